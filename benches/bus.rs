@@ -1,4 +1,4 @@
-//! How fast the Store is, beside the bare disk under it: `cargo bench --bench bus`.
+//! Throughput and latency of the Store, compared with the bare disk: `cargo bench --bench bus`.
 //!
 //! Every figure that is compared is a ratio of two measurements of the same run, taken in turns on the same disk, so that
 //! a slow or busy machine slows both; what is judged is the median of the ratios. Processor time, of all threads and of
@@ -21,7 +21,9 @@ use std::time::{Duration, Instant};
 use effectd_bus::codec::Span;
 use effectd_bus::embedded::{self, EmbeddedConfig};
 use effectd_bus::journal::Journal;
-use effectd_bus::{GroupName, LocalStore, NewBody, NewEvent, Settled, Store, StoreError, TopicName, Wait};
+use effectd_bus::{
+    Acknowledged, GroupName, LocalStore, NewBody, NewEvent, Store, StoreError, TopicName, Wait,
+};
 use effectd_contracts::{EventId, SystemClock, Timestamp, TraceId};
 
 const RECORD_BYTES: usize = 1_024;
@@ -37,16 +39,10 @@ mod lines;
 
 fn main() {
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-bench")
-        .tempdir_in(&base)
-        .unwrap();
+    let scratch = tempfile::Builder::new().prefix("effectd-bench").tempdir_in(&base).unwrap();
     println!("disk: {}", base.display());
     // `-- actions` measures only what has that name; Cargo itself adds `--bench`.
-    let wanted: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|name| !name.starts_with('-'))
-        .collect();
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
     let mut missed = 0;
     if is_wanted("records") {
@@ -84,7 +80,7 @@ fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// What a while of work took, for each thing that was done.
+/// The cost of each operation in one measurement.
 struct Cost {
     begun: Instant,
     cpu: Duration,
@@ -93,14 +89,10 @@ struct Cost {
 
 impl Cost {
     fn begin(store: &LocalStore) -> Self {
-        Cost {
-            begun: Instant::now(),
-            cpu: cpu(),
-            syncs: store.stats().syncs,
-        }
+        Cost { begun: Instant::now(), cpu: cpu(), syncs: store.stats().syncs }
     }
 
-    /// Things a second, processor microseconds of each, syncs of each.
+    /// Operations a second, processor microseconds and syncs of each.
     fn end(&self, store: &LocalStore, done: u64) -> (f64, f64, f64) {
         let done = done as f64;
         (
@@ -139,8 +131,8 @@ impl Journal for Slow {
     fn first(&self) -> u64 {
         self.inner.first()
     }
-    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.ground()
+    fn checkpoint(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.checkpoint()
     }
     fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
         self.inner.stage(seq, ground)
@@ -152,16 +144,9 @@ impl Journal for Slow {
 
 fn open(state: &Path, delay: Duration) -> LocalStore {
     let wrap = move |inner: Arc<dyn Journal>| -> Arc<dyn Journal> {
-        if delay.is_zero() {
-            inner
-        } else {
-            Arc::new(Slow { inner, delay })
-        }
+        if delay.is_zero() { inner } else { Arc::new(Slow { inner, delay }) }
     };
-    let config = EmbeddedConfig {
-        journal: journal::journal(),
-        ..EmbeddedConfig::new(state)
-    };
+    let config = EmbeddedConfig { journal: journal::journal(), ..EmbeddedConfig::new(state) };
     embedded::open_wrapped(config, Arc::new(SystemClock), Box::new(wrap)).unwrap()
 }
 
@@ -215,11 +200,8 @@ fn records(scratch: &Path, delay: Duration) -> u32 {
     let name = format!("records-{}", delay.as_millis());
     println!("durable records of {RECORD_BYTES} bytes, {delay:?} added to every sync:");
     let store = open(&scratch.join(&name), delay);
-    let mut file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(scratch.join(format!("{name}.bare")))
-        .unwrap();
+    let mut file =
+        OpenOptions::new().create(true).append(true).open(scratch.join(format!("{name}.bare"))).unwrap();
     let topic = TopicName::new("records").unwrap();
     let body = vec![b'x'; RECORD_BYTES];
     let publish = || store.publish(&topic, vec![event(&body)]);
@@ -240,11 +222,7 @@ fn records(scratch: &Path, delay: Duration) -> u32 {
     }
     latencies.sort();
     let stats = store.stats();
-    println!(
-        "  one by one: {:.0}/s (bare {:.0}/s)",
-        median(alone.clone()),
-        median(bare_alone.clone())
-    );
+    println!("  one by one: {:.0}/s (bare {:.0}/s)", median(alone.clone()), median(bare_alone.clone()));
     println!(
         "  {PRODUCERS} in flight: {:.0}/s (bare, {PRODUCERS} a sync: {:.0}/s)",
         median(many.clone()),
@@ -278,17 +256,11 @@ fn acks(scratch: &Path) -> u32 {
     let store = open(&scratch.join("acks"), Duration::ZERO);
     let (topic, group) = (TopicName::new("t").unwrap(), GroupName::new("g").unwrap());
     for _ in 0..20 {
-        store
-            .publish(&topic, (0..1_000).map(|_| event(b"{}")).collect())
-            .wait()
-            .unwrap();
+        store.publish(&topic, (0..1_000).map(|_| event(b"{}")).collect()).wait().unwrap();
     }
     let mut leases = VecDeque::new();
     loop {
-        let leased = store
-            .lease(&topic, &group, 1_000, Duration::from_secs(600))
-            .wait()
-            .unwrap();
+        let leased = store.lease(&topic, &group, 1_000, Duration::from_secs(600)).wait().unwrap();
         if leased.deliveries.is_empty() {
             break;
         }
@@ -304,7 +276,7 @@ fn acks(scratch: &Path) -> u32 {
             waiting.push_back((Instant::now(), store.ack(lease)));
         }
         if let Some((since, wait)) = waiting.pop_front() {
-            assert_eq!(wait.wait().unwrap(), Settled::Done);
+            assert_eq!(wait.wait().unwrap(), Acknowledged::Done);
             latencies.push(since.elapsed());
         }
     }

@@ -4,18 +4,14 @@
 //! valgrind, counts the instructions of each stage and compares them with those on record: the clock of a busy machine says
 //! little, instructions say the same on every run. Between two stages the program calls [`boundary`], by whose name valgrind
 //! knows where one ends.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a measurement prints, and stops on errors"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement prints, and stops on errors")]
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use effectd_actors::key::{key_of, resource_of};
-use effectd_actors::{DeviceKey, Entry, Identity, Registry};
+use effectd_actors::claims::key::{key_of, resource_of};
+use effectd_actors::{DeviceKey, Identity, RegisteredTool, Registry};
 use effectd_bus::{
     Admission, Admitted, Asker, Claim, Completion, GroupName, LocalStore, Lookup, NewBody, NewEvent,
     NewReceipt, Store, TopicName, memory,
@@ -55,7 +51,7 @@ const STAGES: [Stage; 8] = [
     ("the same again", Hot::again),
 ];
 
-/// What the stages work on: fixed keys, a clock that stands, and one request that was done before.
+/// The input of the stages: fixed keys, a manual clock, and one request that was done before.
 struct Hot {
     bytes: Vec<u8>,
     request: ActionRequest,
@@ -109,7 +105,7 @@ impl Hot {
         let mut hot = Hot {
             request: ActionRequest::parse(&bytes).unwrap(),
             bytes,
-            registry: effectd::runtime::registry().unwrap(),
+            registry: effectd::internal::registry(&[]).unwrap(),
             policy: Policy::compile(&demo::source(), &Overlay::default()).unwrap(),
             identity: Identity::new(&[7; 32], [8; 32]),
             signer: DeviceKey::new(&[7; 32]),
@@ -129,7 +125,7 @@ impl Hot {
     }
 
     /// The tool, its schema and its own rules.
-    fn validate(&self, request: &ActionRequest) -> &Arc<Entry> {
+    fn validate(&self, request: &ActionRequest) -> &Arc<RegisteredTool> {
         let entry = self.registry.find(&request.tool_id).unwrap();
         request.check().unwrap();
         entry.check_params(&request.params).unwrap();
@@ -142,7 +138,7 @@ impl Hot {
         let seen = inspect(&request.params, spec, &self.policy);
         let principal = Principal::new("user://alice").unwrap();
         let at = Timestamp::from_second(1_800_000_000).unwrap();
-        let facts = Facts::of(request, spec, &principal, at, &seen);
+        let facts = Facts::of(request, spec, &principal, at, &seen.facts);
         let decision = evaluate(&facts, &self.policy);
         assert_eq!(decision.verdict, Verdict::Permit);
         black_box(decision.record(&facts));
@@ -165,12 +161,10 @@ impl Hot {
         }
     }
 
-    /// Was it done? It was.
+    /// The lookup of an action that was done before.
     fn look_up(&self, (key, params): &(IdempotencyKey, Digest)) {
         let found = self.store.lookup(&self.asker(), key, params, &[]).unwrap();
-        let Lookup::Done { receipt_id } = found else {
-            panic!("{found:?}")
-        };
+        let Lookup::Done { receipt_id } = found else { panic!("{found:?}") };
         black_box(self.store.receipt(&receipt_id).unwrap());
     }
 
@@ -206,9 +200,7 @@ impl Hot {
             claim: claim.clone(),
         };
         let admitted = self.store.admit(admission).wait().unwrap();
-        let Admitted::Granted { fence, lease_id, .. } = admitted else {
-            panic!("{admitted:?}")
-        };
+        let Admitted::Granted { fence, lease_id, .. } = admitted else { panic!("{admitted:?}") };
         let receipt = NewReceipt {
             receipt_id: ReceiptId::new(format!("r-{action}")).unwrap(),
             action_id: claim.action_id.clone(),
@@ -238,7 +230,7 @@ impl Hot {
         self.store.commit(completion).wait().unwrap();
     }
 
-    /// Signed, and in its one spelling.
+    /// The canonical form and the signature.
     fn receipt(&self, n: usize) -> Vec<u8> {
         let mut receipt = self.golden.clone();
         receipt.receipt_id = ReceiptId::new(format!("r-{n}")).unwrap();
@@ -246,7 +238,7 @@ impl Hot {
         canonical::of(&receipt).unwrap().into_bytes()
     }
 
-    /// All that a request costs that was done before, but for the ways between the stages.
+    /// The whole cost of a repeated request, without the messages between the stages.
     fn again(&mut self, n: usize) {
         let request = self.decode(n);
         self.validate(&request);

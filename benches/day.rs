@@ -1,4 +1,4 @@
-//! A day of traffic on a clock that is moved by hand: `cargo bench --bench day`.
+//! A day of traffic on a manual clock: `cargo bench --bench day`.
 //!
 //! Every hour some hundred actions go through the whole runtime, its sandbox and its disk: most of them new, some asked for
 //! again, some refused. Then the clock is an hour later, and retention lets go of what is older than it keeps. Memory and
@@ -6,24 +6,21 @@
 //! `$EFFECTD_BENCH_ACTIONS` sets the actions of an hour, `$EFFECTD_BENCH_HOURS` how many hours. A line that says `MISSED` is
 //! beyond its bound, and makes the exit code 1.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
-#![expect(
-    clippy::expect_used,
-    reason = "a benchmark that cannot be set up has nothing to say"
-)]
+#![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd::Runtime;
 use effectd::contracts::{ManualClock, Outcome, Timestamp};
-use effectd_actors::retention;
+use effectd::internal::Runtime;
+use effectd_actors::operator::retention;
 use effectd_bus::{Keep, Retention, TopicKeep};
 use serde_json::json;
 
-#[path = "load/house.rs"]
-mod house;
+#[path = "load/fixture.rs"]
+mod fixture;
 #[path = "figures/journal.rs"]
 mod journal;
 #[path = "figures/lines.rs"]
@@ -32,13 +29,13 @@ mod lines;
 const HOUR: Duration = Duration::from_secs(3_600);
 /// How long receipts and events are kept: a sixth of the day.
 const KEPT: Duration = HOUR.saturating_mul(4);
-/// The hour from which on nothing may grow: what is kept has been let go of once, and every pool has its size.
+/// The hour from which on nothing may grow: retention has run once, and every pool has its size.
 const SETTLED: u64 = 8;
 const IN_FLIGHT: usize = 8;
 /// Files that the actions write to in turns.
 const FILES: usize = 50;
 
-/// What the process and its state take at the end of an hour.
+/// Memory, descriptors and disk at the end of an hour.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     resident: u64,
@@ -49,20 +46,15 @@ struct Sample {
 
 fn main() {
     // In a process that the sandbox started this does not return.
-    effectd::init_with(house::tools());
+    effectd::init(fixture::tools());
     let number = |name: &str, otherwise: u64| {
         let set = std::env::var(name).ok();
         set.and_then(|text| text.parse().ok()).unwrap_or(otherwise)
     };
-    let (actions, hours) = (
-        number("EFFECTD_BENCH_ACTIONS", 300),
-        number("EFFECTD_BENCH_HOURS", 24).max(SETTLED + 1),
-    );
+    let (actions, hours) =
+        (number("EFFECTD_BENCH_ACTIONS", 300), number("EFFECTD_BENCH_HOURS", 24).max(SETTLED + 1));
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-day")
-        .tempdir_in(base)
-        .expect("a directory");
+    let scratch = tempfile::Builder::new().prefix("effectd-day").tempdir_in(base).expect("a directory");
     let threads = tokio::runtime::Runtime::new().expect("threads");
     let samples = threads.block_on(day(scratch.path(), actions, hours));
     let missed = judge_all(&samples);
@@ -75,7 +67,7 @@ async fn day(scratch: &Path, actions: u64, hours: u64) -> Vec<Sample> {
     let clock = Arc::new(ManualClock::at(Timestamp::now()));
     let state = scratch.join("state");
     let runtime = Arc::new(
-        house::open(&state, |config| {
+        fixture::open(&state, |config| {
             config.clock = clock.clone();
             config.pipeline.retention = kept();
             // So that a file is small beside what is kept, as it is with months of receipts.
@@ -83,38 +75,26 @@ async fn day(scratch: &Path, actions: u64, hours: u64) -> Vec<Sample> {
         })
         .await,
     );
-    println!(
-        "{:>4} {:>9} {:>12} {:>10} {:>10}",
-        "hour", "MiB", "descriptors", "store KiB", "blobs KiB"
-    );
+    println!("{:>4} {:>9} {:>12} {:>10} {:>10}", "hour", "MiB", "descriptors", "store KiB", "blobs KiB");
     let mut samples = Vec::new();
     for hour in 0..hours {
         traffic(&runtime, hour, actions).await;
         clock.advance(HOUR);
-        let parts = runtime.pipeline().parts().clone();
-        while retention::let_go(&parts).await.expect("a turn").more {}
+        let services = runtime.pipeline().services().clone();
+        while retention::run(&services).await.expect("a turn").more {}
         samples.push(sample(&state, hour));
     }
-    Arc::into_inner(runtime)
-        .expect("all lanes have ended")
-        .stop()
-        .await;
+    Arc::into_inner(runtime).expect("all lanes have ended").stop().await;
     samples
 }
 
 fn kept() -> Retention {
-    let keep = Keep {
-        age: Some(KEPT),
-        bytes: None,
-    };
+    let keep = Keep { age: Some(KEPT), bytes: None };
     Retention {
         receipts: keep,
         letters: Some(KEPT),
         topics: BTreeMap::new(),
-        others: TopicKeep {
-            keep,
-            unsettled: false,
-        },
+        others: TopicKeep { keep, unacknowledged: false },
     }
 }
 
@@ -130,21 +110,21 @@ async fn traffic(runtime: &Arc<Runtime>, hour: u64, actions: u64) {
                     let text = format!("{action} {}", "a line of text ".repeat(20));
                     match n % 10 {
                         0..=6 => {
-                            let asked = house::request(house::WRITE, &action, &file, &text);
-                            house::exec(&runtime, asked, Outcome::Executed).await;
+                            let asked = fixture::request(fixture::WRITE, &action, &file, &text);
+                            fixture::exec(&runtime, asked, Outcome::Executed).await;
                         }
                         7 | 8 => {
-                            let asked = house::request(
-                                house::WRITE,
+                            let asked = fixture::request(
+                                fixture::WRITE,
                                 &action,
                                 &format!("again-{lane}"),
                                 "the same text",
                             );
-                            house::exec(&runtime, asked, Outcome::Executed).await;
+                            fixture::exec(&runtime, asked, Outcome::Executed).await;
                         }
                         _ => {
-                            let asked = house::request(house::WRITE, &action, "../../outside", &text);
-                            house::exec(&runtime, asked, Outcome::Invalid).await;
+                            let asked = fixture::request(fixture::WRITE, &action, "../../outside", &text);
+                            fixture::exec(&runtime, asked, Outcome::Invalid).await;
                         }
                     }
                 }
@@ -158,10 +138,7 @@ async fn traffic(runtime: &Arc<Runtime>, hour: u64, actions: u64) {
 
 fn sample(state: &Path, hour: u64) -> Sample {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
-    let pages = pages
-        .split_whitespace()
-        .nth(1)
-        .and_then(|text| text.parse::<u64>().ok());
+    let pages = pages.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok());
     let sample = Sample {
         resident: pages.expect("a number") * 4_096,
         descriptors: std::fs::read_dir("/proc/self/fd").expect("/proc").count() as u64,
@@ -192,7 +169,7 @@ fn size(path: &Path) -> u64 {
     let sizes = entries.flatten().map(|entry| match entry.metadata() {
         Ok(data) if data.is_dir() => size(&entry.path()),
         Ok(data) => data.len(),
-        // It went away while we looked.
+        // It was removed between listing and reading.
         Err(_) => 0,
     });
     sizes.sum()

@@ -1,4 +1,4 @@
-//! Whether the Store stays as it is while it grows: `cargo bench --bench growth`.
+//! The Store as it grows: throughput, opening, memory and disk: `cargo bench --bench growth`.
 //!
 //! Throughput of a store with a million receipts beside that of new stores with ten thousand, in turns, so that a machine
 //! that is faster in one minute than in the next does not decide; how long it takes to open; how much memory it takes to
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
 use effectd_bus::{
-    Completion, Keep, LocalStore, NewBody, NewEvent, NewReceipt, Retention, Store, TopicKeep, TopicName, Turn,
+    Completion, Keep, LocalStore, NewBody, NewEvent, NewReceipt, Retention, RetentionMode, Store, TopicKeep,
+    TopicName,
 };
 use effectd_contracts::{
     ActionId, Digest, EventId, IdempotencyKey, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp,
@@ -37,7 +38,7 @@ const MANY: u64 = 1_000_000;
 const WINDOW: u64 = 10_000;
 const PAIRS: u64 = 25;
 const IN_FLIGHT: usize = 64;
-/// Steps in which the store is filled, each of which is noted.
+/// Steps in which the store is filled; each is measured.
 const STEPS: u64 = 20;
 /// Receipts that are kept while ten times as many pass through.
 const TURNOVER_LIVE: u64 = 30_000;
@@ -45,10 +46,7 @@ const TURNOVER_LIVE: u64 = 30_000;
 fn main() {
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
     let many = std::env::var("EFFECTD_BENCH_RECEIPTS").map_or(MANY, |text| text.parse().unwrap());
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-growth")
-        .tempdir_in(&base)
-        .unwrap();
+    let scratch = tempfile::Builder::new().prefix("effectd-growth").tempdir_in(&base).unwrap();
     println!("disk: {}", base.display());
     let store = open(scratch.path());
     let mut next = 0;
@@ -61,11 +59,7 @@ fn main() {
     store.close().unwrap();
     drop(store);
     let disk = |name: &str| size(&scratch.path().join(name)) >> 20;
-    println!(
-        "on disk: journal {} MiB, index {} MiB",
-        disk("journal"),
-        disk("index")
-    );
+    println!("on disk: journal {} MiB, index {} MiB", disk("journal"), disk("index"));
     let begun = Instant::now();
     let store = open(scratch.path());
     let opening = begun.elapsed();
@@ -77,12 +71,7 @@ fn main() {
     missed += judge("seconds to open", seconds, seconds <= 2.0, "at most 2");
     assert_eq!(read, next);
     let grown = grown as f64 / f64::from(1 << 20);
-    missed += judge(
-        "MiB more while reading all events",
-        grown,
-        grown <= 64.0,
-        "at most 64",
-    );
+    missed += judge("MiB more while reading all events", grown, grown <= 64.0, "at most 64");
     drop(scratch);
     missed += turnover(&base);
     std::process::exit(i32::from(missed > 0));
@@ -90,10 +79,7 @@ fn main() {
 
 /// Ten times as much as is kept passes through a store: what it takes on disk in the end, over what is kept.
 fn turnover(base: &Path) -> u32 {
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-turnover")
-        .tempdir_in(base)
-        .unwrap();
+    let scratch = tempfile::Builder::new().prefix("effectd-turnover").tempdir_in(base).unwrap();
     let config = EmbeddedConfig {
         // So that a file is as small beside what is kept as it is with a year of receipts.
         segment_bytes: 4 << 20,
@@ -101,25 +87,19 @@ fn turnover(base: &Path) -> u32 {
         ..EmbeddedConfig::new(scratch.path())
     };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
-    let keep = |bytes| Keep {
-        age: None,
-        bytes: Some(bytes),
-    };
+    let keep = |bytes| Keep { age: None, bytes: Some(bytes) };
     // About 1.25 KiB of a receipt and 0.4 KiB of its event are in the journal.
     let retention = Retention {
         receipts: keep(TURNOVER_LIVE * 1_250),
         letters: None,
         topics: BTreeMap::new(),
-        others: TopicKeep {
-            keep: keep(TURNOVER_LIVE * 400),
-            unsettled: false,
-        },
+        others: TopicKeep { keep: keep(TURNOVER_LIVE * 400), unacknowledged: false },
     };
     let (mut next, mut most, before) = (0, 0, resident());
     for _ in 0..10 {
         commit(&store, &mut next, TURNOVER_LIVE);
         let turn = || {
-            store.retain(&retention, Turn::LetGo).unwrap();
+            store.retain(&retention, RetentionMode::Apply).unwrap();
             store.shorten(u64::MAX).unwrap().more
         };
         while turn() {}
@@ -137,17 +117,8 @@ fn turnover(base: &Path) -> u32 {
     );
     let ratio = disk as f64 / live as f64;
     let memory = most as f64 / f64::from(1 << 20);
-    judge(
-        "disk over live data after ten times turnover",
-        ratio,
-        ratio <= 3.5,
-        "at most 3.5",
-    ) + judge(
-        "MiB more while letting go",
-        memory,
-        memory <= 128.0,
-        "at most 128",
-    )
+    judge("disk over live data after ten times turnover", ratio, ratio <= 3.5, "at most 3.5")
+        + judge("MiB more while letting go", memory, memory <= 128.0, "at most 128")
 }
 
 fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {
@@ -157,10 +128,7 @@ fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {
 }
 
 fn open(state: &Path) -> LocalStore {
-    let config = EmbeddedConfig {
-        journal: journal::journal(),
-        ..EmbeddedConfig::new(state)
-    };
+    let config = EmbeddedConfig { journal: journal::journal(), ..EmbeddedConfig::new(state) };
     embedded::open(config, Arc::new(SystemClock)).unwrap()
 }
 
@@ -204,7 +172,7 @@ fn completion(n: u64) -> Completion {
     }
 }
 
-/// Commits so many, some in flight at once.
+/// Commits this many receipts, some in flight at once.
 fn commit(store: &LocalStore, next: &mut u64, count: u64) {
     let end = *next + count;
     let mut waiting = VecDeque::with_capacity(IN_FLIGHT);
@@ -219,7 +187,7 @@ fn commit(store: &LocalStore, next: &mut u64, count: u64) {
     }
 }
 
-/// Commits so many, and notes on the way how fast that is and what it takes.
+/// Commits this many receipts, and records throughput and memory on the way.
 fn fill(store: &LocalStore, next: &mut u64, count: u64) {
     let step = (count / STEPS).max(FEW);
     while *next < count {
@@ -241,10 +209,7 @@ fn note(receipts: u64, per_second: f64) {
 fn compare(large: &LocalStore, next: &mut u64, base: &Path) -> (f64, f64, f64) {
     let (mut ratios, mut small_rates, mut large_rates) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..PAIRS {
-        let scratch = tempfile::Builder::new()
-            .prefix("effectd-growth")
-            .tempdir_in(base)
-            .unwrap();
+        let scratch = tempfile::Builder::new().prefix("effectd-growth").tempdir_in(base).unwrap();
         let small = open(scratch.path());
         let mut begun = 0;
         commit(&small, &mut begun, FEW);

@@ -1,31 +1,28 @@
-//! How whole actions fare under different loads: `cargo bench --bench load`.
+//! Whole actions under different loads: `cargo bench --bench load`.
 //!
 //! Through the whole runtime, its sandbox and its disk: with 1 to 256 in flight, with 1 to 200 tools beside the built-in ones,
 //! and with 100 bytes to nearly 1 MiB of parameters. Names after `--` choose parts: `flight`, `tools`, `params`.
 //! `$EFFECTD_BENCH_MS` sets how long each measurement takes, `$EFFECTD_BENCH_DIR` where the state lies.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
-#![expect(
-    clippy::expect_used,
-    reason = "a benchmark that cannot be set up has nothing to say"
-)]
+#![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use effectd::Runtime;
 use effectd::contracts::Outcome;
+use effectd::internal::Runtime;
 use serde_json::json;
 
-#[path = "load/house.rs"]
-mod house;
+#[path = "load/fixture.rs"]
+mod fixture;
 #[path = "figures/journal.rs"]
 mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 
 const FLIGHTS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
-const TOOLS: [usize; 4] = [1, 20, 100, house::TOOLS_MAX];
+const TOOLS: [usize; 4] = [1, 20, 100, fixture::TOOLS_MAX];
 /// Bytes of text. The last fills a request nearly to its bound.
 const PARAMS: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const IN_FLIGHT: usize = 8;
@@ -33,24 +30,15 @@ const IN_FLIGHT: usize = 8;
 const FIRST: Duration = Duration::from_millis(300);
 
 fn main() {
-    let tools = house::tools();
+    let tools = fixture::tools();
     // In a process that the sandbox started this does not return.
-    effectd::init_with(tools);
+    effectd::init(tools);
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-load")
-        .tempdir_in(base)
-        .expect("a directory");
+    let scratch = tempfile::Builder::new().prefix("effectd-load").tempdir_in(base).expect("a directory");
     let threads = tokio::runtime::Runtime::new().expect("threads");
-    let parts: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|part| !part.starts_with('-'))
-        .collect();
+    let parts: Vec<String> = std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect();
     let wants = |name: &str| parts.is_empty() || parts.iter().any(|part| part == name);
-    println!(
-        "{:<34} {:>9} {:>9} {:>9} {:>9}",
-        "", "per s", "p50 µs", "p99 µs", "MiB"
-    );
+    println!("{:<34} {:>9} {:>9} {:>9} {:>9}", "", "per s", "p50 µs", "p99 µs", "MiB");
     threads.block_on(async {
         if wants("flight") {
             flight(&scratch.path().join("flight")).await;
@@ -64,17 +52,11 @@ fn main() {
     });
 }
 
-/// More and more at a time, each lane on a file of its own.
+/// More and more in flight, each lane on its own file.
 async fn flight(state: &Path) {
-    let runtime = Arc::new(house::open(state, |_| {}).await);
+    let runtime = Arc::new(fixture::open(state, |_| {}).await);
     for in_flight in FLIGHTS {
-        let load = Load {
-            what: "in flight",
-            amount: in_flight,
-            in_flight,
-            tools: 0,
-            text: 300,
-        };
+        let load = Load { what: "in flight", amount: in_flight, in_flight, tools: 0, text: 300 };
         load.measure(&runtime).await;
     }
     stop(runtime).await;
@@ -84,29 +66,17 @@ async fn flight(state: &Path) {
 async fn with_tools(state: &Path, own: &'static [&'static dyn effectd::adapters::Tool]) {
     for tools in TOOLS {
         let state = state.join(tools.to_string());
-        let runtime = Arc::new(house::open(&state, |config| config.tools = &own[..tools]).await);
-        let load = Load {
-            what: "tools",
-            amount: tools,
-            in_flight: IN_FLIGHT,
-            tools,
-            text: 300,
-        };
+        let runtime = Arc::new(fixture::open(&state, |config| config.tools = &own[..tools]).await);
+        let load = Load { what: "tools", amount: tools, in_flight: IN_FLIGHT, tools, text: 300 };
         load.measure(&runtime).await;
         stop(runtime).await;
     }
 }
 
 async fn params(state: &Path) {
-    let runtime = Arc::new(house::open(state, |_| {}).await);
+    let runtime = Arc::new(fixture::open(state, |_| {}).await);
     for text in PARAMS {
-        let load = Load {
-            what: "bytes of parameters",
-            amount: text,
-            in_flight: IN_FLIGHT,
-            tools: 0,
-            text,
-        };
+        let load = Load { what: "bytes of parameters", amount: text, in_flight: IN_FLIGHT, tools: 0, text };
         load.measure(&runtime).await;
     }
     stop(runtime).await;
@@ -143,7 +113,7 @@ impl Load {
                         if before > FIRST + measured {
                             break;
                         }
-                        house::exec(&runtime, self.request(lane, n), Outcome::Executed).await;
+                        fixture::exec(&runtime, self.request(lane, n), Outcome::Executed).await;
                         if before > FIRST {
                             times.push(begun.elapsed() - before);
                         }
@@ -163,17 +133,12 @@ impl Load {
     fn request(self, lane: usize, n: usize) -> effectd::contracts::ActionRequest {
         let action = format!("{}-{}-{lane}-{n}", self.what.replace(' ', "_"), self.amount);
         let tool = match self.tools {
-            0 => house::WRITE.to_owned(),
-            tools => house::tool_name((lane + n) % tools),
+            0 => fixture::WRITE.to_owned(),
+            tools => fixture::tool_name((lane + n) % tools),
         };
-        // Each text is another, or it would have been done before.
+        // Each text differs; an equal one would be a repeat.
         let text = format!("{action} {}", "a line of text ".repeat(self.text / 15));
-        house::request(
-            &tool,
-            &action,
-            &format!("lane-{lane}"),
-            &text[..text.len().min(self.text.max(100))],
-        )
+        fixture::request(&tool, &action, &format!("lane-{lane}"), &text[..text.len().min(self.text.max(100))])
     }
 
     fn show(self, times: &[Duration], measured: Duration) {
@@ -196,9 +161,6 @@ impl Load {
 
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("/proc");
-    let pages = pages
-        .split_whitespace()
-        .nth(1)
-        .and_then(|text| text.parse::<u64>().ok());
+    let pages = pages.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok());
     pages.expect("a number") * 4_096
 }

@@ -1,4 +1,4 @@
-//! Whole actions, and where their time goes: `cargo bench --bench pipeline`.
+//! Whole actions and the time of their stages: `cargo bench --bench pipeline`.
 //!
 //! Each action is a `files.write_text`: validated, gated, claimed, carried out in a fresh sandbox, recorded and signed. First
 //! as it is; then without the sync (the store is in memory), without the sandbox (a breaker that was opened by hand refuses
@@ -13,10 +13,7 @@
 //! runs only when it is named. `$EFFECTD_BENCH_MS` sets how long each measurement takes.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
-#![expect(
-    clippy::expect_used,
-    reason = "a benchmark that cannot be set up has nothing to say"
-)]
+#![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,12 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use effectd_actors::limits::LEASE_TTL;
-use effectd_actors::reward::Weights;
 use effectd_actors::{
-    Answer, Identity, Incoming, Ingredients, Metrics, Parts, Pipeline, Settings, SpaceRoots,
+    Answer, Identity, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Settings, SpaceRoots,
 };
 use effectd_bus::limits::BLOB_QUOTA_BYTES;
 use effectd_bus::{Blobs, Store, embedded, memory};
+use effectd_contracts::reward::Weights;
 use effectd_contracts::{
     ActionRequest, CallMode, Clock, Origin, Outcome, Principal, SystemClock, ToolCall, ToolSpec, TraceId,
 };
@@ -71,7 +68,7 @@ enum Without {
     Both,
 }
 
-/// What one measurement came to: how long each took, in order.
+/// The latencies of one measurement, sorted.
 struct Figures {
     per_second: f64,
     in_flight: usize,
@@ -84,11 +81,7 @@ impl Figures {
         let per_second = several.iter().map(|figures| figures.per_second).sum::<f64>() / count;
         let mut times: Vec<_> = several.into_iter().flat_map(|figures| figures.times).collect();
         times.sort();
-        Self {
-            per_second,
-            in_flight,
-            times,
-        }
+        Self { per_second, in_flight, times }
     }
 
     fn at(&self, percent: usize) -> Duration {
@@ -107,23 +100,17 @@ struct Bench {
 
 fn main() {
     // In a process that the sandbox started this does not return.
-    effectd::init();
+    effectd::init(&[]);
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-bench")
-        .tempdir_in(base)
-        .expect("a directory");
+    let scratch = tempfile::Builder::new().prefix("effectd-bench").tempdir_in(base).expect("a directory");
     let exe = std::env::current_exe().expect("this program");
     let bench = Bench {
         scratch: scratch.path().to_owned(),
         sandbox: Arc::new(Sandbox::start(SandboxConfig::new(exe)).expect("a sandbox")),
         policy: Arc::new(policy()),
         missed: AtomicBool::new(false),
-        // Cargo adds an option of its own.
-        parts: std::env::args()
-            .skip(1)
-            .filter(|part| !part.starts_with('-'))
-            .collect(),
+        // Cargo adds the option `--bench`.
+        parts: std::env::args().skip(1).filter(|part| !part.starts_with('-')).collect(),
     };
     std::fs::create_dir(bench.workspace()).expect("a directory");
     let threads = tokio::runtime::Runtime::new().expect("threads");
@@ -142,21 +129,13 @@ fn main() {
 fn policy() -> Policy {
     let mut source = demo::source();
     let planner = format!("subjects = [\"{FLOODER}\"");
-    let text = source
-        .policy
-        .text
-        .replacen(&planner, &format!("{planner}, \"{OTHER}\""), 1);
+    let text = source.policy.text.replacen(&planner, &format!("{planner}, \"{OTHER}\""), 1);
     let other = format!(
         "\n[subjects.\"{OTHER}\"]\nroles = [\"planner\"]\n\n[[consents]]\nsubject = \"{OTHER}\"\n\
          space = \"shared:household\"\npurpose = \"tool:{TOOL}\"\n"
     );
-    source = Source::new(
-        text + &other,
-        source
-            .rules
-            .iter()
-            .map(|file| (file.name.clone(), file.text.clone())),
-    );
+    source =
+        Source::new(text + &other, source.rules.iter().map(|file| (file.name.clone(), file.text.clone())));
     Policy::compile(&source, &Overlay::default()).expect("the policy compiles")
 }
 
@@ -201,10 +180,7 @@ impl Bench {
             let pipeline = self.start(without).await;
             for in_flight in [1, 8, 64] {
                 let figures = self.actions(&pipeline, without, in_flight).await;
-                show(
-                    &format!("without {without:?}, {in_flight} in flight").to_lowercase(),
-                    &figures,
-                );
+                show(&format!("without {without:?}, {in_flight} in flight").to_lowercase(), &figures);
             }
             stop(&pipeline).await;
         }
@@ -216,11 +192,7 @@ impl Bench {
         if self.wants("alone") {
             let alone = self.actions(&pipeline, Without::Nothing, 1).await;
             show("whole actions, 1 in flight", &alone);
-            self.goal(
-                "one action alone, p50 in ms",
-                alone.at(50).as_secs_f64() * 1e3,
-                1.5,
-            );
+            self.goal("one action alone, p50 in ms", alone.at(50).as_secs_f64() * 1e3, 1.5);
         }
         // After what is alone: thousands of files that were replaced make the next one slower on some file systems.
         if self.wants("calls") {
@@ -246,11 +218,7 @@ impl Bench {
         if self.wants("cached") {
             let cached = self.cached(&pipeline).await;
             show("the same again (cached), 1 in flight", &cached);
-            self.goal(
-                "the same again, p50 in µs",
-                cached.at(50).as_secs_f64() * 1e6,
-                100.0,
-            );
+            self.goal("the same again, p50 in µs", cached.at(50).as_secs_f64() * 1e6, 100.0);
         }
         if self.wants("flood") {
             self.fairness(&pipeline).await;
@@ -272,11 +240,7 @@ impl Bench {
         show("the sandbox's own calls, 8 in flight", &Figures::all(calls));
         show("whole actions, 8 in flight", &Figures::all(actions));
         ratios.sort_by(f64::total_cmp);
-        self.goal(
-            "sandbox calls for each, 8 in flight",
-            ratios[TURNS / 2],
-            1.0 / 0.6,
-        );
+        self.goal("sandbox calls for each, 8 in flight", ratios[TURNS / 2], 1.0 / 0.6);
     }
 
     /// Where the time of one action goes: from stage to stage, one action after another.
@@ -285,10 +249,7 @@ impl Bench {
         let pipeline = self.start(Without::Nothing).await;
         for in_flight in [1, 8] {
             let figures = self.actions(&pipeline, Without::Nothing, in_flight).await;
-            show(
-                &format!("whole actions, watched, {in_flight} in flight"),
-                &figures,
-            );
+            show(&format!("whole actions, watched, {in_flight} in flight"), &figures);
             stages::report();
         }
         stop(&pipeline).await;
@@ -317,9 +278,9 @@ impl Bench {
         let workspace = self.workspace();
         let space_roots: SpaceRoots =
             Arc::new(move |_| SpaceRoot::open(&workspace).map_err(|error| error.failure()));
-        let parts = Parts::new(Ingredients {
+        let services = Services::new(ServicesBuilder {
             store,
-            registry: Arc::new(effectd::runtime::registry().expect("the tools")),
+            registry: Arc::new(effectd::internal::registry(&[]).expect("the tools")),
             sandbox: self.sandbox.clone(),
             clock,
             identity: Arc::new(Identity::new(&[7; 32], [8; 32])),
@@ -328,7 +289,7 @@ impl Bench {
             metrics: Metrics::register(&prometheus::Registry::new()).expect("metrics"),
             lease_ttl: LEASE_TTL,
             settings: Settings::default(),
-            witness: Arc::new(effectd::witness::Eyes),
+            inspector: Arc::new(effectd::internal::WorkspaceInspector),
             blobs: Arc::new(Blobs::new(
                 self.scratch.join(format!("blobs-{without:?}")),
                 &[9; 32].into(),
@@ -337,12 +298,12 @@ impl Bench {
             policy: self.policy.clone(),
         });
         if matches!(without, Without::Sandbox | Without::Both) {
-            parts.control.breakers.trip(TOOL).await.expect("a breaker");
+            services.control.breakers.trip(TOOL).await.expect("a breaker");
         }
-        Arc::new(Pipeline::start(parts).await.expect("a pipeline"))
+        Arc::new(Pipeline::start(services).await.expect("a pipeline"))
     }
 
-    /// New actions, so many at a time, each lane on a file of its own.
+    /// New actions, this many in flight, each lane on its own file.
     async fn actions(&self, pipeline: &Arc<Pipeline>, without: Without, in_flight: usize) -> Figures {
         let expected = match without {
             Without::Nothing | Without::Sync => Outcome::Executed,
@@ -360,7 +321,7 @@ impl Bench {
         .await
     }
 
-    /// New actions on files that do not exist yet, so that there is nothing to keep.
+    /// New actions on files that do not exist yet, so that there is no pre-image.
     async fn new_files(&self, pipeline: &Arc<Pipeline>) -> Figures {
         let pipeline = pipeline.clone();
         lanes(1, move |_, n| {
@@ -404,24 +365,17 @@ impl Bench {
         }
         show("another subject, alone", &Figures::all(alone));
         show("another subject, beside a flood of 128", &Figures::all(beside));
-        println!(
-            "(the flood itself: {:.0} per s)",
-            flooded as f64 / time.as_secs_f64()
-        );
+        println!("(the flood itself: {:.0} per s)", flooded as f64 / time.as_secs_f64());
         ratios.sort_by(f64::total_cmp);
         let all: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.1}")).collect();
         println!("(of each pair: {})", all.join(" "));
-        self.goal(
-            "the other's p99 beside a flood, of its p99 alone",
-            ratios[VISITS / 2],
-            3.0,
-        );
+        self.goal("the other's p99 beside a flood, of its p99 alone", ratios[VISITS / 2], 3.0);
     }
 
     /// The sandbox's own calls with the same tool.
     async fn calls(&self, in_flight: usize) -> Figures {
         let (workspace, sandbox) = (self.workspace(), self.sandbox.clone());
-        let registry = effectd::runtime::registry().expect("the tools");
+        let registry = effectd::internal::registry(&[]).expect("the tools");
         let tool = TOOL.parse().expect("an id");
         let spec = registry.get(&tool).expect("the tool").spec().clone();
         lanes(in_flight, move |lane, n| {
@@ -463,9 +417,7 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
 }
 
 async fn stop(pipeline: &Pipeline) {
-    pipeline
-        .stop(Duration::from_secs(5), std::future::pending())
-        .await;
+    pipeline.stop(Duration::from_secs(5), std::future::pending()).await;
 }
 
 async fn exec(pipeline: &Pipeline, asked: ActionRequest, expected: Outcome) {
@@ -509,11 +461,7 @@ where
         times.extend(lane.await.expect("a lane"));
     }
     times.sort();
-    Figures {
-        per_second: times.len() as f64 / measured.as_secs_f64(),
-        in_flight,
-        times,
-    }
+    Figures { per_second: times.len() as f64 / measured.as_secs_f64(), in_flight, times }
 }
 
 fn show(what: &str, figures: &Figures) {

@@ -1,4 +1,4 @@
-//! What a decision costs, and what that is of a whole action: `cargo bench --bench policy`.
+//! The cost of a policy decision, and its share of a whole action: `cargo bench --bench policy`.
 //!
 //! A policy with 200 Cedar rules and 1,000 subjects. First the parts of a decision in a loop: the median and the 99th
 //! percentile of single calls. Then real actions under the same policy, one after the other, through the embedded store and
@@ -7,10 +7,7 @@
 //! `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
-#![expect(
-    clippy::expect_used,
-    reason = "a benchmark that cannot be set up has nothing to say"
-)]
+#![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -33,29 +30,18 @@ const SHARE_MAX: f64 = 0.05;
 
 fn main() {
     // In a process that the sandbox started this does not return.
-    effectd::init();
+    effectd::init(&[]);
     let source = source();
     let compiling = Instant::now();
     let policy = Policy::compile(&source, &Overlay::default()).expect("the policy compiles");
     println!("policy: {}", policy.summary());
-    println!(
-        "{:<52} {:>9.1} ms",
-        "compile",
-        compiling.elapsed().as_secs_f64() * 1e3
-    );
+    println!("{:<52} {:>9.1} ms", "compile", compiling.elapsed().as_secs_f64() * 1e3);
     let (whole, record) = decisions(&policy);
     let (action, judge) = actions::measure(&source);
     println!();
-    println!(
-        "in a loop: the gate takes {:.1} % of an action",
-        100.0 * share(whole, action)
-    );
+    println!("in a loop: the gate takes {:.1} % of an action", 100.0 * share(whole, action));
     let in_place = share(judge + record, action);
-    let word = if in_place <= SHARE_MAX {
-        "reached"
-    } else {
-        "MISSED"
-    };
+    let word = if in_place <= SHARE_MAX { "reached" } else { "MISSED" };
     println!(
         "in its place, with the record: {:.1} % of an action (at most {:.0} %: {word})",
         100.0 * in_place,
@@ -75,7 +61,7 @@ fn decisions(policy: &Policy) -> (Duration, Duration) {
     let principal = Principal::new("user://alice").expect("a principal");
     let look = |request: &ActionRequest| inspect(&request.params, &spec, policy);
     let collect = |request: &ActionRequest| {
-        Facts::of(request, &spec, &principal, Timestamp::UNIX_EPOCH, &look(request))
+        Facts::of(request, &spec, &principal, Timestamp::UNIX_EPOCH, &look(request).facts)
     };
     let facts: Vec<Facts> = requests.iter().map(collect).collect();
     let permitted = |facts: &Facts| evaluate(facts, policy).verdict == Verdict::Permit;
@@ -133,11 +119,7 @@ fn report(name: &str, mut times: Vec<Duration>) -> Duration {
     times.sort();
     let (median, late) = (times[times.len() / 2], times[times.len() * 99 / 100]);
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    println!(
-        "{name:<52} {:>9.1} µs   p99 {:>9.1} µs",
-        micros(median),
-        micros(late)
-    );
+    println!("{name:<52} {:>9.1} µs   p99 {:>9.1} µs", micros(median), micros(late));
     median
 }
 
@@ -167,11 +149,7 @@ fn tables() -> String {
         );
     }
     for subject in 0..SUBJECTS {
-        let _ = writeln!(
-            toml,
-            "[subjects.\"agent://s{subject}\"]\nroles = [\"r{}\"]",
-            subject % 20
-        );
+        let _ = writeln!(toml, "[subjects.\"agent://s{subject}\"]\nroles = [\"r{}\"]", subject % 20);
     }
     toml +=
         "[devices.phone1]\nclass = \"phone\"\n[orgs.home]\nmodes = { \"files.write_text\" = \"allow\" }\n";
@@ -217,7 +195,7 @@ fn rules() -> String {
 
 /// The tool that writes a text, as it describes itself.
 fn spec() -> ToolSpec {
-    let tools = effectd::runtime::registry().expect("the tools");
+    let tools = effectd::internal::registry(&[]).expect("the tools");
     let id = ToolId::new("files.write_text").expect("an id");
     tools.get(&id).expect("the tool").spec().clone()
 }

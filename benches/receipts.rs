@@ -1,4 +1,4 @@
-//! What the log costs and how long it takes to check: `cargo bench --bench receipts`.
+//! The cost of the receipt log, and of verifying it: `cargo bench --bench receipts`.
 //!
 //! A store of 100,000 signed receipts with their intents is filled, then its whole log is verified with the program itself, on the
 //! store and on an exported bundle: every hash, every signature, order, completeness. `EFFECTD_BENCH_RECEIPTS` chooses another number.
@@ -16,7 +16,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use effectd_actors::{DeviceKey, log};
+use effectd_actors::DeviceKey;
+use effectd_actors::execution::log;
 use effectd_bus::embedded::{self, EmbeddedConfig};
 use effectd_bus::{Asker, Claim, ClaimAnswer, Completion, Fence, LocalStore, NewReceipt, Store, Wait};
 use effectd_contracts::merkle::{self, Frontier};
@@ -37,28 +38,19 @@ const SIGN_MICROS_MAX: f64 = 150.0;
 fn main() {
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
     let many = std::env::var("EFFECTD_BENCH_RECEIPTS").map_or(RECEIPTS, |text| text.parse().unwrap());
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-receipts")
-        .tempdir_in(&base)
-        .unwrap();
+    let scratch = tempfile::Builder::new().prefix("effectd-receipts").tempdir_in(&base).unwrap();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!("disk: {}; {cores} processors", base.display());
     let state = scratch.path().join("state");
     effectd(&state, &["init"]);
     // The keys are made at the first action, and here there is none.
-    std::fs::DirBuilder::new()
-        .mode(0o700)
-        .create(state.join("keys"))
-        .unwrap();
+    std::fs::DirBuilder::new().mode(0o700).create(state.join("keys")).unwrap();
     for (name, byte) in [("receipt-signing.key", 7), ("receipt-digest.key", 8)] {
         let path = state.join("keys").join(name);
         std::fs::write(&path, [byte; 32]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
-    let config = EmbeddedConfig {
-        journal: journal::journal(),
-        ..EmbeddedConfig::new(&state)
-    };
+    let config = EmbeddedConfig { journal: journal::journal(), ..EmbeddedConfig::new(&state) };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     let key = DeviceKey::new(&[7; 32]);
     log::enrol(&store, &key, SystemClock.now()).unwrap();
@@ -75,7 +67,7 @@ fn main() {
     std::process::exit(i32::from(missed > 0));
 }
 
-/// Runs the program itself, and says how long it took and what it said.
+/// Runs the program itself, and returns its time and its output.
 fn effectd(state: &Path, arguments: &[&str]) -> (f64, Vec<u8>) {
     let begun = Instant::now();
     let ran = Command::new(env!("CARGO_BIN_EXE_effectd"))
@@ -85,11 +77,7 @@ fn effectd(state: &Path, arguments: &[&str]) -> (f64, Vec<u8>) {
         .output()
         .unwrap();
     let took = begun.elapsed().as_secs_f64();
-    assert!(
-        ran.status.success(),
-        "{arguments:?}: {}",
-        String::from_utf8_lossy(&ran.stderr)
-    );
+    assert!(ran.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&ran.stderr));
     (took, ran.stdout)
 }
 
@@ -112,9 +100,7 @@ fn fill(store: &LocalStore, key: &DeviceKey, many: usize) -> Receipt {
             next += 1;
         }
         if let Some((nth, answer)) = claims.pop_front() {
-            let ClaimAnswer::New { fence } = answer.wait().unwrap() else {
-                panic!("{nth} is not new")
-            };
+            let ClaimAnswer::New { fence } = answer.wait().unwrap() else { panic!("{nth} is not new") };
             receipt.receipt_id = ReceiptId::new(format!("r-{nth}")).unwrap();
             receipt.action_id = format!("a-{nth}").parse().unwrap();
             key.sign(&mut receipt);
@@ -197,17 +183,13 @@ fn cost(key: &DeviceKey, receipt: &Receipt) -> u32 {
     let signing = each(begun);
     std::hint::black_box(&signed);
     println!("a receipt has {} bytes", body.len());
-    judge(
-        "microseconds of the log for one action",
-        logged,
-        logged <= LOG_MICROS_MAX,
-        "at most 20",
-    ) + judge(
-        "microseconds to write a receipt canonically and sign it",
-        signing,
-        signing <= SIGN_MICROS_MAX,
-        "at most 150",
-    )
+    judge("microseconds of the log for one action", logged, logged <= LOG_MICROS_MAX, "at most 20")
+        + judge(
+            "microseconds to write a receipt canonically and sign it",
+            signing,
+            signing <= SIGN_MICROS_MAX,
+            "at most 150",
+        )
 }
 
 /// The whole log as people check it: with the program, on the store and on a bundle.
@@ -216,39 +198,19 @@ fn verify(state: &Path, many: usize) -> u32 {
     let name = bundle.to_str().unwrap();
     let (live, report) = effectd(state, &["receipts", "verify", "-o", "json"]);
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
-    assert_eq!(
-        (&report["ok"], &report["receipts"]),
-        (&true.into(), &many.into()),
-        "{report}"
-    );
+    assert_eq!((&report["ok"], &report["receipts"]), (&true.into(), &many.into()), "{report}");
     let (export, _) = effectd(state, &["receipts", "export", "--bundle", name]);
     let (offline, report) = effectd(state, &["receipts", "verify", name, "-o", "json"]);
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
-    assert_eq!(
-        (&report["ok"], &report["receipts"]),
-        (&true.into(), &many.into()),
-        "{report}"
-    );
+    assert_eq!((&report["ok"], &report["receipts"]), (&true.into(), &many.into()), "{report}");
     let bytes = std::fs::metadata(&bundle).unwrap().len();
-    println!(
-        "exported as a bundle of {} MB in {export:.1} s",
-        bytes / 1_000_000
-    );
+    println!("exported as a bundle of {} MB in {export:.1} s", bytes / 1_000_000);
     for (what, seconds) in [("the store", live), ("the bundle", offline)] {
         println!("{what}: {:.0} receipts verified a second", many as f64 / seconds);
     }
     let bound = SECONDS_MAX * many as f64 / RECEIPTS as f64;
-    judge(
-        "seconds to verify the store",
-        live,
-        live <= bound,
-        "at most 30 for 100,000 receipts",
-    ) + judge(
-        "seconds to verify the bundle",
-        offline,
-        offline <= bound,
-        "at most 30 for 100,000 receipts",
-    )
+    judge("seconds to verify the store", live, live <= bound, "at most 30 for 100,000 receipts")
+        + judge("seconds to verify the bundle", offline, offline <= bound, "at most 30 for 100,000 receipts")
 }
 
 fn proofs(store: &LocalStore, many: usize) -> u32 {
@@ -260,19 +222,8 @@ fn proofs(store: &LocalStore, many: usize) -> u32 {
         let index = store.log_place(&id).unwrap().unwrap();
         let proof = store.log_inclusion(index, standing.size).unwrap();
         let entry = &store.log_entries(index, 1).unwrap()[0];
-        assert!(merkle::inclusion_holds(
-            index,
-            standing.size,
-            &entry.hash,
-            &proof,
-            &standing.root
-        ));
+        assert!(merkle::inclusion_holds(index, standing.size, &entry.hash, &proof, &standing.root));
     }
     let micros = begun.elapsed().as_secs_f64() * 1e6 / rounds as f64;
-    judge(
-        "microseconds to find, prove and check one receipt",
-        micros,
-        micros <= 5_000.0,
-        "at most 5,000",
-    )
+    judge("microseconds to find, prove and check one receipt", micros, micros <= 5_000.0, "at most 5,000")
 }

@@ -3,11 +3,7 @@
 //!
 //! `apt-get install bubblewrap`, then `cargo bench --bench sandbox`, as root, on a machine that does nothing else. It prints
 //! the tables of `docs/performance.md`. Without bubblewrap it says so and goes on.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a program that measures and prints"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures and prints")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,9 +45,7 @@ fn dispatch(ctx: &ChildCtx, request: &[u8]) -> Vec<u8> {
             std::thread::park();
         }
     }
-    let how = OpenHow::new()
-        .flags(OFlag::O_WRONLY | OFlag::O_CREAT)
-        .resolve(ResolveFlag::RESOLVE_BENEATH);
+    let how = OpenHow::new().flags(OFlag::O_WRONLY | OFlag::O_CREAT).resolve(ResolveFlag::RESOLVE_BENEATH);
     let how = how.mode(nix::sys::stat::Mode::from_bits_truncate(0o644));
     match openat2(ctx.workspace(), "bench", how).map(|file| nix::unistd::write(&file, request)) {
         Ok(_) => b"done".to_vec(),
@@ -67,23 +61,12 @@ fn main() {
     let tiny = tiny_program(&base);
     let layers = effectd_sandbox::layers::costs(&workspace, ROUNDS);
 
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let sandbox = Sandbox::start(SandboxConfig::new(std::env::current_exe().unwrap())).unwrap();
-    let bench = Arc::new(Bench {
-        sandbox,
-        workspace,
-        bare: tiny.clone(),
-        inside: Installed::new(&tiny),
-    });
+    let bench = Arc::new(Bench { sandbox, workspace, bare: tiny.clone(), inside: Installed::new(&tiny) });
     // In a task of its own, as the pipeline makes its calls: the thread that enters the runtime would be woken twice.
     let measured = Arc::clone(&bench);
-    runtime
-        .block_on(runtime.spawn(async move { measured.all().await }))
-        .unwrap();
+    runtime.block_on(runtime.spawn(async move { measured.all().await })).unwrap();
     print_layers(layers);
     drop(bench);
     let _left = fs::remove_dir_all(base);
@@ -95,11 +78,7 @@ fn tiny_program(base: &Path) -> PathBuf {
     let text = "void _start(void){__asm__ volatile(\"mov $60,%eax; xor %edi,%edi; syscall\");}";
     fs::write(&source, text).unwrap();
     let mut compiler = Command::new("cc");
-    compiler
-        .args(["-static", "-nostdlib", "-o"])
-        .arg(&program)
-        .arg(&source)
-        .stderr(Stdio::null());
+    compiler.args(["-static", "-nostdlib", "-o"]).arg(&program).arg(&source).stderr(Stdio::null());
     if compiler.status().is_ok_and(|status| status.success()) {
         program
     } else {
@@ -139,7 +118,7 @@ struct Bench {
     inside: Installed,
 }
 
-/// One thing that is measured: its name and its times.
+/// One measurement: its name and its times.
 struct Row(String, Vec<Duration>);
 
 impl Row {
@@ -166,10 +145,7 @@ impl Bench {
             limits: Limits::default(),
             timeout: Duration::from_secs(5),
             trace_id: TraceId::new("bench").unwrap(),
-            narrowing: Narrowing {
-                writable: Some(vec![PathBuf::from(".")]),
-                ..Narrowing::default()
-            },
+            narrowing: Narrowing { writable: Some(vec![PathBuf::from(".")]), ..Narrowing::default() },
         }
     }
 
@@ -179,7 +155,7 @@ impl Bench {
         let begun = Instant::now();
         let reply = self.sandbox.ask(call).await.unwrap();
         let replied = begun.elapsed();
-        let answer = reply.settle().await;
+        let answer = reply.reap().await;
         let settled = begun.elapsed();
         assert_eq!(answer.ending, Ending::Replied(b"done".to_vec()), "{answer:?}");
         [replied, settled]
@@ -187,10 +163,7 @@ impl Bench {
 
     async fn all(&self) {
         for profile in [DEFAULT, HIGH, EXEC, EXEC_HIGH] {
-            self.sandbox
-                .warm(profile, &SpaceRoot::open(&self.workspace).unwrap())
-                .await
-                .unwrap();
+            self.sandbox.warm(profile, &SpaceRoot::open(&self.workspace).unwrap()).await.unwrap();
         }
         self.memory();
         self.paced().await;
@@ -238,10 +211,7 @@ impl Bench {
         }
         let bare = spawns[0].at(0.5);
         println!("paced, {ROUNDS} rounds                                 p50 µs   p99 µs   × bare spawn");
-        for row in spawns
-            .iter()
-            .chain(replies.iter().zip(&settled).flat_map(|(a, b)| [a, b]))
-        {
+        for row in spawns.iter().chain(replies.iter().zip(&settled).flat_map(|(a, b)| [a, b])) {
             match row.1.is_empty() {
                 true => println!("{:<52} NOT INSTALLED: no comparison", row.0),
                 false => println!(
@@ -283,37 +253,22 @@ impl Bench {
                 let times = join_all((0..lanes).map(|_| lane()).collect()).await.concat();
                 let rate = times.len() as f64 / begun.elapsed().as_secs_f64();
                 let row = Row(format!("{name}, {lanes} in flight: reply"), times);
-                println!(
-                    "{:<52} {:>6.0} {:>8.0} {rate:>9.0}",
-                    row.0,
-                    row.at(0.5),
-                    row.at(0.99)
-                );
+                println!("{:<52} {:>6.0} {:>8.0} {rate:>9.0}", row.0, row.at(0.5), row.at(0.99));
             }
         }
         let begun = Instant::now();
-        let times = (0..LOOP_CALLS / 4)
-            .map(|_| spawn(Command::new(&self.bare)))
-            .collect();
+        let times = (0..LOOP_CALLS / 4).map(|_| spawn(Command::new(&self.bare))).collect();
         let rate = (LOOP_CALLS / 4) as f64 / begun.elapsed().as_secs_f64();
         let row = Row::new("posix_spawn of the tiny program, 1 in flight");
         let row = Row(row.0, times);
-        println!(
-            "{:<52} {:>6.0} {:>8.0} {rate:>9.0}",
-            row.0,
-            row.at(0.5),
-            row.at(0.99)
-        );
+        println!("{:<52} {:>6.0} {:>8.0} {rate:>9.0}", row.0, row.at(0.5), row.at(0.99));
     }
 
     /// From the deadline to the last of nine processes being gone.
     async fn kills(&self) {
         let mut row = Row::new("");
         for _ in 0..KILL_ROUNDS {
-            let call = Call {
-                timeout: KILL_AFTER,
-                ..self.call(EXEC, "stay")
-            };
+            let call = Call { timeout: KILL_AFTER, ..self.call(EXEC, "stay") };
             let answer = self.sandbox.call(call).await.unwrap();
             assert!(matches!(answer.ending, Ending::Killed { .. }), "{answer:?}");
             row.1.push(answer.usage.wall.saturating_sub(KILL_AFTER));
@@ -353,20 +308,13 @@ impl Bench {
 }
 
 fn bubblewrap_is_there() -> bool {
-    let version = Command::new("bwrap")
-        .arg("--version")
-        .stdout(Stdio::null())
-        .status();
+    let version = Command::new("bwrap").arg("--version").stdout(Stdio::null()).status();
     version.is_ok_and(|status| status.success())
 }
 
 fn spawn(mut command: Command) -> Duration {
     let begun = Instant::now();
-    let status = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     let took = begun.elapsed();
     assert!(status.unwrap().success(), "{command:?}");
     took
@@ -374,9 +322,7 @@ fn spawn(mut command: Command) -> Duration {
 
 fn with_children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    let children = children
-        .split_whitespace()
-        .flat_map(|child| with_children(child.parse().unwrap()));
+    let children = children.split_whitespace().flat_map(|child| with_children(child.parse().unwrap()));
     std::iter::once(pid).chain(children).collect()
 }
 

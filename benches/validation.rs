@@ -1,12 +1,8 @@
-//! What it costs to read a decision and to hold it against its tool's schema: `cargo bench --bench validation`.
+//! The cost of parsing a request and validating it against its tool's schema: `cargo bench --bench validation`.
 //!
 //! From bytes to a request (bounds on depth, number of values and bytes are checked on the way), its parameters against the
 //! schema and the tool's own rules, and its digests; for small and for large parameters.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a measurement prints, and stops on errors"
-)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement prints, and stops on errors")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -20,7 +16,7 @@ const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const BYTES: usize = 30_000_000;
 
 fn main() {
-    let registry = effectd::runtime::registry().unwrap();
+    let registry = effectd::internal::registry(&[]).unwrap();
     println!("{:<28} {:>12} {:>10} {:>10}", "", "bytes", "p50 µs", "p99 µs");
     for size in SIZES {
         let asked = json!({
@@ -36,10 +32,7 @@ fn main() {
         let entry = registry.find(&request.tool_id).unwrap();
         let rounds = (BYTES / bytes.len()).clamp(30, 5_000);
         let show = |what: &str, times: Vec<Duration>| report(what, bytes.len(), times);
-        show(
-            "decode",
-            measure(rounds, || drop(black_box(ActionRequest::parse(&bytes)))),
-        );
+        show("decode", measure(rounds, || drop(black_box(ActionRequest::parse(&bytes)))));
         show(
             "check against the schema",
             measure(rounds, || entry.check_params(black_box(&request.params)).unwrap()),
@@ -54,7 +47,7 @@ fn main() {
     refusals(&registry);
 }
 
-/// What does not fit is told as fast as what does.
+/// Invalid parameters are refused as fast as valid ones are accepted.
 fn refusals(registry: &effectd_actors::Registry) {
     let tool = "files.write_text".parse().unwrap();
     let entry = registry.find(&tool).unwrap();

@@ -1,24 +1,24 @@
-//! A learner in Rust: how often each tool succeeds, and what another planner would have earned.
+//! A learner in Rust: how often each tool succeeds, and an off-policy estimate of another planner's reward.
 //!
 //! ```sh
 //! effectd receipts export --dataset data
 //! cargo run --example learner -- data/receipts.jsonl data/amendments.jsonl files.write_text=1
 //! ```
 //!
-//! It does what `learner.py` does, figure for figure, with the types of `effectd-contracts`.
+//! It computes the same figures as `learner.py`, with `effectd-contracts` alone. That crate also verifies bundles: see its `proof`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use effectd::contracts::{AmendmentEntry, Receipt, ReceiptId, Status};
+use effectd_contracts::{AmendmentEntry, Receipt, ReceiptId, Status};
 use serde::de::DeserializeOwned;
 
-/// 95 of 100.
+/// The quantile of a 95 % confidence interval.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// What is known of one tool.
+/// The statistics of one tool.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tool {
     count: u64,
@@ -26,7 +26,7 @@ pub struct Tool {
     reward: f64,
 }
 
-/// What was learned. The same receipts give the same, however often they are replayed.
+/// The statistics of all tools. A receipt counts once, however often it is replayed.
 #[derive(Debug, Default)]
 pub struct Learner {
     later: HashMap<ReceiptId, AmendmentEntry>,
@@ -37,28 +37,23 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// A learner that estimates what a planner with these likelihoods would have earned.
+    /// A learner that estimates the reward of a planner with these probabilities by tool.
     pub fn new(target: HashMap<String, f64>) -> Self {
-        Self {
-            target,
-            ..Self::default()
-        }
+        Self { target, ..Self::default() }
     }
 
-    /// What was known later about a receipt; the last word counts.
+    /// Adds an amendment; the last one for a receipt counts.
     pub fn amend(&mut self, amendment: AmendmentEntry) {
         self.later.insert(amendment.receipt_id.clone(), amendment);
     }
 
-    /// Takes a receipt in, unless it was before.
+    /// Adds a receipt, unless it was added before.
     pub fn take(&mut self, receipt: &Receipt) {
         if !self.seen.insert(receipt.receipt_id.clone()) {
             return;
         }
         let later = self.later.get(&receipt.receipt_id);
-        let success = later
-            .and_then(|later| later.success)
-            .unwrap_or(receipt.status == Status::Ok);
+        let success = later.and_then(|later| later.success).unwrap_or(receipt.status == Status::Ok);
         let reward = later.map_or(receipt.reward.scalar, |later| later.reward.scalar);
         let tool = self.tools.entry(receipt.tool_id.to_string()).or_default();
         tool.count += 1;
@@ -71,22 +66,14 @@ impl Learner {
         }
     }
 
-    /// What was learned, line by line.
+    /// The statistics as text.
     pub fn told(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.tools.iter().map(|(name, tool)| tool.told(name)).collect();
         if !self.weighted.is_empty() {
             let count = self.weighted.len() as f64;
             let mean = self.weighted.iter().sum::<f64>() / count;
-            let spread: f64 = self
-                .weighted
-                .iter()
-                .map(|value| (value - mean) * (value - mean))
-                .sum();
-            let error = if count > 1.0 {
-                Z * (spread / (count - 1.0) / count).sqrt()
-            } else {
-                f64::INFINITY
-            };
+            let spread: f64 = self.weighted.iter().map(|value| (value - mean) * (value - mean)).sum();
+            let error = if count > 1.0 { Z * (spread / (count - 1.0) / count).sqrt() } else { f64::INFINITY };
             lines.push(format!(
                 "off_policy n={} estimate={mean:.6} low={:.6} high={:.6}",
                 self.weighted.len(),
@@ -112,7 +99,7 @@ impl Tool {
     }
 }
 
-/// The interval in which a share of successes lies, also when there are few of them.
+/// The Wilson interval of a share of successes, which also holds for few of them.
 fn wilson(successes: f64, count: f64) -> (f64, f64) {
     let share = successes / count;
     let spread = Z * (share * (1.0 - share) / count + Z * Z / (4.0 * count * count)).sqrt();
@@ -135,11 +122,7 @@ pub fn each<T: DeserializeOwned>(
     Ok(())
 }
 
-#[allow(
-    clippy::print_stdout,
-    dead_code,
-    reason = "this is what it is for; a test uses the rest"
-)]
+#[allow(clippy::print_stdout, dead_code, reason = "this is what it is for; a test uses the rest")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(receipts), Some(amendments)) = (arguments.next(), arguments.next()) else {

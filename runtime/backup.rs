@@ -1,15 +1,12 @@
-//! Copies of a state directory that is in use, and states made from them.
+//! Backups of a state directory in use, and restoring them.
 //!
-//! The journal is the truth, and nothing in its files ever changes: they only grow at their end. So a copy of the files as they are at
-//! one moment, each up to its length then, is the journal as a power failure at that moment would have left it, which every
-//! start can read. A journal in sled is read block by block by the process that has it open, and the copy has it in files. The
-//! index is not copied; it is made anew from the journal. Keys go to a place of their own: whoever has one of the two copies has
-//! nothing.
+//! Journal files only grow at their end. So a copy of each file up to its length at one moment is what a power failure at that
+//! moment would have left, and effectd can start from it. The process that has a sled journal open reads it block by block, and
+//! the backup holds it as files. The index is not copied: a restore rebuilds it. Keys have a directory of their own; sealed data
+//! is unreadable without them. Blobs are copied after the journal, so that no blob that it names is missing.
 //!
-//! What is kept for an undo comes after the journal, so that no blob is missing that it names.
-//!
-//! A copy is made under another name, checked, and gets its own name when all of it is on disk. Its manifest says how long
-//! each file is and what its digest is.
+//! A backup is written under a draft name, checked, synced to disk, and then renamed. Its manifest has the length and the digest
+//! of each file.
 
 mod restore;
 
@@ -20,82 +17,68 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use effectd_bus::StoreError;
-use effectd_bus::embedded::forward::{self, JournalWriter};
-use effectd_bus::embedded::rescue::{self, Checked};
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind, journal_of};
+use effectd_bus::journal_copy::{self, JournalWriter};
+use effectd_bus::offline::{self, Checked};
 use effectd_contracts::digest::hex;
 use effectd_contracts::{Clock, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::Error;
+use crate::error::{AtPath, Error};
 
-pub use restore::{Open, Restored, restore};
+pub(crate) use restore::restore;
 
 const MANIFEST: &str = "manifest.json";
-/// What a manifest says it is, and of which version.
+/// The version of the backup format.
 const FORMAT: u32 = 1;
-/// The longest manifest that is read: a hundred bytes for each of a million files.
+/// The largest manifest: a hundred bytes for each of a million files.
 const MANIFEST_BYTES_MAX: u64 = 134_217_728;
-/// How often a copy is begun anew because old blocks were let go meanwhile: that happens once an hour.
+/// How often a backup is tried: retention, which runs once an hour, may drop old blocks during a try.
 const TRIES: u32 = 5;
-/// What marks a copy that is being made, by whoever holds its lock. It goes when the copy has its name; where a power failure came
-/// between the two, it is left and means nothing.
+/// The lock file of a draft, removed after the rename. If a power failure leaves it behind, it has no effect.
 const MARK: &str = ".draft";
-/// What is copied in one piece.
 const PIECE_BYTES: usize = 65_536;
 
-/// What a copy is, and what it was made of.
+/// The manifest of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Manifest {
-    /// The version of this format.
-    pub backup: u32,
+pub(crate) struct Manifest {
+    /// The version of the backup format.
+    pub(crate) backup: u32,
     /// `state` or `keys`.
-    pub of: String,
-    /// When it was begun.
-    pub made_at: Timestamp,
-    /// Blocks of the journal that were checked.
-    pub blocks: u64,
-    /// What carries the journal of the state; in the copy it is always in files.
+    of: String,
+    /// When the backup began.
+    pub(crate) made_at: Timestamp,
+    /// The number of checked blocks of the journal.
+    pub(crate) blocks: u64,
+    /// The journal engine of the original state; the backup itself always holds files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub journal: Option<String>,
-    /// Every file, by its path.
-    pub files: BTreeMap<String, Copied>,
+    journal: Option<String>,
+    /// Every file of the backup, by its path.
+    pub(crate) files: BTreeMap<String, Copied>,
 }
 
-/// One file of a copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Copied {
-    /// Its length.
-    pub bytes: u64,
-    /// The digest of its content.
-    pub sha256: String,
+pub(crate) struct Copied {
+    pub(crate) bytes: u64,
+    sha256: String,
 }
 
-/// Why there is no copy.
 #[derive(Debug)]
-pub enum Trouble {
-    /// Old blocks were let go meanwhile, or the process that has the store open ended: the copy is begun again.
+pub(crate) enum BackupError {
+    /// Retention dropped old blocks, or the process that had the store open ended. The caller tries again.
     Moved,
-    /// Anything else.
     Failed(Error),
 }
 
-/// Hands over the journal of a state that is in use; `false` if no process has it open that could.
-pub type InUse<'a> = &'a dyn Fn(&mut JournalWriter) -> Result<bool, Trouble>;
+/// Copies the journal of a state that another process has open. Returns `false` if no such process answers.
+pub(crate) type InUse<'a> = &'a dyn Fn(&mut JournalWriter) -> Result<bool, BackupError>;
 
-impl From<Error> for Trouble {
+impl From<Error> for BackupError {
     fn from(error: Error) -> Self {
-        Trouble::Failed(error)
-    }
-}
-
-fn failed(path: &Path, source: io::Error) -> Error {
-    Error::State {
-        path: path.to_owned(),
-        source,
+        BackupError::Failed(error)
     }
 }
 
@@ -103,8 +86,8 @@ fn refused(why: impl Into<String>) -> Error {
     Error::Request(why.into())
 }
 
-/// Copies a state that may be in use; its keys to a place of their own, or not at all.
-pub fn make(
+/// Backs up a state that may be in use, and its keys if `keys` names a directory for them.
+pub(crate) fn make(
     state: &Path,
     into: &Path,
     keys: Option<&Path>,
@@ -119,10 +102,7 @@ pub fn make(
     let inside = resolved(state)?;
     for target in [Some(into), keys].into_iter().flatten() {
         if target.exists() {
-            return Err(refused(format!(
-                "{} is there already; name a new directory",
-                target.display()
-            )));
+            return Err(refused(format!("{} is there already; name a new directory", target.display())));
         }
         if resolved(target)?.starts_with(&inside) {
             return Err(refused(format!(
@@ -134,42 +114,34 @@ pub fn make(
     if let Some(keys) = keys {
         let (copy, keys) = (resolved(into)?, resolved(keys)?);
         if copy.starts_with(&keys) || keys.starts_with(&copy) {
-            let why = "the keys must not lie with what they open; name a place for them that is apart";
+            let why = "keys must not be in the backup that they open; name another directory for them";
             return Err(refused(why));
         }
     }
     for _ in 0..TRIES {
         match attempt((state, journal), into, keys, clock, in_use) {
             Ok(made) => return Ok(made),
-            Err(Trouble::Moved) => {}
-            Err(Trouble::Failed(error)) => return Err(error),
+            Err(BackupError::Moved) => {}
+            Err(BackupError::Failed(error)) => return Err(error),
         }
     }
-    Err(refused(
-        "the journal was shortened again and again while it was copied, or the daemon ended; try again",
-    ))
+    Err(refused("retention kept shortening the journal during the backup, or the daemon ended; try again"))
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Error> {
-    std::path::absolute(path).map_err(|error| failed(path, error))
+    std::path::absolute(path).at(path)
 }
 
-/// Where a path leads that may not be there yet: links on the way are followed.
+/// The absolute path with links resolved; the last components need not exist.
 fn resolved(path: &Path) -> Result<PathBuf, Error> {
     let path = absolute(path)?;
-    let there = path
-        .ancestors()
-        .find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let there = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
     let Some((above, real)) = there else {
         return Ok(path);
     };
     let below = path.strip_prefix(above).unwrap_or(Path::new(""));
-    // A path that ends with a slash is another one than without to those who compare what it begins with.
-    Ok(if below.as_os_str().is_empty() {
-        real
-    } else {
-        real.join(below)
-    })
+    // Joining an empty path would add a slash at the end.
+    Ok(if below.as_os_str().is_empty() { real } else { real.join(below) })
 }
 
 fn attempt(
@@ -178,17 +150,15 @@ fn attempt(
     keys: Option<&Path>,
     clock: &dyn Clock,
     in_use: InUse<'_>,
-) -> Result<Manifest, Trouble> {
+) -> Result<Manifest, BackupError> {
     let begun = clock.now();
     let mut copy = Draft::begin(state, into)?;
-    let mut key_copy = keys
-        .map(|keys| Draft::begin(&state.join("keys"), keys))
-        .transpose()?;
-    // Before the journal, so that no key is missing that it needs; those that are made meanwhile are taken along after it.
+    let mut key_copy = keys.map(|keys| Draft::begin(&state.join("keys"), keys)).transpose()?;
+    // Copied before the journal, so that no key of the journal is missing. Keys created meanwhile are copied after the journal.
     if let Some(keys) = &mut key_copy {
         keys.tree("")?;
     }
-    // Hashes of old entries stand here alone; those of new ones follow from the journal.
+    // Only this directory has the hashes of old log entries; the hashes of new entries follow from the journal.
     copy.tree("log")?;
     match journal {
         JournalKind::Files => copy.journal_files()?,
@@ -202,62 +172,58 @@ fn attempt(
         keys.tree("")?;
     }
     let checked = check(&copy.path, clock)?;
-    // The keys first: what has the name of a backup has its keys, whatever happens in between.
+    // The keys get their final name first, so that a backup with its final name always has its keys.
     if let (Some(copy), Some(keys)) = (key_copy, keys) {
         copy.finish(keys, "keys", begun, 0, None)?;
     }
     Ok(copy.finish(into, "state", begun, checked.blocks, Some(journal))?)
 }
 
-/// The files that say where the journal begins.
+/// The names of the checkpoint files, which say where the journal begins.
 fn grounds(state: &Path) -> Result<Vec<String>, Error> {
     names(&state.join("journal/segments"), ".ground")
 }
 
 fn names(directory: &Path, ending: &str) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(directory).map_err(|error| failed(directory, error))? {
-        let name = entry.map_err(|error| failed(directory, error))?.file_name();
+    for entry in fs::read_dir(directory).at(directory)? {
+        let name = entry.at(directory)?.file_name();
         names.extend(name.into_string().ok().filter(|name| name.ends_with(ending)));
     }
     names.sort();
     Ok(names)
 }
 
-/// Reads every block of a copy. What that leaves behind is taken away again.
+/// Reads every block of a backup, and removes the files that this check creates.
 fn check(path: &Path, clock: &dyn Clock) -> Result<Checked, Error> {
-    let checked = rescue::check(&EmbeddedConfig::new(path), clock)?;
+    let checked = offline::check(&EmbeddedConfig::new(path), clock)?;
     if let Some(problem) = checked.problems.first() {
-        return Err(refused(format!("the copy is not whole: {problem}")));
+        return Err(refused(format!("the backup is not complete: {problem}")));
     }
     for left in ["index", "journal/lock"] {
         let left = path.join(left);
-        let removed = if left.is_dir() {
-            fs::remove_dir_all(&left)
-        } else {
-            fs::remove_file(&left)
-        };
+        let removed = if left.is_dir() { fs::remove_dir_all(&left) } else { fs::remove_file(&left) };
         match removed {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&left, error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error).at(&left),
             Ok(()) | Err(_) => {}
         }
     }
     Ok(checked)
 }
 
-/// A copy that is being made, under a name of its own.
+/// A backup in progress, under a draft name.
 struct Draft {
     from: PathBuf,
     path: PathBuf,
     files: BTreeMap<String, Copied>,
-    /// Locked as long as somebody is at work on it; `None` if it is a part of another one.
+    /// The lock file, held locked; `None` for a draft inside another draft.
     mark: Option<File>,
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
         if self.mark.is_some() {
-            // Copies of keys, and of much else, must not be left behind. The next one takes away what is.
+            // No copy of keys may stay behind. If this fails, the next backup to the same path removes the draft.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -265,24 +231,19 @@ impl Drop for Draft {
 
 impl Draft {
     fn begin(from: &Path, into: &Path) -> Result<Self, Error> {
-        // By its components: a slash at the end would make the draft a file in what it is to become.
+        // `components` drops a slash at the end, which would put the draft inside the target.
         let mut name = into.components().as_path().as_os_str().to_owned();
         name.push(".partial");
         let path = PathBuf::from(name);
-        take_away(&path)?;
+        remove_stale_draft(&path)?;
         make_dir(&path)?;
         let mark = path.join(MARK);
-        let file = new_file(&mark).map_err(|error| failed(&mark, error))?;
+        let file = new_file(&mark).at(&mark)?;
         file.try_lock().map_err(|_| busy(&path))?;
-        Ok(Self {
-            from: from.to_owned(),
-            path,
-            files: BTreeMap::new(),
-            mark: Some(file),
-        })
+        Ok(Self { from: from.to_owned(), path, files: BTreeMap::new(), mark: Some(file) })
     }
 
-    fn journal_files(&mut self) -> Result<(), Trouble> {
+    fn journal_files(&mut self) -> Result<(), BackupError> {
         let grounds = grounds(&self.from)?;
         self.file("journal/format")?;
         for ground in &grounds {
@@ -292,40 +253,37 @@ impl Draft {
             self.needed(&format!("journal/segments/{segment}"))?;
         }
         if self::grounds(&self.from)? != grounds {
-            return Err(Trouble::Moved);
+            return Err(BackupError::Moved);
         }
         Ok(())
     }
 
-    /// Writes the journal's blocks into files, as the process that has it open reads them, or this one if there is none.
-    fn journal_blocks(&mut self, in_use: InUse<'_>) -> Result<(), Trouble> {
+    /// Writes the blocks of a sled journal into files. If another process has the journal open, that process reads the blocks.
+    fn journal_blocks(&mut self, in_use: InUse<'_>) -> Result<(), BackupError> {
         let mut writer = JournalWriter::in_files(&self.path).map_err(Error::from)?;
-        // The lock decides, and is taken before anything is written: a daemon may answer for another state.
-        match forward::copy(&EmbeddedConfig::new(&self.from), &mut writer) {
+        // Try the lock first: a daemon that answers may serve another state.
+        match journal_copy::copy(&EmbeddedConfig::new(&self.from), &mut writer) {
             Err(StoreError::Locked { .. }) => {
                 if !in_use(&mut writer)? {
-                    return Err(Trouble::Moved);
+                    return Err(BackupError::Moved);
                 }
             }
             copied => copied.map(drop).map_err(Error::from)?,
         }
         writer.finish().map_err(Error::from)?;
         let segments = names(&self.path.join("journal/segments"), "")?;
-        let segments = segments
-            .into_iter()
-            .map(|name| format!("journal/segments/{name}"));
+        let segments = segments.into_iter().map(|name| format!("journal/segments/{name}"));
         for name in segments.chain(["journal/format".to_owned()]) {
             let path = self.path.join(&name);
             let made = File::open(&path).and_then(|file| digest(file, |_| Ok(())));
-            self.files
-                .insert(name, made.map_err(|error| failed(&path, error))?);
+            self.files.insert(name, made.at(&path)?);
         }
         Ok(())
     }
 
-    /// Makes sure that what was copied is still what is there. A file that is another now belongs to another moment, and one
-    /// that went, or that was overwritten before it goes, was of no use any more.
-    fn same_as_before(&self) -> Result<(), Trouble> {
+    /// Checks that the copied files are still the same. If one was changed, removed or overwritten with zeros, the copies are of
+    /// different moments, and the backup must be tried again.
+    fn same_as_before(&self) -> Result<(), BackupError> {
         for (name, copied) in &self.files {
             let path = self.from.join(name);
             let mut blank = true;
@@ -337,24 +295,20 @@ impl Draft {
             });
             match now {
                 Ok(now) if now == *copied && !(blank && now.bytes > 0) => {}
-                Ok(_) => return Err(Trouble::Moved),
-                Err(error) if error.kind() == ErrorKind::NotFound => return Err(Trouble::Moved),
-                Err(error) => return Err(failed(&path, error).into()),
+                Ok(_) => return Err(BackupError::Moved),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Err(BackupError::Moved),
+                Err(error) => return Ok(Err(error).at(&path)?),
             }
         }
         Ok(())
     }
 
-    /// A file that must be there. If it is not, old blocks were let go in this moment.
-    fn needed(&mut self, name: &str) -> Result<(), Trouble> {
-        if self.file(name)? {
-            Ok(())
-        } else {
-            Err(Trouble::Moved)
-        }
+    /// Copies a file that was listed just before. If it is missing, retention has dropped it.
+    fn needed(&mut self, name: &str) -> Result<(), BackupError> {
+        if self.file(name)? { Ok(()) } else { Err(BackupError::Moved) }
     }
 
-    /// Copies a file up to the length that it has now, once. Says whether it was there.
+    /// Copies a file up to its present length, unless it is copied already. Returns whether it exists.
     fn file(&mut self, name: &str) -> Result<bool, Error> {
         if self.files.contains_key(name) {
             return Ok(true);
@@ -367,42 +321,35 @@ impl Draft {
         Ok(true)
     }
 
-    /// Copies all that a manifest names; it must still be what it says.
+    /// Copies all files of a manifest, and compares each with its entry.
     fn all_of(&mut self, manifest: &Manifest) -> Result<(), Error> {
         for (name, expected) in &manifest.files {
             self.file(name)?;
             if self.files.get(name) != Some(expected) {
                 let file = self.from.join(name);
-                return Err(refused(format!(
-                    "{} was changed while it was read",
-                    file.display()
-                )));
+                return Err(refused(format!("{} was changed while it was read", file.display())));
             }
         }
         Ok(())
     }
 
-    /// Copies the files of a directory and of those in it. What goes away meanwhile is not copied.
+    /// Copies a directory recursively. Files that disappear meanwhile are left out.
     fn tree(&mut self, name: &str) -> Result<(), Error> {
         let directory = self.from.join(name);
         let entries = match fs::read_dir(&directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(|error| failed(&directory, error))?,
+            entries => entries.at(&directory)?,
         };
         for entry in entries {
-            let entry = entry.map_err(|error| failed(&directory, error))?;
+            let entry = entry.at(&directory)?;
             let kind = match entry.file_type() {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                kind => kind.map_err(|error| failed(&directory, error))?,
+                kind => kind.at(&directory)?,
             };
             let Ok(file) = entry.file_name().into_string() else {
                 continue;
             };
-            let below = if name.is_empty() {
-                file
-            } else {
-                format!("{name}/{file}")
-            };
+            let below = if name.is_empty() { file } else { format!("{name}/{file}") };
             if kind.is_dir() {
                 self.tree(&below)?;
             } else if kind.is_file() {
@@ -412,7 +359,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Writes the manifest, and gives the copy its name when all of it is on disk.
+    /// Writes the manifest, syncs everything to disk, and renames the draft.
     fn finish(
         mut self,
         into: &Path,
@@ -430,29 +377,25 @@ impl Draft {
             files: std::mem::take(&mut self.files),
         };
         let path = self.path.join(MANIFEST);
-        // Plain data with text keys, for which serde_json has no failure.
+        // Cannot fail: the manifest is plain data with text keys.
         let text = serde_json::to_vec_pretty(&manifest).unwrap_or_default();
-        let mut file = new_file(&path).map_err(|error| failed(&path, error))?;
-        file.write_all(&text)
-            .and_then(|()| file.sync_all())
-            .map_err(|error| failed(&path, error))?;
+        let mut file = new_file(&path).at(&path)?;
+        file.write_all(&text).and_then(|()| file.sync_all()).at(&path)?;
         self.put_in_place(into)?;
         Ok(manifest)
     }
 
-    /// Gives the copy its name, when all of it is on disk.
     fn put_in_place(mut self, to: &Path) -> Result<(), Error> {
         put_in_place(&self.path, to)?;
-        // It is no draft any more, and nothing of it is to be taken away.
+        // After the rename, `drop` must not remove the directory.
         self.mark = None;
         let mark = to.join(MARK);
-        fs::remove_file(&mark).map_err(|error| failed(&mark, error))
+        fs::remove_file(&mark).at(&mark)
     }
 }
 
-/// Takes away what an earlier one left that did not come to its end; nothing else of that name, and nothing that somebody is
-/// at work on.
-fn take_away(path: &Path) -> Result<(), Error> {
+/// Removes the draft of an interrupted backup. Refuses a draft in progress, and anything that is not a draft.
+fn remove_stale_draft(path: &Path) -> Result<(), Error> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         return Ok(());
     }
@@ -460,29 +403,27 @@ fn take_away(path: &Path) -> Result<(), Error> {
     let is_empty = || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
     match mark {
         Ok(mark) => mark.try_lock().map_err(|_| busy(path))?,
-        // It was ended between being made and being marked.
+        // The backup was interrupted before it created the lock file.
         Err(_) if is_empty() => {}
         Err(_) => {
-            let why = "is there, and is not what a backup left; move it away, or name another directory";
+            let why = "exists and is not an interrupted backup; move it away, or name another directory";
             return Err(refused(format!("{} {why}", path.display())));
         }
     }
-    fs::remove_dir_all(path).map_err(|error| failed(path, error))
+    fs::remove_dir_all(path).at(path)
 }
 
 fn busy(path: &Path) -> Error {
-    refused(format!("{} is being made by somebody else", path.display()))
+    refused(format!("another process is writing {}", path.display()))
 }
 
-/// Gives a directory its name, when all of it is on disk.
+/// Syncs a directory and renames it.
 fn put_in_place(from: &Path, to: &Path) -> Result<(), Error> {
-    sync_tree(from).map_err(|error| failed(from, error))?;
-    fs::rename(from, to).map_err(|error| failed(to, error))?;
+    sync_tree(from).at(from)?;
+    fs::rename(from, to).at(to)?;
     let to = absolute(to)?;
     let above = to.parent().unwrap_or(Path::new("/"));
-    File::open(above)
-        .and_then(|above| above.sync_all())
-        .map_err(|error| failed(above, error))
+    File::open(above).and_then(|above| above.sync_all()).at(above)
 }
 
 fn sync_tree(directory: &Path) -> io::Result<()> {
@@ -497,51 +438,45 @@ fn sync_tree(directory: &Path) -> io::Result<()> {
 
 fn make_dir(path: &Path) -> Result<(), Error> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| failed(path, error))
+    made.at(path)
 }
 
 fn new_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Copies a file up to the length that it has now, durably; `None` if it is not there.
+/// Copies a file up to its present length and syncs it; `None` if it does not exist.
 ///
-/// From its end to its beginning: blocks of the journal are written over zeros, one behind the other, and so whatever is read of a file
-/// in use lies before what was read earlier, and is newer. The copy is what was there at one moment, and at most one block that is not
-/// whole.
+/// It copies from the end to the beginning. The journal is written forwards over zeros, so each piece is read after everything
+/// that follows it in the file: the copy has every block that was complete at the start, and at most one incomplete block.
 fn copy(from: &Path, to: &Path) -> Result<Option<Copied>, Error> {
     let source = match File::open(from) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        source => source.map_err(|error| failed(from, error))?,
+        source => source.at(from)?,
     };
     if let Some(above) = to.parent() {
         make_dir(above)?;
     }
-    let length = source.metadata().map_err(|error| failed(from, error))?.len();
-    let target = new_file(to).map_err(|error| failed(to, error))?;
-    // What is cut off meanwhile were zeros.
-    target.set_len(length).map_err(|error| failed(to, error))?;
+    let length = source.metadata().at(from)?.len();
+    let target = new_file(to).at(to)?;
+    // A source that gets shorter meanwhile loses only zeros.
+    target.set_len(length).at(to)?;
     let mut buffer = vec![0; PIECE_BYTES];
     let mut end = length;
     while end > 0 {
         let begin = (end - 1) / PIECE_BYTES as u64 * PIECE_BYTES as u64;
         let piece = &mut buffer[..(end - begin) as usize];
-        let read = read_at(&source, piece, begin).map_err(|error| failed(from, error))?;
+        let read = read_at(&source, piece, begin).at(from)?;
         let written = target.write_all_at(&piece[..read], begin);
-        written.map_err(|error| failed(to, error))?;
+        written.at(to)?;
         end = begin;
     }
-    let copied = digest(&target, |_| Ok(())).map_err(|error| failed(to, error))?;
-    target.sync_all().map_err(|error| failed(to, error))?;
+    let copied = digest(&target, |_| Ok(())).at(to)?;
+    target.sync_all().at(to)?;
     Ok(Some(copied))
 }
 
-/// Reads as much as there is.
+/// Reads until the buffer is full or the file ends.
 fn read_at(file: &File, into: &mut [u8], at: u64) -> io::Result<usize> {
     let mut there = 0;
     while there < into.len() {

@@ -1,6 +1,6 @@
-//! Why the runtime cannot be used, each with what to do about it.
+//! Why effectd cannot be used, and what to do about it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use effectd_actors::{RegistryError, StartError};
 use effectd_bus::StoreError;
@@ -11,74 +11,78 @@ use effectd_sandbox::SandboxError;
 
 use crate::exit::Exit;
 
-/// Why the runtime cannot be used.
+/// Why effectd cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The state directory cannot be made or written.
+    /// The state directory cannot be created or written.
     #[error("the state directory {} cannot be used: {source}; choose another with --state", path.display())]
     State {
-        /// Which directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The state lies where tools may write.
-    #[error("the state directory {} lies inside the space {space} ({}), where tools could change it; move one of them",
-        state.display(), root.display())]
+    /// The state directory or the policy directory lies in a space, where tools may write.
+    #[error("{} lies inside the space {space} ({}), where tools could change it; move one of them",
+        directory.display(), root.display())]
     StateInSpace {
-        /// The state directory.
-        state: PathBuf,
+        /// The state directory or the policy directory.
+        directory: PathBuf,
         /// The space.
         space: SpaceId,
-        /// Its root.
+        /// The root of the space.
         root: PathBuf,
     },
-    /// A key file is not what it should be.
-    #[error("the key {} is unusable: {why}; restore it from your backup", path.display())]
+    /// A key file is missing, damaged or readable by others.
+    #[error("the key {} is unusable: {source}; restore it from your backup", path.display())]
     Key {
-        /// Which file.
+        /// The key file.
         path: PathBuf,
-        /// What is wrong.
-        why: String,
+        /// What is wrong with it.
+        source: std::io::Error,
     },
     /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The policy cannot be read, so nothing may happen.
+    /// The policy cannot be read or compiled.
     #[error("the policy cannot be used: {0}")]
     Policy(#[from] Box<PolicyError>),
-    /// The host cannot confine tools, so nothing is run.
+    /// This machine cannot confine tools.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// A tool is described wrongly.
+    /// A tool's description is wrong.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// The pipeline did not start.
     #[error(transparent)]
     Pipeline(#[from] StartError),
-    /// The door cannot be opened.
+    /// The gateway cannot listen.
     #[error(transparent)]
-    Door(#[from] GatewayError),
-    /// What was named cannot be used.
+    Gateway(#[from] GatewayError),
+    /// An argument or a setting cannot be used.
     #[error("{0}")]
     Request(String),
     /// There is no state directory yet.
     #[error("there is no state in {}; with --state {} `effectd init` makes one, or --state names another", .0.display(), .0.display())]
     NoState(PathBuf),
-    /// The pipeline gave up: one of its parts died again and again.
+    /// The pipeline gave up, because one of its actors died again and again.
     #[error("the pipeline gave up: {0}; what was accepted stays on disk, and the next start goes on with it")]
     Broken(String),
-    /// A fault of effectd itself.
+    /// A bug in effectd.
     #[error("{0}; this is a fault of effectd")]
     Internal(String),
 }
 
 impl Error {
-    /// How the program ends because of it.
+    pub(crate) fn internal(error: impl std::fmt::Display) -> Self {
+        Error::Internal(error.to_string())
+    }
+
+    /// The exit code of the program.
     pub fn exit(&self) -> Exit {
         match self {
             Error::Store(StoreError::Locked { .. }) => Exit::TryAgain,
-            Error::Door(error) if error.may_retry() => Exit::TryAgain,
+            Error::Gateway(error) if error.may_retry() => Exit::TryAgain,
             Error::Internal(_) => Exit::Failed,
             Error::Broken(_) | Error::Pipeline(StartError::GaveUp(_)) => Exit::Broken,
             Error::Request(_) | Error::NoState(_) => Exit::Usage,
@@ -89,8 +93,52 @@ impl Error {
             | Error::Policy(_)
             | Error::Sandbox(_)
             | Error::Registry(_)
-            | Error::Door(_)
+            | Error::Gateway(_)
             | Error::Pipeline(_) => Exit::Unavailable,
         }
+    }
+}
+
+/// Adds the path to an I/O error.
+pub(crate) trait AtPath<T> {
+    fn at(self, path: &Path) -> Result<T, Error>;
+}
+
+impl<T> AtPath<T> for std::io::Result<T> {
+    fn at(self, path: &Path) -> Result<T, Error> {
+        self.map_err(|source| Error::State { path: path.to_owned(), source })
+    }
+}
+
+/// An error with its causes, `message: cause: cause`. A cause that a message already quotes is not repeated.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let why = error.to_string();
+        if !text.contains(&why) {
+            text.push_str(": ");
+            text.push_str(&why);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the copy failed")]
+        struct Copy(#[source] Error);
+        let source = std::io::Error::other("disk full");
+        let state = Error::State { path: "s".into(), source };
+        let text = chain(&Copy(state));
+        let expected =
+            "the copy failed: the state directory s cannot be used: disk full; choose another with --state";
+        assert_eq!(text, expected);
     }
 }

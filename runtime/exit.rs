@@ -1,57 +1,45 @@
-//! The exit codes, which scripts rely on.
+//! The exit codes of the program. Scripts rely on them.
 
 use std::process::ExitCode;
 
 use effectd_actors::Answer;
 use effectd_contracts::{Code, Outcome};
 
-/// How the program ends.
+/// An exit code of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Exit {
-    /// 0: it was done, now or before, or tried out as asked.
-    Done,
-    /// 1: it failed.
-    Failed,
-    /// 2: the command or the request makes no sense.
-    Usage,
-    /// 3: a rule or a person said no.
-    Denied,
-    /// 4: it waits for a person.
-    Held,
-    /// 5: its content is held for review.
-    Quarantined,
-    /// 6: whether it happened cannot be told.
-    Unknown,
-    /// 69: this host or its state cannot be used.
-    Unavailable,
-    /// 70: effectd itself broke down; the next start goes on with what is on its bus.
-    Broken,
-    /// 74: standard output cannot be written, for instance because the disk is full.
-    Output,
-    /// 75: not now; try again.
-    TryAgain,
+    /// 0: done, by this request or an earlier one, or dry-run as requested.
+    Done = 0,
+    /// 1: failed.
+    Failed = 1,
+    /// 2: the command or the request is invalid.
+    Usage = 2,
+    /// 3: denied by the policy or by a person.
+    Denied = 3,
+    /// 4: held for approval.
+    Held = 4,
+    /// 5: quarantined.
+    Quarantined = 5,
+    /// 6: the outcome is unknown.
+    Unknown = 6,
+    /// 69: this machine or its state cannot be used.
+    Unavailable = 69,
+    /// 70: effectd itself failed; the next start continues with the actions on the bus.
+    Broken = 70,
+    /// 74: standard output cannot be written, for example because the disk is full.
+    Output = 74,
+    /// 75: try again later.
+    TryAgain = 75,
 }
 
 impl Exit {
     /// The number.
     pub const fn code(self) -> u8 {
-        match self {
-            Exit::Done => 0,
-            Exit::Failed => 1,
-            Exit::Usage => 2,
-            Exit::Denied => 3,
-            Exit::Held => 4,
-            Exit::Quarantined => 5,
-            Exit::Unknown => 6,
-            Exit::Unavailable => 69,
-            Exit::Broken => 70,
-            Exit::Output => 74,
-            Exit::TryAgain => 75,
-        }
+        self as u8
     }
 
-    /// What an outcome means for scripts. Exhaustive on purpose.
-    pub const fn of(outcome: Outcome) -> Self {
+    pub(crate) const fn of(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Executed | Outcome::CachedHit | Outcome::DryRun | Outcome::Paused => Exit::Done,
             Outcome::AwaitingApproval | Outcome::Approved | Outcome::Executing => Exit::Held,
@@ -66,8 +54,7 @@ impl Exit {
         }
     }
 
-    /// What an answer means for scripts.
-    pub fn of_answer(answer: &Answer) -> Self {
+    pub(crate) fn of_answer(answer: &Answer) -> Self {
         match answer {
             Answer::Done(done) => match done.receipt.error.as_ref().map(|failure| failure.code) {
                 Some(Code::SandboxUnavailable) => Exit::Unavailable,

@@ -1,23 +1,26 @@
-//! effectd: the only process on a machine that may act on behalf of AI planners.
+//! effectd carries out what AI planners decide: gated by policy, confined by the kernel, with a signed receipt for each action.
 //!
-//! A decision goes in; it is validated, gated by policy, de-duplicated, run in a fresh kernel-enforced sandbox, and comes
-//! out as a signed receipt. This crate puts the parts together: as the program `effectd`, and as a library for programs
-//! that want the runtime inside.
+//! This crate is the program `effectd`, and the library for programs that embed it:
 //!
-//! ```no_run
-//! use effectd::{Answer, Config, Runtime};
+//! ```standalone_crate
+//! use effectd::contracts::{ActionRequest, Status};
+//! use effectd::{Effectd, Executed};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     effectd::init(); // first of all: in a sandbox's zygote this never returns
-//!     let request = effectd::contracts::ActionRequest::parse(&std::fs::read("examples/write_note.json")?)?;
+//!     effectd::init(&[]); // first in `main`: tools run in this program, started again by the sandbox
+//!     let request = ActionRequest::parse(&std::fs::read("examples/write_note.json")?)?;
+//!     let folder = tempfile::tempdir()?;
 //!     tokio::runtime::Runtime::new()?.block_on(async {
-//!         let runtime = Runtime::start(Config::embedded(".effectd")?).await?;
-//!         match runtime.exec(request).await {
-//!             Answer::Done(done) => println!("{:?} {}", done.receipt.status, done.receipt.reward.scalar),
-//!             Answer::Held(held) => println!("a person must decide: {}", held.approval_id),
-//!             Answer::Refused(failure) => println!("{failure}"),
+//!         let effectd = Effectd::builder(folder.path().join(".effectd"))
+//!             .policy_dir("policy/demo")
+//!             .start()
+//!             .await?;
+//!         let executed = effectd.execute(request).await;
+//!         effectd.shutdown().await;
+//!         match executed? {
+//!             Executed::Done(done) => assert_eq!(done.receipt.status, Status::Ok),
+//!             Executed::AwaitingApproval(approval) => panic!("nobody decides about {}", approval.approval_id),
 //!         }
-//!         runtime.stop().await;
 //!         Ok(())
 //!     })
 //! }
@@ -25,49 +28,60 @@
 
 #![deny(missing_docs)]
 
-pub mod config;
-pub mod error;
-pub mod exit;
-pub mod keys;
-pub mod policy_store;
-pub mod reload;
-pub mod runtime;
-pub mod spaces;
-pub mod state;
-pub mod tools;
-pub mod witness;
+mod builder;
+mod effectd;
+mod error;
+mod exit;
 
-pub mod backup;
+mod tool_registry;
+
+#[allow(missing_docs, reason = "not part of the library")]
+mod settings;
+mod state;
+
 mod desktop;
+#[allow(missing_docs, reason = "not part of the library")]
 mod host;
-pub mod judge;
-pub mod notify;
-pub mod serve;
-pub mod settings;
-pub mod signals;
+
+mod backup;
+mod daemon;
+#[allow(missing_docs, reason = "not part of the library")]
+mod telemetry;
+#[allow(missing_docs, reason = "not part of the library")]
+mod tui;
 
 pub mod cli;
-pub mod telemetry;
-pub mod tui;
 
-pub use config::Config;
-pub use effectd_actors::{Answer, Done, Held};
-pub use effectd_contracts as contracts;
+pub use self::effectd::{ActionHandle, ActionStatus, Cancellation, Effectd, Executed, Rejected};
+pub use builder::EffectdBuilder;
+pub use effectd_actors::{Done, Held as PendingApproval};
 pub use error::Error;
 pub use exit::Exit;
-pub use runtime::{Runtime, Ticket};
+pub use tool_registry::{Tools, init};
 
-/// What tools are made of, for programs that bring their own.
+/// Requests, receipts and everything else that effectd reads and writes.
+pub use effectd_contracts as contracts;
+
+/// The parts that tools are made of, for programs with their own tools.
 pub use effectd_adapters as adapters;
 
-/// To be called first in `main`, before any thread is started. In an ordinary process it returns at once; in a process that
-/// the sandbox started it never returns, and the tools run there.
-pub fn init() {
-    tools::init(&[]);
-}
+/// For the tests and benchmarks of this repository; not part of the library, and free to change.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::host::file_inspector::WorkspaceInspector;
+    pub use crate::host::runtime::{Runtime, Ticket};
+    pub use crate::settings::config::Config;
+    pub use crate::tool_registry::registry;
 
-/// The same as [`init`] for a program that brings tools of its own. They run in the sandbox like all others; no id of a
-/// built-in tool can be taken.
-pub fn init_with(own: tools::Tools) {
-    tools::init(own);
+    pub mod settings {
+        pub use crate::settings::{KEYS, Key, Takes};
+    }
+
+    pub mod telemetry {
+        pub use crate::telemetry::{LogForm, start};
+    }
+
+    pub mod tui {
+        pub use crate::tui::{Event, Events, Screen, ratatui, shown};
+    }
 }

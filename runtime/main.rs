@@ -3,6 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    effectd::init();
+    effectd::init(&[]);
     effectd::cli::main()
 }

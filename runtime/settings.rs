@@ -1,8 +1,6 @@
-//! What an operator can set, and where each value came from: the configuration file, the environment, the command line,
-//! each above the one before.
+//! The settings and their origins: the command line overrides the environment, which overrides the configuration file.
 //!
-//! A value is never silently ignored. A key that nobody knows is an error that names the nearest known one, since a
-//! misspelt bound is no bound.
+//! No value is silently ignored: an unknown key is an error that names the nearest known one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,34 +10,31 @@ use std::time::Duration;
 
 use effectd_actors::Settings as PipelineSettings;
 use effectd_actors::limits::LEASE_TTL;
-use effectd_actors::reward::Weights;
 use effectd_bus::{Keep, TopicKeep};
 use effectd_contracts::Topic;
+use effectd_contracts::reward::Weights;
 use effectd_gateway::Settings as DoorSettings;
 
-use crate::config::{Config, STOP_GRACE, SandboxSettings, StoreSettings};
+use config::{Config, STOP_GRACE, SandboxSettings, StoreSettings};
 
+pub(crate) mod config;
 mod keys;
 mod layers;
 
 pub use keys::{KEYS, Key, Takes};
 use keys::{nearest, nearest_variable};
 use layers::read_file;
-pub use layers::{Above, pair};
+pub(crate) use layers::{Overrides, pair};
 
 /// The configuration file, in the state directory.
-pub const FILE: &str = "config.toml";
+const FILE: &str = "config.toml";
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
-    /// Nobody said anything.
+pub(crate) enum Origin {
     Default,
-    /// The configuration file.
     File(PathBuf),
-    /// An environment variable.
     Environment(String),
-    /// The command line.
     Flag,
 }
 
@@ -56,101 +51,49 @@ impl fmt::Display for Origin {
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// The file is there and cannot be read.
+pub(crate) enum SettingsError {
     #[error("{} cannot be read: {source}", path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The file is no TOML.
+    File { path: PathBuf, source: io::Error },
     #[error("{} is not acceptable TOML: {why}", path.display())]
-    Syntax {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        why: String,
-    },
-    /// Nobody knows the key.
+    Syntax { path: PathBuf, why: String },
     #[error("{origin}: there is no key `{key}`; did you mean `{nearest}`? (`effectd config show` lists all)")]
-    UnknownKey {
-        /// Where it stands.
-        origin: Origin,
-        /// What it says.
-        key: String,
-        /// What is known and looks like it.
-        nearest: &'static str,
-    },
-    /// Nobody knows the variable.
+    UnknownKey { origin: Origin, key: String, nearest: &'static str },
     #[error(
         "environment: there is no variable {name}; did you mean {nearest}? (`effectd config show --origin` lists all keys)"
     )]
-    UnknownVariable {
-        /// What it is called.
-        name: String,
-        /// What is known and looks like it.
-        nearest: String,
-    },
-    /// Two values do not fit each other.
+    UnknownVariable { name: String, nearest: String },
+    /// Two values contradict each other.
     #[error("`{left}` is {left_value} and `{right}` is {right_value}; the first must {rule}")]
     Together {
-        /// The one key.
         left: &'static str,
-        /// Its value.
         left_value: String,
-        /// The other key.
         right: &'static str,
-        /// Its value.
         right_value: String,
-        /// What must be.
         rule: &'static str,
     },
-    /// The value does not fit the key.
     #[error("{origin}: `{key}` is {value:?}; it must be {expected}")]
-    Value {
-        /// Where it stands.
-        origin: Origin,
-        /// Which key.
-        key: &'static str,
-        /// What it says.
-        value: String,
-        /// What it should say.
-        expected: String,
-    },
-    /// A `--set` without its equals sign.
+    Value { origin: Origin, key: &'static str, value: String, expected: String },
+    /// A `--set` without an equals sign.
     #[error("--set {0}: say key=value")]
     NotAPair(String),
 }
 
-/// Everything that can be set.
+/// The values of all settings; [`KEYS`] describes each.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Values {
-    /// Where the daemon listens; empty for the default.
-    pub socket: String,
-    /// Who may connect, in octal.
-    pub socket_mode: String,
-    /// What is logged.
-    pub log_level: String,
-    /// How log lines look: `text` or `json`.
-    pub log_form: String,
-    /// Whether notifications are shown on the desktop: `auto` or `off`.
-    pub desktop: String,
-    /// See [`Config::stop_grace`].
-    pub stop_grace: Duration,
-    /// See [`Config::lease_ttl`].
-    pub lease_ttl: Duration,
-    /// What the door takes.
-    pub door: DoorSettings,
-    /// What an operator may set about the pipeline.
-    pub pipeline: PipelineSettings,
-    /// What an operator may set about the store.
-    pub store: StoreSettings,
-    /// What an operator may set about the sandbox.
-    pub sandbox: SandboxSettings,
-    /// How rewards are made.
-    pub weights: Weights,
+pub(crate) struct Values {
+    /// If empty, [`default_socket`].
+    pub(crate) socket: String,
+    pub(crate) socket_mode: String,
+    pub(crate) log_level: String,
+    pub(crate) log_form: String,
+    pub(crate) desktop: String,
+    pub(crate) stop_grace: Duration,
+    pub(crate) lease_ttl: Duration,
+    pub(crate) door: DoorSettings,
+    pub(crate) pipeline: PipelineSettings,
+    pub(crate) store: StoreSettings,
+    pub(crate) sandbox: SandboxSettings,
+    pub(crate) weights: Weights,
 }
 
 impl Default for Values {
@@ -176,57 +119,52 @@ impl Values {
     fn decisions(&mut self) -> &mut Keep {
         let others = self.pipeline.retention.others.keep;
         let topics = &mut self.pipeline.retention.topics;
-        let kept = topics.entry(Topic::ActionDecision.into()).or_insert(TopicKeep {
-            keep: others,
-            unsettled: true,
-        });
+        let kept = topics
+            .entry(Topic::ActionDecision.into())
+            .or_insert(TopicKeep { keep: others, unacknowledged: true });
         &mut kept.keep
     }
 }
 
-/// Everything that can be set, with where each value came from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub(crate) struct Settings {
     values: Values,
-    /// Of what is not at its default.
+    /// The origins of values that are not defaults.
     origins: BTreeMap<&'static str, Origin>,
 }
 
-/// What became of changed settings.
+/// The keys of changed settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Changes {
-    /// Keys that are in force now.
-    pub taken: Vec<&'static str>,
-    /// Keys that need a restart.
-    pub left: Vec<&'static str>,
+pub(crate) struct Changes {
+    /// In force now.
+    pub(crate) taken: Vec<&'static str>,
+    /// In force after a restart.
+    pub(crate) left: Vec<&'static str>,
 }
 
 impl Settings {
-    /// Reads all layers. A file that is not there says nothing; without a state directory there is none.
-    pub fn load(state: Option<&Path>, above: &Above) -> Result<Self, SettingsError> {
-        let mut settings = Self {
-            values: Values::default(),
-            origins: BTreeMap::new(),
-        };
+    /// Reads the configuration file of the state directory, if there is one, and applies the overrides.
+    pub(crate) fn load(state: Option<&Path>, overrides: &Overrides) -> Result<Self, SettingsError> {
+        let mut settings = Self { values: Values::default(), origins: BTreeMap::new() };
         if let Some(path) = state.map(|state| state.join(FILE)) {
             for (name, value) in read_file(&path)? {
                 settings.set(&name, value, Origin::File(path.clone()))?;
             }
         }
-        settings.hear(&above.environment)?;
-        for (name, value) in &above.flags {
+        settings.set_from_environment(&overrides.environment)?;
+        for (name, value) in &overrides.flags {
             settings.set(name, value.clone(), Origin::Flag)?;
         }
         settings.check_together()?;
         Ok(settings)
     }
 
-    /// What the environment says. Only names that begin with ours are looked at, and all of those must be known.
-    fn hear(&mut self, environment: &[(String, String)]) -> Result<(), SettingsError> {
+    /// An unknown variable with effectd's prefix is an error, unless it is reserved.
+    fn set_from_environment(&mut self, environment: &[(String, String)]) -> Result<(), SettingsError> {
         for (name, value) in environment {
             let key = KEYS.iter().find(|key| key.variable() == *name);
             match key {
-                // Empty is as good as unset, as everywhere.
+                // Empty means unset.
                 Some(_) if value.is_empty() => {}
                 Some(key) => self.set(key.name, value.clone(), Origin::Environment(name.clone()))?,
                 None if layers::reserved(name) => {}
@@ -253,16 +191,14 @@ impl Settings {
             };
             fits.then_some(()).ok_or_else(error)
         };
-        let Values {
-            sandbox, pipeline, ..
-        } = &self.values;
+        let Values { sandbox, pipeline, .. } = &self.values;
         together(
             sandbox.ready_min <= sandbox.ready_max,
             "sandbox.ready_min",
             "sandbox.ready_max",
             "not be the greater",
         )?;
-        // A dead letter is what is left of a failure when its receipt is gone.
+        // A dead letter is the last trace of a failure, so it must outlive the receipt.
         let (letters, receipts) = (pipeline.retention.letters, pipeline.retention.receipts.age);
         together(
             letters.is_none_or(|letters| receipts.is_some_and(|receipts| letters > receipts)),
@@ -274,40 +210,30 @@ impl Settings {
 
     fn set(&mut self, name: &str, value: String, origin: Origin) -> Result<(), SettingsError> {
         let Some(key) = Key::named(name) else {
-            return Err(SettingsError::UnknownKey {
-                origin,
-                key: name.to_owned(),
-                nearest: nearest(name),
-            });
+            return Err(SettingsError::UnknownKey { origin, key: name.to_owned(), nearest: nearest(name) });
         };
         if let Err(expected) = key.set(&mut self.values, &value) {
-            return Err(SettingsError::Value {
-                origin,
-                key: key.name,
-                value,
-                expected,
-            });
+            return Err(SettingsError::Value { origin, key: key.name, value, expected });
         }
         self.origins.insert(key.name, origin);
         Ok(())
     }
 
-    /// Every key with its value and origin, in the order of the names.
-    pub fn all(&self) -> impl Iterator<Item = (&'static Key, String, &Origin)> {
+    /// Every key with its value and origin, sorted by name.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static Key, String, &Origin)> {
         KEYS.iter().map(|key| {
             let origin = self.origins.get(key.name).unwrap_or(&Origin::Default);
             (key, key.shown(&self.values), origin)
         })
     }
 
-    /// The keys whose values differ.
     fn differing(&self, other: &Self) -> Vec<&'static Key> {
         let differs = |key: &&Key| key.shown(&self.values) != key.shown(&other.values);
         KEYS.iter().filter(differs).collect()
     }
 
-    /// Takes over what may change while the daemon runs, and says what became of each key that has changed.
-    pub fn take_over(&mut self, now: &Self) -> Changes {
+    /// Applies the changes that need no restart. Returns the keys of all changes.
+    pub(crate) fn take_over(&mut self, now: &Self) -> Changes {
         let mut changes = Changes::default();
         for key in now.differing(self) {
             match key.takes {
@@ -320,31 +246,28 @@ impl Settings {
         changes
     }
 
-    /// What is set.
-    pub fn values(&self) -> &Values {
+    pub(crate) fn values(&self) -> &Values {
         &self.values
     }
 
-    /// Where the daemon listens.
-    pub fn socket(&self, state: &Path) -> PathBuf {
+    /// The path of the daemon's socket.
+    pub(crate) fn socket(&self, state: &Path) -> PathBuf {
         match self.values.socket.as_str() {
             "" => default_socket(state),
             path => PathBuf::from(path),
         }
     }
 
-    /// Whether somebody said where the daemon listens.
-    pub fn names_socket(&self) -> bool {
+    /// Whether the socket was set explicitly.
+    pub(crate) fn names_socket(&self) -> bool {
         !self.values.socket.is_empty()
     }
 
-    /// Who may connect.
-    pub fn socket_mode(&self) -> u32 {
+    pub(crate) fn socket_mode(&self) -> u32 {
         u32::from_str_radix(&self.values.socket_mode, 8).unwrap_or(0o600)
     }
 
-    /// Sets up a runtime with these settings.
-    pub fn apply(&self, config: &mut Config) {
+    pub(crate) fn apply(&self, config: &mut Config) {
         let values = self.values.clone();
         config.stop_grace = values.stop_grace;
         config.lease_ttl = values.lease_ttl;
@@ -356,8 +279,8 @@ impl Settings {
     }
 }
 
-/// Where the daemon of a state directory listens, unless it is told otherwise.
-pub fn default_socket(state: &Path) -> PathBuf {
+/// The default socket of the daemon of a state directory.
+pub(crate) fn default_socket(state: &Path) -> PathBuf {
     state.join("run").join("effectd.sock")
 }
 
@@ -372,7 +295,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), file).unwrap();
         let named = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        let above = Above {
+        let above = Overrides {
             environment: variable.map(named).into_iter().collect(),
             flags: flags.iter().map(|flag| pair(flag).unwrap()).collect(),
         };
@@ -383,20 +306,15 @@ mod tests {
     fn flags_win_over_the_environment_and_that_over_the_file() {
         let file = "[gateway]\nbacklog_max = 5\nsocket = \"/run/a.sock\"\n";
         let backlog = |settings: &Settings| {
-            let (_, value, origin) = settings
-                .all()
-                .find(|(key, ..)| key.name == "gateway.backlog_max")
-                .unwrap();
+            let (_, value, origin) =
+                settings.all().find(|(key, ..)| key.name == "gateway.backlog_max").unwrap();
             (value, origin.to_string().split(' ').next().unwrap().to_owned())
         };
         let variable = Some(("EFFECTD_GATEWAY_BACKLOG_MAX", "6"));
         let pair = |value: &str, origin: &str| (value.to_owned(), origin.to_owned());
         assert_eq!(backlog(&load("", None, &[]).unwrap()), pair("100000", "default"));
         assert_eq!(backlog(&load(file, None, &[]).unwrap()), pair("5", "file"));
-        assert_eq!(
-            backlog(&load(file, variable, &[]).unwrap()),
-            pair("6", "environment")
-        );
+        assert_eq!(backlog(&load(file, variable, &[]).unwrap()), pair("6", "environment"));
         let flagged = load(file, variable, &["gateway.backlog_max=7"]).unwrap();
         assert_eq!(backlog(&flagged), pair("7", "flag"));
         assert_eq!(flagged.values().door.backlog_max, 7);
@@ -417,87 +335,51 @@ mod tests {
             (config.pipeline, config.store, config.sandbox),
             (before.pipeline, before.store, before.sandbox)
         );
-        assert_eq!(
-            (config.lease_ttl, config.stop_grace),
-            (before.lease_ttl, before.stop_grace)
-        );
+        assert_eq!((config.lease_ttl, config.stop_grace), (before.lease_ttl, before.stop_grace));
     }
 
     #[test]
     fn an_unknown_key_is_told_with_the_nearest_known_one() {
         let cases = [
-            (
-                "[gateway]\nbacklogmax = 1",
-                "gateway.backlogmax",
-                "gateway.backlog_max",
-            ),
+            ("[gateway]\nbacklogmax = 1", "gateway.backlogmax", "gateway.backlog_max"),
             ("socket = \"x\"", "socket", "gateway.socket"),
-            (
-                "[runtime]\nstop_grace = 1",
-                "runtime.stop_grace",
-                "runtime.stop_grace_ms",
-            ),
+            ("[runtime]\nstop_grace = 1", "runtime.stop_grace", "runtime.stop_grace_ms"),
         ];
         for (file, key, nearest) in cases {
-            let told = load(file, None, &[]).unwrap_err().to_string();
+            let message = load(file, None, &[]).unwrap_err().to_string();
             assert!(
-                told.contains(&format!("there is no key `{key}`; did you mean `{nearest}`?")),
-                "{told}"
+                message.contains(&format!("there is no key `{key}`; did you mean `{nearest}`?")),
+                "{message}"
             );
         }
     }
 
     #[test]
     fn an_unknown_variable_is_told_with_the_nearest_known_one() {
-        let told = load("", Some(("EFFECTD_GATEWAY_BACKLOG", "5")), &[]).unwrap_err();
-        let told = told.to_string();
-        assert!(
-            told.contains("did you mean EFFECTD_GATEWAY_BACKLOG_MAX?"),
-            "{told}"
-        );
-        for reserved in [
-            "EFFECTD_STATE",
-            "EFFECTD_BLESS",
-            "EFFECTD_TEST_X",
-            "EFFECTD_FAILPOINT_FD",
-        ] {
+        let message = load("", Some(("EFFECTD_GATEWAY_BACKLOG", "5")), &[]).unwrap_err();
+        let message = message.to_string();
+        assert!(message.contains("did you mean EFFECTD_GATEWAY_BACKLOG_MAX?"), "{message}");
+        for reserved in ["EFFECTD_STATE", "EFFECTD_BLESS", "EFFECTD_TEST_X", "EFFECTD_FAILPOINT_FD"] {
             assert!(load("", Some((reserved, "x")), &[]).is_ok(), "{reserved}");
         }
         assert!(load("", Some(("EFFECTD_STATES", "x")), &[]).is_err());
     }
 
     #[test]
-    fn what_may_change_while_running_is_taken_over_and_the_rest_is_named() {
+    fn a_reload_applies_what_may_change_and_names_the_rest() {
         let mut settings = load("", None, &[]).unwrap();
-        let now = load(
-            "",
-            None,
-            &[
-                "gateway.backlog_max=7",
-                "pipeline.in_flight_max=9",
-                "log.level=warn",
-            ],
-        );
+        let now = load("", None, &["gateway.backlog_max=7", "pipeline.in_flight_max=9", "log.level=warn"]);
         let changes = settings.take_over(&now.unwrap());
         assert_eq!(changes.taken, ["gateway.backlog_max", "log.level"]);
         assert_eq!(changes.left, ["pipeline.in_flight_max"]);
-        assert_eq!(
-            (
-                settings.values().door.backlog_max,
-                settings.values().log_level.as_str()
-            ),
-            (7, "warn")
-        );
-        assert_eq!(
-            settings.values().pipeline.in_flight_max,
-            PipelineSettings::default().in_flight_max
-        );
+        assert_eq!((settings.values().door.backlog_max, settings.values().log_level.as_str()), (7, "warn"));
+        assert_eq!(settings.values().pipeline.in_flight_max, PipelineSettings::default().in_flight_max);
     }
 
     #[test]
     fn values_that_contradict_each_other_are_refused() {
-        let told = load("", None, &["sandbox.ready_min=20"]).unwrap_err().to_string();
-        assert!(told.contains("`sandbox.ready_max` is 16"), "{told}");
+        let message = load("", None, &["sandbox.ready_min=20"]).unwrap_err().to_string();
+        assert!(message.contains("`sandbox.ready_max` is 16"), "{message}");
     }
 
     #[test]
@@ -515,10 +397,7 @@ mod tests {
         for refused in cases {
             assert!(matches!(refused, Err(SettingsError::Value { .. })), "{refused:?}");
         }
-        assert!(matches!(
-            load("[gateway", None, &[]),
-            Err(SettingsError::Syntax { .. })
-        ));
+        assert!(matches!(load("[gateway", None, &[]), Err(SettingsError::Syntax { .. })));
     }
 
     #[test]
@@ -528,33 +407,24 @@ mod tests {
             loaded.map(|settings| settings.values.pipeline.retention.receipts.bytes)
         };
         for bytes in [1, RECEIPT_BYTES_MIN - 1] {
-            let told = kept(bytes).unwrap_err().to_string();
-            assert!(told.contains("at least 16777216"), "{told}");
+            let message = kept(bytes).unwrap_err().to_string();
+            assert!(message.contains("at least 16777216"), "{message}");
         }
-        assert_eq!(
-            (kept(0).unwrap(), kept(RECEIPT_BYTES_MIN).unwrap()),
-            (None, Some(RECEIPT_BYTES_MIN))
-        );
+        assert_eq!((kept(0).unwrap(), kept(RECEIPT_BYTES_MIN).unwrap()), (None, Some(RECEIPT_BYTES_MIN)));
     }
 
     #[test]
     fn letters_that_go_before_receipts_are_refused_with_both_keys() {
         let load = |flags: &[&str]| load("", None, flags);
         for letters in ["179", "180"] {
-            let told = load(&[&format!("store.retention.letter_days={letters}")]).unwrap_err();
-            let told = told.to_string();
-            assert!(told.contains("`store.retention.letter_days`"), "{told}");
-            assert!(told.contains("`store.retention.receipt_days` is 180"), "{told}");
+            let message = load(&[&format!("store.retention.letter_days={letters}")]).unwrap_err();
+            let message = message.to_string();
+            assert!(message.contains("`store.retention.letter_days`"), "{message}");
+            assert!(message.contains("`store.retention.receipt_days` is 180"), "{message}");
         }
         assert!(load(&["store.retention.letter_days=181"]).is_ok());
-        assert!(
-            load(&["store.retention.receipt_days=0"]).is_err(),
-            "for ever is longer"
-        );
+        assert!(load(&["store.retention.receipt_days=0"]).is_err(), "for ever is longer");
         let for_ever = ["store.retention.receipt_days=0", "store.retention.letter_days=0"];
-        assert_eq!(
-            load(&for_ever).unwrap().values.pipeline.retention.receipts,
-            Keep::default()
-        );
+        assert_eq!(load(&for_ever).unwrap().values.pipeline.retention.receipts, Keep::default());
     }
 }

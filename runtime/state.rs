@@ -1,103 +1,98 @@
-//! The state directory: made private, seeded on first use, and never inside what tools can reach.
+//! The state directory: private to its owner, outside of every space, with the policy, the keys and the roots of spaces.
+
+pub(crate) mod keys;
+pub(crate) mod policy_store;
+pub(crate) mod spaces;
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use effectd_policy::{Overlay, Policy, PolicyDir, demo};
+use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, demo};
 
 use crate::error::Error;
-use crate::spaces;
 
-/// A state directory that can be used.
 #[derive(Debug, Clone)]
-pub struct State {
+pub(crate) struct State {
     path: PathBuf,
+    policy_dir: PathBuf,
     owner: u32,
     seeded: bool,
 }
 
 impl State {
-    /// Makes the directory if it is not there, and the demo policy in it if it has none and that is wanted.
-    pub fn prepare(path: &Path, seed_demo: bool) -> Result<Self, Error> {
-        let unusable = |source| Error::State {
-            path: path.to_owned(),
-            source,
-        };
+    /// Creates the directory if it is missing; with `seed_demo`, also the demo policy if there is no policy.
+    pub(crate) fn prepare(path: &Path, policy_dir: Option<&Path>, seed_demo: bool) -> Result<Self, Error> {
+        let unusable = |source| Error::State { path: path.to_owned(), source };
         make_private(path).map_err(unusable)?;
         let path = fs::canonicalize(path).map_err(unusable)?;
         let owner = fs::metadata(&path).map_err(unusable)?.uid();
-        let mut state = Self {
-            path,
-            owner,
-            seeded: false,
+        let policy_dir = match policy_dir {
+            // Links and `..` are resolved, so that the path can be compared with the roots of spaces.
+            Some(named) => fs::canonicalize(named).map_err(|source| {
+                let path = named.to_owned();
+                Box::new(PolicyError::Unreadable { path, source })
+            })?,
+            None => path.join("policy"),
         };
-        if seed_demo && !state.policy_dir().exists() {
+        let mut state = Self { path, policy_dir, owner, seeded: false };
+        if seed_demo && !state.policy_dir.exists() {
             state.seed().map_err(unusable)?;
             state.seeded = true;
         }
         Ok(state)
     }
 
-    /// A directory that is there already; none is made.
-    pub fn existing(path: &Path) -> Result<Self, Error> {
-        if !path.join("policy").is_dir() {
+    /// Opens a state directory that has a policy or a store: an embedded effectd may keep its policy elsewhere. Creates nothing.
+    pub(crate) fn existing(path: &Path) -> Result<Self, Error> {
+        if !["policy", "journal"].iter().any(|part| path.join(part).is_dir()) {
             return Err(Error::NoState(path.to_owned()));
         }
-        Self::prepare(path, false)
+        Self::prepare(path, None, false)
     }
 
-    /// Its absolute path.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the policy lies.
-    pub fn policy_dir(&self) -> PathBuf {
-        self.path.join("policy")
+    pub(crate) fn policy_dir(&self) -> &Path {
+        &self.policy_dir
     }
 
-    /// Where keys lie.
-    pub fn keys_dir(&self) -> PathBuf {
+    pub(crate) fn keys_dir(&self) -> PathBuf {
         self.path.join("keys")
     }
 
-    /// Whether the demo policy was put there just now.
-    pub fn seeded(&self) -> bool {
+    /// Whether [`State::prepare`] installed the demo policy.
+    pub(crate) fn seeded(&self) -> bool {
         self.seeded
     }
 
-    /// The folder that relative roots of spaces start from: a hidden state directory belongs to the folder it lies in, a
-    /// visible one stands on its own.
-    pub fn base(&self) -> PathBuf {
-        let hidden = self
-            .path
-            .file_name()
-            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    /// The folder that relative roots of spaces start from: the parent of a hidden state directory (`.effectd`), otherwise the
+    /// state directory itself.
+    pub(crate) fn base(&self) -> PathBuf {
+        let hidden = self.path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let parent = self.path.parent().filter(|_| hidden);
         parent.unwrap_or(&self.path).to_owned()
     }
 
-    /// The policy of the directory. Without one that can be read, nothing may happen.
-    pub fn load_policy(&self, overlay: &Overlay) -> Result<Policy, Error> {
-        let source = PolicyDir::load(self.policy_dir(), self.owner).map_err(Box::new)?;
+    /// Compiles the policy. Refuses a space whose root contains the state or the policy, since tools could change them.
+    pub(crate) fn load_policy(&self, overlay: &Overlay) -> Result<Policy, Error> {
+        let source = PolicyDir::load(&self.policy_dir, self.owner).map_err(Box::new)?;
         let policy = Policy::compile(&source, overlay).map_err(Box::new)?;
         for space in policy.spaces() {
             let root = spaces::root_of(&policy, space, &self.base());
-            // A root through a link is no root, and where it lies is looked at whenever it is used.
-            if self.path.starts_with(&root) {
-                return Err(Error::StateInSpace {
-                    state: self.path.clone(),
-                    space: space.clone(),
-                    root,
-                });
+            // This compares paths; `Roots` follows no link when it opens a root.
+            let inside = [&self.path, &self.policy_dir];
+            if let Some(directory) = inside.into_iter().find(|path| path.starts_with(&root)) {
+                return Err(Error::StateInSpace { directory: directory.clone(), space: space.clone(), root });
             }
         }
         Ok(policy)
     }
 
-    /// Writes the demo policy beside its place and moves it there, so that a half-written one is never read.
+    /// Writes the demo policy to a draft and renames it, so that a half-written policy is never read.
     fn seed(&self) -> io::Result<()> {
         let draft = self.path.join("policy.draft");
         if draft.exists() {
@@ -106,19 +101,19 @@ impl State {
         make_private(&draft)?;
         for (name, text) in demo::DEMO_FILES {
             let file = draft.join(name);
-            // Not for a group to write to, whatever the umask is.
+            // The group cannot write it, whatever the umask.
             let mut options = fs::OpenOptions::new();
             let mut made = options.write(true).create_new(true).mode(0o600).open(&file)?;
             made.write_all(text.as_bytes())?;
             made.sync_all()?;
         }
         fs::File::open(&draft)?.sync_all()?;
-        fs::rename(&draft, self.policy_dir())?;
+        fs::rename(&draft, &self.policy_dir)?;
         fs::File::open(&self.path)?.sync_all()
     }
 }
 
-/// Makes a directory that only its owner can enter; one that others can enter is closed to them.
+/// Creates a directory with mode 0700. If it exists, takes away the permissions of group and others.
 fn make_private(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
@@ -136,4 +131,39 @@ fn make_private(path: &Path) -> io::Result<()> {
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_store_without_a_policy_is_a_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = State::existing(folder.path());
+        assert!(matches!(none, Err(Error::NoState(_))), "{none:?}");
+        fs::create_dir(folder.path().join("journal")).unwrap();
+        let state = State::existing(folder.path()).unwrap();
+        assert!(matches!(state.load_policy(&Overlay::default()), Err(Error::Policy(_))));
+    }
+
+    #[test]
+    fn a_policy_inside_a_space_is_refused_by_any_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, space) = (folder.path().join(".effectd"), folder.path().join("workspace"));
+        State::prepare(&state, None, true).unwrap();
+        fs::create_dir(&space).unwrap();
+        fs::rename(state.join("policy"), space.join("policy")).unwrap();
+        std::os::unix::fs::symlink(&space, folder.path().join("link")).unwrap();
+        let real = fs::canonicalize(space.join("policy")).unwrap();
+        for named in ["workspace/policy", "link/policy", ".effectd/../workspace/policy"] {
+            let state = State::prepare(&state, Some(&folder.path().join(named)), false).unwrap();
+            let refused = state.load_policy(&Overlay::default()).map(drop);
+            assert!(
+                matches!(&refused, Err(Error::StateInSpace { directory, .. }) if *directory == real),
+                "{named}: {refused:?}"
+            );
+        }
+    }
 }

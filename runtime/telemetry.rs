@@ -1,4 +1,4 @@
-//! Log lines: on standard error, for people or as JSON, each with the trace of the action it is about.
+//! Log lines on standard error, as text or JSON, each with the trace of its action.
 
 use std::io::IsTerminal;
 
@@ -7,10 +7,9 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// The environment variable that chooses what is logged: `info`, `effectd_actors=debug` …
-pub const LOG_VARIABLE: &str = "EFFECTD_LOG";
+/// The environment variable with the log level: `info`, `effectd_actors=debug` …
+const LOG_VARIABLE: &str = "EFFECTD_LOG";
 
-/// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogForm {
     /// For people.
@@ -20,8 +19,7 @@ pub enum LogForm {
 }
 
 impl LogForm {
-    /// The word for it.
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             LogForm::Text => "text",
             LogForm::Json => "json",
@@ -29,19 +27,18 @@ impl LogForm {
     }
 }
 
-/// What is logged, to be changed while the process runs.
+/// Changes the log level while the process runs.
 #[derive(Debug)]
 pub struct LogDial(reload::Handle<EnvFilter, Registry>);
 
 impl LogDial {
-    /// Logs this from now on.
-    pub fn turn(&self, level: &str) -> Result<(), String> {
+    pub(crate) fn turn(&self, level: &str) -> Result<(), String> {
         let filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
         self.0.reload(filter).map_err(|error| error.to_string())
     }
 }
 
-/// Starts logging, once for the whole process. What is asked for by the environment wins.
+/// Starts logging; works once in a process. The environment overrides `level`.
 pub fn start(level: &str, form: LogForm) -> LogDial {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(level));
     let (filter, handle) = reload::Layer::new(filter);
@@ -50,15 +47,11 @@ pub fn start(level: &str, form: LogForm) -> LogDial {
         .with_span_events(FmtSpan::NONE)
         .with_target(false);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // A second start, in a program that has its own logging, changes nothing.
+    // If the program has its own logging already, this fails and that logging stays.
     let registry = tracing_subscriber::registry().with(filter);
     let _ = match form {
-        LogForm::Text => registry
-            .with(lines.with_ansi(colours).without_time().compact())
-            .try_init(),
-        LogForm::Json => registry
-            .with(lines.json().flatten_event(true).with_span_list(false))
-            .try_init(),
+        LogForm::Text => registry.with(lines.with_ansi(colours).without_time().compact()).try_init(),
+        LogForm::Json => registry.with(lines.json().flatten_event(true).with_span_list(false)).try_init(),
     };
     LogDial(handle)
 }

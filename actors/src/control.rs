@@ -1,16 +1,17 @@
-//! What keeps the pipeline upright under pressure: breakers, rates, windows, budgets, fair queues.
+//! Control under pressure: breakers, rates, session windows, budgets, fair queues, and the operator's switches.
 //!
-//! Each part is a plain struct that takes the time as a parameter or a clock; none of them is an actor, and none of them is
-//! needed for correctness. What they refuse is told with a code, and what they delay keeps its place on the bus.
+//! Each is a plain struct that gets the time as a parameter or from a clock; none is an actor, and correctness depends on none. A
+//! refusal has a code; a delayed decision keeps its offset on the bus.
 
 pub mod breaker;
 pub mod breakers;
 pub mod budgets;
 pub mod fair_queue;
-pub(crate) mod lines;
 pub mod rates;
+pub(crate) mod resource_queue;
 pub mod sessions;
 pub(crate) mod surplus;
+pub mod switches;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,8 +26,8 @@ use effectd_contracts::{
 pub use breakers::Breakers;
 use budgets::{Budgets, Most, Reservation};
 use fair_queue::{FairQueue, Join, Permit};
-use lines::Lines;
 use rates::{Rates, Throttled};
+use resource_queue::ResourceQueue;
 use sessions::Sessions;
 use surplus::Surplus;
 
@@ -41,14 +42,14 @@ pub struct Settings {
     /// Actions that one session may ask for within [`limits::SESSION_WINDOW`].
     pub session_actions_max: u32,
     pub budgets: budgets::Rules,
-    /// Actions in flight of one subject: the others always find a place.
+    /// Actions in flight of one subject, so that the others always find a slot.
     pub subject_in_flight_max: usize,
     pub tool_in_flight_max: usize,
-    /// Callers that may wait for a place, in all; a quarter of them for one subject.
+    /// Callers that may wait for a slot, in all; one subject may have a quarter of them.
     pub waiting_max: usize,
-    /// How long a caller waits for a place before it gets `overloaded`.
+    /// How long a caller waits for a slot before it gets `overloaded`.
     pub admission_wait_max: Duration,
-    /// Subjects that get more than one place in a round.
+    /// Slots per round of each subject that gets more than one.
     pub weights: HashMap<SubjectId, u32>,
 }
 
@@ -68,21 +69,17 @@ impl Default for Settings {
     }
 }
 
-#[derive(Debug)]
 pub struct Control {
-    /// Which tools are not called for now.
     pub breakers: Breakers,
     pub rates: Rates,
     pub sessions: Sessions,
     pub budgets: Budgets,
-    /// Places for actions in flight.
-    pub places: FairQueue,
-    /// Places for children that start.
+    pub slots: FairQueue,
     pub starts: FairQueue,
     pub(crate) previews: FairQueue,
-    /// Who comes first where several would change one thing.
-    pub(crate) lines: Lines,
-    /// What one subject has too much of on the bus.
+    /// The order of actions that change the same resource.
+    pub(crate) resources: ResourceQueue,
+    /// Decisions of noisy subjects that are deferred on the bus.
     pub(crate) surplus: Surplus,
     admission_wait_max: Duration,
     metrics: Metrics,
@@ -90,7 +87,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes up what an earlier process has left in the Store.
+    /// Loads the breakers that an earlier process left in the Store.
     pub fn new(
         settings: &Settings,
         in_flight_max: usize,
@@ -107,47 +104,46 @@ impl Control {
             tools.clone(),
         );
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let places = fair_queue::Rules {
-            places: in_flight_max,
-            subject_max: settings.subject_in_flight_max.min(in_flight_max),
-            tool_max: settings.tool_in_flight_max.min(in_flight_max),
-            waiting_max: settings.waiting_max,
-            weights: settings.weights.clone(),
+        let queue = |slots, subject_max, tool_max, waiting_max| {
+            FairQueue::new(fair_queue::Rules {
+                slots,
+                subject_max,
+                tool_max,
+                waiting_max,
+                weights: settings.weights.clone(),
+            })
         };
+        let (subject_max, tool_max) = (settings.subject_in_flight_max, settings.tool_in_flight_max);
         let starts = cores * limits::STARTS_PER_CORE;
-        let starts = fair_queue::Rules {
-            places: starts,
-            // A subject that comes beside a noisy one finds a place at once.
-            subject_max: starts - starts / 3,
-            tool_max: starts,
-            waiting_max: usize::MAX,
-            weights: settings.weights.clone(),
-        };
-        let previews = fair_queue::Rules {
-            places: limits::PREVIEWS_MAX,
-            subject_max: limits::PREVIEWS_SUBJECT_MAX,
-            tool_max: limits::PREVIEWS_MAX,
-            waiting_max: usize::MAX,
-            weights: settings.weights.clone(),
-        };
         let uncounted = metrics.sessions_uncounted.clone();
         Self {
             breakers,
             rates: Rates::new(settings.rates, clock),
             sessions: Sessions::new(store, clock, settings.session_actions_max, uncounted),
             budgets: Budgets::new(settings.budgets, store, clock),
-            starts: FairQueue::new(starts),
-            places: FairQueue::new(places),
-            previews: FairQueue::new(previews),
+            slots: queue(
+                in_flight_max,
+                subject_max.min(in_flight_max),
+                tool_max.min(in_flight_max),
+                settings.waiting_max,
+            ),
+            // One subject gets at most two thirds, so the others find a slot even beside a noisy one.
+            starts: queue(starts, starts - starts / 3, starts, usize::MAX),
+            previews: queue(
+                limits::PREVIEWS_MAX,
+                limits::PREVIEWS_SUBJECT_MAX,
+                limits::PREVIEWS_MAX,
+                usize::MAX,
+            ),
             tools: tools.clone(),
-            lines: Lines::default(),
+            resources: ResourceQueue::default(),
             surplus: Surplus::default(),
             admission_wait_max: settings.admission_wait_max,
             metrics: metrics.clone(),
         }
     }
 
-    /// Counts an action that comes in through a door against its session. To be asked once, when it is new.
+    /// Counts an action against its session. Called once for each new action.
     pub(crate) async fn session(&self, origin: &Origin) -> Result<(), Failure> {
         match origin {
             Origin::Session { session_id } => {
@@ -158,14 +154,14 @@ impl Control {
         }
     }
 
-    /// Counts an action that is about to start, by whichever way it came, and reserves what it may use.
+    /// Counts an action that is about to start, and reserves budget for the most that it may use.
     pub(crate) fn rate(
         &self,
         request: &ActionRequest,
         principal: &Principal,
     ) -> Result<Option<Reservation>, Throttled> {
         let counted = self.rates.count(request, principal).and_then(|()| {
-            // What no tool will do uses nothing.
+            // An unknown tool never runs, so nothing is reserved for it.
             let tool = self.tools.get(&request.tool_id);
             let most = tool.map(|tool| Most {
                 cpu: Duration::from_millis(tool.spec().timeout_ms),
@@ -182,9 +178,9 @@ impl Control {
         throttled.failure()
     }
 
-    /// A place for an action that comes in through a door; waits for it, not for long.
-    pub(crate) async fn place(&self, request: &ActionRequest, join: Option<Join>) -> Result<Permit, Failure> {
-        let coming = self.places.acquire(&request.subject_id, &request.tool_id, join);
+    /// Waits for a slot for the action of a waiting caller, at most `admission_wait_max`.
+    pub(crate) async fn slot(&self, request: &ActionRequest, join: Option<Join>) -> Result<Permit, Failure> {
+        let coming = self.slots.acquire(&request.subject_id, &request.tool_id, join);
         let coming = coming.map_err(|fair_queue::Crowded| self.overloaded("too many wait already"))?;
         match tokio::time::timeout(self.admission_wait_max, coming).await {
             Ok(Ok(permit)) => Ok(permit),
@@ -194,18 +190,16 @@ impl Control {
 
     fn overloaded(&self, why: &str) -> Failure {
         self.metrics.throttled.with_label_values(&["overload"]).inc();
-        let message = format!(
-            "{} actions are on their way, and {why}; try again shortly",
-            self.places.taken()
-        );
+        let message =
+            format!("{} actions are on their way, and {why}; try again shortly", self.slots.taken());
         Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY)
     }
 
-    /// Does the work when there is a place to start it. Work that takes long waits for something other than a
-    /// processor: then its place goes to the next, and the work goes on.
+    /// Waits for a start slot, then does the work. Work that takes longer than [`limits::START_TIME_MAX`] waits for something
+    /// other than a processor: it gives its slot to the next action, and continues.
     pub(crate) async fn start<T>(&self, request: &ActionRequest, work: impl Future<Output = T>) -> T {
         let (subject, tool) = (&request.subject_id, &request.tool_id);
-        // The queue lives as long as this, and gives each its permit.
+        // `self` owns the queue, so the permit always comes.
         let permit = self.starts.enqueue(subject, tool, None).await.ok();
         let mut work = std::pin::pin!(work);
         tokio::select! {
@@ -220,7 +214,7 @@ impl Control {
         self.rates.sweep();
         self.surplus.sweep(now);
         if let Err(error) = self.sessions.sweep().await {
-            tracing::warn!(%error, "windows of sessions that are over could not be removed");
+            tracing::warn!(%error, "session windows that are over could not be removed");
         }
         if let Err(error) = self.budgets.sweep().await {
             tracing::warn!(%error, "budgets that are over could not be removed");

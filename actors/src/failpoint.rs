@@ -1,13 +1,13 @@
-//! Named points on the way of one action, for the crash tests.
+//! Failpoints: named points of the pipeline at which the crash tests inject a fault.
 //!
-//! With the feature `failpoints`, a fault can be armed at a point: from outside, by the environment that the Store's own
-//! points use (`EFFECTD_FAILPOINT=<name>:<n>` stops the process for good at the n-th pass, after a line was written to the
-//! descriptor that `EFFECTD_FAILPOINT_FD` names, so that the parent can kill it exactly there; with
-//! `EFFECTD_FAILPOINT_FAULT=panic` every pass from the n-th on panics instead, with `=stall` it never goes on; several are separated by commas), or from inside, by `arm`, for one action. Without the feature, which no release has, nothing of this exists.
+//! Compiled only with the feature `failpoints`, which no release has. The environment arms them, as for the Store's failpoints:
+//! `EFFECTD_FAILPOINT=<name>:<n>` writes a line to the descriptor `EFFECTD_FAILPOINT_FD` at the n-th pass and then stops the
+//! process for good, so that the parent can kill it exactly there. With `EFFECTD_FAILPOINT_FAULT=panic` every pass from the n-th
+//! on panics, with `=stall` it hangs. Commas separate several failpoints. Tests in the same process use `arm`, for one action.
 
 use effectd_contracts::ActionId;
 
-/// Every point there is, in the order of the way, so that tests can visit all of them.
+/// All points, in the order in which an action passes them.
 #[cfg(feature = "failpoints")]
 pub const POINTS: [&str; 34] = [
     "door.before_publish",
@@ -63,7 +63,7 @@ pub(crate) async fn hit_idle(name: &'static str) {
 }
 
 #[cfg(feature = "failpoints")]
-pub use armed::{Fault, Trap, arm};
+pub use armed::{Fault, Trap, arm, sprung_at};
 
 #[cfg(feature = "failpoints")]
 mod armed {
@@ -75,20 +75,20 @@ mod armed {
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Fault {
-        /// The process says where it is, and waits to be killed.
+        /// The process reports the point, and waits to be killed.
         Stop,
         Panic,
-        /// The worker never goes on.
+        /// The worker hangs.
         Stall,
     }
 
     #[derive(Debug, Clone)]
     pub struct Trap {
         pub point: String,
-        /// For which action; for any, if none is named.
+        /// The action that meets the fault; `None` for any action.
         pub action: Option<ActionId>,
         pub nth: u64,
-        /// At how many passes from then on.
+        /// How many passes meet the fault, counted from the `nth`.
         pub times: u64,
         pub fault: Fault,
     }
@@ -101,12 +101,7 @@ mod armed {
     fn traps() -> &'static Mutex<Vec<Set>> {
         static TRAPS: OnceLock<Mutex<Vec<Set>>> = OnceLock::new();
         TRAPS.get_or_init(|| {
-            Mutex::new(
-                from_environment()
-                    .into_iter()
-                    .map(|trap| Set { trap, passed: 0 })
-                    .collect(),
-            )
+            Mutex::new(from_environment().into_iter().map(|trap| Set { trap, passed: 0 }).collect())
         })
     }
 
@@ -117,17 +112,23 @@ mod armed {
         traps.push(Set { trap, passed: 0 });
     }
 
+    /// Whether a fault that was armed for this action has happened at this point.
+    pub fn sprung_at(point: &str, action: &ActionId) -> bool {
+        let traps = traps().lock();
+        traps.iter().any(|set| {
+            let trap = &set.trap;
+            trap.point == point && trap.action.as_ref() == Some(action) && set.passed >= trap.nth
+        })
+    }
+
     pub(super) async fn hit(name: &'static str, action: Option<&ActionId>) {
-        debug_assert!(
-            super::POINTS.contains(&name),
-            "{name} is not in the list of points"
-        );
+        debug_assert!(super::POINTS.contains(&name), "{name} is not in the list of points");
         match sprung(name, action) {
             None => {}
             Some(Fault::Stop) => stop(),
             Some(Fault::Panic) => panic!("failpoint {name}"),
             Some(Fault::Stall) => {
-                tracing::info!(failpoint = name, "stands here for good");
+                tracing::info!(failpoint = name, "stalled for good");
                 std::future::pending().await
             }
         }
@@ -158,24 +159,15 @@ mod armed {
         let armed = std::env::var("EFFECTD_FAILPOINT").unwrap_or_default();
         let traps = armed.split(',').filter_map(|armed| {
             let (name, nth) = armed.rsplit_once(':')?;
-            Some(Trap {
-                point: name.to_owned(),
-                action: None,
-                nth: nth.parse().ok()?,
-                times,
-                fault,
-            })
+            Some(Trap { point: name.to_owned(), action: None, nth: nth.parse().ok()?, times, fault })
         });
         traps.collect()
     }
 
     fn stop() -> ! {
         let fd = std::env::var("EFFECTD_FAILPOINT_FD").unwrap_or_default();
-        if let Ok(mut marker) = std::fs::OpenOptions::new()
-            .write(true)
-            .open(format!("/proc/self/fd/{fd}"))
-        {
-            // Whoever does not hear it does not kill, and the test fails by its own bound.
+        if let Ok(mut marker) = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}")) {
+            // If this write fails, the parent sees no line and the test times out.
             let _ = marker.write_all(b"stopped\n");
         }
         loop {

@@ -1,30 +1,40 @@
-//! What stages hand to each other: an [`Action`] in the state that it has proved, or its end. Casts only, in one direction.
+//! The messages between stages: an [`Action`] in the state that it has proved, or the end of one. Casts only, in one direction.
 
 use std::sync::Arc;
 
 use effectd_bus::Fence;
 use effectd_contracts::{Failure, Outcome, ReceiptId};
 
+use crate::action::proofs::Ruling;
 use crate::action::{Action, Claimed, Finished, Ticket};
-use crate::gate::Ruling;
-use crate::registry::Entry;
-use crate::stage::Ticketed;
+use crate::registry::RegisteredTool;
+
+/// A message that carries the ticket of an action.
+pub(crate) trait Ticketed {
+    fn ticket(&self) -> &Ticket;
+}
+
+impl<S> Ticketed for Action<S> {
+    fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+}
 
 /// To the executor. Only a claimed action can be one: see [`crate::action`].
 pub type Execute = Action<Claimed>;
 
-/// To the recorder: the only way out.
+/// To the recorder: every action leaves the pipeline through it.
 #[derive(Debug)]
 pub enum Record {
     Ran(Box<Action<Finished>>),
-    /// It was refused on its way, by whichever stage.
+    /// A stage refused the action.
     Refused(Box<Refusal>),
-    /// It was done before: the receipt that exists is the answer.
+    /// The same was done before: the existing receipt is the answer.
     Before {
         action: Box<Action<()>>,
         receipt_id: ReceiptId,
     },
-    /// It ends without a receipt of its own, since its id belongs to another action or nothing could be written.
+    /// The action ends without a receipt, since its id belongs to another action or nothing could be written.
     Unrecorded {
         action: Box<Action<()>>,
         failure: Failure,
@@ -56,21 +66,18 @@ impl Ticketed for Record {
 /// An action that ends without having run.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The action, as far as it came; its state does not matter any more.
     pub action: Action<()>,
-    /// The tool, if there is one.
-    pub tool: Option<Arc<Entry>>,
-    /// What the policy said, if it was asked.
+    pub tool: Option<Arc<RegisteredTool>>,
+    /// What the policy decided; `None` if a stage before the gate refused the action.
     pub ruling: Option<Ruling>,
     pub failure: Failure,
-    /// The claim to commit under, if it holds one.
+    /// The fence to commit under, if the action is claimed.
     pub fence: Option<Fence>,
-    /// A dead letter goes with the receipt.
+    /// A dead letter is committed with the receipt.
     pub dead_letter: bool,
 }
 
 impl Refusal {
-    /// Neither tool nor ruling, claim nor dead letter.
     pub(crate) fn new<S>(action: Action<S>, failure: Failure) -> Self {
         Self {
             action: action.advance(|_| ()),

@@ -1,11 +1,11 @@
-//! The tools the pipeline knows, each registered once, with its schemas compiled and its description looked over.
+//! The registry of tools. It compiles the schemas of each tool and checks its description once, at registration.
 //!
-//! A tool is known by one id and, where other worlds call it otherwise, by aliases. Nothing is ever replaced: of two that
-//! want one name, the one of the more trusted source has it, and the other is refused by name.
+//! A tool has one id and may have aliases. No tool is ever replaced: if two tools have the same name, the one from the more
+//! trusted source keeps it, and the other is refused.
 
-mod entry;
 mod lint;
 mod schema;
+mod tool;
 mod views;
 
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ use effectd_contracts::{Failure, SpecInvalid, ToolId, ToolSpec, Touch};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub use entry::Entry;
 pub use lint::Lint;
+pub use tool::RegisteredTool;
 pub use views::{ActionDefinition, CapabilityView, Package, Permissions, Rollback, Verification};
 
 /// Rules for parameters beyond the schema.
 pub type ParamRule = Arc<dyn Fn(&Map<String, Value>) -> Result<(), Failure> + Send + Sync>;
 
-/// The paths that a call with these parameters may change, as requests write them.
+/// The paths that a call with these parameters may change, in the form that requests use.
 pub type Touches = Arc<dyn Fn(&Map<String, Value>) -> Vec<Touch> + Send + Sync>;
 
 /// The paths that a call with these parameters reads and does not change.
@@ -33,18 +33,16 @@ pub type Reads = Arc<dyn Fn(&Map<String, Value>) -> Vec<String> + Send + Sync>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// effectd itself.
     Core,
-    /// The program that has the runtime inside.
+    /// The program that embeds the runtime.
     Provider,
     /// A package that an operator installed.
     Plugin,
-    /// A connection to another system.
+    /// A connector to another system.
     Connector,
 }
 
 impl Source {
-    /// The wire form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Source::Core => "core",
@@ -61,7 +59,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What the receipts of things that are done to effectd itself have in the place of a tool begins so. No tool does.
+/// The prefix of the tool ids in receipts of operations on effectd itself. No tool may have it.
 pub const OWN: &str = "effectd.";
 
 #[derive(Clone)]
@@ -71,24 +69,15 @@ pub struct Definition {
     pub aliases: Vec<ToolId>,
     pub rule: ParamRule,
     pub touches: Option<Touches>,
-    /// What it reads beside that, as far as its effect depends on it.
+    /// Paths that the tool reads and its effect depends on.
     pub reads: Option<Reads>,
-    /// Parameters that fit, for people and planners who want to see some.
+    /// Valid parameters, as an example for people and planners.
     pub example: Map<String, Value>,
 }
 
 impl Definition {
-    /// A tool with a description and rules, and nothing else.
     pub fn new(source: Source, spec: ToolSpec, rule: ParamRule) -> Self {
-        Self {
-            spec,
-            source,
-            aliases: Vec::new(),
-            rule,
-            touches: None,
-            reads: None,
-            example: Map::new(),
-        }
+        Self { spec, source, aliases: Vec::new(), rule, touches: None, reads: None, example: Map::new() }
     }
 }
 
@@ -101,30 +90,20 @@ impl fmt::Debug for Definition {
     }
 }
 
-/// A tool that cannot be registered, or that is not there.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     #[error("tool {tool}: {source}")]
     Spec { tool: ToolId, source: SpecInvalid },
     #[error("tool {tool}: {which} is not a JSON Schema that can be used: {why}")]
-    Schema {
-        tool: ToolId,
-        which: &'static str,
-        why: String,
-    },
-    /// It promises what its description cannot keep.
+    Schema { tool: ToolId, which: &'static str, why: String },
+    /// The tool's description contradicts itself.
     #[error("tool {tool}: {what}")]
     Promise { tool: ToolId, what: &'static str },
     #[error(
         "tool {name} of {refused} is refused: the name belongs to a tool of {held_by}; choose another name"
     )]
-    Duplicate {
-        name: ToolId,
-        held_by: Source,
-        /// Who does not get it.
-        refused: Source,
-    },
-    /// The name would look like something that effectd itself does.
+    Duplicate { name: ToolId, held_by: Source, refused: Source },
+    /// The name is reserved for effectd itself.
     #[error(
         "tool {name} is refused: names that begin with `{OWN}` stand for what is done to effectd itself; choose another name"
     )]
@@ -133,34 +112,27 @@ pub enum RegistryError {
         Some(nearest) => format!("did you mean {nearest}?"),
         None => "`effectd tools list` shows what there is".to_owned(),
     })]
-    Unknown {
-        tool: ToolId,
-        /// A name much like it.
-        nearest: Option<ToolId>,
-    },
+    Unknown { tool: ToolId, nearest: Option<ToolId> },
 }
 
-/// All tools, by id.
 #[derive(Debug, Default)]
 pub struct Registry {
-    tools: BTreeMap<ToolId, Arc<Entry>>,
+    tools: BTreeMap<ToolId, Arc<RegisteredTool>>,
     aliases: BTreeMap<ToolId, ToolId>,
 }
 
 impl Registry {
-    /// Registers all of these. In whatever order they come, the most trusted source is served first, so that nobody can
-    /// take the name of a more trusted tool by being early. What is refused is told beside what is registered.
+    /// Registers these tools, the most trusted source first, so that no tool takes the name of a more trusted one. Also returns
+    /// why others were refused.
     pub fn assemble(mut definitions: Vec<Definition>) -> (Self, Vec<RegistryError>) {
         definitions.sort_by_key(|definition| definition.source);
         let mut registry = Self::default();
-        let refused = definitions
-            .into_iter()
-            .filter_map(|definition| registry.register(definition).err())
-            .collect();
+        let refused =
+            definitions.into_iter().filter_map(|definition| registry.register(definition).err()).collect();
         (registry, refused)
     }
 
-    /// Adds a tool. Nothing is ever replaced.
+    /// Adds a tool, unless one of its names is taken.
     pub fn register(&mut self, definition: Definition) -> Result<(), RegistryError> {
         let tool = definition.spec.tool_id.clone();
         for name in definition.aliases.iter().chain([&tool]) {
@@ -175,7 +147,7 @@ impl Registry {
                 });
             }
         }
-        let entry = Arc::new(Entry::new(definition)?);
+        let entry = Arc::new(RegisteredTool::new(definition)?);
         for alias in entry.aliases() {
             self.aliases.insert(alias.clone(), tool.clone());
         }
@@ -184,21 +156,18 @@ impl Registry {
     }
 
     /// One tool, by its id or an alias.
-    pub fn get(&self, name: &ToolId) -> Option<&Arc<Entry>> {
+    pub fn get(&self, name: &ToolId) -> Option<&Arc<RegisteredTool>> {
         let id = self.aliases.get(name).unwrap_or(name);
         self.tools.get(id)
     }
 
-    /// One tool, or an error that says what there is instead.
-    pub fn find(&self, name: &ToolId) -> Result<&Arc<Entry>, RegistryError> {
-        self.get(name).ok_or_else(|| RegistryError::Unknown {
-            tool: name.clone(),
-            nearest: self.nearest(name),
-        })
+    /// One tool, or an error that names the most similar tool.
+    pub fn find(&self, name: &ToolId) -> Result<&Arc<RegisteredTool>, RegistryError> {
+        self.get(name)
+            .ok_or_else(|| RegistryError::Unknown { tool: name.clone(), nearest: self.nearest(name) })
     }
 
-    /// All tools, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredTool>> {
         self.tools.values()
     }
 
@@ -210,7 +179,7 @@ impl Registry {
     }
 }
 
-/// How many letters must be added, removed or exchanged to make one of the other.
+/// The edit distance of two words.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<_> = other.chars().collect();
     let mut row: Vec<_> = (0..=other.len()).collect();

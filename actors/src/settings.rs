@@ -1,4 +1,4 @@
-//! What an operator may set about the pipeline, with the defaults.
+//! The pipeline's settings and their defaults.
 
 use std::time::Duration;
 
@@ -8,32 +8,30 @@ use crate::control;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Actions between acceptance and receipt at one time. Mailboxes are unbounded, so this bound keeps memory flat.
+    /// Actions between acceptance and receipt at one time. Mailboxes are unbounded, so only this bounds memory.
     pub in_flight_max: usize,
-    /// Deliveries of one decision before it is recorded as poison.
+    /// Deliveries of one decision before it becomes a dead letter.
     pub deliveries_max: u32,
-    /// How often the sweeper looks for what has expired.
     pub sweep_every: Duration,
-    /// Power of one busy processor core, for the energy figure of receipts: a typical laptop core.
+    /// Power of one busy processor core, for the energy in receipts: a typical laptop core.
     pub core_watts: f64,
-    /// Actions of one session that may wait for a person at once: people do not read more, and a flood of questions tires
-    /// them into saying yes.
+    /// Open holds of one session: people do not read more, and too many questions tire them into approving.
     pub held_per_session_max: usize,
-    /// How long an action waits for a person at a terminal.
+    /// How long a hold waits if its caller sits at a terminal.
     pub held_interactive_max: Duration,
-    /// How long an action waits for a person otherwise: somebody looks once a day.
+    /// How long any other hold waits: somebody looks once a day.
     pub held_unattended_max: Duration,
     pub preview_time_max: Duration,
-    /// Most files and folders of a space that are compared before and after a tool of another program runs, to see whether
-    /// it does more than it declares. If there are more, only the folders that it can write to are compared; if there are
-    /// more in those, or this is 0, nothing is, which a metric counts.
+    /// Most files and folders of a space that are scanned before and after a call of an embedder's tool, to find undeclared
+    /// effects. If the space has more, only the folders that the call can write to are scanned; if those have more, none, and a
+    /// metric counts the call. 0 scans nothing.
     pub scan_entries_max: usize,
-    /// The same for the tools that effectd brings, which are tested in this way before each release. Off, since a person who
-    /// works in the space at the same time would have them suspected.
+    /// The same for effectd's own tools, whose tests scan in this way before each release. 0 by default, since a change that a
+    /// person makes in the same space at the same time would count against them.
     pub scan_core_entries_max: usize,
-    /// Actions of one subject in quarantine; of more there is only the receipt.
+    /// Quarantined requests of one subject that are kept for review; beyond it only the receipt is kept.
     pub quarantined_max: usize,
-    /// Notifications that are remembered; the oldest are forgotten first. Their receipts stay.
+    /// Notifications that are listed; beyond it the oldest are removed. Their receipts are kept.
     pub notifications_max: usize,
     pub control: control::Settings,
     pub retention: Retention,

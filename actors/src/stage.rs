@@ -1,69 +1,84 @@
-//! One stage of the pipeline: a factory of workers that all do the same with one message at a time.
+//! A stage of the pipeline: a factory of workers, each of which works on one message at a time.
 //!
-//! What every stage needs stands here once: how it is started, how long it may take, how a panic is noticed, and how work is
-//! passed on, put off or given back. The file of a stage has its own decision and nothing else.
+//! What stages have in common is here: how a stage starts, how long a message may take, how a panic is noticed, and how an action
+//! is passed on, deferred or given back.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::StoreError;
 use effectd_bus::limits::LEASE_TTL_MAX;
+use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, Code, Failure, Monotonic, Phase};
+use parking_lot::RwLock;
 use prometheus::IntGauge;
 use ractor::factory::queues::DefaultQueue;
 use ractor::factory::routing::QueuerRouting;
 use ractor::factory::{Factory, FactoryArguments, FactoryRef, Job, Worker, WorkerId, worker_builder};
 use ractor::{Actor, ActorCell, ActorProcessingErr, Message, SpawnErr};
-use serde::Serialize;
 
 use crate::action::{Action, Ticket};
-use crate::leases::Kept;
-use crate::messages::Record;
-use crate::parts::Parts;
+use crate::messages::{Record, Ticketed};
+use crate::services::leases::{Extended, Leases};
+use crate::services::{Children, Services};
 
-/// Where a stage takes its messages.
-pub(crate) type Address<M> = FactoryRef<(), M>;
+/// The address of a stage. It stays the same when the stage is restarted.
+pub(crate) struct Address<M: Message>(Arc<RwLock<Option<FactoryRef<(), M>>>>);
 
-/// What a stage takes, and what it does with it. Each of its workers has a clone.
+impl<M: Message> Address<M> {
+    /// An address without a factory yet.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(RwLock::new(None)))
+    }
+
+    /// The factory that runs at this address now.
+    pub(crate) fn factory(&self) -> Option<FactoryRef<(), M>> {
+        self.0.read().clone()
+    }
+}
+
+impl<M: Message> Clone for Address<M> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<M: Message> std::fmt::Debug for Address<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Address")
+    }
+}
+
+/// What a stage does with a message. Each worker has a clone.
 pub(crate) trait Stage: Clone + Send + Sync + 'static {
-    /// Its name in metrics, traces and the tree.
+    /// The name in metrics, traces and the tree.
     const NAME: &'static str;
     type Message: Message + Ticketed;
 
-    fn parts(&self) -> &Arc<Parts>;
+    fn services(&self) -> &Arc<Services>;
 
-    /// The longest time for one message.
     fn limit(&self, _message: &Self::Message) -> Duration {
-        self.parts().lease_ttl
+        self.services().leases.ttl
     }
 
-    /// Whether a message may take seconds. Then it takes no worker, so that others need not wait.
+    /// Whether a message may take seconds. Then a task of its own works on it, and no worker waits.
     fn may_take_long(&self) -> bool {
         false
     }
 
-    /// Works on one message. `this` is the stage's own address, for a message that has to come again.
+    /// `this` is the stage's own address, to send a message to it again.
     fn work(&self, message: Self::Message, this: &Address<Self::Message>) -> impl Future<Output = ()> + Send;
 }
 
-pub(crate) trait Ticketed {
-    fn ticket(&self) -> &Ticket;
-}
-
-impl<S> Ticketed for Action<S> {
-    fn ticket(&self) -> &Ticket {
-        &self.ticket
-    }
-}
-
-/// Starts a stage: a factory of workers under one address, with one queue. A worker that panics is replaced under the same
-/// address; the action in its hand is dropped, and its delivery comes back.
+/// Starts or restarts a stage: a factory of workers with one queue. The factory replaces a worker that panics; the worker's
+/// action is dropped, and its delivery comes again. If the factory itself dies, all its actions are delivered again, and none
+/// counts as a failed delivery.
 pub(crate) async fn start<S: Stage>(
     supervisor: ActorCell,
     workers: usize,
     stage: S,
-) -> Result<Address<S::Message>, SpawnErr> {
+    address: Address<S::Message>,
+) -> Result<ActorCell, SpawnErr> {
     let factory = Factory::<
         (),
         S::Message,
@@ -72,19 +87,20 @@ pub(crate) async fn start<S: Stage>(
         QueuerRouting<(), S::Message>,
         DefaultQueue<(), S::Message>,
     >::default();
+    let this = address.clone();
     let arguments = FactoryArguments::builder()
-        .worker_builder(Box::new(worker_builder(move |_| {
-            (StageWorker(stage.clone()), ())
-        })))
+        .worker_builder(Box::new(worker_builder(move |_| (StageWorker(stage.clone(), this.clone()), ()))))
         .queue(DefaultQueue::default())
         .router(QueuerRouting::default())
         .num_initial_workers(workers)
         .build();
     let (factory, _) = Actor::spawn_linked(None, factory, arguments, supervisor).await?;
-    Ok(factory)
+    let cell = factory.get_cell();
+    *address.0.write() = Some(factory);
+    Ok(cell)
 }
 
-struct StageWorker<S>(S);
+struct StageWorker<S: Stage>(S, Address<S::Message>);
 
 impl<S: Stage> Worker for StageWorker<S> {
     type Key = ();
@@ -95,7 +111,7 @@ impl<S: Stage> Worker for StageWorker<S> {
     async fn pre_start(
         &self,
         _: WorkerId,
-        _: &Address<S::Message>,
+        _: &FactoryRef<(), S::Message>,
         (): (),
     ) -> Result<(), ActorProcessingErr> {
         Ok(())
@@ -104,13 +120,13 @@ impl<S: Stage> Worker for StageWorker<S> {
     async fn handle(
         &self,
         _: WorkerId,
-        this: &Address<S::Message>,
+        _: &FactoryRef<(), S::Message>,
         job: Job<(), S::Message>,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
         if self.0.may_take_long() {
-            let (stage, this) = (self.0.clone(), this.clone());
-            let mut halt = stage.parts().halt.subscribe();
+            let (stage, this) = (self.0.clone(), self.1.clone());
+            let mut halt = stage.services().children.halt.subscribe();
             tokio::spawn(async move {
                 tokio::select! {
                     biased;
@@ -119,64 +135,53 @@ impl<S: Stage> Worker for StageWorker<S> {
                 }
             });
         } else {
-            bounded(&self.0, job.msg, this).await;
+            bounded(&self.0, job.msg, &self.1).await;
         }
         Ok(())
     }
 }
 
-/// Works on one message, at most for the stage's limit. A worker that does not get on drops the action, which comes again as
-/// if the worker had died, and is free for the next. (What blocks its whole thread is beyond this: its lease ends by itself.)
+/// Works on one message, at most for the stage's limit. After that the action is dropped and delivered again, as if the worker
+/// had died. (Work that blocks its thread cannot be timed out; its lease ends by itself.)
 async fn bounded<S: Stage>(stage: &S, message: S::Message, this: &Address<S::Message>) {
-    let parts = stage.parts();
-    let _watch = PanicWatch::new(S::NAME, parts);
+    let services = stage.services();
+    let _watch = PanicWatch::new(S::NAME, services);
     message.ticket().hop(S::NAME);
     let (limit, stalled) = (stage.limit(&message), message.ticket().stalled.clone());
-    // In a box: it may be tens of kilobytes, and every layer around it would move all of them.
+    // Boxed: the future may be tens of kilobytes, and every layer around it would move it.
     let mut work = Box::pin(stage.work(message, this));
     if tokio::time::timeout(limit, &mut work).await.is_err() {
-        // Before the work is dropped at the end of this function, and the action with it.
+        // Marked before this function ends, which drops the work and its action.
         stalled.mark();
-        parts.metrics.stalls.with_label_values(&[S::NAME]).inc();
-        tracing::error!(
-            stage = S::NAME,
-            ?limit,
-            "a worker stalled; its action is delivered again"
-        );
+        services.metrics.stalls.with_label_values(&[S::NAME]).inc();
+        tracing::error!(stage = S::NAME, ?limit, "a worker stalled; its action is delivered again");
     }
 }
 
-/// Measures how long a worker has an action in hand, and notices a panic: factories replace workers without a word.
+/// Measures the work on a message, and counts a panic: factories replace workers silently.
 struct PanicWatch<'p> {
     stage: &'static str,
-    parts: &'p Parts,
+    services: &'p Services,
     begun: Monotonic,
     busy: IntGauge,
 }
 
 impl<'p> PanicWatch<'p> {
-    fn new(stage: &'static str, parts: &'p Parts) -> Self {
-        let busy = parts.metrics.stage_busy.with_label_values(&[stage]);
+    fn new(stage: &'static str, services: &'p Services) -> Self {
+        let busy = services.metrics.stage_busy.with_label_values(&[stage]);
         busy.inc();
-        Self {
-            stage,
-            parts,
-            begun: parts.clock.monotonic(),
-            busy,
-        }
+        Self { stage, services, begun: services.clock.monotonic(), busy }
     }
 }
 
 impl Drop for PanicWatch<'_> {
     fn drop(&mut self) {
         self.busy.dec();
-        let took = self.parts.clock.monotonic().since(self.begun);
-        let duration = &self.parts.metrics.stage_duration;
-        duration
-            .with_label_values(&[self.stage])
-            .observe(took.as_secs_f64());
+        let took = self.services.clock.monotonic().since(self.begun);
+        let duration = &self.services.metrics.stage_duration;
+        duration.with_label_values(&[self.stage]).observe(took.as_secs_f64());
         if std::thread::panicking() {
-            self.parts.metrics.panics.with_label_values(&[self.stage]).inc();
+            self.services.metrics.panics.with_label_values(&[self.stage]).inc();
             tracing::error!(
                 stage = self.stage,
                 "a worker panicked and is replaced; its action is delivered again"
@@ -185,62 +190,61 @@ impl Drop for PanicWatch<'_> {
     }
 }
 
-/// Hands work to the next stage. A stage that is gone means that the process is about to stop; the work then drops its
-/// ticket, which gives the delivery back.
+/// Passes a message to the next stage. If that stage is down, the ticket is dropped: a delivery comes again, and the decision of
+/// a waiting caller is published.
 pub(crate) fn pass<M: Message>(next: &Address<M>, work: M) {
-    if next.dispatch((), work).is_err() {
-        tracing::warn!("a stage has stopped; the action stays on the bus");
+    if next.factory().is_none_or(|factory| factory.dispatch((), work).is_err()) {
+        tracing::warn!("a stage is down; the action comes again");
     }
 }
 
-/// Keeps the delivery of an action that waits or runs, at most for so long.
-pub(crate) fn keep(parts: &Parts, ticket: &Ticket, at_most: Duration) -> Option<Kept> {
-    let until = parts.clock.monotonic().plus(at_most);
-    ticket.lease().map(|lease| parts.leases.keep(lease, until))
+/// Extends the delivery of an action that waits or runs, for `at_most` this long.
+pub(crate) fn extend_lease(leases: &Leases, ticket: &Ticket, at_most: Duration) -> Option<Extended> {
+    ticket.lease().map(|lease| leases.extend(lease, at_most))
 }
 
-/// Has an action wait, without a worker, until another has ended; then it comes again.
+/// Parks an action, without a worker, until another action has ended; then the stage gets it again.
 pub(crate) fn wait_behind<S: Send + 'static>(
-    parts: &Parts,
+    services: &Services,
     mut action: Action<S>,
     other: &ActionId,
     this: &Address<Action<S>>,
 ) {
-    let (kept, again) = (keep(parts, &action.ticket, LEASE_TTL_MAX), this.clone());
-    // The other one may stand behind this one, if its first copy was interrupted.
-    action.ticket.place.leave_line();
-    parts.answers.park_behind(other, move || {
-        drop(kept);
+    let (extended, again) = (extend_lease(&services.leases, &action.ticket, LEASE_TTL_MAX), this.clone());
+    // If the other action was interrupted, its next copy may be queued behind this one.
+    action.ticket.slot.leave_queue();
+    services.answers.park_behind(other, move || {
+        drop(extended);
         pass(&again, action);
     });
-    // It may have ended between the question and the parking.
-    if !matches!(parts.store.receipt_of(other), Ok(None)) {
-        parts.answers.wake_parked(other);
+    // The other action may have ended before this one was parked.
+    if !matches!(services.store.receipt_of(other), Ok(None)) {
+        services.answers.wake_parked(other);
     }
 }
 
-/// Has a message come again when the child of its action is dead.
-pub(crate) fn after_child<M: Message + Ticketed>(parts: &Parts, message: M, this: &Address<M>) {
-    let (running, again) = (parts.running.clone(), this.clone());
+/// Sends a message to the stage again when the child of its action is dead.
+pub(crate) fn after_child<M: Message + Ticketed>(children: &Children, message: M, this: &Address<M>) {
+    let (running, again) = (children.running.clone(), this.clone());
     tokio::spawn(async move {
         running.dead(&message.ticket().action_id).await;
         pass(&again, message);
     });
 }
 
-/// Puts an action off: an asker at the door is told when to come back; a delivery from the bus comes back by itself.
-pub(crate) fn put_off(parts: &Parts, mut ticket: Ticket, failure: &Failure, pause: Duration) {
+/// Puts an action off: a waiting caller gets the failure and its `retry_after`; a delivery from the bus is deferred.
+pub(crate) fn put_off(store: &dyn Store, mut ticket: Ticket, failure: &Failure, pause: Duration) {
     tracing::info!(parent: &ticket.span, trace_id = %ticket.trace_id, code = %failure.code, "put off");
-    if !ticket.refuse_at_door(failure)
+    if !ticket.refuse_caller(failure)
         && let Some(lease) = ticket.lease()
     {
-        // Not a failed delivery, only a later one.
-        drop(parts.store.defer(lease, pause));
-        ticket.settled();
+        // A deferral does not count as a failed delivery.
+        drop(store.defer(lease, pause));
+        ticket.close();
     }
 }
 
-/// The Store could not answer. A decision on the bus stays there; an asker at the door is told.
+/// Handles a failure of the Store: a decision on the bus stays there; a waiting caller gets a failure.
 pub(crate) fn store_failed<S>(
     recorder: &Address<Record>,
     action: Action<S>,
@@ -252,18 +256,5 @@ pub(crate) fn store_failed<S>(
         let message = format!("{error}; ask again with the same action id");
         let failure = Failure::new(Code::StoreUnavailable, phase, message);
         pass(recorder, Record::unrecorded(action, failure));
-    }
-}
-
-/// Room that is made for what goes to the Store before it is written: most of it is shorter.
-const BODY_BYTES_AT_ONCE: usize = 1 << 10;
-
-/// Plain data with text keys, as the Store takes it.
-pub(crate) fn body(value: &impl Serialize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(BODY_BYTES_AT_ONCE);
-    // For such data serde_json has no failure.
-    match serde_json::to_writer(&mut bytes, value) {
-        Ok(()) => bytes,
-        Err(_) => Vec::new(),
     }
 }

@@ -1,53 +1,66 @@
-//! Watches over the tree. Workers are replaced by their factories; the two plain actors are restarted here, within
-//! limits; a factory that dies, or an actor that keeps dying, stops the process, and start-up replays what is on disk.
+//! The supervisor of all actors. A factory replaces its own workers. The supervisor restarts an actor that dies, such as the
+//! factory of a stage; if one keeps dying, the process stops, and the next start resumes from disk.
 
-use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::Monotonic;
 use ractor::rpc::CallResult;
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, Message, SpawnErr, SupervisionEvent};
+use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 
 use crate::action::{Action, Asked, Gated, Submitted, Validated};
-use crate::executor::Executor;
-use crate::gate::Gate;
-use crate::held::stage::Holder;
-use crate::idempotency::Idempotency;
-use crate::intake::Intake;
+use crate::effects::active_calls::ActiveCalls;
 use crate::limits::{COMPUTING_WORKERS, HOLD_WORKERS, RESTART_WINDOW, RESTARTS_MAX, WAITING_WORKERS};
 use crate::messages::{Execute, Record};
-use crate::parts::Parts;
-use crate::recorder::Recorder;
+use crate::operator::review::ReviewTally;
+use crate::services::Services;
 use crate::stage::{Address, Stage, start};
-use crate::sweeper::Sweeper;
-use crate::validator::Validator;
+use crate::stages::approval::ApprovalStage;
+use crate::stages::executor::Executor;
+use crate::stages::gate::Gate;
+use crate::stages::idempotency::Idempotency;
+use crate::stages::intake::Intake;
+use crate::stages::recorder::Recorder;
+use crate::stages::sweeper::Sweeper;
+use crate::stages::validator::Validator;
 
 pub(crate) struct Supervisor {
-    pub(crate) parts: Arc<Parts>,
+    pub(crate) services: Arc<Services>,
     pub(crate) permits: Arc<Semaphore>,
-    /// Room for decisions from the bus that wait for their turn.
+    /// Room for decisions from the bus that wait for a slot.
     pub(crate) ahead: Arc<Semaphore>,
     pub(crate) fatal: watch::Sender<Option<String>>,
 }
 
-/// The addresses that work comes in by.
 #[derive(Debug, Clone)]
 pub(crate) struct Stages {
     pub(crate) validator: Address<Action<Submitted>>,
     gate: Address<Action<Validated>>,
-    holder: Address<Action<Asked>>,
+    approval: Address<Action<Asked>>,
     idempotency: Address<Action<Gated>>,
     executor: Address<Execute>,
     recorder: Address<Record>,
 }
 
 impl Stages {
-    /// How many actions wait for a worker, by stage. One that does not say so in time is left out.
+    fn new() -> Self {
+        Self {
+            validator: Address::new(),
+            gate: Address::new(),
+            approval: Address::new(),
+            idempotency: Address::new(),
+            executor: Address::new(),
+            recorder: Address::new(),
+        }
+    }
+
+    /// How many actions wait for a worker, by stage. A stage that does not answer in time is left out.
     pub(crate) async fn queues(&self) -> Vec<(&'static str, usize)> {
         async fn depth<M: Message>(stage: &Address<M>) -> Option<usize> {
-            match stage.queue_depth(Some(QUEUE_ASK_MAX)).await {
+            match stage.factory()?.queue_depth(Some(QUEUE_ASK_MAX)).await {
                 Ok(CallResult::Success(depth)) => Some(depth),
                 Ok(_) | Err(_) => None,
             }
@@ -55,7 +68,7 @@ impl Stages {
         let depths = tokio::join!(
             depth(&self.validator),
             depth(&self.gate),
-            depth(&self.holder),
+            depth(&self.approval),
             depth(&self.idempotency),
             depth(&self.executor),
             depth(&self.recorder),
@@ -66,38 +79,89 @@ impl Stages {
     }
 }
 
-/// How long a stage is asked how much waits for it.
+/// How long a stage may take to say how many actions wait for it.
 const QUEUE_ASK_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) enum Ask {
     Stages(ractor::RpcReplyPort<Stages>),
-    Tree(ractor::RpcReplyPort<Vec<&'static str>>),
+    Tree(ractor::RpcReplyPort<Vec<TreeNode>>),
     StopIntake,
+    /// Kills an actor of this name, for tests.
+    #[cfg(feature = "failpoints")]
+    Kill(String),
 }
 
-/// A plain actor that is restarted.
-struct Restarted {
+/// An actor under the supervisor, as ractor knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TreeNode {
+    pub name: &'static str,
+    /// Its own children: the workers of a stage; 0 for a plain actor.
+    pub workers: usize,
+    /// How often the actor was restarted within [`RESTART_WINDOW`].
+    pub restarts: usize,
+}
+
+type Starting = Pin<Box<dyn Future<Output = Result<ActorCell, SpawnErr>> + Send>>;
+
+/// An actor under the supervisor, and how to start it.
+struct Child {
     name: &'static str,
-    cell: Option<ActorCell>,
-    restarts: VecDeque<Monotonic>,
+    start: Box<dyn Fn(ActorCell) -> Starting + Send + Sync>,
+    id: Option<ActorId>,
+    restarts: Vec<Monotonic>,
+}
+
+impl Child {
+    fn new(name: &'static str, start: impl Fn(ActorCell) -> Starting + Send + Sync + 'static) -> Self {
+        Self { name, start: Box::new(start), id: None, restarts: Vec::new() }
+    }
+
+    fn stage<S: Stage>(workers: usize, stage: S, address: &Address<S::Message>) -> Self {
+        let address = address.clone();
+        Self::new(S::NAME, move |supervisor| {
+            Box::pin(start(supervisor, workers, stage.clone(), address.clone()))
+        })
+    }
+
+    fn plain<A: Actor<Arguments = ()> + Clone + Sync>(name: &'static str, actor: A) -> Self {
+        Self::new(name, move |supervisor| {
+            let actor = actor.clone();
+            Box::pin(async move {
+                let (actor, _) = Actor::spawn_linked(None, actor, (), supervisor).await?;
+                Ok(actor.get_cell())
+            })
+        })
+    }
+
+    async fn start(&mut self, supervisor: &ActorRef<Ask>) -> Result<(), SpawnErr> {
+        self.id = Some((self.start)(supervisor.get_cell()).await?.get_id());
+        Ok(())
+    }
+
+    /// Counts a restart. Returns how many there were within the window.
+    fn restarted(&mut self, now: Monotonic) -> usize {
+        self.restarts.retain(|then| now.since(*then) <= RESTART_WINDOW);
+        self.restarts.push(now);
+        self.restarts.len()
+    }
+
+    fn restarts_within_window(&self, now: Monotonic) -> usize {
+        let recent = |then: &&Monotonic| now.since(**then) <= RESTART_WINDOW;
+        self.restarts.iter().filter(recent).count()
+    }
 }
 
 pub(crate) struct State {
     stages: Stages,
-    plain: [Restarted; 2],
+    /// The stages in the order in which an action passes them, then the plain actors.
+    children: Vec<Child>,
     stopping: bool,
 }
 
 /// The stages, in the order in which an action passes them.
-pub const STAGES: [&str; 6] = [
-    Validator::NAME,
-    Gate::NAME,
-    Holder::NAME,
-    Idempotency::NAME,
-    Executor::NAME,
-    Recorder::NAME,
-];
+pub const STAGES: [&str; 6] =
+    [Validator::NAME, Gate::NAME, ApprovalStage::NAME, Idempotency::NAME, Executor::NAME, Recorder::NAME];
 const INTAKE: &str = "intake";
 const SWEEPER: &str = "sweeper";
 
@@ -107,43 +171,36 @@ impl Actor for Supervisor {
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Ask>, (): ()) -> Result<State, ActorProcessingErr> {
-        let stages = self.start_stages(&myself).await?;
-        let restarted = |name, cell| Restarted {
-            name,
-            cell: Some(cell),
-            restarts: VecDeque::new(),
-        };
-        let intake = restarted(INTAKE, self.start_plain(INTAKE, &stages, &myself).await?);
-        let sweeper = restarted(SWEEPER, self.start_plain(SWEEPER, &stages, &myself).await?);
-        Ok(State {
-            stages,
-            plain: [intake, sweeper],
-            stopping: false,
-        })
+        let stages = Stages::new();
+        let mut children = self.children(&stages);
+        // Starts each stage before the stages that send to it.
+        let (stages_first, plain) = children.split_at_mut(STAGES.len());
+        for child in stages_first.iter_mut().rev().chain(plain) {
+            child.start(&myself).await?;
+        }
+        Ok(State { stages, children, stopping: false })
     }
 
-    async fn handle(&self, _: ActorRef<Ask>, ask: Ask, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        myself: ActorRef<Ask>,
+        ask: Ask,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match ask {
             Ask::Stages(reply) => drop(reply.send(state.stages.clone())),
             Ask::Tree(reply) => {
-                let plain = state
-                    .plain
-                    .iter()
-                    .filter(|actor| actor.cell.is_some())
-                    .map(|actor| actor.name);
-                drop(reply.send(STAGES.into_iter().chain(plain).collect()));
+                let now = self.services.clock.monotonic();
+                drop(reply.send(tree(&myself, &state.children, now)));
             }
             Ask::StopIntake => {
                 state.stopping = true;
-                for cell in state
-                    .plain
-                    .iter()
-                    .filter(|actor| actor.name == INTAKE)
-                    .filter_map(|a| a.cell.as_ref())
-                {
+                for cell in named(&myself, &state.children, INTAKE) {
                     cell.stop(None);
                 }
             }
+            #[cfg(feature = "failpoints")]
+            Ask::Kill(name) => named(&myself, &state.children, &name).for_each(|cell| cell.kill()),
         }
         Ok(())
     }
@@ -177,76 +234,66 @@ impl Actor for Supervisor {
 }
 
 impl Supervisor {
-    async fn start_stages(&self, myself: &ActorRef<Ask>) -> Result<Stages, SpawnErr> {
-        let (parts, cell) = (&self.parts, || myself.get_cell());
-        let waiting = parts.settings.in_flight_max.max(WAITING_WORKERS);
-        let recorder = Recorder { parts: parts.clone() };
-        let recorder = start(cell(), waiting, recorder).await?;
-        let executor = Executor {
-            parts: parts.clone(),
-            recorder: recorder.clone(),
-        };
-        let executor = start(cell(), waiting, executor).await?;
-        let idempotency = Idempotency {
-            parts: parts.clone(),
-            executor: executor.clone(),
-            recorder: recorder.clone(),
-        };
-        let idempotency = start(cell(), waiting, idempotency).await?;
-        let holder = Holder {
-            parts: parts.clone(),
-            idempotency: idempotency.clone(),
-            recorder: recorder.clone(),
-        };
-        let holder = start(cell(), HOLD_WORKERS, holder).await?;
-        let gate = Gate {
-            parts: parts.clone(),
-            holder: holder.clone(),
-            idempotency: idempotency.clone(),
-            recorder: recorder.clone(),
-        };
-        let gate = start(cell(), COMPUTING_WORKERS, gate).await?;
-        let validator = Validator {
-            parts: parts.clone(),
-            gate: gate.clone(),
-            recorder: recorder.clone(),
-        };
-        let validator = start(cell(), COMPUTING_WORKERS, validator).await?;
-        Ok(Stages {
-            validator,
-            gate,
-            holder,
-            idempotency,
-            executor,
-            recorder,
-        })
+    fn children(&self, stages: &Stages) -> Vec<Child> {
+        let services = || self.services.clone();
+        let waiting = self.services.settings.in_flight_max.max(WAITING_WORKERS);
+        let Stages { validator, gate, approval, idempotency, executor, recorder } = stages.clone();
+        vec![
+            Child::stage(
+                COMPUTING_WORKERS,
+                Validator { services: services(), gate: gate.clone(), recorder: recorder.clone() },
+                &validator,
+            ),
+            Child::stage(
+                COMPUTING_WORKERS,
+                Gate {
+                    services: services(),
+                    review: Arc::new(ReviewTally::default()),
+                    approval: approval.clone(),
+                    idempotency: idempotency.clone(),
+                    recorder: recorder.clone(),
+                },
+                &gate,
+            ),
+            Child::stage(
+                HOLD_WORKERS,
+                ApprovalStage {
+                    services: services(),
+                    idempotency: idempotency.clone(),
+                    recorder: recorder.clone(),
+                },
+                &approval,
+            ),
+            Child::stage(
+                waiting,
+                Idempotency { services: services(), executor: executor.clone(), recorder: recorder.clone() },
+                &idempotency,
+            ),
+            Child::stage(
+                waiting,
+                Executor {
+                    services: services(),
+                    calls: Arc::new(ActiveCalls::default()),
+                    recorder: recorder.clone(),
+                },
+                &executor,
+            ),
+            Child::stage(waiting, Recorder { services: services() }, &recorder),
+            Child::plain(
+                INTAKE,
+                Intake {
+                    services: services(),
+                    permits: self.permits.clone(),
+                    ahead: self.ahead.clone(),
+                    validator,
+                    recorder,
+                },
+            ),
+            Child::plain(SWEEPER, Sweeper { services: services() }),
+        ]
     }
 
-    async fn start_plain(
-        &self,
-        name: &'static str,
-        stages: &Stages,
-        myself: &ActorRef<Ask>,
-    ) -> Result<ActorCell, SpawnErr> {
-        if name == INTAKE {
-            let intake = Intake {
-                parts: self.parts.clone(),
-                permits: self.permits.clone(),
-                ahead: self.ahead.clone(),
-                validator: stages.validator.clone(),
-                recorder: stages.recorder.clone(),
-            };
-            let (intake, _) = Actor::spawn_linked(None, intake, (), myself.get_cell()).await?;
-            return Ok(intake.get_cell());
-        }
-        let sweeper = Sweeper {
-            parts: self.parts.clone(),
-        };
-        let (sweeper, _) = Actor::spawn_linked(None, sweeper, (), myself.get_cell()).await?;
-        Ok(sweeper.get_cell())
-    }
-
-    /// Restarts a plain actor. The error says why the process must stop instead.
+    /// Restarts a dead actor. The error says why the process must stop instead.
     async fn restart(
         &self,
         myself: &ActorRef<Ask>,
@@ -254,33 +301,34 @@ impl Supervisor {
         who: ActorId,
         why: &str,
     ) -> Result<(), String> {
-        let State { stages, plain, .. } = state;
-        let dead = plain
-            .iter_mut()
-            .find(|actor| actor.cell.as_ref().is_some_and(|cell| cell.get_id() == who));
-        let Some(actor) = dead else {
-            return Err(format!("a stage died: {why}"));
+        let Some(child) = state.children.iter_mut().find(|child| child.id == Some(who)) else {
+            return Ok(());
         };
-        actor.cell = None;
-        let now = self.parts.clock.monotonic();
-        actor.restarts.push_back(now);
-        while actor
-            .restarts
-            .front()
-            .is_some_and(|then| now.since(*then) > RESTART_WINDOW)
-        {
-            actor.restarts.pop_front();
+        let times = child.restarted(self.services.clock.monotonic());
+        if times > RESTARTS_MAX {
+            return Err(format!("{} died {times} times within {RESTART_WINDOW:?}: {why}", child.name));
         }
-        if actor.restarts.len() > RESTARTS_MAX {
-            return Err(format!(
-                "{} died {} times within {RESTART_WINDOW:?}: {why}",
-                actor.name,
-                RESTARTS_MAX + 1
-            ));
-        }
-        tracing::error!(actor = actor.name, why, "restarted");
-        let cell = self.start_plain(actor.name, stages, myself).await;
-        actor.cell = Some(cell.map_err(|error| format!("{} does not start again: {error}", actor.name))?);
-        Ok(())
+        tracing::error!(actor = child.name, why, "restarted");
+        let started = child.start(myself).await;
+        started.map_err(|error| format!("{} does not start again: {error}", child.name))
     }
+}
+
+/// The actors under the supervisor, as ractor lists them, in the order in which an action passes them.
+fn tree(myself: &ActorRef<Ask>, children: &[Child], now: Monotonic) -> Vec<TreeNode> {
+    let nodes = children.iter().flat_map(|child| {
+        let cells = named(myself, children, child.name);
+        cells.map(|cell| TreeNode {
+            name: child.name,
+            workers: cell.get_children().len(),
+            restarts: child.restarts_within_window(now),
+        })
+    });
+    nodes.collect()
+}
+
+fn named(myself: &ActorRef<Ask>, children: &[Child], name: &str) -> impl Iterator<Item = ActorCell> + use<> {
+    let child = children.iter().find(|child| child.name == name);
+    let id = child.and_then(|child| child.id);
+    myself.get_children().into_iter().filter(move |cell| Some(cell.get_id()) == id)
 }

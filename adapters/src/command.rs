@@ -1,4 +1,4 @@
-//! `command.run`: runs one program of the system in the space, by its words and never through a shell.
+//! `command.run`: runs one program of the system in the space, without a shell.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -6,31 +6,20 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use effectd_contracts::{
-    Artifact, BaseProfile, Code, Failure, Phase, SafetyClass, SandboxProfile, SideEffect, ToolOutput,
-    ToolSpec,
-};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use effectd_contracts::{Artifact, BaseProfile, SafetyClass, SandboxProfile, SideEffect};
 
-use crate::beside::Beside;
 use crate::limits::{
     ARGV_MAX, ARGV_WORD_BYTES_MAX, COMMAND_TIME_MAX, OUTPUT_HEAD_BYTES_MAX, OUTPUT_KEPT_BYTES_MAX,
 };
-use crate::params::{self, FolderPath};
-use crate::spacepath::Base;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::Workspace;
+use crate::prelude::*;
+use crate::side_channel::ToolChannel;
 
-/// Where programs are looked for. The space itself holds nothing that can be executed: the sandbox sees to that.
+/// Where programs are searched. The sandbox lets nothing in the space be executed.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
-/// Runs a program that is on the policy's list.
 #[derive(Debug, Clone, Copy)]
 pub struct Run;
 
-/// The parameters of [`Run`].
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
@@ -47,23 +36,18 @@ pub struct Params {
 
 impl TypedTool for Run {
     const ID: &'static str = "command.run";
+    const DESCRIPTION: &'static str = "Runs one program of the system in the space: by its words, never through a \
+        shell, without network, and only if it is on the policy's list of commands.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
+        let number = json!({ "type": "integer", "x-public": true });
+        let kept =
+            |of: &str| json!({ "type": "integer", "minimum": 0, "x-public": true, "x-artifact-bytes": of });
         let result = json!({
-            "exit_code": { "type": "integer", "x-public": true },
-            "signal": { "type": "integer", "x-public": true },
-            "stdout": { "type": "string" },
-            "stderr": { "type": "string" },
-            "stdout_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "stderr_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "stdout_kept_bytes": {
-                "type": "integer", "minimum": 0, "x-public": true, "x-artifact-bytes": "stdout",
-            },
-            "stderr_kept_bytes": {
-                "type": "integer", "minimum": 0, "x-public": true, "x-artifact-bytes": "stderr",
-            },
-            "dry_run": { "type": "boolean", "x-public": true },
+            "exit_code": number, "signal": number, "stdout": text(), "stderr": text(),
+            "stdout_bytes": count(), "stderr_bytes": count(),
+            "stdout_kept_bytes": kept("stdout"), "stderr_kept_bytes": kept("stderr"), "dry_run": flag(),
         });
         ToolSpec {
             caps_required: params::caps(["command.run", "workspace:shared:write"]),
@@ -72,20 +56,13 @@ impl TypedTool for Run {
             reversible: false,
             timeout_ms: COMMAND_TIME_MAX.as_millis() as u64,
             resource: params::resource("space:{space_id}"),
-            sandbox_profile: SandboxProfile {
-                base: BaseProfile::Exec,
-                high_isolation: false,
-            },
-            ..params::writes::<Self>(
-                "Runs one program of the system in the space: by its words, never through a shell, without network, and \
-                    only if it is on the policy's list of commands.",
-                params::object(&["stdout", "stderr", "stdout_bytes", "stderr_bytes"], result),
-            )
+            sandbox_profile: SandboxProfile { base: BaseProfile::Exec, high_isolation: false },
+            ..params::writes::<Self>(&["stdout", "stderr", "stdout_bytes", "stderr_bytes"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({ "argv": ["wc", "-l", "notes/w36.txt"], "space_id": "shared:household" })
+        json!({ "argv": ["wc", "-l", "notes/w36.txt"] })
     }
 
     fn check(&self, params: &Params) -> Result<(), Failure> {
@@ -93,36 +70,32 @@ impl TypedTool for Run {
         let program = argv.first().map_or("", String::as_str);
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
         if !program.chars().all(plain) || program.starts_with(['.', '-']) || program.is_empty() {
-            return Err(params::invalid(
-                "argv/0",
-                "the plain name of a program is needed, without a path",
-            ));
+            let why = "the plain name of a program is needed, without a path";
+            return Err(params::invalid("argv/0", why));
         }
         if argv.iter().any(|word| word.contains('\0')) {
             return Err(params::invalid("argv", "a word has a NUL in it"));
         }
         let outside = |folder: &FolderPath| folder.0.base() != Base::Workspace;
         if params.directory_path.as_ref().is_some_and(outside) {
-            return Err(params::invalid(
-                "directory_path",
-                "it must be workspace or beneath it",
-            ));
+            let why = "it must be workspace or beneath it";
+            return Err(params::invalid("directory_path", why));
         }
         Ok(())
     }
 
-    /// Quality is 1 for a program that ends well, and 0 otherwise. What is too long for the result goes beside it while the
-    /// program runs, and becomes an artifact.
+    /// Quality is 1 for a program that succeeds, and 0 otherwise. Output that is too long for the result goes to the side
+    /// channel while the program runs, and becomes an artifact.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let mut child = start(workspace, &call.params)?;
         let stdin = call.params.stdin.as_str();
         let (outputs, status) = std::thread::scope(|scope| {
             let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-            // A program need not read what it is given.
+            // Errors are ignored: a program need not read its input.
             scope.spawn(move || input.map(|mut input| input.write_all(stdin.as_bytes())));
-            let beside = workspace.beside();
-            let out = scope.spawn(move || out.map(|out| Kept::read(out, STDOUT, beside)).unwrap_or_default());
-            let err = scope.spawn(move || err.map(|err| Kept::read(err, STDERR, beside)).unwrap_or_default());
+            let to = workspace.side_channel();
+            let out = scope.spawn(move || out.map(|out| Kept::read(out, STDOUT, to)).unwrap_or_default());
+            let err = scope.spawn(move || err.map(|err| Kept::read(err, STDERR, to)).unwrap_or_default());
             let status = child.wait();
             let joined = [out.join(), err.join()].map(Result::unwrap_or_default);
             (joined, status)
@@ -140,13 +113,11 @@ impl TypedTool for Run {
             result["signal"] = json!(signal);
         }
         let long = [("stdout", STDOUT, &out), ("stderr", STDERR, &err)].into_iter();
-        let artifacts = long
-            .filter(|(_, _, kept)| kept.is_long())
-            .map(|(name, stream, _)| Artifact {
-                name: name.to_owned(),
-                stream,
-                must: false,
-            });
+        let artifacts = long.filter(|(_, _, kept)| kept.is_long()).map(|(name, stream, _)| Artifact {
+            name: name.to_owned(),
+            stream,
+            must: false,
+        });
         Ok(ToolOutput {
             result,
             quality: Some(if status.success() { 1.0 } else { 0.0 }),
@@ -157,9 +128,8 @@ impl TypedTool for Run {
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         directory(workspace, &call.params)?;
         program(&call.params.argv[0])?;
-        let result =
-            json!({ "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0, "dry_run": true });
-        Ok(ToolOutput::new(result, None))
+        let result = json!({ "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0 });
+        Ok(params::dry(result))
     }
 }
 
@@ -181,7 +151,7 @@ fn directory(workspace: &Workspace<'_>, params: &Params) -> Result<String, Failu
     let Some(FolderPath(folder)) = &params.directory_path else {
         return Ok(workspace.root_name().to_owned());
     };
-    // The program starts there by name; should a link take its place, the sandbox still ends at the space.
+    // The program starts in the folder by its path. If a link replaces the folder, the sandbox still confines the program.
     workspace.walk(folder, false)?;
     Ok(format!("{}/{}", workspace.root_name(), folder.relative()))
 }
@@ -192,12 +162,7 @@ fn start(workspace: &Workspace<'_>, params: &Params) -> Result<Child, Failure> {
         .args(&argv[1..])
         .current_dir(directory(workspace, params)?)
         .env_clear()
-        .envs([
-            ("PATH", PATH),
-            ("HOME", "/tmp"),
-            ("TMPDIR", "/tmp"),
-            ("LANG", "C.UTF-8"),
-        ])
+        .envs([("PATH", PATH), ("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -208,7 +173,7 @@ fn start(workspace: &Workspace<'_>, params: &Params) -> Result<Child, Failure> {
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 
-/// The beginning of an output, how long all of it was, and how much of it is kept.
+/// The beginning of an output, its whole length, and how much of it is stored.
 #[derive(Debug, Default)]
 struct Kept {
     head: Vec<u8>,
@@ -217,8 +182,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Reads to the end, so that the program is never stopped for good by a full pipe, and hands out what may be kept.
-    fn read(mut from: impl Read, stream: u8, beside: &dyn Beside) -> Self {
+    /// Reads to the end, so that a full pipe never blocks the program, and sends what may be stored.
+    fn read(mut from: impl Read, stream: u8, to: &dyn ToolChannel) -> Self {
         let (mut kept, mut taken) = (Self::default(), true);
         let mut piece = [0; 65_536];
         while let Ok(count) = from.read(&mut piece) {
@@ -238,20 +203,20 @@ impl Kept {
             let room = OUTPUT_KEPT_BYTES_MAX.saturating_sub(kept.kept);
             let now = piece.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             if now > 0 {
-                // If nobody takes it any more, the program still runs to its end.
-                taken = taken && beside.say(stream, &piece[..now]).is_ok();
+                // If the receiver is gone, the program still runs to its end.
+                taken = taken && to.send_piece(stream, &piece[..now]).is_ok();
                 kept.kept += if taken { now as u64 } else { 0 };
             }
         }
         kept
     }
 
-    /// Whether there is more than stands in the result.
+    /// Whether the output is longer than the part that fits into the result.
     fn is_long(&self) -> bool {
         self.head.len() > OUTPUT_HEAD_BYTES_MAX
     }
 
-    /// What stands in the result: bytes that are not text are marked as such.
+    /// The part that is in the result; bytes that are not UTF-8 are replaced.
     fn head(&self) -> String {
         let end = self.head.len().min(OUTPUT_HEAD_BYTES_MAX);
         String::from_utf8_lossy(&self.head[..end]).into_owned()
@@ -262,51 +227,36 @@ impl Kept {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
     use crate::tool::Tool;
 
     #[test]
     fn words_are_words_and_no_shell_reads_them() {
-        let place = Place::new();
+        let place = TestSpace::new();
         let params = json!({ "argv": ["echo", "$HOME; rm -rf /", "`id`"] });
         let output = place.run(&Run, params).unwrap();
         assert_eq!(output.result["stdout"], "$HOME; rm -rf / `id`\n");
-        assert_eq!(
-            (output.quality, &output.result["exit_code"]),
-            (Some(1.0), &json!(0))
-        );
-        let piped = place
-            .run(&Run, json!({ "argv": ["wc", "-c"], "stdin": "12345" }))
-            .unwrap();
+        assert_eq!((output.quality, &output.result["exit_code"]), (Some(1.0), &json!(0)));
+        let piped = place.run(&Run, json!({ "argv": ["wc", "-c"], "stdin": "12345" })).unwrap();
         assert_eq!(piped.result["stdout"], "5\n");
     }
 
     #[test]
     fn a_program_that_fails_is_told_with_its_code() {
-        let place = Place::new();
+        let place = TestSpace::new();
         let output = place.run(&Run, json!({ "argv": ["ls", "none"] })).unwrap();
-        assert_eq!(
-            (output.quality, output.result["exit_code"] == 0),
-            (Some(0.0), false)
-        );
+        assert_eq!((output.quality, output.result["exit_code"] == 0), (Some(0.0), false));
         assert!(output.result["stderr"].as_str().unwrap().contains("none"));
-        let failure = place
-            .run(&Run, json!({ "argv": ["no-such-program"] }))
-            .unwrap_err();
+        let failure = place.run(&Run, json!({ "argv": ["no-such-program"] })).unwrap_err();
         assert_eq!(failure.code, Code::FileNotFound);
     }
 
     #[test]
     fn long_output_is_kept_beside_the_result_up_to_its_bound() {
-        let place = Place::new();
-        let output = place
-            .run(&Run, json!({ "argv": ["seq", "1", "200000"] }))
-            .unwrap();
+        let place = TestSpace::new();
+        let output = place.run(&Run, json!({ "argv": ["seq", "1", "200000"] })).unwrap();
         let total = output.result["stdout_bytes"].as_u64().unwrap();
-        assert_eq!(
-            output.result["stdout"].as_str().unwrap().len(),
-            OUTPUT_HEAD_BYTES_MAX
-        );
+        assert_eq!(output.result["stdout"].as_str().unwrap().len(), OUTPUT_HEAD_BYTES_MAX);
         let named: Vec<_> = output.artifacts.iter().map(|artifact| &*artifact.name).collect();
         assert_eq!(named, ["stdout"]);
         assert_eq!(place.said(STDOUT).unwrap().len() as u64, total);
@@ -319,7 +269,7 @@ mod tests {
         assert_eq!(place.said(STDERR), None, "what is short is in the result alone");
     }
 
-    /// Says nothing but the same byte.
+    /// A reader of this many equal bytes.
     struct Endless(u64);
 
     impl Read for Endless {
@@ -333,11 +283,11 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_bound_is_counted_and_not_kept() {
-        let (max, line) = (OUTPUT_KEPT_BYTES_MAX, crate::testing::Line::default());
+        let (max, line) = (OUTPUT_KEPT_BYTES_MAX, crate::tests::space::Line::default());
         let kept = Kept::read(Endless(max + 100_000), STDOUT, &line);
         assert_eq!((kept.total, kept.kept), (max + 100_000, max));
         assert_eq!(line.length(STDOUT), max);
-        let unheard = Kept::read(Endless(1 << 20), STDOUT, &crate::beside::Nobody);
+        let unheard = Kept::read(Endless(1 << 20), STDOUT, &crate::side_channel::Closed);
         assert_eq!((unheard.total, unheard.kept), (1 << 20, 0));
     }
 

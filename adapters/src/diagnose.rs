@@ -1,25 +1,20 @@
 //! `core.diagnose_error`: says what an error message usually means and what to do next.
 //!
-//! It looks only at the text that it is given, so that the same text always gets the same answer.
+//! It reads only the text of its parameters, so the same text always gets the same answer.
 
-use effectd_contracts::{Code, Failure, RiskTier, ToolOutput, ToolSpec};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use effectd_contracts::RiskTier;
 
 use crate::limits::DIAGNOSE_BYTES_MAX;
-use crate::params;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::Workspace;
+use crate::prelude::*;
 
-/// Explains errors.
 #[derive(Debug, Clone, Copy)]
 pub struct DiagnoseError;
 
-/// A kind of error: its name, words that give it away, its cause, what to do, and whether trying again may help.
+/// A kind of error.
 struct Pattern {
     category: &'static str,
-    words: &'static [&'static str],
+    /// Texts that identify it, separated by `|`.
+    words: &'static str,
     cause: &'static str,
     next: &'static str,
     retry: bool,
@@ -28,183 +23,106 @@ struct Pattern {
 const PATTERNS: &[Pattern] = &[
     Pattern {
         category: "disk_full",
-        words: &[
-            "no space left on device",
-            "enospc",
-            "disk quota exceeded",
-            "edquot",
-        ],
+        words: "no space left on device|enospc|disk quota exceeded|edquot",
         cause: "The disk or its quota is full.",
         next: "Free some room, then do it again.",
         retry: true,
     },
     Pattern {
         category: "permission_denied",
-        words: &[
-            "permission denied",
-            "operation not permitted",
-            "eacces",
-            "eperm",
-            "access is denied",
-        ],
+        words: "permission denied|operation not permitted|eacces|eperm|access is denied",
         cause: "The program may not touch what it tried to touch.",
         next: "Look at the owner and permissions of the path, or ask for a wider policy.",
         retry: false,
     },
     Pattern {
         category: "out_of_memory",
-        words: &[
-            "out of memory",
-            "cannot allocate memory",
-            "oom-kill",
-            "enomem",
-            "killed process",
-            "heap out of",
-        ],
+        words: "out of memory|cannot allocate memory|oom-kill|enomem|killed process|heap out of",
         cause: "There was not enough memory.",
         next: "Give it less to do at a time, or raise its memory limit.",
         retry: false,
     },
     Pattern {
         category: "program_not_found",
-        words: &[
-            "command not found",
-            "is not recognized as an internal",
-            "executable file not found",
-        ],
+        words: "command not found|is not recognized as an internal|executable file not found",
         cause: "The program is not installed or not on the path.",
         next: "Install it, or use a program that is there.",
         retry: false,
     },
     Pattern {
         category: "module_not_found",
-        words: &[
-            "modulenotfounderror",
-            "cannot find module",
-            "unresolved import",
-            "no module named",
-            "unresolved external",
-        ],
+        words: "modulenotfounderror|cannot find module|unresolved import|no module named|unresolved external",
         cause: "A library that the code needs is not there.",
         next: "Install the dependency, or correct its name.",
         retry: false,
     },
     Pattern {
         category: "not_found",
-        words: &[
-            "no such file or directory",
-            "enoent",
-            "file not found",
-            "does not exist",
-            "404 not found",
-        ],
+        words: "no such file or directory|enoent|file not found|does not exist|404 not found",
         cause: "Something that is named is not there.",
         next: "Check the name and where it is looked for; files.list and files.search help.",
         retry: false,
     },
     Pattern {
         category: "merge_conflict",
-        words: &[
-            "merge conflict",
-            "conflict (content)",
-            "<<<<<<< ",
-            "patch does not apply",
-            "hunk failed",
-        ],
+        words: "merge conflict|conflict (content)|<<<<<<< |patch does not apply|hunk failed",
         cause: "Two changes meet at one place.",
         next: "Read the file as it is now, and make the change anew.",
         retry: false,
     },
     Pattern {
         category: "syntax",
-        words: &[
-            "syntax error",
-            "syntaxerror",
-            "unexpected token",
-            "parse error",
-            "unexpected end of",
-            "expected one of",
-        ],
+        words: "syntax error|syntaxerror|unexpected token|parse error|unexpected end of|expected one of",
         cause: "The text is not well-formed for its reader.",
         next: "Look at the line that the message names, and the one before it.",
         retry: false,
     },
     Pattern {
         category: "type_mismatch",
-        words: &[
-            "mismatched types",
-            "typeerror",
-            "type mismatch",
-            "cannot convert",
-            "is not assignable to",
-        ],
+        words: "mismatched types|typeerror|type mismatch|cannot convert|is not assignable to",
         cause: "A value is of another kind than its place wants.",
         next: "Compare what is given with what is wanted at that line.",
         retry: false,
     },
     Pattern {
         category: "address_in_use",
-        words: &[
-            "address already in use",
-            "eaddrinuse",
-            "port is already allocated",
-        ],
+        words: "address already in use|eaddrinuse|port is already allocated",
         cause: "Another program has the port.",
         next: "Stop the other program, or choose another port.",
         retry: false,
     },
     Pattern {
         category: "network",
-        words: &[
-            "connection refused",
-            "econnrefused",
-            "connection reset",
-            "network is unreachable",
-            "name or service not known",
-            "could not resolve host",
-            "temporary failure in name resolution",
-            "enetunreach",
-        ],
+        words: "connection refused|econnrefused|connection reset|network is unreachable|\
+            name or service not known|could not resolve host|temporary failure in name resolution|\
+            enetunreach",
         cause: "The other side cannot be reached.",
         next: "In effectd's sandbox there is no network at all; elsewhere, check name, port and whether the service runs.",
         retry: true,
     },
     Pattern {
         category: "certificate",
-        words: &[
-            "certificate verify failed",
-            "certificate has expired",
-            "self signed certificate",
-            "unknown ca",
-        ],
+        words: "certificate verify failed|certificate has expired|self signed certificate|unknown ca",
         cause: "The other side's certificate is not trusted.",
         next: "Check the clock, the host name and the trusted roots; do not switch the check off.",
         retry: false,
     },
     Pattern {
         category: "timeout",
-        words: &["timed out", "timeout", "deadline exceeded", "etimedout"],
+        words: "timed out|timeout|deadline exceeded|etimedout",
         cause: "It took longer than it may.",
         next: "Give it more time or less to do; trying again may help.",
         retry: true,
     },
     Pattern {
         category: "crash",
-        words: &[
-            "segmentation fault",
-            "sigsegv",
-            "core dumped",
-            "panicked at",
-            "stack overflow",
-            "assertion failed",
-        ],
+        words: "segmentation fault|sigsegv|core dumped|panicked at|stack overflow|assertion failed",
         cause: "The program ended by a fault of its own.",
         next: "The first lines of the trace name the place; make the input smaller until it goes away.",
         retry: false,
     },
 ];
 
-/// The parameters of [`DiagnoseError`].
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
@@ -215,6 +133,8 @@ pub struct Params {
 
 impl TypedTool for DiagnoseError {
     const ID: &'static str = "core.diagnose_error";
+    const DESCRIPTION: &'static str = "Says what an error message usually means, what to do next, and whether trying \
+        again may help. It looks at the text alone.";
     const ALIASES: &'static [&'static str] = &["diagnose_error"];
     type Params = Params;
 
@@ -223,19 +143,15 @@ impl TypedTool for DiagnoseError {
             "category": { "type": "string", "x-public": true },
             "cause": { "type": "string", "x-public": true },
             "next_steps": { "type": "array", "items": { "type": "string" }, "x-public": true },
-            "retry_may_help": { "type": "boolean", "x-public": true },
+            "retry_may_help": flag(),
             "also": { "type": "array", "items": { "type": "string" }, "x-public": true },
         });
         let mut spec = ToolSpec {
             caps_required: params::caps(["diagnose"]),
             risk_tier: Some(RiskTier::R1),
-            ..params::reads::<Self>(
-                "Says what an error message usually means, what to do next, and whether trying again may help. It looks \
-                    at the text alone.",
-                params::object(&["category", "cause", "next_steps", "retry_may_help"], result),
-            )
+            ..params::reads::<Self>(&["category", "cause", "next_steps", "retry_may_help"], result)
         };
-        // It reads nothing of a space, so none has to be named.
+        // It reads nothing of a space, so the space is optional.
         if let Some(schema) = spec.params_schema.as_object_mut() {
             schema.remove("required");
         }
@@ -243,10 +159,10 @@ impl TypedTool for DiagnoseError {
     }
 
     fn example(&self) -> Value {
-        json!({ "error_text": "cp: cannot create regular file 'x': No space left on device", "space_id": "shared:household" })
+        json!({ "error_text": "cp: cannot create regular file 'x': No space left on device" })
     }
 
-    /// Quality is 1 if the error is known, and a half if it is not.
+    /// Quality is 1 for a known error, and 0.5 otherwise.
     fn run(&self, _: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let text = call.params.error_text.to_lowercase();
         if let Some(code) = own_code(&text) {
@@ -256,9 +172,8 @@ impl TypedTool for DiagnoseError {
             });
             return Ok(ToolOutput::new(result, Some(1.0)));
         }
-        let mut known = PATTERNS
-            .iter()
-            .filter(|pattern| pattern.words.iter().any(|word| text.contains(word)));
+        let mut known =
+            PATTERNS.iter().filter(|pattern| pattern.words.split('|').any(|word| text.contains(word)));
         let Some(first) = known.next() else {
             let next = if text.trim().is_empty() {
                 "Give the message of the error as error_text."
@@ -280,7 +195,7 @@ impl TypedTool for DiagnoseError {
     }
 }
 
-/// A code of effectd's own that stands in the text as a word.
+/// A code of effectd itself, as a word in the text.
 fn own_code(text: &str) -> Option<Code> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut words = text.split(|c| !is_word(c)).filter(|word| word.contains('_'));
@@ -291,13 +206,11 @@ fn own_code(text: &str) -> Option<Code> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
     use effectd_contracts::RiskTier;
 
     fn category(text: &str) -> String {
-        let output = Place::new()
-            .run(&DiagnoseError, json!({ "error_text": text }))
-            .unwrap();
+        let output = TestSpace::new().run(&DiagnoseError, json!({ "error_text": text })).unwrap();
         output.result["category"].as_str().unwrap().to_owned()
     }
 
@@ -308,10 +221,7 @@ mod tests {
             ("bash: foo: command not found", "program_not_found"),
             ("thread 'main' panicked at src/main.rs:3", "crash"),
             ("error[E0308]: mismatched types", "type_mismatch"),
-            (
-                "idempotency_conflict: this key was used before",
-                "idempotency_conflict",
-            ),
+            ("idempotency_conflict: this key was used before", "idempotency_conflict"),
             ("something odd", "unknown"),
         ] {
             assert_eq!(category(text), wanted, "{text}");
@@ -321,7 +231,7 @@ mod tests {
 
     #[test]
     fn nothing_given_is_no_error() {
-        let output = Place::new().run_exactly(&DiagnoseError, json!({})).unwrap();
+        let output = TestSpace::new().run_exactly(&DiagnoseError, json!({})).unwrap();
         assert_eq!(output.result["category"], "unknown");
     }
 }

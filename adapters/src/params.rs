@@ -1,11 +1,12 @@
-//! Parameters and descriptions of the built-in tools. One struct a tool is both the schema and the reader of its parameters.
+//! Typed parameters of the built-in tools: one struct is both the schema and the parser. And the common parts of their specs.
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Deref;
 
 use effectd_contracts::{
-    Capability, Code, Failure, KeyField, Phase, Repeat, ResourceTemplate, RiskLevel, SafetyClass,
-    SandboxProfile, SideEffect, ToolSpec, Touch,
+    Capability, Code, Failure, KeyField, Phase, ProbeVerdict, Repeat, ResourceTemplate, RiskLevel,
+    SafetyClass, SandboxProfile, SideEffect, ToolCall, ToolOutput, ToolSpec, Touch,
 };
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -15,7 +16,8 @@ use serde::de::value::MapDeserializer;
 use serde_json::{Map, Value, json};
 
 use crate::spacepath::{Base, PathInvalid, SpacePath};
-use crate::typed::TypedTool;
+use crate::tool::Tool;
+use crate::workspace::Workspace;
 
 /// The parameter that every request has. The call carries the space itself, so no struct repeats it.
 const SPACE: &str = "space_id";
@@ -28,26 +30,20 @@ pub(crate) fn read<P: DeserializeOwned>(params: &Map<String, Value>) -> Result<P
     let own = params.iter().filter(|(name, _)| *name != SPACE);
     let own = own.map(|(name, value)| (name.as_str(), value));
     let reader = MapDeserializer::<'_, _, serde_json::Error>::new(own);
-    serde_path_to_error::deserialize(reader).map_err(|error| {
-        invalid(
-            &error.path().to_string(),
-            without_value(&error.inner().to_string()),
-        )
-    })
+    serde_path_to_error::deserialize(reader)
+        .map_err(|error| invalid(&error.path().to_string(), without_value(&error.inner().to_string())))
 }
 
-/// A message of serde without the value that it quotes.
+/// A message of serde, without the value that it quotes.
 fn without_value(message: &str) -> String {
-    let quotes = ["invalid ", "unknown "]
-        .iter()
-        .any(|head| message.starts_with(head));
+    let quotes = message.starts_with("invalid ") || message.starts_with("unknown ");
     match message.rsplit_once(", expected ") {
         Some((_, wanted)) if quotes => format!("{wanted} is needed"),
         Some(_) | None => message.to_owned(),
     }
 }
 
-/// The schema of a tool's parameters: those of its struct, and the space.
+/// The schema of a tool's parameters: its struct, and the space.
 fn schema<P: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.meta_schema = None;
@@ -68,7 +64,7 @@ fn schema<P: JsonSchema>() -> Value {
     schema
 }
 
-/// Leaves out what only Rust means: a field that may be left out is not null, and a `u64` is an integer.
+/// Removes keywords that only Rust needs: an optional field is absent and not null, and a `u64` is an integer.
 fn plain(field: &mut Value) {
     let Some(field) = field.as_object_mut() else {
         return;
@@ -84,12 +80,11 @@ fn plain(field: &mut Value) {
     if let Some(Value::Array(kinds)) = field.get("type")
         && let [kind] = kinds.as_slice()
     {
-        let kind = kind.clone();
-        field.insert("type".to_owned(), kind);
+        field.insert("type".to_owned(), kind.clone());
     }
 }
 
-/// The path of a file or a folder; `workspace` alone is the space's root. A plain [`SpacePath`] is that of a file.
+/// The path of a file or a folder; `workspace` alone is the space's root. A plain [`SpacePath`] is the path of a file.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "SpacePath")]
@@ -102,36 +97,51 @@ impl TryFrom<String> for FolderPath {
     }
 }
 
-/// A path as something that may change. The scratch folder is gone after the call, so nothing of it is kept.
+/// A path that a call may change. The scratch folder is gone after the call, so its paths are not declared.
 pub(crate) fn touched(path: &SpacePath) -> Vec<Touch> {
-    let kept = path.base() == Base::Workspace;
-    kept.then(|| Touch::replaced(path.to_string()))
-        .into_iter()
-        .collect()
+    match path.base() {
+        Base::Workspace => vec![Touch::replaced(path.to_string())],
+        Base::Scratch => Vec::new(),
+    }
 }
 
 /// The pattern of a digest in plain hex.
 pub(crate) const SHA256: &str = "^[0-9a-f]{64}$";
 
-/// The schema of a digest in plain hex.
-pub(crate) fn sha256_schema() -> Value {
+/// The schema of a public digest in plain hex.
+pub(crate) fn sha256() -> Value {
     json!({ "type": "string", "pattern": SHA256, "x-public": true })
 }
 
-/// The schema of a result with exactly these fields.
+/// The schema of a public number from 0 on.
+pub(crate) fn count() -> Value {
+    json!({ "type": "integer", "minimum": 0, "x-public": true })
+}
+
+/// The schema of a public `true` or `false`.
+pub(crate) fn flag() -> Value {
+    json!({ "type": "boolean", "x-public": true })
+}
+
+/// The schema of a sensitive text.
+pub(crate) fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+/// The schema of an object with exactly these properties.
 pub(crate) fn object(required: &[&str], properties: Value) -> Value {
     json!({ "type": "object", "required": required, "properties": properties, "additionalProperties": false })
 }
 
-/// The description of a tool that only looks at the space.
-pub(crate) fn reads<T: TypedTool>(description: &str, result_schema: Value) -> ToolSpec {
+/// The spec of a tool that only reads the space. Its result has exactly these properties.
+pub(crate) fn reads<T: TypedTool>(required: &[&str], properties: Value) -> ToolSpec {
     ToolSpec {
         tool_id: fixed(T::ID),
         version: "1.0.0".to_owned(),
-        description: description.to_owned(),
+        description: T::DESCRIPTION.to_owned(),
         caps_required: caps(["files.read", "workspace:shared:read"]),
         params_schema: schema::<T::Params>(),
-        result_schema,
+        result_schema: object(required, properties),
         side_effects: BTreeSet::from([SideEffect::ReadOnly]),
         safety_class: SafetyClass::Low,
         risk_level: RiskLevel::Read,
@@ -146,41 +156,140 @@ pub(crate) fn reads<T: TypedTool>(description: &str, result_schema: Value) -> To
     }
 }
 
-/// The description of a tool that changes files of the space, keeps what it replaces, and can be undone.
-pub(crate) fn writes<T: TypedTool>(description: &str, result_schema: Value) -> ToolSpec {
+/// The spec of a tool that changes files of the space and can be undone.
+pub(crate) fn writes<T: TypedTool>(required: &[&str], properties: Value) -> ToolSpec {
     ToolSpec {
         caps_required: caps(["files.write", "workspace:shared:write"]),
         side_effects: BTreeSet::from([SideEffect::FilesystemWrite]),
         risk_level: RiskLevel::Write,
         reversible: true,
         repeat: Repeat::Never,
-        ..reads::<T>(description, result_schema)
+        ..reads::<T>(required, properties)
     }
 }
 
-/// What the subject must hold.
+/// The capabilities that the subject needs.
 pub(crate) fn caps<const N: usize>(names: [&str; N]) -> Vec<Capability> {
     names.map(fixed).into()
 }
 
-/// What makes two requests the same.
+/// The parameters that make two requests the same.
 pub(crate) fn key<const N: usize>(fields: [&str; N]) -> Option<Vec<KeyField>> {
     Some(fields.map(fixed).into())
 }
 
-/// What the tool changes.
+/// The resource that the tool changes.
 pub(crate) fn resource(template: &str) -> Option<ResourceTemplate> {
     Some(fixed(template))
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "a constant; the test of all descriptions reads it"
-)]
+#[expect(clippy::expect_used, reason = "a constant; the test of all specs reads it")]
 fn fixed<T: TryFrom<String, Error: fmt::Debug>>(text: &str) -> T {
-    text.to_owned()
-        .try_into()
-        .expect("the description is well-formed")
+    text.to_owned().try_into().expect("the spec is well-formed")
+}
+
+/// One call, with its parameters parsed.
+pub struct Call<'c, P> {
+    pub params: P,
+    call: &'c ToolCall,
+}
+
+impl<P> Deref for Call<'_, P> {
+    type Target = ToolCall;
+    fn deref(&self) -> &ToolCall {
+        self.call
+    }
+}
+
+/// The trait of the built-in tools. Each is a [`Tool`], whose functions parse the parameters and call those of the same name.
+pub trait TypedTool: Sync {
+    const ID: &'static str;
+    const DESCRIPTION: &'static str;
+    const ALIASES: &'static [&'static str] = &[];
+
+    /// All parameters but the space.
+    type Params: DeserializeOwned + JsonSchema;
+
+    fn spec(&self) -> ToolSpec;
+    /// Valid parameters, without the space.
+    fn example(&self) -> Value;
+
+    /// Rules that a schema cannot express. They hold in every function that gets a [`Call`].
+    fn check(&self, _: &Self::Params) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn touches(&self, _: &Self::Params) -> Option<Vec<Touch>> {
+        None
+    }
+    fn reads(&self, _: &Self::Params) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Self::Params>) -> Result<ToolOutput, Failure>;
+
+    /// By default the same as a run, which suits a tool that only reads. The sandbox lets a dry run write nothing.
+    fn dry_run(
+        &self,
+        workspace: &Workspace<'_>,
+        call: &Call<'_, Self::Params>,
+    ) -> Result<ToolOutput, Failure> {
+        self.run(workspace, call)
+    }
+    fn probe(&self, _: &Workspace<'_>, _: &Call<'_, Self::Params>) -> Result<ProbeVerdict, Failure> {
+        Ok(ProbeVerdict::CannotSay)
+    }
+}
+
+fn read_call<'c, T: TypedTool>(tool: &T, call: &'c ToolCall) -> Result<Call<'c, T::Params>, Failure> {
+    let params = read(&call.params)?;
+    tool.check(&params)?;
+    Ok(Call { params, call })
+}
+
+impl<T: TypedTool> Tool for T {
+    fn id(&self) -> &'static str {
+        T::ID
+    }
+    fn spec(&self) -> ToolSpec {
+        TypedTool::spec(self)
+    }
+    fn aliases(&self) -> &'static [&'static str] {
+        T::ALIASES
+    }
+    fn example(&self) -> Value {
+        let mut example = TypedTool::example(self);
+        example[SPACE] = json!("shared:household");
+        example
+    }
+    fn check(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        TypedTool::check(self, &read(params)?)
+    }
+    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        TypedTool::touches(self, &read(params).ok()?)
+    }
+    fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
+        read(params).map_or_else(|_| Vec::new(), |params| TypedTool::reads(self, &params))
+    }
+    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        TypedTool::run(self, workspace, &read_call(self, call)?)
+    }
+    fn dry_run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
+        TypedTool::dry_run(self, workspace, &read_call(self, call)?)
+    }
+    fn probe(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
+        TypedTool::probe(self, workspace, &read_call(self, call)?)
+    }
+}
+
+/// The output of a run. Its quality is 1 if the result holds on disk, and 0 otherwise.
+pub(crate) fn verified(result: Value, holds: bool) -> ToolOutput {
+    ToolOutput::new(result, Some(if holds { 1.0 } else { 0.0 }))
+}
+
+/// The output of a dry run.
+pub(crate) fn dry(mut result: Value) -> ToolOutput {
+    result["dry_run"] = json!(true);
+    ToolOutput::new(result, None)
 }
 
 #[cfg(test)]
@@ -211,34 +320,19 @@ mod tests {
         assert_eq!(schema::<Sample>(), wanted);
         let params = json!({ "path": "workspace//a", "count": 3, "space_id": "shared:household" });
         let sample: Sample = read(params.as_object().unwrap()).unwrap();
-        assert_eq!(
-            (sample.path.to_string().as_str(), sample.count),
-            ("workspace/a", Some(3))
-        );
+        assert_eq!((sample.path.to_string().as_str(), sample.count), ("workspace/a", Some(3)));
     }
 
     #[test]
     fn a_refusal_names_the_place_and_quotes_no_value() {
         for (params, wanted) in [
-            (
-                json!({ "path": "workspace/../secret" }),
-                "/path: the path must be relative and without ..",
-            ),
+            (json!({ "path": "workspace/../secret" }), "/path: the path must be relative and without .."),
             (json!({ "path": ["secret"] }), "/path: a string is needed"),
-            (
-                json!({ "path": "workspace/a", "count": "secret, expected secret" }),
-                "/count: u64 is needed",
-            ),
-            (
-                json!({ "path": "workspace/a", "count": 1.5 }),
-                "/count: u64 is needed",
-            ),
+            (json!({ "path": "workspace/a", "count": "secret, expected secret" }), "/count: u64 is needed"),
+            (json!({ "path": "workspace/a", "count": 1.5 }), "/count: u64 is needed"),
         ] {
             let failure = read::<Sample>(params.as_object().unwrap()).map(drop).unwrap_err();
-            assert_eq!(
-                (failure.code, failure.message.as_str()),
-                (Code::ParamsInvalid, wanted)
-            );
+            assert_eq!((failure.code, failure.message.as_str()), (Code::ParamsInvalid, wanted));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Paths as requests write them: `workspace/…` in the space's root, `tmp/…` in the call's scratch folder.
+//! Paths in requests: `workspace/…` in the space's root, `tmp/…` in the call's scratch folder.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, PATH_DEPTH_MAX};
 
-/// A path that stays inside by its spelling alone: relative, without `..`, without empty or hidden tricks. That it also
-/// stays inside on the disk, whatever links lie there, is the kernel's part when it is opened.
+/// A path whose text cannot lead outside of its base: relative, without `..`, without deceptive characters. When a path
+/// is opened, the kernel makes sure that no link on the disk leads outside.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
 #[schemars(with = "String", extend("minLength" = 1, "maxLength" = PATH_BYTES_MAX, "x-public" = true, "x-resource" = true))]
@@ -17,46 +17,33 @@ pub struct SpacePath {
     parts: Vec<String>,
 }
 
-/// Which of the two folders.
+/// The two folders in which paths begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// The space's root.
     Workspace,
-    /// The scratch folder, gone after the call.
+    /// The scratch folder, which is removed after the call.
     Scratch,
 }
 
-/// A path that no tool will take.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a path is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathInvalid {
-    /// Longer than a path can be, or too many folders.
+    #[error("the path is too long or too deep")]
     TooLong,
-    /// Begins with neither `workspace/` nor `tmp/`.
+    #[error("the path must begin with workspace/ or tmp/")]
     NoBase,
-    /// Absolute, or with a `..` in it.
+    #[error("the path must be relative and without ..")]
     Escapes,
-    /// A NUL or another control character in it.
+    #[error("the path has a control character in it")]
     Control,
-    /// Names a folder where a file is meant: nothing behind the base, or a slash at the end.
+    /// A folder: nothing after the base, or a slash at the end.
+    #[error("the path must name a file")]
     NoFile,
-    /// A character that cannot be seen, or that looks like a slash or a dot: people would read another path.
+    /// People would take the text for another path.
+    #[error("the path has a character that is invisible or looks like a slash or dot")]
     Deceptive,
-    /// A name that effectd keeps for its own unfinished files.
+    #[error("names like .effectd-….draft are kept for unfinished files")]
     Reserved,
-}
-
-impl fmt::Display for PathInvalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::TooLong => "the path is too long or too deep",
-            Self::NoBase => "the path must begin with workspace/ or tmp/",
-            Self::Escapes => "the path must be relative and without ..",
-            Self::Control => "the path has a control character in it",
-            Self::NoFile => "the path must name a file",
-            Self::Deceptive => "the path has a character that is invisible or looks like a slash or dot",
-            Self::Reserved => "names like .effectd-….draft are kept for unfinished files",
-        })
-    }
 }
 
 impl TryFrom<String> for SpacePath {
@@ -67,7 +54,7 @@ impl TryFrom<String> for SpacePath {
 }
 
 impl SpacePath {
-    /// Reads the path of a file from a request. `a//b/./c` is `a/b/c`.
+    /// Parses the path of a file. `a//b/./c` is `a/b/c`.
     pub fn parse(text: &str) -> Result<Self, PathInvalid> {
         let path = Self::parse_folder(text)?;
         if path.parts.is_empty() || text.ends_with('/') || text.ends_with("/.") {
@@ -76,7 +63,7 @@ impl SpacePath {
         Ok(path)
     }
 
-    /// Reads the path of a file or folder; `workspace` alone is the space's root.
+    /// Parses the path of a file or folder; `workspace` alone is the space's root.
     pub fn parse_folder(text: &str) -> Result<Self, PathInvalid> {
         if text.len() > PATH_BYTES_MAX {
             return Err(PathInvalid::TooLong);
@@ -106,57 +93,47 @@ impl SpacePath {
         Ok(Self { base, parts })
     }
 
-    /// The same path, one name further down. The name comes from the disk.
+    /// The path of an entry of this folder, by its name on the disk.
     pub fn child(&self, name: &str) -> Self {
         let mut path = self.clone();
         path.parts.push(name.to_owned());
         path
     }
 
-    /// The folder it lies in; `None` for the root.
+    /// The folder that the path is in; `None` for the root.
     pub fn parent(&self) -> Option<Self> {
         let (_, parts) = self.parts.split_last()?;
-        Some(Self {
-            base: self.base,
-            parts: parts.to_vec(),
-        })
+        Some(Self { base: self.base, parts: parts.to_vec() })
     }
 
-    /// Where what is unfinished of it lies, under a mark, and what is set aside.
+    /// The paths of the draft for this path and of the file that is set aside, in the action with this mark.
     pub fn drafts(&self, mark: &str) -> [Self; 2] {
-        let (mark, folder) = (
-            format!("{mark}\n{self}"),
-            self.parent().unwrap_or_else(|| self.clone()),
-        );
+        let mark = format!("{mark}\n{self}");
+        let folder = self.parent().unwrap_or_else(|| self.clone());
         [draft_name(&mark), aside_name(&mark)].map(|name| folder.child(&name))
     }
 
-    /// The path beneath its base, `.` for the base itself.
+    /// The path relative to its base; `.` for the base itself.
     pub fn relative(&self) -> String {
-        if self.parts.is_empty() {
-            ".".to_owned()
-        } else {
-            self.parts.join("/")
-        }
+        if self.parts.is_empty() { ".".to_owned() } else { self.parts.join("/") }
     }
 
-    /// Which folder it lies beneath.
     pub fn base(&self) -> Base {
         self.base
     }
 
-    /// The folders on the way to the file.
+    /// The names of the folders above the path, below its base.
     pub fn folders(&self) -> &[String] {
         &self.parts[..self.parts.len().saturating_sub(1)]
     }
 
-    /// Its own name, `.` for the base itself.
+    /// The last name in the path; `.` for the base itself.
     pub fn file_name(&self) -> &str {
         self.parts.last().map_or(".", String::as_str)
     }
 }
 
-/// Characters that nobody sees, that turn the direction of writing, or that look like a slash or a dot.
+/// Characters that are invisible, change the direction of writing, or look like a slash or a dot.
 fn is_deceptive(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}'
@@ -169,17 +146,17 @@ const DRAFT_HEAD: &str = ".effectd-";
 const DRAFT_TAIL: &str = ".draft";
 const ASIDE_TAIL: &str = ".aside";
 
-/// Whether a name is that of an unfinished file of ours, or of one that was set aside.
+/// Whether a name is that of a draft, or of a file that is set aside.
 pub(crate) fn is_draft(name: &str) -> bool {
     name.starts_with(DRAFT_HEAD) && (name.ends_with(DRAFT_TAIL) || name.ends_with(ASIDE_TAIL))
 }
 
-/// The name of an unfinished file. The same for the same mark, so that a run that is repeated finds what it left behind.
+/// The name of a draft. It depends only on the mark, so a repeated run finds the draft of the interrupted one.
 pub(crate) fn draft_name(mark: &str) -> String {
     name_of(mark, DRAFT_TAIL)
 }
 
-/// The name under which something waits that may be somebody else's: unlike a draft, it is never removed unseen.
+/// The name of a file that is set aside. The file may be somebody else's: unlike a draft, it is never removed unchecked.
 pub(crate) fn aside_name(mark: &str) -> String {
     name_of(mark, ASIDE_TAIL)
 }
@@ -206,11 +183,7 @@ mod tests {
 
     #[test]
     fn spellings_of_one_path_are_one_path() {
-        for text in [
-            "workspace/a/b.txt",
-            "workspace//a/./b.txt",
-            "./workspace/a//b.txt",
-        ] {
+        for text in ["workspace/a/b.txt", "workspace//a/./b.txt", "./workspace/a//b.txt"] {
             assert_eq!(SpacePath::parse(text).unwrap().to_string(), "workspace/a/b.txt");
         }
         assert_ne!(SpacePath::parse("workspace/A"), SpacePath::parse("workspace/a"));
@@ -240,18 +213,9 @@ mod tests {
         for (text, error) in cases {
             assert_eq!(SpacePath::parse(text), Err(error), "{text:?}");
         }
-        assert_eq!(
-            SpacePath::parse(&format!("workspace/{}", "x".repeat(5_000))),
-            Err(PathInvalid::TooLong)
-        );
-        assert_eq!(
-            SpacePath::parse(&format!("workspace/{}", "x".repeat(256))),
-            Err(PathInvalid::TooLong)
-        );
-        assert_eq!(
-            SpacePath::parse(&format!("workspace{}", "/x".repeat(65))),
-            Err(PathInvalid::TooLong)
-        );
+        assert_eq!(SpacePath::parse(&format!("workspace/{}", "x".repeat(5_000))), Err(PathInvalid::TooLong));
+        assert_eq!(SpacePath::parse(&format!("workspace/{}", "x".repeat(256))), Err(PathInvalid::TooLong));
+        assert_eq!(SpacePath::parse(&format!("workspace{}", "/x".repeat(65))), Err(PathInvalid::TooLong));
     }
 
     proptest::proptest! {

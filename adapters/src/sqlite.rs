@@ -1,8 +1,8 @@
-//! `sqlite.query`: asks a database file of the space, and never changes it.
+//! `sqlite.query`: queries a database file of the space, and never changes it.
 //!
-//! The file is read whole, through the space like any other file, and SQLite works on these bytes in memory alone: it opens
-//! no path, takes no lock and replays no journal. One statement that only reads is taken; what it may call, how long it may
-//! take and what it may use is bounded, beside the sandbox that bounds all of it again.
+//! The file is read whole, like any other file of the space, and SQLite works on these bytes in memory: it opens no path,
+//! takes no lock and replays no journal. A query is one read-only statement; its functions, its time and its memory are
+//! bounded here, and by the sandbox again.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use effectd_contracts::json::INTEGER_MAX;
-use effectd_contracts::{Code, Failure, Phase, ToolOutput, ToolSpec};
 use nix::errno::Errno;
 use rusqlite::config::DbConfig;
 use rusqlite::fallible_iterator::FallibleIterator;
@@ -21,45 +20,30 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::{Value as Bound, ValueRef};
 use rusqlite::{Batch, Connection, ErrorCode, MAIN_DB};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::limits::{
     SQLITE_ARGS_MAX, SQLITE_CELL_BYTES_MAX, SQLITE_FILE_BYTES_MAX, SQLITE_HEAP_BYTES_MAX,
     SQLITE_RESULT_BYTES_MAX, SQLITE_ROWS_MAX, SQLITE_SQL_BYTES_MAX, SQLITE_TIME_MAX,
 };
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{FileKind, FileProblem, Stat, Workspace};
+use crate::prelude::*;
+use crate::workspace::Stat;
 
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 const HEADER_BYTES: usize = 100;
-/// What the journal of a change that is not over begins with.
+/// The first bytes of a rollback journal with an unfinished change.
 const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
-/// Where the header says how the file is to be written and read: 2 for with a write-ahead log, 1 for without.
+/// The header's versions for writing and reading the file: 2 with a write-ahead log, 1 without.
 const FORMAT_BYTES: std::ops::Range<usize> = 18..20;
-/// Steps of SQLite's machine between two looks at the clock.
+/// Steps of SQLite's virtual machine between two checks of the clock.
 const STEPS_PER_LOOK: i32 = 1_000;
 const NO_TEXT: &str = "names of tables or columns in this database are no text in UTF-8";
-/// What a statement may ask about the database itself.
-const PRAGMAS: [&str; 8] = [
-    "data_version",
-    "foreign_key_list",
-    "index_info",
-    "index_list",
-    "table_info",
-    "table_list",
-    "table_xinfo",
-    "user_version",
-];
+/// The pragmas that a statement may read.
+const PRAGMAS: &str =
+    "data_version foreign_key_list index_info index_list table_info table_list table_xinfo user_version";
 
-/// Asks a database.
 #[derive(Debug, Clone, Copy)]
 pub struct Query;
 
-/// The parameters of [`Query`].
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
@@ -78,30 +62,22 @@ pub struct Params {
 
 impl TypedTool for Query {
     const ID: &'static str = "sqlite.query";
+    const DESCRIPTION: &'static str = "Asks an SQLite database file of the space with one statement that only reads, \
+        and hands out at most 100 rows. Values go in with args, one for each ? of the statement.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
         let result = json!({
             "columns": { "type": "array", "items": { "type": "string" } },
-            "rows": { "type": "array", "items": { "type": "array" } },
-            "row_count": { "type": "integer", "minimum": 0, "x-public": true },
-            "complete": { "type": "boolean", "x-public": true },
-            "cells_shortened": { "type": "integer", "minimum": 0, "x-public": true },
+            "rows": { "type": "array", "items": { "type": "array" } }, "row_count": count(),
+            "complete": flag(), "cells_shortened": count(),
         });
-        params::reads::<Self>(
-            "Asks an SQLite database file of the space with one statement that only reads, and hands out at most 100 \
-                rows. Values go in with args, one for each ? of the statement.",
-            params::object(
-                &["columns", "rows", "row_count", "complete", "cells_shortened"],
-                result,
-            ),
-        )
+        params::reads::<Self>(&["columns", "rows", "row_count", "complete", "cells_shortened"], result)
     }
 
     fn example(&self) -> Value {
         json!({
-            "path": "workspace/shop.db", "sql": "SELECT name FROM sqlite_schema WHERE type = ?", "args": ["table"],
-            "space_id": "shared:household",
+            "path": "workspace/shop.db", "sql": "SELECT name FROM sqlite_schema WHERE type = ?", "args": ["table"]
         })
     }
 
@@ -112,10 +88,10 @@ impl TypedTool for Query {
         Ok(())
     }
 
-    /// Quality is 1 if all rows were handed out, half of it otherwise.
+    /// Quality is 1 if all rows are returned, and 0.5 otherwise.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let (connection, denied) = open(workspace, &call.params.path)?;
-        // Names in a database may be no text, which the crate between us and SQLite answers with a panic.
+        // Names in a database that are not UTF-8 make rusqlite panic.
         let asked = catch_unwind(AssertUnwindSafe(|| ask(&connection, &denied, &call.params)));
         let found = asked.unwrap_or_else(|_| Err(failed(Code::ToolFailed, NO_TEXT)))?;
         let quality = if found.complete { 1.0 } else { 0.5 };
@@ -130,10 +106,7 @@ impl TypedTool for Query {
 /// The database in memory, bounded and read-only.
 fn open(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(Connection, Arc<AtomicBool>), Failure> {
     let (file, stat) = workspace.open_file(path)?;
-    let bytes_max = SQLITE_FILE_BYTES_MAX;
-    if stat.bytes > bytes_max {
-        return Err(FileProblem::TooLarge { bytes_max }.into());
-    }
+    FileProblem::check_size(stat.bytes, SQLITE_FILE_BYTES_MAX)?;
     let mut header = [0; HEADER_BYTES];
     let is_database = (&file).read_exact(&mut header).is_ok() && header.starts_with(MAGIC);
     if !is_database {
@@ -141,14 +114,14 @@ fn open(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(Connection, Arc<
     }
     let before = moment(&file)?;
     all_in_one_file(workspace, path)?;
-    // In memory there is no write-ahead log; with an empty one the file alone says the same.
+    // The copy in memory has no write-ahead log, and `all_in_one_file` refuses a log that adds to the file.
     header[FORMAT_BYTES].fill(1);
     let length = usize::try_from(stat.bytes).unwrap_or(usize::MAX);
     let mut connection = Connection::open_in_memory().map_err(problem)?;
     bound(&connection, stat.bytes).map_err(problem)?;
     let taken = connection.deserialize_read_exact(MAIN_DB, header.as_slice().chain(&file), length, true);
     taken.map_err(problem)?;
-    // Nobody is kept from writing meanwhile; what was read then may be half of one state and half of another.
+    // Nothing stops a writer during the read; the bytes may then be a mix of two states.
     if moment(&file)? != before {
         return Err(FileProblem::Changed.into());
     }
@@ -157,7 +130,7 @@ fn open(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(Connection, Arc<
     Ok((connection, denied))
 }
 
-/// What changes with whatever is written to a file: its size and times, and SQLite's own count of changes.
+/// Values that change with every write to the file: its size and times, and SQLite's own change counter.
 fn moment(file: &File) -> Result<impl PartialEq + use<>, Failure> {
     let read = || -> std::io::Result<_> {
         let mut header = [0; HEADER_BYTES];
@@ -169,22 +142,22 @@ fn moment(file: &File) -> Result<impl PartialEq + use<>, Failure> {
     read().map_err(|error| FileProblem::io("read the file")(error).into())
 }
 
-/// Refuses a database of which a part lies beside its file: in a write-ahead log, or in the journal of a change that is not
-/// over. A journal that is over and kept for the next has lost its mark.
+/// Refuses a database with changes outside of its file: in a write-ahead log, or in the journal of an unfinished change.
+/// The journal of a finished change, kept for reuse, has no magic bytes.
 fn all_in_one_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(), Failure> {
-    let beside = |suffix: &str| -> Result<_, Failure> {
+    let sibling = |suffix: &str| -> Result<_, Failure> {
         let Ok(path) = SpacePath::parse(&format!("{path}{suffix}")) else {
             return Ok(None);
         };
         Ok(workspace.stat(&path)?.map(|stat| (path, stat)))
     };
     let is_there = |stat: &Stat| stat.kind != FileKind::File || stat.bytes > 0;
-    let wal = beside("-wal")?.is_some_and(|(_, stat)| is_there(&stat));
-    let journal = match beside("-journal")? {
+    let wal = sibling("-wal")?.is_some_and(|(_, stat)| is_there(&stat));
+    let journal = match sibling("-journal")? {
         Some((path, stat)) if stat.kind == FileKind::File => {
             match workspace.read_piece(&path, 0, JOURNAL_MAGIC.len() as u64) {
                 Ok(begins) => begins.bytes == JOURNAL_MAGIC,
-                // It was over in that very moment.
+                // The writer finished the change and removed its journal meanwhile.
                 Err(problem) if problem.errno() == Some(Errno::ENOENT) => false,
                 Err(problem) => return Err(problem.into()),
             }
@@ -219,22 +192,20 @@ fn bound(connection: &Connection, file_bytes: u64) -> rusqlite::Result<()> {
         (Limit::SQLITE_LIMIT_TRIGGER_DEPTH, 1),
         (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
     ];
-    limits
-        .into_iter()
-        .try_for_each(|(limit, value)| connection.set_limit(limit, value).map(drop))
+    limits.into_iter().try_for_each(|(limit, value)| connection.set_limit(limit, value).map(drop))
 }
 
-/// From now on only what reads is taken, and not for long. Tells whether anything was denied.
+/// Allows only reading, for a limited time. The flag says whether anything was denied.
 fn watch(connection: &mut Connection) -> rusqlite::Result<Arc<AtomicBool>> {
     let until = Instant::now() + SQLITE_TIME_MAX;
     connection.progress_handler(STEPS_PER_LOOK, Some(move || Instant::now() >= until))?;
     let denied = Arc::new(AtomicBool::new(false));
-    let told = denied.clone();
+    let flag = denied.clone();
     connection.authorizer(Some(move |context: AuthContext<'_>| {
         if may(context) {
             return Authorization::Allow;
         }
-        told.store(true, Ordering::Relaxed);
+        flag.store(true, Ordering::Relaxed);
         Authorization::Deny
     }))?;
     Ok(denied)
@@ -248,9 +219,9 @@ fn may(context: AuthContext<'_>) -> bool {
     match context.action {
         AuthAction::Select | AuthAction::Recursive | AuthAction::Read { .. } => true,
         AuthAction::Function { function_name } => !function_name.eq_ignore_ascii_case("load_extension"),
-        AuthAction::Pragma { pragma_name, .. } => PRAGMAS
-            .iter()
-            .any(|known| pragma_name.eq_ignore_ascii_case(known)),
+        AuthAction::Pragma { pragma_name, .. } => {
+            PRAGMAS.split(' ').any(|known| pragma_name.eq_ignore_ascii_case(known))
+        }
         _ => false,
     }
 }
@@ -260,14 +231,14 @@ struct Found {
     columns: Vec<String>,
     rows: Vec<Vec<Value>>,
     complete: bool,
-    /// Cells of which only the beginning is handed out.
+    /// The number of cells that are cut.
     shortened: u64,
 }
 
 fn ask(connection: &Connection, denied: &AtomicBool, given: &Params) -> Result<Found, Failure> {
     let mut statements = Batch::new(connection, &given.sql);
     let first = statements.next().map_err(|error| {
-        // Denied, and not by us: asking us was what met a name that is no text.
+        // Denied, but not by the authorizer: SQLite could not call it with a name that is not UTF-8.
         let is_denied = error.sqlite_error_code() == Some(ErrorCode::AuthorizationForStatementDenied);
         if is_denied && !denied.load(Ordering::Relaxed) {
             return failed(Code::ToolFailed, NO_TEXT);
@@ -278,17 +249,14 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Params) -> Result<F
     if !matches!(statements.next(), Ok(None)) {
         return Err(params::invalid("sql", "one statement at a time"));
     }
-    // What has no columns has nothing to hand out, and does something else.
+    // A statement without columns returns nothing, so it is no query.
     if !statement.readonly() || statement.column_count() == 0 {
         return Err(params::invalid("sql", "only statements that read are taken"));
     }
     let args: Vec<Bound> = given.args.iter().map(bound_value).collect();
     if args.len() != statement.parameter_count() {
         let wanted = statement.parameter_count();
-        return Err(params::invalid(
-            "args",
-            format!("the statement has {wanted} places for values"),
-        ));
+        return Err(params::invalid("args", format!("the statement has {wanted} places for values")));
     }
     let rows_max = given.max_rows.unwrap_or(usize::MAX).min(SQLITE_ROWS_MAX);
     let mut found = Found {
@@ -298,9 +266,7 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Params) -> Result<F
     };
     let width = found.columns.len();
     let mut bytes = found.columns.iter().map(String::len).sum::<usize>();
-    let mut rows = statement
-        .query(rusqlite::params_from_iter(args))
-        .map_err(problem)?;
+    let mut rows = statement.query(rusqlite::params_from_iter(args)).map_err(problem)?;
     while let Some(row) = rows.next().map_err(problem)? {
         let shortened = found.shortened;
         let mut cells = Vec::with_capacity(width);
@@ -321,11 +287,11 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Params) -> Result<F
 fn bound_value(given: &Value) -> Bound {
     match given {
         Value::Bool(value) => Bound::Integer(i64::from(*value)),
-        Value::Number(value) => value
-            .as_i64()
-            .map_or_else(|| value.as_f64().map_or(Bound::Null, Bound::Real), Bound::Integer),
+        Value::Number(value) => {
+            value.as_i64().map_or_else(|| value.as_f64().map_or(Bound::Null, Bound::Real), Bound::Integer)
+        }
         Value::String(value) => Bound::Text(value.clone()),
-        // The schema lets no list or object through.
+        // The schema lets no list or object pass.
         Value::Null | Value::Array(_) | Value::Object(_) => Bound::Null,
     }
 }
@@ -352,8 +318,7 @@ impl Found {
             return json!(text);
         }
         self.shortened += 1;
-        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
-        json!(&text[..end.unwrap_or(0)])
+        json!(&text[..text.floor_char_boundary(most)])
     }
 
     fn blob(&mut self, bytes: &[u8]) -> Value {
@@ -363,7 +328,7 @@ impl Found {
     }
 }
 
-/// About what a cell takes in the answer.
+/// The approximate length of a cell in the answer.
 fn cell_bytes(cell: &Value) -> usize {
     match cell {
         Value::String(text) => text.len() + 3,
@@ -376,11 +341,8 @@ fn failed(code: Code, words: &str) -> Failure {
     Failure::new(code, Phase::Dispatch, words)
 }
 
-/// What SQLite says, in words that quote nothing of the statement and nothing of the data.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "SQLite has more errors than a tool has words"
-)]
+/// An error of SQLite, without quoting the statement or the data.
+#[expect(clippy::wildcard_enum_match_arm, reason = "SQLite has more errors than a tool has words")]
 fn problem(error: rusqlite::Error) -> Failure {
     let (said, at) = match &error {
         rusqlite::Error::SqlInputError { msg, offset, .. } => (Some(msg), format!(", at byte {offset}")),
@@ -399,14 +361,12 @@ fn problem(error: rusqlite::Error) -> Failure {
         return params::invalid("sql", words);
     }
     let (code, words) = match error.sqlite_error_code() {
-        Some(ErrorCode::OperationInterrupted) => (
-            Code::TimedOut,
-            "the statement took too long and was stopped; ask for less, or by an index",
-        ),
-        Some(ErrorCode::OutOfMemory) => (
-            Code::MemoryLimit,
-            "the statement needs more memory than it may have; sort or join less at once",
-        ),
+        Some(ErrorCode::OperationInterrupted) => {
+            (Code::TimedOut, "the statement took too long and was stopped; ask for less, or by an index")
+        }
+        Some(ErrorCode::OutOfMemory) => {
+            (Code::MemoryLimit, "the statement needs more memory than it may have; sort or join less at once")
+        }
         Some(ErrorCode::TooBig) => (Code::OutputLimit, "a value is larger than this tool handles"),
         Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) => {
             return params::invalid("sql", "only statements that read this one database are taken");

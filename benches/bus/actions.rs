@@ -36,11 +36,7 @@ fn claim(id: &str) -> Claim {
 
 fn admission(id: &str, body: &[u8]) -> Admission {
     let action_id = ActionId::new(id).unwrap();
-    let event = NewEvent {
-        action_id: Some(action_id),
-        body: NewBody::Sealed(body.to_vec()),
-        ..event(b"")
-    };
+    let event = NewEvent { action_id: Some(action_id), body: NewBody::Sealed(body.to_vec()), ..event(b"") };
     Admission {
         topic: TopicName::new("ACTION_DECISION").unwrap(),
         group: GroupName::new("pipeline").unwrap(),
@@ -51,9 +47,7 @@ fn admission(id: &str, body: &[u8]) -> Admission {
 }
 
 fn completion(id: &str, admitted: Admitted) -> Completion {
-    let Admitted::Granted { fence, lease_id, .. } = admitted else {
-        panic!("{admitted:?}")
-    };
+    let Admitted::Granted { fence, lease_id, .. } = admitted else { panic!("{admitted:?}") };
     let claim = claim(id);
     let receipt = NewReceipt {
         receipt_id: ReceiptId::fresh(),
@@ -98,18 +92,12 @@ pub(crate) fn actions(scratch: &Path) -> u32 {
     }
     let syncs_alone = (store.stats().syncs - before) as f64 / 500.0;
     alone.sort();
-    println!(
-        "  one alone: p50 {:?}, p99 {:?}",
-        percentile(&alone, 50),
-        percentile(&alone, 99)
-    );
+    println!("  one alone: p50 {:?}, p99 {:?}", percentile(&alone, 50), percentile(&alone, 99));
     let took: Duration = alone.iter().sum();
     note("admit, commit", 1, 500.0 / took.as_secs_f64(), &alone);
     let mut syncs_each = 0.0_f64;
     for depth in DEPTHS {
-        let syncs = turns(&store, "admit, commit", depth, |turn| {
-            many_actions(&store, &body, (depth, turn))
-        });
+        let syncs = turns(&store, "admit, commit", depth, |turn| many_actions(&store, &body, (depth, turn)));
         syncs_each = syncs_each.max(syncs);
     }
     for depth in DEPTHS {
@@ -120,17 +108,8 @@ pub(crate) fn actions(scratch: &Path) -> u32 {
     let begun = Instant::now();
     store.close().unwrap();
     println!("  closing, with the rest of the index: {:?}", begun.elapsed());
-    judge(
-        "syncs of an action alone",
-        syncs_alone,
-        syncs_alone <= 2.0,
-        "at most 2",
-    ) + judge(
-        "syncs of an action in flight",
-        syncs_each,
-        syncs_each <= 0.08,
-        "at most 0.08",
-    )
+    judge("syncs of an action alone", syncs_alone, syncs_alone <= 2.0, "at most 2")
+        + judge("syncs of an action in flight", syncs_each, syncs_each <= 0.08, "at most 0.08")
 }
 
 /// A line for the plots and for `benches/peers`.
@@ -255,14 +234,7 @@ pub(crate) fn lookups(scratch: &Path) {
     for n in 0..2_000 {
         let claim = claim(&format!("many-64-0-{}", n * 7 % 500));
         let begun = Instant::now();
-        store
-            .lookup(
-                &claim.asker,
-                claim.key.as_ref().unwrap(),
-                &claim.params_digest,
-                &[],
-            )
-            .unwrap();
+        store.lookup(&claim.asker, claim.key.as_ref().unwrap(), &claim.params_digest, &[]).unwrap();
         latencies.push(begun.elapsed());
     }
     latencies.sort();

@@ -1,4 +1,4 @@
-//! One subject that asks for one thing after another, and another that asks for as much as it can.
+//! A noisy tenant: one subject asks for one action after another, and another floods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use effectd_contracts::Outcome;
 
 use super::{FLOODER, Figures, OTHER, exec, lanes, request};
 
-/// What a subject comes to that asks for one thing after another.
+/// The latencies of a subject that asks for one action after another.
 pub(crate) async fn visits(pipeline: &Arc<Pipeline>, word: String) -> Figures {
     let (pipeline, word) = (pipeline.clone(), Arc::new(word));
     lanes(1, move |_, n| {
@@ -19,7 +19,7 @@ pub(crate) async fn visits(pipeline: &Arc<Pipeline>, word: String) -> Figures {
     .await
 }
 
-/// Another subject, which asks for as much as it can.
+/// The subject that floods.
 pub(crate) struct Flood {
     over: Arc<AtomicBool>,
     lanes: Vec<tokio::task::JoinHandle<usize>>,
@@ -46,7 +46,7 @@ impl Flood {
         Self { over, lanes }
     }
 
-    /// Ends it; how many actions it had.
+    /// Ends the flood, and returns its number of actions.
     pub(crate) async fn end(self) -> usize {
         self.over.store(true, Ordering::Relaxed);
         let mut ended = 0;

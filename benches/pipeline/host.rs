@@ -1,4 +1,4 @@
-//! What the machine had to give: the host of a virtual one may run others meanwhile.
+//! Steal time: how much of the processors the host of a virtual machine gave to others.
 
 /// Processor time since the machine was started.
 pub(crate) struct Processors {
@@ -12,18 +12,11 @@ impl Processors {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
         let of_all = text.lines().next()?.strip_prefix("cpu ")?;
         // user, nice, system, idle, iowait, irq, softirq, steal; what guests of this machine had is in the first two.
-        let times: Vec<u64> = of_all
-            .split_whitespace()
-            .take(8)
-            .map_while(|time| time.parse().ok())
-            .collect();
-        Some(Self {
-            all: times.iter().sum(),
-            stolen: *times.get(7)?,
-        })
+        let times: Vec<u64> = of_all.split_whitespace().take(8).map_while(|time| time.parse().ok()).collect();
+        Some(Self { all: times.iter().sum(), stolen: *times.get(7)? })
     }
 
-    /// What part of it the host gave to others, in percent.
+    /// The share that the host gave to others, in percent.
     pub(crate) fn stolen_since(&self, before: &Self) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
         self.stolen.saturating_sub(before.stolen) as f64 / all as f64 * 100.0

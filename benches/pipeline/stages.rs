@@ -1,4 +1,4 @@
-//! Watches actions on their way, by the traces that they leave.
+//! The time between stages, measured by the traces of actions.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -10,15 +10,15 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Where actions came by: the trace, the place, the time.
+/// The stages that actions reached: trace, stage, time.
 static SEEN: Mutex<Vec<(String, String, Instant)>> = Mutex::new(Vec::new());
 
-/// Begins to watch, for the rest of the process.
+/// Starts to record, for the rest of the process.
 pub(crate) fn watch() {
     tracing::subscriber::set_global_default(Watch).expect("no other subscriber");
 }
 
-/// Prints the median of each way between two places.
+/// Prints the median time between each two stages.
 pub(crate) fn report() {
     let seen = std::mem::take(&mut *SEEN.lock().expect("no thread panicked"));
     let mut last: HashMap<String, (String, Instant)> = HashMap::new();

@@ -1,10 +1,11 @@
-//! Real actions, with a watch on the gate.
+//! Real actions with the time of their gate.
 
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use effectd::{Answer, Config, Runtime};
+use effectd::internal::{Config, Runtime};
+use effectd_actors::Answer;
 use effectd_contracts::Status;
 use effectd_policy::Source;
 use tracing::span::{Attributes, Id, Record};
@@ -19,10 +20,7 @@ const FIRST_ACTIONS: usize = 100;
 pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
     tracing::subscriber::set_global_default(Watch).expect("no other subscriber");
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
-    let scratch = tempfile::Builder::new()
-        .prefix("effectd-bench")
-        .tempdir_in(base)
-        .expect("a directory");
+    let scratch = tempfile::Builder::new().prefix("effectd-bench").tempdir_in(base).expect("a directory");
     let state = scratch.path().join("state");
     let policy = state.join("policy");
     std::fs::create_dir_all(&policy).expect("a directory");
@@ -32,9 +30,8 @@ pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
     }
     let threads = tokio::runtime::Runtime::new().expect("threads");
     let times = threads.block_on(async {
-        let runtime = Runtime::start(Config::embedded(&state).expect("a configuration"))
-            .await
-            .expect("a runtime");
+        let runtime =
+            Runtime::start(Config::embedded(&state).expect("a configuration")).await.expect("a runtime");
         let mut times = Vec::with_capacity(ACTIONS);
         for n in 0..FIRST_ACTIONS + ACTIONS {
             let request = request(n, n * 7 % SUBJECTS);
@@ -54,10 +51,7 @@ pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
     let judged = std::mem::take(&mut *JUDGED.lock().expect("no thread panicked"));
     assert_eq!(judged.len(), times.len(), "every action was judged once");
     println!();
-    let action = report(
-        "an action alone, files.write_text",
-        times[FIRST_ACTIONS..].to_vec(),
-    );
+    let action = report("an action alone, files.write_text", times[FIRST_ACTIONS..].to_vec());
     let judge = report("the gate in its place", judged[FIRST_ACTIONS..].to_vec());
     (action, judge)
 }

@@ -1,20 +1,18 @@
-//! Bytes beside the journal: what effects replaced, and what tools said at length.
+//! Blobs beside the journal: pre-images of effects, and artifacts of tools.
 //!
-//! Each blob has a name, a keyed digest that whoever stores it has made, so that equal content of one space is kept once. It
-//! is sealed under a key of its own, which lies in its head under the blobs' key: to destroy a blob, its head is overwritten.
-//! Every space has a quota, and what was stored longest ago goes first. Each blob is a file. How it is sealed stands in
-//! `sealed.rs`; those that come and go in pieces are in `stream.rs`. Which are there is known to the shelf (`known.rs`).
+//! A blob's name is a keyed digest of its content, which the caller computes, so a space stores equal content once. The
+//! head of a blob's file has the blob's own key, wrapped by the key of all blobs: overwriting the head destroys the blob.
+//! `sealed.rs` has the file format, `stream.rs` the streamed blobs, `catalog.rs` the list of blobs in a folder.
 //!
-//! What lies on a shelf under a name is never more than the quota, but for what is pinned: that goes neither away nor into the
-//! count as long as somebody needs it, and is no more than the quota, either. What comes in pieces has no name until all of it is there, and takes nobody's room
-//! before; all of it together is never more than the quota, either. So a shelf takes at most three times its quota on disk, and
-//! more than once only while something is being written or put back. What counts is how long blobs are.
+//! Each space has a quota for each kind; the oldest blobs are evicted first. Named blobs, pinned blobs (which are neither
+//! evicted nor counted) and blobs that are being written may each take one quota. So a folder takes at most three quotas,
+//! and more than one only while blobs are being written or pinned. Sizes are the lengths of the files.
 
-mod check;
-mod known;
+mod catalog;
 mod pins;
 mod sealed;
 mod stream;
+mod verify;
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -32,51 +30,49 @@ use nix::sys::time::TimeSpec;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
-use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_SHELF_MAX};
-pub use check::{BlobsCheck, BlobsChecked};
-use known::Known;
+use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_FOLDER_MAX};
+use catalog::BlobCatalog;
 pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
 pub use stream::{BlobReader, BlobWriter};
+pub use verify::{BlobsCheck, BlobsChecked};
 
 const DRAFT: &str = "draft-";
-/// Most bytes of a file that is made under its own name at once. The sync of the file then takes its entry in the folder along
-/// where the file system keeps a journal, and the folder's own costs next to nothing; a draft that gets its name later takes the
-/// journal twice. Whether such a file is whole shows when it is opened.
+/// Largest file that is created under its final name. A larger one is a draft that is renamed, which costs a second commit
+/// of the file system's journal. After a crash, decrypting the file shows whether it is complete.
 const IN_PLACE_BYTES_MAX: u64 = (HEAD_BYTES + SEALED_CHUNK_BYTES) as u64;
 
-/// What blobs are for. Each has its own quota, so that long outputs do not take the room of what can be undone.
+/// What blobs are for. Each kind has its own quota, so that artifacts do not evict pre-images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Shelf {
-    /// What effects replaced.
+pub enum BlobKind {
+    /// Contents that effects replaced.
     Preimages,
-    /// What tools said at length.
+    /// Long outputs of tools.
     Artifacts,
 }
 
-impl Shelf {
+impl BlobKind {
     const fn folder(self) -> &'static str {
         match self {
-            Shelf::Preimages => "preimages",
-            Shelf::Artifacts => "artifacts",
+            BlobKind::Preimages => "preimages",
+            BlobKind::Artifacts => "artifacts",
         }
     }
 }
 
-/// Why a blob is not stored or not given.
+/// Why a blob cannot be stored or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlobError {
     #[error("the blobs cannot be used: {0}")]
     Disk(String),
     #[error("there is no room left for what has to be kept")]
     Full,
-    /// Larger than one blob, or than the whole quota.
+    /// Larger than the bound of one blob, or than the quota.
     #[error("{size} bytes are more than can be kept; at most {max} are")]
     TooLarge { size: u64, max: u64 },
-    /// It is not there, or not any more.
+    /// The blob does not exist, or was destroyed.
     #[error("it is not kept any more")]
     Gone,
-    /// It is there, and not what was stored.
     #[error("what is kept is damaged")]
     Damaged,
     #[error("{0:?} is no blob's name")]
@@ -86,11 +82,7 @@ pub enum BlobError {
 impl From<io::Error> for BlobError {
     fn from(error: io::Error) -> Self {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-        if full.contains(&error.kind()) {
-            BlobError::Full
-        } else {
-            BlobError::Disk(error.to_string())
-        }
+        if full.contains(&error.kind()) { BlobError::Full } else { BlobError::Disk(error.to_string()) }
     }
 }
 
@@ -99,53 +91,46 @@ pub struct Blobs {
     root: PathBuf,
     cipher: XChaCha20Poly1305,
     quota_bytes: u64,
-    shelves: Mutex<HashMap<PathBuf, Arc<Mutex<Known>>>>,
+    catalogs: Mutex<HashMap<PathBuf, Arc<Mutex<BlobCatalog>>>>,
 }
 
 impl std::fmt::Debug for Blobs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Blobs")
-            .field("root", &self.root)
-            .finish_non_exhaustive()
+        f.debug_struct("Blobs").field("root", &self.root).finish_non_exhaustive()
     }
 }
 
 impl Blobs {
-    /// The blobs of a directory, which is made when the first is stored. The quota is for each shelf of each space.
+    /// Blobs below `root`, which the first blob creates. The quota applies to each kind in each space.
     pub fn new(root: PathBuf, key: &Zeroizing<[u8; 32]>, quota_bytes: u64) -> Self {
         #[expect(clippy::expect_used, reason = "the key is 32 bytes by its type")]
         let cipher = XChaCha20Poly1305::new_from_slice(&**key).expect("32 bytes");
-        Self {
-            root,
-            cipher,
-            quota_bytes,
-            shelves: Mutex::default(),
-        }
+        Self { root, cipher, quota_bytes, catalogs: Mutex::default() }
     }
 
-    /// Stores bytes under a name of 64 hex digits; durable when it returns. What is there already is not written again.
-    pub fn put(&self, shelf_of: Shelf, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
+    /// Stores bytes under a name of 64 hex digits, durably. An existing blob is not written again, but becomes the newest.
+    pub fn put(&self, kind: BlobKind, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
         check_name(name)?;
         let (size, max) = (content.len() as u64, self.bytes_max());
         if size > max {
             return Err(BlobError::TooLarge { size, max });
         }
-        let folder = self.folder(shelf_of, space);
-        let shelf = self.shelf(&folder)?;
+        let folder = self.folder(kind, space);
+        let catalog = self.catalog(&folder)?;
         let bytes = sealed_bytes(size);
         {
-            let mut known = shelf.lock();
-            self.prove(&mut known, shelf_of, space, name)?;
+            let mut known = catalog.lock();
+            self.prove(&mut known, kind, space, name)?;
             if known.renew(name) {
                 return Ok(());
             }
             self.make_room(&mut known, bytes)?;
             known.coming += bytes;
         }
-        // Without the lock: those who store at once wait for the disk at once.
-        let written = seal_whole(&self.cipher, &context(shelf_of, space, name), content)
+        // Without the lock, so that the syncs of concurrent writers overlap.
+        let written = seal_whole(&self.cipher, &context(kind, space, name), content)
             .and_then(|sealed| write(&folder, name, &sealed));
-        let mut known = shelf.lock();
+        let mut known = catalog.lock();
         known.coming -= bytes;
         if written.is_ok() {
             known.add(name, bytes);
@@ -153,85 +138,91 @@ impl Blobs {
         written
     }
 
-    /// Before what an earlier process left is relied upon, it is read once: the power may have failed while it was written.
-    /// What is not whole goes; nothing can have named it.
-    fn prove(&self, known: &mut Known, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
+    /// Before a blob of an earlier process is reused, reads it once: a power failure may have cut off its write. Destroys an
+    /// incomplete blob; no receipt can name it, since a receipt is written after its blobs.
+    fn prove(
+        &self,
+        known: &mut BlobCatalog,
+        kind: BlobKind,
+        space: &SpaceId,
+        name: &str,
+    ) -> Result<(), BlobError> {
         if !known.unproven.remove(name) {
             return Ok(());
         }
-        if self.open(shelf, space, name).and_then(whole) == Err(BlobError::Damaged) {
+        if self.open(kind, space, name).and_then(whole) == Err(BlobError::Damaged) {
             known.destroy(name)?;
         }
         Ok(())
     }
 
-    /// Destroys what was stored longest ago until there is room.
-    fn make_room(&self, known: &mut Known, bytes: u64) -> Result<(), BlobError> {
-        // A content of the whole quota has its place, with all that sealing adds.
+    /// Destroys the oldest blobs until there is room.
+    fn make_room(&self, known: &mut BlobCatalog, bytes: u64) -> Result<(), BlobError> {
+        // The overhead of sealing does not count, so content of exactly the quota fits.
         while known.counted() + bytes > sealed_bytes(self.quota_bytes)
-            || known.by_name.len() >= BLOBS_PER_SHELF_MAX
+            || known.by_name.len() >= BLOBS_PER_FOLDER_MAX
         {
             known.destroy_oldest()?;
         }
         Ok(())
     }
 
-    /// Destroys what was stored longest ago as long as there is more than the quota, which is so when a lot was pinned.
-    fn keep_to_quota(&self, known: &mut Known) -> Result<(), BlobError> {
+    /// Destroys the oldest blobs beyond the quota, after blobs were unpinned.
+    fn keep_to_quota(&self, known: &mut BlobCatalog) -> Result<(), BlobError> {
         while known.counted() > sealed_bytes(self.quota_bytes) {
             known.destroy_oldest()?;
         }
         Ok(())
     }
 
-    pub fn has(&self, shelf: Shelf, space: &SpaceId, name: &str) -> bool {
-        let folder = self.folder(shelf, space);
-        let known = self.shelf_there(&folder).ok().flatten();
+    pub fn has(&self, kind: BlobKind, space: &SpaceId, name: &str) -> bool {
+        let folder = self.folder(kind, space);
+        let known = self.existing_catalog(&folder).ok().flatten();
         known.is_some_and(|known| known.lock().by_name.contains_key(name)) && folder.join(name).is_file()
     }
 
-    /// Whether a blob is there; if it is, it counts as stored now, and so does not make room for others soon.
-    pub fn renew(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<bool, BlobError> {
+    /// Whether a blob exists; if so, it becomes the newest.
+    pub fn renew(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<bool, BlobError> {
         check_name(name)?;
-        let known = self.shelf(&self.folder(shelf, space))?;
+        let known = self.catalog(&self.folder(kind, space))?;
         let mut known = known.lock();
-        self.prove(&mut known, shelf, space, name)?;
+        self.prove(&mut known, kind, space, name)?;
         Ok(known.renew(name))
     }
 
-    /// The bytes that were stored under a name, if they are few enough to be held in memory at once.
-    pub fn get(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<Vec<u8>, BlobError> {
-        whole(self.reader(shelf, space, name)?)
+    /// The content of a blob that fits into memory.
+    pub fn get(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<Vec<u8>, BlobError> {
+        whole(self.reader(kind, space, name)?)
     }
 
     pub fn bytes_max(&self) -> u64 {
         self.quota_bytes.min(BLOB_BYTES_MAX)
     }
 
-    /// Destroys a blob: afterwards nobody can read it, whatever keys they have.
-    pub fn remove(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<(), BlobError> {
+    /// Destroys a blob: afterwards no key opens it.
+    pub fn remove(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<(), BlobError> {
         check_name(name)?;
-        let known = self.shelf(&self.folder(shelf, space))?;
+        let known = self.catalog(&self.folder(kind, space))?;
         known.lock().destroy(name)
     }
 
-    /// Destroys the blobs that were last stored before a moment; how many there were.
+    /// Destroys the blobs that were last stored before a time; returns how many.
     pub fn expire(&self, before: Timestamp) -> Result<u64, BlobError> {
         let mut gone = 0;
         for folder in self.folders()? {
-            gone += self.expire_shelf(&folder, before)?;
+            gone += self.expire_folder(&folder, before)?;
         }
         Ok(gone)
     }
 
-    fn expire_shelf(&self, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
-        let shelf = self.shelf(folder)?;
-        let names = shelf.lock().names();
+    fn expire_folder(&self, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
+        let catalog = self.catalog(folder)?;
+        let names = catalog.lock().names();
         let mut gone = 0;
         for name in names {
-            // One by one, since each takes a sync. What is stored or named meanwhile waits for that one; it is touched before its
-            // receipt is written.
-            let mut known = shelf.lock();
+            // Locks for one blob at a time, since destroying one takes a sync. An action renews the time of a blob before its
+            // receipt names the blob, so such a blob is not destroyed here.
+            let mut known = catalog.lock();
             let stored_at = fs::metadata(folder.join(&name)).ok().map(|meta| meta.mtime());
             if stored_at.is_some_and(|second| second < before.as_second()) {
                 known.destroy(&name)?;
@@ -241,18 +232,18 @@ impl Blobs {
         Ok(gone)
     }
 
-    /// Removes what a killed process has left half written. Whoever calls it must be the only one to use the blobs.
+    /// Removes the drafts of a killed process. No other process may use the blobs meanwhile.
     pub fn sweep(&self) -> Result<(), BlobError> {
         for folder in self.folders()? {
-            self.shelf(&folder)?;
+            self.catalog(&folder)?;
         }
         Ok(())
     }
 
     fn folders(&self) -> Result<Vec<PathBuf>, BlobError> {
         let mut folders = Vec::new();
-        for shelf in [Shelf::Preimages, Shelf::Artifacts] {
-            let spaces = match fs::read_dir(self.root.join(shelf.folder())) {
+        for kind in [BlobKind::Preimages, BlobKind::Artifacts] {
+            let spaces = match fs::read_dir(self.root.join(kind.folder())) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 spaces => spaces?,
             };
@@ -263,39 +254,39 @@ impl Blobs {
         Ok(folders)
     }
 
-    pub fn bytes(&self, shelf: Shelf, space: &SpaceId) -> Result<u64, BlobError> {
-        let known = self.shelf(&self.folder(shelf, space))?;
+    pub fn bytes(&self, kind: BlobKind, space: &SpaceId) -> Result<u64, BlobError> {
+        let known = self.catalog(&self.folder(kind, space))?;
         let bytes = known.lock().bytes;
         Ok(bytes)
     }
 
-    fn folder(&self, shelf: Shelf, space: &SpaceId) -> PathBuf {
-        self.root.join(shelf.folder()).join(folder_of(space))
+    fn folder(&self, kind: BlobKind, space: &SpaceId) -> PathBuf {
+        self.root.join(kind.folder()).join(folder_of(space))
     }
 
-    /// What lies on a shelf, if there is one; unlike [`Blobs::shelf`], this makes none.
-    fn shelf_there(&self, folder: &Path) -> Result<Option<Arc<Mutex<Known>>>, BlobError> {
-        let known = self.shelves.lock().get(folder).cloned();
+    /// The catalog of a folder, if the folder exists.
+    fn existing_catalog(&self, folder: &Path) -> Result<Option<Arc<Mutex<BlobCatalog>>>, BlobError> {
+        let known = self.catalogs.lock().get(folder).cloned();
         if known.is_some() || !folder.is_dir() {
             return Ok(known);
         }
-        self.shelf(folder).map(Some)
+        self.catalog(folder).map(Some)
     }
 
-    /// What lies on a shelf, read from the disk when it is first needed.
-    fn shelf(&self, folder: &Path) -> Result<Arc<Mutex<Known>>, BlobError> {
-        let mut shelves = self.shelves.lock();
-        if let Some(known) = shelves.get(folder) {
+    /// The catalog of a folder. The first call creates the folder and reads which blobs it has.
+    fn catalog(&self, folder: &Path) -> Result<Arc<Mutex<BlobCatalog>>, BlobError> {
+        let mut catalogs = self.catalogs.lock();
+        if let Some(known) = catalogs.get(folder) {
             return Ok(known.clone());
         }
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        // Durable with the first blob's own folder sync, but for the folders above.
+        // Writing a blob syncs the folder itself, but not the folders above it.
         for above in folder.ancestors().skip(1).take(3) {
             File::open(above)?.sync_all()?;
         }
         let mut left = left_in_files(folder)?;
         left.sort();
-        let mut known = Known::new(folder.to_owned());
+        let mut known = BlobCatalog::new(folder.to_owned());
         for (_, name, bytes) in left {
             known.add(&name, bytes);
             if bytes <= IN_PLACE_BYTES_MAX {
@@ -303,7 +294,7 @@ impl Blobs {
             }
         }
         let known = Arc::new(Mutex::new(known));
-        shelves.insert(folder.to_owned(), known.clone());
+        catalogs.insert(folder.to_owned(), known.clone());
         Ok(known)
     }
 }
@@ -314,8 +305,7 @@ fn folder_of(space: &SpaceId) -> String {
     name
 }
 
-/// What lies in a folder: when it was stored, in nanoseconds since 1970, its name, and how long it is. Drafts, and what is not
-/// wholly destroyed, go.
+/// The blobs of a folder: time of storing in nanoseconds since 1970, name, length. Removes drafts and destroyed blobs.
 fn left_in_files(folder: &Path) -> Result<Vec<(i128, String, u64)>, BlobError> {
     let mut left = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -332,7 +322,7 @@ fn left_in_files(folder: &Path) -> Result<Vec<(i128, String, u64)>, BlobError> {
     Ok(left)
 }
 
-/// All that a reader has, if it is not too much to be held in memory at once.
+/// The whole content of a reader, if it fits into memory.
 fn whole(mut reader: BlobReader) -> Result<Vec<u8>, BlobError> {
     let (size, max) = (reader.bytes(), BLOB_WHOLE_BYTES_MAX);
     if size > max {
@@ -346,21 +336,16 @@ fn whole(mut reader: BlobReader) -> Result<Vec<u8>, BlobError> {
 }
 
 fn check_name(name: &str) -> Result<(), BlobError> {
-    let plain = name.len() == 64
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    plain
-        .then_some(())
-        .ok_or_else(|| BlobError::Name(name.to_owned()))
+    let plain = name.len() == 64 && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    plain.then_some(()).ok_or_else(|| BlobError::Name(name.to_owned()))
 }
 
-/// What a blob is bound to: moved to another name, space or shelf, it does not open.
-fn context(shelf: Shelf, space: &SpaceId, name: &str) -> Vec<u8> {
-    format!("{}\n{space}\n{name}", shelf.folder()).into_bytes()
+/// The associated data of a blob's key: under another kind, space or name, the blob does not open.
+fn context(kind: BlobKind, space: &SpaceId, name: &str) -> Vec<u8> {
+    format!("{}\n{space}\n{name}", kind.folder()).into_bytes()
 }
 
-/// A new name for what is not whole yet.
+/// A new name for an incomplete file.
 fn draft_path(folder: &Path, what: &str) -> PathBuf {
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -372,14 +357,13 @@ fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
     if sealed.len() as u64 <= IN_PLACE_BYTES_MAX {
         match create(&path, OpenOptions::new().create_new(true), sealed) {
             Ok(()) => return Ok(File::open(folder)?.sync_all()?),
-            // Somebody else writes the same at this moment, or something is there that is no blob.
+            // Another thread writes the same blob, or a file of this name is no complete blob: a renamed draft replaces it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // The name stays with an empty file: by now it may be that of somebody else, who has written the same. The next
-            // start removes it.
+            // The empty file stays, since another thread may have written the same blob by now. The next start removes it.
             Err(error) => return Err(error.into()),
         }
     }
-    // Two may write the same at once; whichever name comes last is as good.
+    // Two threads may write the same blob; either result is good.
     let draft = draft_path(folder, name);
     let written = create(&draft, OpenOptions::new().create(true).truncate(true), sealed)
         .and_then(|()| fs::rename(&draft, path))
@@ -391,24 +375,24 @@ fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
     Ok(written?)
 }
 
-/// A file with these bytes, on disk when it returns.
+/// Creates a file with these bytes, durably.
 fn create(path: &Path, options: &mut OpenOptions, bytes: &[u8]) -> io::Result<()> {
     let mut file = options.write(true).mode(0o600).open(path)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
     if written.is_err() {
-        // Best effort: what is not whole is noticed by the next process as well.
+        // Best effort: the next process notices an incomplete file.
         let _ = file.set_len(0);
     }
     written
 }
 
-/// It is used again: it goes to the end of the line, also after a restart.
+/// Makes a blob the newest, also for the next process.
 fn touch(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     Ok(futimens(&file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
 }
 
-/// Overwrites the key in the file's head before the name goes: the bytes of a deleted file may live on.
+/// Overwrites the key in the head before removing the file: the bytes of a removed file may survive on disk.
 fn destroy(path: &Path) -> Result<(), BlobError> {
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     match OpenOptions::new().write(true).open(path) {
@@ -425,12 +409,10 @@ fn destroy(path: &Path) -> Result<(), BlobError> {
     }
 }
 
-/// Whether a file's head was overwritten, and whoever did it ended before the name was gone.
+/// Whether the head was overwritten by a process that ended before it removed the file.
 fn is_destroyed(path: &Path) -> io::Result<bool> {
     let mut begins = Vec::new();
-    File::open(path)?
-        .take(MARK.len() as u64)
-        .read_to_end(&mut begins)?;
+    File::open(path)?.take(MARK.len() as u64).read_to_end(&mut begins)?;
     Ok(begins.iter().all(|byte| *byte == 0))
 }
 

@@ -1,19 +1,19 @@
-//! How values become bytes: in postcard. Golden tests hold every byte.
+//! The encoding of stored values: postcard, with golden tests of every byte.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Bytes that do not decode. Only damage or a bug gives them, since everything read has a checksum.
+/// Bytes that do not decode: damage or a bug, since everything that is read has a checksum.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// Half a SHA-256 of something that is only ever looked up whole: short, of one length, and it tells nothing.
+/// Half a SHA-256 of a lookup key: short, of fixed length, and it reveals nothing of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hash16(pub [u8; 16]);
 
 impl Hash16 {
-    /// The hash of some parts; their lengths are part of it, so that `("ab", "c")` is not `("a", "bc")`.
+    /// The hash of some parts with their lengths, so that `("ab", "c")` and `("a", "bc")` differ.
     pub fn of(parts: &[&[u8]]) -> Self {
         let mut hasher = Sha256::new();
         for part in parts {
@@ -26,29 +26,34 @@ impl Hash16 {
     }
 }
 
-/// A part of a block, counted from the block's first byte.
+/// A range of bytes in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Span {
     pub at: u32,
     pub len: u32,
 }
 
-/// A part of the journal.
+impl Span {
+    /// The bytes of the span; `None` if the block is shorter.
+    pub(crate) fn of(self, block: &[u8]) -> Option<&[u8]> {
+        let start = self.at as usize;
+        block.get(start..start + self.len as usize)
+    }
+}
+
+/// A range of bytes in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Location {
     pub seq: u64,
     pub span: Span,
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "only a length that is not known beforehand fails"
-)]
+#[expect(clippy::expect_used, reason = "only a length that is not known beforehand fails")]
 pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(value).expect("every stored type has a known length")
 }
 
-/// Reads what [`encode`] wrote, which must fill its bytes.
+/// Decodes a value that takes up all of the bytes.
 pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
     let (value, rest) = decode_first(bytes)?;
     if !rest.is_empty() {
@@ -61,7 +66,7 @@ pub(crate) fn decode_first<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T
     postcard::take_from_bytes(bytes).map_err(|_| Malformed("bytes that do not decode"))
 }
 
-/// A file's worth of value: behind a mark that names the format, and before a CRC-32 of all.
+/// The content of a file: a mark that names the format, the value, and a CRC-32 of both.
 pub(crate) fn encode_marked(mark: &str, value: &impl Serialize) -> Vec<u8> {
     let mut out = encode(&(mark, value));
     out.extend_from_slice(&crc32fast::hash(&out).to_be_bytes());
@@ -80,7 +85,7 @@ pub(crate) fn decode_marked<'a, T: Deserialize<'a>>(mark: &str, bytes: &'a [u8])
     decode(rest)
 }
 
-/// A digest as its 32 bytes; its own serialised form is text.
+/// Serialises a digest as 32 bytes; its own form is text.
 pub(crate) mod digest {
     use effectd_contracts::Digest;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -94,13 +99,13 @@ pub(crate) mod digest {
     }
 }
 
-/// Appends bytes after their length, as [`encode`] writes them.
+/// Appends length and bytes, as [`encode`] does.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&encode(&bytes.len()));
     out.extend_from_slice(bytes);
 }
 
-/// So many bytes at a place that is there.
+/// `N` bytes at an offset, which the caller has checked.
 pub(crate) fn fixed<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -111,7 +116,7 @@ pub(crate) fn fixed<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::record::Record;
+    use crate::journal::record::Record;
     use proptest::prelude::*;
 
     proptest! {
@@ -120,12 +125,12 @@ mod tests {
             let len = u32::try_from(bytes.len()).unwrap();
             let _ = Record::decode(&bytes, Span { at: 0, len });
             let _ = Record::decode(&bytes, Span { at: u32::MAX - 8, len });
-            let _ = decode::<crate::fold::Fold>(&bytes);
+            let _ = decode::<crate::state::State>(&bytes);
         }
     }
 
     #[test]
-    fn a_marked_value_opens_under_its_own_mark_alone() {
+    fn a_marked_value_decodes_only_under_its_own_mark() {
         let bytes = encode_marked("mark", &(7_u64, "text"));
         assert_eq!(decode_marked("mark", &bytes), Ok((7_u64, "text")));
         let other: Result<(u64, &str), _> = decode_marked("other", &bytes);

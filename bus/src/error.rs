@@ -1,4 +1,4 @@
-//! What can go wrong with the Store, and whether trying again can help.
+//! The Store's errors, and which of them a retry can help.
 
 use std::path::PathBuf;
 
@@ -6,76 +6,74 @@ use effectd_contracts::{ActionId, IdInvalid, ReceiptId};
 
 use crate::names::TopicName;
 
-/// Why the Store did not do what it was asked. Nothing of a refused operation is stored.
+/// Advice for a journal whose bytes are not the bytes that were written.
+const RESTORE: &str =
+    "Stop effectd, keep a copy of the state directory as it is, and restore the last backup.";
+
+/// Why the Store refused or failed an operation. A refused operation stores nothing.
 ///
-/// Callers at the door see these words, so they name no path of the state, except [`StoreError::Locked`], which only opening
-/// can answer. Where an error of the disk arises, the log has the path.
+/// Clients see these messages, so they name no path of the state directory, except
+/// [`StoreError::Locked`], which only opening returns. The log has the path of a failed file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The queue in front of the writer, or a group's window, is full.
+    /// The writer's queue or a group's window is full, or too many claims are open.
     #[error("the store is overloaded ({what}); try again shortly")]
     Overloaded { what: &'static str },
     #[error("{what} is {size}; at most {max} is allowed")]
-    TooLarge {
-        what: &'static str,
-        size: usize,
-        max: usize,
-    },
+    TooLarge { what: &'static str, size: usize, max: usize },
     #[error("{0}")]
     Invalid(String),
+    #[error(transparent)]
+    InvalidId(#[from] IdInvalid),
     #[error("{what} is not known")]
     NotFound { what: &'static str },
-    /// What was asked for is no longer kept.
+    /// Retention has removed these events.
     #[error(
         "events of {topic} before offset {begins} are no longer kept: go on from there (`seek` the group to its start)"
     )]
     Dropped { topic: TopicName, begins: u64 },
-    /// The lease ran out and the event went to someone else, was settled, or belonged to an earlier run of the process.
+    /// The lease expired and another consumer has the event, the event was acknowledged, or the lease belongs to an
+    /// earlier process.
     #[error("the lease is no longer held")]
     LeaseLost,
-    /// Someone else took the action over, or its claim is already settled: this outcome must not be recorded.
+    /// The action was taken over, or its claim has ended: this outcome must not be recorded.
     #[error("the claim of action {action_id} is held under another fence")]
     StaleFence { action_id: ActionId },
     #[error("action {action_id} already has receipt {receipt_id}")]
-    AlreadyReceipted {
-        action_id: ActionId,
-        receipt_id: ReceiptId,
-    },
-    /// An id that was used before came back with other content.
+    AlreadyReceipted { action_id: ActionId, receipt_id: ReceiptId },
+    /// The same id was used before with other content.
     #[error("{what} was used before with other content")]
     Conflict { what: &'static str },
     #[error("the entry is at another version than expected")]
     VersionMismatch {
-        /// The version that stands; `None` if there is no entry.
+        /// The version that is stored; `None` if there is no entry.
         current: Option<u64>,
     },
-    /// The state directory has no room for new work; work already begun can still be recorded.
+    /// The disk has no room for new work; work in progress can still be recorded.
     #[error("the disk that holds the state is full: free some space; the store recovers by itself")]
     Full,
-    /// The state directory cannot be written.
     #[error("the disk that holds the state is read-only: make it writable; the store recovers by itself")]
     ReadOnly,
-    /// The last write failed and the store is being reopened. Whether that write happened is not known: ask again by id.
+    /// A write failed, or the store cannot take the call now. A write may or may not have happened: repeat it with the same id.
     #[error("the store is not available: {reason}")]
     Unavailable { reason: String },
     #[error("the store is closed")]
     Closed,
-    /// Another process has the state directory open.
     #[error("{} is in use by another process: stop it, or choose another state directory", path.display())]
     Locked { path: PathBuf },
-    /// The state was written by a version with another format.
+    /// Another version of effectd wrote the state.
     #[error("the store has format {found}, this version reads format {known}: use the effectd that wrote it")]
     Format { found: u32, known: u32 },
-    /// What is on disk is not what was written.
+    /// The bytes on disk are not the bytes that were written.
     #[error("the store is damaged: {what}. {advice}")]
     Damaged { what: String, advice: &'static str },
-    /// The keys that open sealed payloads are missing or do not fit.
+    /// The keys of sealed payloads are missing or do not fit.
     #[error("the store's keys cannot be used: {what}. {advice}")]
     Keys { what: String, advice: &'static str },
 }
 
 impl StoreError {
-    /// Whether the same call may succeed later without anyone changing it.
+    /// Whether the same call may succeed later.
     pub fn may_retry(&self) -> bool {
         match self {
             StoreError::Overloaded { .. }
@@ -84,6 +82,7 @@ impl StoreError {
             | StoreError::Unavailable { .. } => true,
             StoreError::TooLarge { .. }
             | StoreError::Invalid(_)
+            | StoreError::InvalidId(_)
             | StoreError::NotFound { .. }
             | StoreError::Dropped { .. }
             | StoreError::LeaseLost
@@ -98,10 +97,37 @@ impl StoreError {
             | StoreError::Keys { .. } => false,
         }
     }
+
+    /// Damage that only a backup repairs.
+    pub(crate) fn damaged(what: impl Into<String>) -> Self {
+        StoreError::Damaged { what: what.into(), advice: RESTORE }
+    }
+
+    /// Damage of the index that the next write or opening repairs by itself.
+    pub(crate) fn index_damaged(what: &str) -> Self {
+        StoreError::Damaged {
+            what: format!("the index: {what}"),
+            advice: "It is rebuilt from the journal when effectd next writes or starts.",
+        }
+    }
+
+    /// An index whose checksums are right but whose content is not: opening it again does not repair it.
+    pub(crate) fn index_unreadable(what: &str) -> Self {
+        StoreError::Damaged {
+            what: format!("the index: {what}"),
+            advice: "Stop effectd and move the directory `index` away; it is rebuilt from the journal.",
+        }
+    }
+
+    pub(crate) fn unavailable(reason: impl Into<String>) -> Self {
+        StoreError::Unavailable { reason: reason.into() }
+    }
 }
 
-impl From<IdInvalid> for StoreError {
-    fn from(error: IdInvalid) -> Self {
-        StoreError::Invalid(error.to_string())
+/// [`StoreError::TooLarge`] if the size is beyond its bound.
+pub(crate) fn bound(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
+    if size > max {
+        return Err(StoreError::TooLarge { what, size, max });
     }
+    Ok(())
 }

@@ -1,10 +1,8 @@
-//! Named stops between the steps of a write, for the crash tests.
+//! Failpoints: named stops between the steps of a write, for the crash tests.
 //!
-//! With the feature `failpoints`, a process whose environment has `EFFECTD_FAILPOINT=<name>:<n>` stops for good when it
-//! passes the point of that name for the n-th time, after it has written a line to the descriptor that
-//! `EFFECTD_FAILPOINT_FD` names. Whoever reads that line knows exactly where the process stands, and kills it there.
-//! Without the feature, which no release has, nothing of this exists: the crate's own tests switch it on by a
-//! development dependency of the crate on itself, and nothing else does.
+//! With the feature `failpoints`, a process with `EFFECTD_FAILPOINT=<name>:<n>` in its environment writes a line to the
+//! descriptor `EFFECTD_FAILPOINT_FD` and stops forever when it passes that point for the n-th time. The test reads the line
+//! and kills the process there. No release has the feature; only development dependencies of tests enable it.
 
 /// Every point there is, so that tests can visit all of them.
 #[cfg(feature = "failpoints")]
@@ -51,10 +49,7 @@ mod armed {
     static PASSED: AtomicU64 = AtomicU64::new(0);
 
     pub(super) fn hit(name: &'static str) {
-        debug_assert!(
-            super::POINTS.contains(&name),
-            "{name} is not in the list of points"
-        );
+        debug_assert!(super::POINTS.contains(&name), "{name} is not in the list of points");
         let Some((armed, nth)) = ARMED.get_or_init(read) else {
             return;
         };
@@ -71,10 +66,7 @@ mod armed {
 
     fn stop() -> ! {
         let fd = std::env::var("EFFECTD_FAILPOINT_FD").unwrap_or_default();
-        if let Ok(mut marker) = std::fs::OpenOptions::new()
-            .write(true)
-            .open(format!("/proc/self/fd/{fd}"))
-        {
+        if let Ok(mut marker) = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}")) {
             let _ = marker.write_all(b"stopped\n");
         }
         loop {

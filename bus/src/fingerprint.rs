@@ -1,23 +1,23 @@
-//! What many failures have in common: a short hash of their cause that does not depend on who, when, where or how much.
+//! Fingerprints of failures: a short hash of the cause that does not depend on who, when, where or how much.
 //!
-//! Ten thousand dead letters are mostly a handful of causes. Two failures have the same fingerprint when they have the
-//! same code and their words differ only in ids, numbers, paths, addresses and quoted values.
+//! Ten thousand dead letters often have a handful of causes. Two failures have the same fingerprint when they have the same
+//! code and their details differ only in ids, numbers, paths, addresses and quoted values.
 
 use crate::codec::Hash16;
 use crate::limits::FINGERPRINT_WORDS_MAX;
 
-/// The fingerprint of a failure. Part of the format: it is stored with the letter.
+/// The fingerprint of a failure. Stored with the dead letter.
 pub fn fingerprint(code: &str, detail: &str) -> Hash16 {
     let words = essence(detail);
     Hash16::of(&[b"effectd fingerprint 1", code.as_bytes(), words.as_bytes()])
 }
 
-/// The words of a text that say what went wrong, each variable part replaced by one sign for its kind.
+/// The words of a text, with each variable part replaced by a sign for its kind.
 pub fn essence(detail: &str) -> String {
     let mut out: Vec<String> = Vec::new();
     for word in unquoted(detail).split_whitespace().take(FINGERPRINT_WORDS_MAX) {
         let word = shape(word);
-        // A list of several things of one kind is one such thing, whatever its length.
+        // Consecutive equal words count as one.
         if !word.is_empty() && out.last() != Some(&word) {
             out.push(word);
         }
@@ -25,7 +25,7 @@ pub fn essence(detail: &str) -> String {
     out.join(" ")
 }
 
-/// The text with what stands in quotes replaced by one sign. A quote that nothing closes is an apostrophe.
+/// The text with each quotation replaced by a sign. An unclosed quote is an apostrophe.
 fn unquoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -34,10 +34,7 @@ fn unquoted(text: &str) -> String {
         let mut characters = quoted.chars();
         let quote = characters.next().unwrap_or('"');
         let inside = characters.as_str();
-        let opens = before
-            .chars()
-            .next_back()
-            .is_none_or(|before| !before.is_alphanumeric());
+        let opens = before.chars().next_back().is_none_or(|before| !before.is_alphanumeric());
         out.push_str(before);
         match inside.find(quote).filter(|_| opens) {
             Some(end) => {
@@ -54,7 +51,7 @@ fn unquoted(text: &str) -> String {
     out
 }
 
-/// What a word is: itself in small letters, or a sign for its kind.
+/// A word in lower case, or a sign for its kind.
 fn shape(word: &str) -> String {
     let word = word.trim_matches(|c: char| !c.is_alphanumeric() && !matches!(c, '"' | '/' | '~' | '.'));
     let word = word.trim_end_matches('.');
@@ -72,7 +69,7 @@ fn shape(word: &str) -> String {
     }
 }
 
-/// Whether a word without digits is an id nevertheless: hexadecimal and long, or joined from parts like `act:home:x`.
+/// Whether a word without digits is an id: long hexadecimal, or joined from parts like `act:home:x`.
 fn is_code(word: &str) -> bool {
     let is_hex = word.len() >= 8 && word.chars().all(|c| c.is_ascii_hexdigit());
     is_hex || word.contains([':', '_', '=']) && word.len() > 1
@@ -106,28 +103,20 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_failures_of_seven_causes_have_seven_fingerprints() {
+    fn seven_causes_of_10_000_failures_have_seven_fingerprints() {
         let mut prints = BTreeSet::new();
         for n in 0..10_000_u64 {
             let id = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let (code, detail) = match n % 7 {
                 0 => ("timed_out", format!("no answer within {n} ms")),
-                1 => (
-                    "path_denied",
-                    format!("/srv/data/{id:x}/notes-{n}.txt lies outside the space"),
-                ),
-                2 => (
-                    "internal",
-                    format!("delivered {} times, and each time the work on it died", 2 + n % 9),
-                ),
-                3 => (
-                    "outcome_unknown",
-                    format!("the child {n} of action {id:016x} died before it answered"),
-                ),
-                4 => (
-                    "timed_out",
-                    format!("host db-{n}.example.org:{} did not connect", n % 65_536),
-                ),
+                1 => ("path_denied", format!("/srv/data/{id:x}/notes-{n}.txt lies outside the space")),
+                2 => {
+                    ("internal", format!("delivered {} times, and each time the work on it died", 2 + n % 9))
+                }
+                3 => {
+                    ("outcome_unknown", format!("the child {n} of action {id:016x} died before it answered"))
+                }
+                4 => ("timed_out", format!("host db-{n}.example.org:{} did not connect", n % 65_536)),
                 5 => ("result_invalid", format!("field \"f{n}\" of '{id}' is no text")),
                 _ => ("memory_limit", format!("{n} MiB of {} MiB used", n + 1)),
             };

@@ -1,19 +1,31 @@
-//! The journal: blocks in order, durable one by one.
+//! The journal: numbered blocks, each durable on its own. Everything else in the store follows from it.
 
+pub mod block;
+pub(crate) mod checkpoint_files;
+pub mod record;
+pub(crate) mod segments;
+mod sled_guard;
+pub(crate) mod sled_journal;
+pub(crate) mod state_dir;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::RwLock;
 
 use crate::codec::Span;
+use crate::config::{EmbeddedConfig, JournalKind};
 use crate::error::StoreError;
+use segments::SegmentJournal;
+use sled_journal::SledJournal;
 
-/// What is done with each block of a scan: its number, its bytes.
+/// Called for each block of a scan: its number, its bytes.
 pub type Each<'a> = dyn FnMut(u64, &[u8]) -> Result<(), StoreError> + 'a;
 
-/// Where blocks are kept. Another local engine is another implementation of this, and nothing else.
+/// Where blocks are stored. Another local engine is another implementation of this trait and nothing else.
 ///
-/// Blocks are numbered without gaps. [`Journal::append`] is all or nothing: after a crash inside it, the block is there
-/// as a whole or not at all. After any error the journal is not used again; the engine opens a new one.
+/// Blocks are numbered without gaps. [`Journal::append`] is atomic: after a crash, the block is complete or absent.
+/// After any error the engine drops the journal and opens a new one.
 pub trait Journal: Send + Sync {
     /// Appends a block. When this returns, the block survives power loss.
     fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError>;
@@ -21,7 +33,7 @@ pub trait Journal: Send + Sync {
     /// The first and the last block; `None` while there is none.
     fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError>;
 
-    /// One block as a whole.
+    /// A whole block.
     fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError>;
 
     /// A part of a block.
@@ -38,30 +50,45 @@ pub trait Journal: Send + Sync {
         Ok(())
     }
 
-    /// The first block that counts; 1 while none was let go.
+    /// The first block that retention has not dropped; 1 in a complete journal.
     fn first(&self) -> u64;
 
-    /// What the blocks from [`Journal::first`] on stand on, as [`crate::ground`] writes it; `None` while none was let go.
-    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError>;
+    /// The bytes of the checkpoint before [`Journal::first`]; `None` for a complete journal.
+    fn checkpoint(&self) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Makes ready what the blocks from `seq` on will stand on. Durable when this returns, and without effect before
-    /// [`Journal::truncate_before`] of the same block.
-    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError>;
+    /// Stores the checkpoint of a journal that will begin with block `seq`. Durable when this returns, and without
+    /// effect before [`Journal::truncate_before`] of the same block.
+    fn stage(&self, seq: u64, checkpoint: &[u8]) -> Result<(), StoreError>;
 
-    /// Lets go of the blocks before `seq`, for which a ground was made ready. After a crash inside it, all of them count
-    /// or none.
+    /// Activates the staged checkpoint of `seq` and drops the blocks before it. Atomic.
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError>;
 }
 
-/// Bytes before the ground in what a [`JournalReader`] reads.
+/// Opens the journal of a state directory.
+pub(crate) fn open(config: &EmbeddedConfig) -> Result<Arc<dyn Journal>, StoreError> {
+    Ok(match config.journal {
+        JournalKind::Files => Arc::new(SegmentJournal::open(config)?),
+        JournalKind::Sled => Arc::new(sled_journal::released(|| SledJournal::open(config))?),
+    })
+}
+
+/// The directory of a journal of this kind.
+pub(crate) fn directory(kind: JournalKind, state: &Path) -> PathBuf {
+    match kind {
+        JournalKind::Files => segments::directory(state),
+        JournalKind::Sled => sled_journal::directory(state),
+    }
+}
+
+/// Bytes before the checkpoint in what a [`JournalReader`] reads.
 pub(crate) const HEAD_BYTES: usize = 16;
-/// About how much of a journal is read at a time.
+/// About how many bytes a [`JournalReader`] returns at a time.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Reads a journal for a copy, from its first block to the one that is the last now, as bytes: the number of the first block and the
-/// length of the ground, each in eight bytes, big-endian; the ground; and the blocks, which say themselves how long they are.
+/// Reads a journal for a copy, from its first block to the one that is the last now. The bytes are: the number of the
+/// first block and the length of the checkpoint (eight bytes each, big-endian), the checkpoint, the blocks.
 pub struct JournalReader {
-    /// The journal, which a store opens anew after an error of the disk.
+    /// Returns the current journal, which the store reopens after a disk error.
     journal: Box<dyn Fn() -> Result<Arc<dyn Journal>, StoreError> + Send>,
     head: Option<Vec<u8>>,
     next: u64,
@@ -74,28 +101,23 @@ impl JournalReader {
         journal: impl Fn() -> Result<Arc<dyn Journal>, StoreError> + Send + 'static,
     ) -> Result<Self, StoreError> {
         let open = journal()?;
-        // What is let go meanwhile moves the beginning.
-        let (first, ground) = loop {
+        // Retention may drop blocks between the two reads.
+        let (first, checkpoint) = loop {
             let first = open.first();
-            let ground = open.ground();
+            let checkpoint = open.checkpoint();
             if open.first() == first {
-                break (first, ground?.unwrap_or_default());
+                break (first, checkpoint?.unwrap_or_default());
             }
         };
-        let mut head = Vec::with_capacity(HEAD_BYTES + ground.len());
+        let mut head = Vec::with_capacity(HEAD_BYTES + checkpoint.len());
         head.extend_from_slice(&first.to_be_bytes());
-        head.extend_from_slice(&(ground.len() as u64).to_be_bytes());
-        head.extend_from_slice(&ground);
+        head.extend_from_slice(&(checkpoint.len() as u64).to_be_bytes());
+        head.extend_from_slice(&checkpoint);
         let end = open.bounds()?.map_or(first, |(_, last)| last + 1);
-        Ok(Self {
-            journal: Box::new(journal),
-            head: Some(head),
-            next: first,
-            end,
-        })
+        Ok(Self { journal: Box::new(journal), head: Some(head), next: first, end })
     }
 
-    /// The next bytes; `None` at the end. Fails if a block is let go before it is read.
+    /// The next bytes; `None` at the end. Fails if retention drops a block before it is read.
     pub fn piece(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         if let Some(head) = self.head.take() {
             return Ok(Some(head));
@@ -109,106 +131,85 @@ impl JournalReader {
     }
 }
 
-/// A block or part that should be there and is not.
+/// The error of a block, or a part of one, that should exist and does not.
 pub(crate) fn missing(seq: u64) -> StoreError {
-    StoreError::Damaged {
-        what: format!("block {seq} of the journal is missing or cut off"),
-        advice: ADVICE,
-    }
+    StoreError::damaged(format!("block {seq} of the journal is missing or cut off"))
 }
 
-/// A journal that was to be shortened to a block without having been told what it stands on then.
-pub(crate) fn unprepared(seq: u64) -> StoreError {
-    StoreError::Invalid(format!(
-        "the journal cannot begin with block {seq}: what it would stand on was not made ready"
-    ))
+/// A truncation without a staged checkpoint.
+pub(crate) fn no_checkpoint(seq: u64) -> StoreError {
+    StoreError::Invalid(format!("the journal cannot begin with block {seq}: its checkpoint was not staged"))
 }
 
-/// What to do about a journal that is not what was written.
-pub(crate) const ADVICE: &str =
-    "Stop effectd, keep a copy of the state directory as it is, and restore the last backup.";
-
-/// A journal in memory, for tests and as the model of the durable ones.
+/// A journal in memory: for tests, and the model of the durable ones.
 #[derive(Debug, Default)]
-pub struct MemoryJournal {
-    blocks: RwLock<(u64, Vec<Vec<u8>>)>,
-    grounds: RwLock<Grounds>,
-}
+pub struct MemoryJournal(RwLock<MemoryBlocks>);
 
 #[derive(Debug, Default)]
-struct Grounds {
+struct MemoryBlocks {
+    /// The number of the first block; 0 before the first append.
+    first: u64,
+    blocks: Vec<Vec<u8>>,
     staged: Option<(u64, Vec<u8>)>,
-    in_force: Option<(u64, Vec<u8>)>,
+    active: Option<(u64, Vec<u8>)>,
 }
 
-impl MemoryJournal {
-    fn grounds(&self) -> RwLockWriteGuard<'_, Grounds> {
-        self.grounds.write()
+impl MemoryBlocks {
+    fn block(&self, seq: u64) -> Result<&[u8], StoreError> {
+        seq.checked_sub(self.first)
+            .and_then(|nth| self.blocks.get(usize::try_from(nth).ok()?))
+            .map(Vec::as_slice)
+            .ok_or_else(|| missing(seq))
     }
 }
 
 impl Journal for MemoryJournal {
     fn append(&self, seq: u64, block: &[u8]) -> Result<(), StoreError> {
-        let mut blocks = self.blocks.write();
-        if blocks.1.is_empty() && blocks.0 == 0 {
-            blocks.0 = seq;
+        let mut memory = self.0.write();
+        if memory.first == 0 {
+            memory.first = seq;
         }
-        blocks.1.push(block.to_vec());
+        memory.blocks.push(block.to_vec());
         Ok(())
     }
 
     fn bounds(&self) -> Result<Option<(u64, u64)>, StoreError> {
-        let blocks = self.blocks.read();
-        Ok((!blocks.1.is_empty()).then(|| (blocks.0, blocks.0 + blocks.1.len() as u64 - 1)))
+        let memory = self.0.read();
+        let last = (memory.first + memory.blocks.len() as u64).saturating_sub(1);
+        Ok((!memory.blocks.is_empty()).then_some((memory.first, last)))
     }
 
     fn block(&self, seq: u64) -> Result<Vec<u8>, StoreError> {
-        let blocks = self.blocks.read();
-        let index = seq
-            .checked_sub(blocks.0)
-            .and_then(|index| usize::try_from(index).ok());
-        index
-            .and_then(|index| blocks.1.get(index))
-            .cloned()
-            .ok_or_else(|| missing(seq))
+        self.0.read().block(seq).map(<[u8]>::to_vec)
     }
 
     fn part(&self, seq: u64, span: Span) -> Result<Vec<u8>, StoreError> {
-        let blocks = self.blocks.read();
-        let index = seq
-            .checked_sub(blocks.0)
-            .and_then(|index| usize::try_from(index).ok());
-        let block = index
-            .and_then(|index| blocks.1.get(index))
-            .ok_or_else(|| missing(seq))?;
-        let range = span.at as usize..span.at as usize + span.len as usize;
-        block.get(range).map(<[u8]>::to_vec).ok_or_else(|| missing(seq))
+        let memory = self.0.read();
+        let part = span.of(memory.block(seq)?);
+        part.map(<[u8]>::to_vec).ok_or_else(|| missing(seq))
     }
 
     fn first(&self) -> u64 {
-        self.grounds().in_force.as_ref().map_or(1, |(first, _)| *first)
+        self.0.read().active.as_ref().map_or(1, |(first, _)| *first)
     }
 
-    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.grounds().in_force.as_ref().map(|(_, bytes)| bytes.clone()))
+    fn checkpoint(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.0.read().active.as_ref().map(|(_, bytes)| bytes.clone()))
     }
 
-    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
-        self.grounds().staged = Some((seq, ground.to_vec()));
+    fn stage(&self, seq: u64, checkpoint: &[u8]) -> Result<(), StoreError> {
+        self.0.write().staged = Some((seq, checkpoint.to_vec()));
         Ok(())
     }
 
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
-        let mut grounds = self.grounds();
-        let staged = grounds.staged.take().filter(|(ready, _)| *ready == seq);
-        grounds.in_force = Some(staged.ok_or_else(|| unprepared(seq))?);
-        drop(grounds);
-        let mut blocks = self.blocks.write();
-        let count = usize::try_from(seq.saturating_sub(blocks.0))
-            .unwrap_or(usize::MAX)
-            .min(blocks.1.len());
-        blocks.1.drain(..count);
-        blocks.0 += count as u64;
+        let mut memory = self.0.write();
+        let staged = memory.staged.take().filter(|(of, _)| *of == seq);
+        memory.active = Some(staged.ok_or_else(|| no_checkpoint(seq))?);
+        let count =
+            usize::try_from(seq.saturating_sub(memory.first)).unwrap_or(usize::MAX).min(memory.blocks.len());
+        memory.blocks.drain(..count);
+        memory.first += count as u64;
         Ok(())
     }
 }

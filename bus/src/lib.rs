@@ -1,12 +1,12 @@
 //! What effectd remembers: topics, groups, leases, claims, receipts and dead letters.
 //!
-//! One journal is the truth, and everything else is derived from it. Read the crate in this order: what may be asked
-//! ([`store`], with the values it speaks in [`types`]), what is written down ([`record`], [`block`]), what follows from
-//! it ([`fold`]), who decides and writes ([`engine`] and its desk), and where it lies ([`memory`], [`embedded`],
-//! [`vault`]).
+//! The journal is the truth; everything else follows from it. Read the crate in this order: the interface ([`store`] and
+//! its values in [`types`]), the journal ([`journal`]), what follows from it ([`state`], [`index`]), how it is read
+//! (`reads`) and changed (`commands`), and the engine that runs it ([`engine`]).
 
 pub mod limits;
 
+pub mod config;
 pub mod error;
 pub mod names;
 pub mod types;
@@ -17,38 +17,32 @@ pub mod store;
 pub mod tail;
 
 pub mod codec;
-pub mod record;
-
-pub mod block;
-pub mod ground;
-pub mod keys;
-
-pub mod fingerprint;
-pub mod fold;
-pub mod log;
-
-mod filter;
-pub mod table;
-
-pub mod blobs;
-pub mod journal;
-pub mod vault;
-
-mod desk;
-pub mod engine;
-
-pub mod embedded;
-pub mod memory;
-
 pub mod failpoint;
+mod files;
+pub mod fingerprint;
 pub mod stats;
 
-#[cfg(feature = "conformance")]
-pub mod conformance;
+pub mod blobs;
+pub mod vault;
 
-pub use blobs::{BlobError, BlobReader, BlobWriter, Blobs, BlobsCheck, BlobsChecked, Pins, Shelf};
-pub use embedded::EmbeddedConfig;
-pub use engine::LocalStore;
+pub mod journal;
+pub mod merkle_log;
+
+pub mod index;
+pub mod state;
+
+mod commands;
+mod reads;
+
+pub mod engine;
+pub mod memory;
+
+#[cfg(feature = "conformance")]
+pub mod testing;
+
+pub use blobs::{BlobError, BlobKind, BlobReader, BlobWriter, Blobs, BlobsCheck, BlobsChecked, Pins};
+pub use config::EmbeddedConfig;
+pub use engine::{LocalStore, embedded, journal_copy, offline, salvage};
 pub use error::StoreError;
 pub use journal::JournalReader;
 pub use names::{FamilyName, GroupName, ResourceName, TopicName};
@@ -58,19 +52,20 @@ pub use tail::Tail;
 pub use types::claims::{
     Admission, Admitted, Asker, Claim, ClaimAnswer, ConflictOf, Fence, Lookup, OpenIntent,
 };
+pub use types::dead_letters::{
+    DeadLetter, DeadLetterGroup, DeadLetterOrigin, DeadLetterPage, FailedAttempt, Fingerprint, NewDeadLetter,
+    OTHER_CAUSES, Requeued,
+};
 pub use types::events::{Body, EventPage, NewBody, NewEvent, Published, StoredEvent};
-pub use types::families::{Change, Changed, Entry, EntryChange, EntryPage, Expect, Swap};
 pub use types::groups::{
-    Delivery, Exhausted, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo, Settled, Settlement,
+    Acknowledged, Acknowledgement, Delivery, Exhausted, GroupInfo, GroupOptions, LeaseId, Leased, SeekTo,
 };
-pub use types::letters::{
-    Fingerprint, LetterGroup, LetterOrigin, LetterPage, NewLetter, OTHER_CAUSES, Requeued, StoredLetter, Try,
-};
-pub use types::log::{LogStanding, StoredEntry};
+pub use types::kv::{Change, Changed, Expect, KvChange, KvEntry, KvPage, Swap};
+pub use types::log::{LogStatus, StoredLogEntry};
 pub use types::receipts::{
     Committed, Completion, Cursor, Link, NewReceipt, Order, ReceiptPage, ReceiptQuery, StoredReceipt,
 };
-pub use types::retention::{Keep, Retained, Retention, TopicKeep, Turn};
+pub use types::retention::{Keep, Retained, Retention, RetentionMode, TopicKeep};
 pub use vault::EpochReport;
 pub use wait::Wait;
 pub use watch::Watch;

@@ -1,20 +1,14 @@
-//! Names of topics, groups, families and resources: short, so that they can be keys, labels and file names.
+//! Names of topics, groups, families and resources: short enough for keys, labels and file names.
 
 use std::fmt;
 
 use effectd_contracts::Topic;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, bound};
 use crate::limits::{NAME_BYTES_MAX, RESOURCE_BYTES_MAX};
 
 fn check(what: &'static str, text: &str) -> Result<(), StoreError> {
-    if text.len() > NAME_BYTES_MAX {
-        return Err(StoreError::TooLarge {
-            what,
-            size: text.len(),
-            max: NAME_BYTES_MAX,
-        });
-    }
+    bound(what, text.len(), NAME_BYTES_MAX)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if text.is_empty() || text.starts_with('.') || !text.chars().all(plain) {
         return Err(StoreError::Invalid(format!(
@@ -31,13 +25,11 @@ macro_rules! name {
         pub struct $name(std::sync::Arc<str>);
 
         impl $name {
-            /// Checks the text and takes it.
             pub fn new(text: &str) -> Result<Self, StoreError> {
                 check($what, text)?;
                 Ok(Self(text.into()))
             }
 
-            /// The text itself.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -69,11 +61,11 @@ name!(
     TopicName, "topic"
 );
 name!(
-    /// Names consumers that share the work of one topic: `pipeline`.
+    /// Names the consumers that share the events of one topic: `pipeline`.
     GroupName, "group"
 );
 name!(
-    /// Names a small set of entries under compare-and-swap: `holds`.
+    /// Names a family of key-value entries: `holds`.
     FamilyName, "family"
 );
 
@@ -84,7 +76,7 @@ impl From<Topic> for TopicName {
 }
 
 /// Names what an effect changes: `file:shared:household/notes/w36.txt`. Actions on one resource run one after another.
-/// Only its digest is stored, since a path can say too much.
+/// Only its hash is stored, since a path may be sensitive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceName(String);
 
@@ -94,13 +86,7 @@ impl ResourceName {
         if text.is_empty() {
             return Err(StoreError::Invalid("resource must not be empty".into()));
         }
-        if text.len() > RESOURCE_BYTES_MAX {
-            return Err(StoreError::TooLarge {
-                what: "resource",
-                size: text.len(),
-                max: RESOURCE_BYTES_MAX,
-            });
-        }
+        bound("resource", text.len(), RESOURCE_BYTES_MAX)?;
         Ok(Self(text))
     }
 
@@ -108,8 +94,8 @@ impl ResourceName {
         &self.0
     }
 
-    /// Its own name, and the names of all that it lies beneath: `file:s/a/b`, `file:s/a`, `file:s`.
-    pub fn with_those_above(&self) -> impl Iterator<Item = &str> {
+    /// Its own name and those of its ancestors: `file:s/a/b`, `file:s/a`, `file:s`.
+    pub fn with_ancestors(&self) -> impl Iterator<Item = &str> {
         let above = self.0.rmatch_indices('/').map(|(at, _)| &self.0[..at]);
         std::iter::once(self.as_str()).chain(above)
     }

@@ -1,4 +1,4 @@
-//! What the Store counts, as plain numbers and as Prometheus metrics.
+//! The counters of the Store, as plain numbers and as Prometheus metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ pub const OPERATIONS_TOTAL: &str = "effectd_store_operations_total";
 pub const OVERLOADED_TOTAL: &str = "effectd_store_overloaded_total";
 pub const REOPENS_TOTAL: &str = "effectd_store_reopens_total";
 pub const QUEUE_OPERATIONS: &str = "effectd_store_queue_operations";
-/// Metric: blocks that are durable but not yet in the index.
+/// Metric: blocks that are durable but not yet in a run of the index.
 pub const INDEX_LAG_BLOCKS: &str = "effectd_store_index_lag_blocks";
 pub const DEAD_LETTERS: &str = "effectd_dead_letters";
 pub const BATCH_OPERATIONS: &str = "effectd_store_batch_operations";
@@ -31,10 +31,10 @@ pub struct Stats {
     pub operations: u64,
     /// Operations refused because the queue was full.
     pub overloaded: u64,
-    /// Times the store was reopened after an error of the disk.
+    /// Times the store was reopened after a disk error, a panic or damage of the index.
     pub reopens: u64,
     pub queued: u64,
-    /// Blocks that are durable but not yet in the index.
+    /// Blocks that are durable but not yet in a run of the index.
     pub index_lag_blocks: u64,
     /// Operations in the block that was written last.
     pub batch_last: u64,
@@ -44,7 +44,7 @@ pub struct Stats {
     pub letters: u64,
 }
 
-/// The live counters, shared by the writer, the indexer and whoever asks.
+/// The live counters.
 pub(crate) struct Meters {
     pub(crate) syncs: IntCounter,
     pub(crate) blocks: IntCounter,
@@ -83,24 +83,12 @@ impl Meters {
             journal_bytes: counter(JOURNAL_BYTES_TOTAL, "Bytes written to the journal"),
             operations: counter(OPERATIONS_TOTAL, "Operations that were answered"),
             overloaded: counter(OVERLOADED_TOTAL, "Operations refused because the queue was full"),
-            reopens: counter(
-                REOPENS_TOTAL,
-                "Times the store was reopened after an error of the disk",
-            ),
+            reopens: counter(REOPENS_TOTAL, "Times the store was reopened after an error of the disk"),
             queued: gauge(QUEUE_OPERATIONS, "Operations that wait in front of the writer"),
-            index_lag: gauge(
-                INDEX_LAG_BLOCKS,
-                "Blocks that are durable but not yet in the index",
-            ),
+            index_lag: gauge(INDEX_LAG_BLOCKS, "Blocks that are durable but not yet in the index"),
             letters: gauge(DEAD_LETTERS, "Dead letters that are there now"),
             batch: histogram(BATCH_OPERATIONS, "Operations per block", 1.0, 2.0, 11),
-            wait: histogram(
-                WAIT_SECONDS,
-                "Time until an operation was durable",
-                0.000_05,
-                2.0,
-                18,
-            ),
+            wait: histogram(WAIT_SECONDS, "Time until an operation was durable", 0.000_05, 2.0, 18),
             sync: histogram(SYNC_SECONDS, "Time of one sync of the journal", 0.000_02, 2.0, 18),
             batch_last: AtomicU64::new(0),
             batch_max: AtomicU64::new(0),
@@ -143,8 +131,7 @@ impl Meters {
             Box::new(self.wait.clone()),
             Box::new(self.sync.clone()),
         ];
-        all.into_iter()
-            .try_for_each(|collector| registry.register(collector))
+        all.into_iter().try_for_each(|collector| registry.register(collector))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Following a topic as it grows.
+//! A reader that follows a topic as it grows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::store::Store;
 use crate::types::events::StoredEvent;
 use crate::watch::Watch;
 
-/// Reads a topic from an offset on, and goes on as it grows; touches no group.
+/// Reads a topic from an offset on and follows its end; uses no group.
 pub struct Tail {
     store: Arc<dyn Store>,
     topic: TopicName,
@@ -26,15 +26,10 @@ impl std::fmt::Debug for Tail {
 impl Tail {
     pub fn new(store: Arc<dyn Store>, topic: TopicName, from: u64) -> Result<Self, StoreError> {
         let watch = store.watch(&topic)?;
-        Ok(Tail {
-            store,
-            topic,
-            next: from,
-            watch,
-        })
+        Ok(Tail { store, topic, next: from, watch })
     }
 
-    /// The next events, at least one; resolves when there are some.
+    /// The next events, at least one.
     pub async fn next(&mut self, max: usize) -> Result<Vec<StoredEvent>, StoreError> {
         loop {
             if let Some(events) = self.read(max)? {
@@ -44,7 +39,7 @@ impl Tail {
         }
     }
 
-    /// The next events, for callers without an executor; none if nothing came within `timeout`.
+    /// The next events, for blocking callers; none if nothing arrives within `timeout`.
     pub fn next_blocking(&mut self, max: usize, timeout: Duration) -> Result<Vec<StoredEvent>, StoreError> {
         let end = std::time::Instant::now() + timeout;
         loop {

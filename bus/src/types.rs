@@ -1,10 +1,10 @@
-//! The plain values that the Store takes and gives, by subject.
+//! The values that the Store takes and returns, by subject.
 
 pub mod claims;
+pub mod dead_letters;
 pub mod events;
-pub mod families;
 pub mod groups;
-pub mod letters;
+pub mod kv;
 pub mod log;
 pub mod receipts;
 pub mod retention;

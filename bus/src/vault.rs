@@ -1,9 +1,8 @@
-//! Sealed payloads: what may quote parameters lies on disk only under keys that can be destroyed.
+//! The vault: payloads that may quote parameters are encrypted with keys that can be destroyed.
 //!
-//! Every hour has an *epoch key* of its own, in a file of its own, wrapped by the *device key*. Payloads are sealed with
-//! a key derived from the epoch's. When all actions of an epoch have ended, its key file is overwritten and removed:
-//! from then on nobody, with the device key and every byte of state, can read what was sealed under it. Nothing else
-//! has to be rewritten for that, neither the journal nor its backups.
+//! Every hour has an *epoch key* in its own file, wrapped by the *device key*. Payloads are sealed with a key derived from
+//! it. When all actions of an epoch have ended, its key file is overwritten and removed: from then on nobody can read its
+//! payloads, even with the device key and all files. Neither the journal nor its backups are rewritten for that.
 
 pub(crate) mod keyring;
 
@@ -34,23 +33,23 @@ const DATA_KEY_INFO: &[u8] = b"effectd data key 1";
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EpochReport {
-    /// Epochs whose keys are destroyed now.
+    /// Epochs whose keys are destroyed.
     pub closed: Vec<u32>,
-    /// Epochs that still have actions under way.
+    /// Epochs with actions in progress.
     pub busy: Vec<u32>,
     /// Entries and dead letters that were sealed again under the current epoch.
     pub resealed: u64,
 }
 
-/// What is sealed. Bytes sealed as one kind do not open as another.
+/// What a payload is. Bytes sealed as one kind do not open as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Event,
     Intent,
     Entry,
-    /// Why something is a dead letter, or was nacked.
+    /// The detail of a dead letter or a nack.
     Detail,
-    /// A dead letter's original.
+    /// The payload of a dead letter.
     Letter,
     Tries,
 }
@@ -89,34 +88,21 @@ impl std::fmt::Debug for Vault {
 }
 
 impl Vault {
-    /// Keys that live and die with this process, for the memory engine.
+    /// Keys in memory, for the memory engine.
     pub fn in_memory() -> Self {
-        Vault {
-            keyring: Keyring::Memory,
-            ciphers: RwLock::default(),
-            is_new: false,
-        }
+        Vault { keyring: Keyring::Memory, ciphers: RwLock::default(), is_new: false }
     }
 
-    /// Keys in a directory, made on first use. `accept_loss` starts anew when the device key is gone: what was sealed
-    /// before stays unreadable for ever.
+    /// Keys in a directory, created on first use. With `accept_loss`, a lost device key is replaced: earlier payloads stay
+    /// unreadable.
     pub fn open(directory: PathBuf, accept_loss: bool) -> Result<Self, StoreError> {
-        let Ring {
-            keyring,
-            epochs,
-            is_new,
-        } = Keyring::open(directory, accept_loss)?;
+        let Ring { keyring, epochs, is_new } = Keyring::open(directory, accept_loss)?;
         let ciphers = epochs.into_iter().map(|(epoch, key)| Ok((epoch, cipher(&key)?)));
-        Ok(Vault {
-            keyring,
-            ciphers: RwLock::new(ciphers.collect::<Result<_, StoreError>>()?),
-            is_new,
-        })
+        Ok(Vault { keyring, ciphers: RwLock::new(ciphers.collect::<Result<_, StoreError>>()?), is_new })
     }
 
-    /// Told that there is something to be opened already. If the keys are new, those that sealed it are lost, perhaps in this very
-    /// hour; a new key of the same hour would be taken for one of them, and what it does not open for damage. So what is sealed
-    /// now is sealed under the next hour's.
+    /// Called when the store has payloads already. If the device key is new, the old epoch keys are lost, perhaps one of this
+    /// hour; with a new key for the same hour, old payloads would look damaged. So new payloads use the next hour's key.
     pub(crate) fn follows(&self, now: Timestamp) -> Result<(), StoreError> {
         if !self.is_new {
             return Ok(());
@@ -136,8 +122,7 @@ impl Vault {
         self.ciphers.read().keys().copied().collect()
     }
 
-    /// Seals bytes under the current epoch. `context` names what they belong to (an action's id), and they open only
-    /// there.
+    /// Seals bytes under the current epoch. They open only with the same `context`, for example an action's id.
     pub fn seal(
         &self,
         now: Timestamp,
@@ -148,7 +133,7 @@ impl Vault {
         let wanted = Self::epoch_of(now);
         {
             let ciphers = self.ciphers.read();
-            // A clock that goes back does not reopen an older epoch.
+            // A clock that is set back does not use an older epoch.
             if let Some((epoch, cipher)) = ciphers.last_key_value()
                 && *epoch >= wanted
             {
@@ -156,10 +141,7 @@ impl Vault {
             }
         }
         let mut ciphers = self.ciphers.write();
-        let current = ciphers
-            .last_key_value()
-            .map(|(epoch, _)| *epoch)
-            .filter(|epoch| *epoch >= wanted);
+        let current = ciphers.last_key_value().map(|(epoch, _)| *epoch).filter(|epoch| *epoch >= wanted);
         let epoch = current.unwrap_or(wanted);
         if current.is_none() {
             let key = self.keyring.create(epoch)?;
@@ -169,18 +151,16 @@ impl Vault {
         seal(cipher, epoch, kind, context, bytes)
     }
 
-    /// Begins a new epoch now, whatever the hour, and says which. What is sealed from now on is sealed under it, or a later
-    /// one, so everything sealed before can lose its keys without it.
+    /// Begins a new epoch now and returns it. Later payloads are sealed under it or a later one, so the keys of all earlier
+    /// epochs can be destroyed.
     pub fn begin_epoch(&self, now: Timestamp) -> Result<u32, StoreError> {
         let hour = Self::epoch_of(now);
         let mut ciphers = self.ciphers.write();
         let next = ciphers.last_key_value().map_or(0, |(epoch, _)| *epoch + 1);
         if next > hour.saturating_add(EPOCHS_AHEAD_MAX) {
-            return Err(StoreError::Unavailable {
-                reason:
-                    "so many sealing epochs were begun by hand that no other can be; try again in an hour"
-                        .into(),
-            });
+            return Err(StoreError::unavailable(
+                "so many sealing epochs were begun by hand that no other can be; try again in an hour",
+            ));
         }
         let epoch = next.max(hour);
         let key = self.keyring.create(epoch)?;
@@ -213,20 +193,11 @@ impl Vault {
         }
         let nonce = XNonce::try_from(nonce).map_err(|_| damaged())?;
         let bound = associated(epoch, kind, context);
-        cipher
-            .decrypt(
-                &nonce,
-                Payload {
-                    msg: sealed,
-                    aad: &bound,
-                },
-            )
-            .map(Some)
-            .map_err(|_| damaged())
+        cipher.decrypt(&nonce, Payload { msg: sealed, aad: &bound }).map(Some).map_err(|_| damaged())
     }
 
-    /// Destroys an epoch's key, on disk and then in memory: as long as it is on disk the epoch counts among those that have
-    /// a key, so that somebody tries again. Doing it again is a no-op.
+    /// Destroys an epoch's key, on disk and then in memory: if the disk fails, the epoch still counts as open, and a later
+    /// call tries again. Idempotent.
     pub fn destroy(&self, epoch: u32) -> Result<(), StoreError> {
         self.keyring.destroy(epoch)?;
         self.ciphers.write().remove(&epoch);
@@ -254,13 +225,7 @@ fn seal(
     keyring::random(&mut nonce)?;
     let bound = associated(epoch, kind, context);
     let sealed = cipher
-        .encrypt(
-            &XNonce::from(nonce),
-            Payload {
-                msg: bytes,
-                aad: &bound,
-            },
-        )
+        .encrypt(&XNonce::from(nonce), Payload { msg: bytes, aad: &bound })
         .map_err(|_| keyring::broken("sealing failed".into()))?;
     let mut out = Vec::with_capacity(1 + NONCE_BYTES + sealed.len());
     out.push(SEALED_VERSION);
@@ -294,10 +259,7 @@ mod tests {
         assert_eq!(sealed.epoch, 5);
         assert!(!sealed.bytes.windows(6).any(|window| window == b"secret"));
         let open = |epoch, kind, context| vault.open_sealed(epoch, kind, context, &sealed.bytes);
-        assert_eq!(
-            open(5, Kind::Intent, "action-1").unwrap().as_deref(),
-            Some(&b"secret"[..])
-        );
+        assert_eq!(open(5, Kind::Intent, "action-1").unwrap().as_deref(), Some(&b"secret"[..]));
         assert!(open(5, Kind::Intent, "action-2").is_err());
         assert!(open(5, Kind::Event, "action-1").is_err());
         assert_eq!(open(6, Kind::Intent, "action-1"), Ok(None));
@@ -305,11 +267,7 @@ mod tests {
         *changed.last_mut().unwrap() ^= 1;
         assert!(vault.open_sealed(5, Kind::Intent, "action-1", &changed).is_err());
         for len in 0..sealed.bytes.len() {
-            assert!(
-                vault
-                    .open_sealed(5, Kind::Intent, "action-1", &sealed.bytes[..len])
-                    .is_err()
-            );
+            assert!(vault.open_sealed(5, Kind::Intent, "action-1", &sealed.bytes[..len]).is_err());
         }
     }
 
@@ -324,30 +282,16 @@ mod tests {
     fn keys_survive_and_are_private() {
         let dir = tempfile::tempdir().unwrap();
         let keys = dir.path().join("keys");
-        let sealed = Vault::open(keys.clone(), false)
-            .unwrap()
-            .seal(hour(1), Kind::Entry, "k", b"v")
-            .unwrap();
+        let sealed = Vault::open(keys.clone(), false).unwrap().seal(hour(1), Kind::Entry, "k", b"v").unwrap();
         for file in [keys.join("device.key"), keys.join("epochs/1.key")] {
-            assert_eq!(
-                std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-                0o600,
-                "{file:?}"
-            );
+            assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "{file:?}");
         }
         for dir in [keys.clone(), keys.join("epochs")] {
-            assert_eq!(
-                std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777,
-                0o700,
-                "{dir:?}"
-            );
+            assert_eq!(std::fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700, "{dir:?}");
         }
         let again = Vault::open(keys, false).unwrap();
         assert_eq!(
-            again
-                .open_sealed(1, Kind::Entry, "k", &sealed.bytes)
-                .unwrap()
-                .as_deref(),
+            again.open_sealed(1, Kind::Entry, "k", &sealed.bytes).unwrap().as_deref(),
             Some(&b"v"[..])
         );
     }
@@ -363,12 +307,7 @@ mod tests {
         drop(vault);
         let again = Vault::open(dir.path().to_owned(), false).unwrap();
         assert_eq!(again.open_sealed(1, Kind::Entry, "k", &old.bytes), Ok(None));
-        assert!(
-            again
-                .open_sealed(2, Kind::Entry, "k", &new.bytes)
-                .unwrap()
-                .is_some()
-        );
+        assert!(again.open_sealed(2, Kind::Entry, "k", &new.bytes).unwrap().is_some());
     }
 
     #[test]
@@ -385,6 +324,14 @@ mod tests {
         assert_eq!(vault.epochs(), [1, 2], "somebody has to try again");
         std::fs::remove_dir(&file).unwrap();
         std::fs::rename(&aside, &file).unwrap();
+        // With a file in the directory's place, nobody can tell whether the key exists.
+        let epochs = dir.path().join("epochs");
+        std::fs::rename(&epochs, &aside).unwrap();
+        std::fs::write(&epochs, b"").unwrap();
+        vault.destroy(1).unwrap_err();
+        assert_eq!(vault.epochs(), [1, 2], "an unknown state is not a destroyed key");
+        std::fs::remove_file(&epochs).unwrap();
+        std::fs::rename(&aside, &epochs).unwrap();
         vault.destroy(1).unwrap();
         assert_eq!((vault.epochs(), file.exists()), (vec![2], false));
     }
@@ -397,22 +344,15 @@ mod tests {
             vault.seal(hour(1), Kind::Entry, "k", b"v").unwrap()
         };
         std::fs::remove_file(dir.path().join("device.key")).unwrap();
-        assert!(matches!(
-            Vault::open(dir.path().to_owned(), false),
-            Err(StoreError::Keys { .. })
-        ));
+        assert!(matches!(Vault::open(dir.path().to_owned(), false), Err(StoreError::Keys { .. })));
         let anew = Vault::open(dir.path().to_owned(), true).unwrap();
         assert_eq!(anew.open_sealed(1, Kind::Entry, "k", &sealed.bytes), Ok(None));
         anew.follows(hour(1)).unwrap();
         let fresh = anew.seal(hour(1), Kind::Entry, "k", b"w").unwrap();
-        // No other key takes the lost one's place, also not in the same hour.
+        // No other key takes the lost one's place, not even in the same hour.
         assert_eq!(fresh.epoch, 2);
         assert_eq!(anew.open_sealed(1, Kind::Entry, "k", &sealed.bytes), Ok(None));
-        assert!(
-            anew.open_sealed(fresh.epoch, Kind::Entry, "k", &fresh.bytes)
-                .unwrap()
-                .is_some()
-        );
+        assert!(anew.open_sealed(fresh.epoch, Kind::Entry, "k", &fresh.bytes).unwrap().is_some());
     }
 
     #[test]
@@ -420,44 +360,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         drop(
-            Vault::open(dir.path().to_owned(), false)
-                .unwrap()
-                .seal(hour(1), Kind::Entry, "k", b"v")
-                .unwrap(),
+            Vault::open(dir.path().to_owned(), false).unwrap().seal(hour(1), Kind::Entry, "k", b"v").unwrap(),
         );
         drop(Vault::open(other.path().to_owned(), false).unwrap());
         std::fs::copy(other.path().join("device.key"), dir.path().join("device.key")).unwrap();
-        assert!(matches!(
-            Vault::open(dir.path().to_owned(), false),
-            Err(StoreError::Keys { .. })
-        ));
+        assert!(matches!(Vault::open(dir.path().to_owned(), false), Err(StoreError::Keys { .. })));
     }
 
     #[test]
     fn a_rotation_keeps_what_is_sealed_and_changes_the_device_key() {
         let dir = tempfile::tempdir().unwrap();
         let device = dir.path().join("device.key");
-        let sealed = Vault::open(dir.path().to_owned(), false)
-            .unwrap()
-            .seal(hour(1), Kind::Entry, "k", b"v")
-            .unwrap();
+        let sealed =
+            Vault::open(dir.path().to_owned(), false).unwrap().seal(hour(1), Kind::Entry, "k", b"v").unwrap();
         let before = std::fs::read(&device).unwrap();
         rotate_device_key(dir.path()).unwrap();
         assert_ne!(std::fs::read(&device).unwrap(), before);
         let vault = Vault::open(dir.path().to_owned(), false).unwrap();
-        assert!(
-            vault
-                .open_sealed(1, Kind::Entry, "k", &sealed.bytes)
-                .unwrap()
-                .is_some()
-        );
+        assert!(vault.open_sealed(1, Kind::Entry, "k", &sealed.bytes).unwrap().is_some());
         drop(vault);
         // The old device key opens nothing any more.
         std::fs::write(&device, before).unwrap();
-        assert!(matches!(
-            Vault::open(dir.path().to_owned(), false),
-            Err(StoreError::Keys { .. })
-        ));
+        assert!(matches!(Vault::open(dir.path().to_owned(), false), Err(StoreError::Keys { .. })));
     }
 
     #[test]
@@ -470,23 +394,13 @@ mod tests {
         let old_two = std::fs::read(dir.path().join("epochs/2.key")).unwrap();
         let old_device = std::fs::read(dir.path().join("device.key")).unwrap();
         rotate_device_key(dir.path()).unwrap();
-        // As if the process had died after wrapping the first epoch anew.
+        // As if the process had died after it wrapped the first epoch's key again.
         std::fs::rename(dir.path().join("device.key"), dir.path().join("device.key.next")).unwrap();
         std::fs::write(dir.path().join("device.key"), old_device).unwrap();
         std::fs::write(dir.path().join("epochs/2.key"), old_two).unwrap();
         let vault = Vault::open(dir.path().to_owned(), false).unwrap();
-        assert!(
-            vault
-                .open_sealed(1, Kind::Entry, "k", &one.bytes)
-                .unwrap()
-                .is_some()
-        );
-        assert!(
-            vault
-                .open_sealed(2, Kind::Entry, "k", &two.bytes)
-                .unwrap()
-                .is_some()
-        );
+        assert!(vault.open_sealed(1, Kind::Entry, "k", &one.bytes).unwrap().is_some());
+        assert!(vault.open_sealed(2, Kind::Entry, "k", &two.bytes).unwrap().is_some());
         assert!(!dir.path().join("device.key.next").exists());
     }
 }

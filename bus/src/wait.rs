@@ -1,7 +1,10 @@
-//! The answer to a durable operation, for callers with and without an executor.
+//! The pending answer of a durable operation, for async and for blocking callers.
 //!
-//! An operation is durable when its `Wait` is answered, not when the call returns. Dropping a `Wait` does not take the
-//! operation back.
+//! An operation is durable when its `Wait` resolves, not when the call returns. Dropping a `Wait` does not cancel the
+//! operation.
+//!
+//! tokio's `oneshot` does not fit: its `blocking_recv` panics inside an async context, which [`Wait::wait`] cannot
+//! rule out.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,21 +13,18 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::Finish;
 use crate::error::StoreError;
 
+/// Reads the answer of a durable operation, in the thread that waits for it.
+pub(crate) type Finish<T> = Box<dyn FnOnce() -> Result<T, StoreError> + Send>;
+
 enum Slot<T> {
-    Pending(Waiter),
+    /// The task that waits, if one does.
+    Pending(Option<Waker>),
     Ready(Result<T, StoreError>),
-    /// Certain, but still to be read; done by whoever waits, so that the writer can go on.
+    /// Durable; the waiting thread reads the answer, so that the writer need not.
     Unread(Finish<T>),
     Taken,
-}
-
-enum Waiter {
-    Nobody,
-    Thread,
-    Task(Waker),
 }
 
 struct Shared<T> {
@@ -32,41 +32,28 @@ struct Shared<T> {
     ready: Condvar,
 }
 
-/// An answer that is still to come. Await it, or block on [`Wait::wait`].
-#[must_use = "an operation is durable only when its Wait is answered"]
+/// A pending answer. Await it, or block on [`Wait::wait`].
+#[must_use = "an operation is durable only when its Wait resolves"]
 pub struct Wait<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// The other end of a [`Wait`]. Dropped without an answer, it answers `Unavailable`.
+/// The writer's end of a [`Wait`]. Dropped without an answer, it answers `Unavailable`.
 pub(crate) struct Promise<T> {
     shared: Option<Arc<Shared<T>>>,
 }
 
 pub(crate) fn promise<T>() -> (Promise<T>, Wait<T>) {
-    let shared = Arc::new(Shared {
-        slot: Mutex::new(Slot::Pending(Waiter::Nobody)),
-        ready: Condvar::new(),
-    });
-    (
-        Promise {
-            shared: Some(shared.clone()),
-        },
-        Wait { shared },
-    )
+    let shared = Arc::new(Shared { slot: Mutex::new(Slot::Pending(None)), ready: Condvar::new() });
+    (Promise { shared: Some(shared.clone()) }, Wait { shared })
 }
 
 impl<T> Wait<T> {
     pub(crate) fn ready(answer: Result<T, StoreError>) -> Self {
-        Wait {
-            shared: Arc::new(Shared {
-                slot: Mutex::new(Slot::Ready(answer)),
-                ready: Condvar::new(),
-            }),
-        }
+        Wait { shared: Arc::new(Shared { slot: Mutex::new(Slot::Ready(answer)), ready: Condvar::new() }) }
     }
 
-    /// Blocks this thread until the answer is there. Not for async tasks: they await.
+    /// Blocks this thread until the answer arrives. Async tasks await instead.
     pub fn wait(self) -> Result<T, StoreError> {
         let mut slot = self.shared.slot.lock();
         loop {
@@ -76,7 +63,7 @@ impl<T> Wait<T> {
                     drop(slot);
                     return finish();
                 }
-                Slot::Pending(_) => *slot = Slot::Pending(Waiter::Thread),
+                Slot::Pending(waker) => *slot = Slot::Pending(waker),
                 Slot::Taken => return Err(StoreError::Closed),
             }
             self.shared.ready.wait(&mut slot);
@@ -102,7 +89,7 @@ impl<T> Future for Wait<T> {
                 Poll::Ready(finish())
             }
             Slot::Pending(_) => {
-                *slot = Slot::Pending(Waiter::Task(cx.waker().clone()));
+                *slot = Slot::Pending(Some(cx.waker().clone()));
                 Poll::Pending
             }
             Slot::Taken => Poll::Ready(Err(StoreError::Closed)),
@@ -122,20 +109,19 @@ impl<T> Promise<T> {
     fn put(&mut self, answer: Slot<T>) {
         let Some(shared) = self.shared.take() else { return };
         let before = std::mem::replace(&mut *shared.slot.lock(), answer);
-        match before {
-            Slot::Pending(Waiter::Thread) => {
-                shared.ready.notify_all();
-            }
-            Slot::Pending(Waiter::Task(waker)) => waker.wake(),
-            Slot::Pending(Waiter::Nobody) | Slot::Ready(_) | Slot::Unread(_) | Slot::Taken => {}
+        shared.ready.notify_all();
+        if let Slot::Pending(Some(waker)) = before {
+            waker.wake();
         }
     }
 }
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        let reason = "the store stopped in the middle of it".into();
-        self.put(Slot::Ready(Err(StoreError::Unavailable { reason })));
+        if self.shared.is_some() {
+            let stopped = StoreError::unavailable("the store stopped in the middle of it");
+            self.put(Slot::Ready(Err(stopped)));
+        }
     }
 }
 
@@ -157,21 +143,14 @@ mod tests {
         let (promise, mut wait) = promise::<u32>();
         let woken = Arc::new(Flag::default());
         let waker = Waker::from(woken.clone());
-        assert!(
-            Pin::new(&mut wait)
-                .poll(&mut Context::from_waker(&waker))
-                .is_pending()
-        );
+        assert!(Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)).is_pending());
         promise.answer(Ok(1));
         assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst));
-        assert_eq!(
-            Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)),
-            Poll::Ready(Ok(1))
-        );
+        assert_eq!(Pin::new(&mut wait).poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(1)));
     }
 
     #[test]
-    fn a_forgotten_promise_is_told_as_unknown() {
+    fn a_dropped_promise_answers_unavailable() {
         let (promise, wait) = promise::<u32>();
         drop(promise);
         assert!(matches!(wait.wait(), Err(StoreError::Unavailable { .. })));

@@ -1,11 +1,11 @@
-//! Waiting for news without polling.
+//! Waiting for changes of a topic or a group without polling.
 //!
-//! Every topic has one signal, a number that grows whenever something a consumer may wait for has happened: an event
-//! became durable, or a delivery was given back. A [`Watch`] remembers the number it saw last, so that news between two
-//! calls is never missed.
+//! Every watched topic and group has a signal: a counter that grows when an event becomes durable or a delivery is
+//! returned. A [`Watch`] remembers the count that it saw last, so it misses no change between two calls.
+//!
+//! tokio's `watch` does not fit: it has no blocking wait with a timeout, which [`Watch::wait_changed`] needs.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ struct State {
     wakers: Vec<Waker>,
 }
 
-/// The number that grows, and those who wait for it.
+/// The counter, and the threads and tasks that wait for it.
 #[derive(Default)]
 pub(crate) struct Signal {
     state: Mutex<State>,
@@ -37,7 +37,7 @@ impl Signal {
         self.change(|state| state.closed = true);
     }
 
-    /// Waits for a while, or until it is closed.
+    /// Sleeps for `time`, or until the signal is closed.
     pub(crate) fn pause(&self, time: Duration) {
         let end = Instant::now() + time;
         let mut state = self.state.lock();
@@ -61,7 +61,7 @@ impl Signal {
     }
 }
 
-/// Tells when there is news on one topic. Taken before a read, it misses nothing that comes after the read.
+/// Reports changes of one topic or group. A watch that is created before a read misses no change after the read.
 pub struct Watch {
     signal: Arc<Signal>,
     seen: u64,
@@ -73,12 +73,27 @@ impl Watch {
         Watch { signal, seen }
     }
 
-    /// Resolves when there was news since the last call (or since the watch was taken); `Closed` ends the waiting.
-    pub fn changed(&mut self) -> Changed<'_> {
-        Changed { watch: self }
+    /// Resolves when something changed since the last call, or since the watch was created; `Closed` when the store closes.
+    pub async fn changed(&mut self) -> Result<(), StoreError> {
+        poll_fn(|cx| self.poll_changed(cx)).await
     }
 
-    /// Blocks until there is news, at most for `timeout`; says whether there was.
+    fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StoreError>> {
+        let mut state = self.signal.state.lock();
+        if state.version != self.seen {
+            self.seen = state.version;
+            return Poll::Ready(Ok(()));
+        }
+        if state.closed {
+            return Poll::Ready(Err(StoreError::Closed));
+        }
+        if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            state.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Blocks until something changes, for at most `timeout`; returns whether it did.
     pub fn wait_changed(&mut self, timeout: Duration) -> Result<bool, StoreError> {
         let end = Instant::now() + timeout;
         let mut state = self.signal.state.lock();
@@ -105,39 +120,13 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// The future of [`Watch::changed`].
-#[derive(Debug)]
-pub struct Changed<'a> {
-    watch: &'a mut Watch,
-}
-
-impl Future for Changed<'_> {
-    type Output = Result<(), StoreError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let watch = &mut *self.watch;
-        let mut state = watch.signal.state.lock();
-        if state.version != watch.seen {
-            watch.seen = state.version;
-            return Poll::Ready(Ok(()));
-        }
-        if state.closed {
-            return Poll::Ready(Err(StoreError::Closed));
-        }
-        if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            state.wakers.push(cx.waker().clone());
-        }
-        Poll::Pending
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
-    fn news_between_two_calls_is_not_missed() {
+    fn a_change_between_two_calls_is_not_missed() {
         let signal = Arc::new(Signal::default());
         let mut watch = Watch::new(signal.clone());
         assert_eq!(watch.wait_changed(Duration::ZERO), Ok(false));

@@ -1,4 +1,4 @@
-//! A person's word about an action: what was decided, by whom, over exactly what.
+//! Approvals: what a person decided about an action, and the exact state that the decision is for.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use crate::clock::Timestamp;
 use crate::digest::Digest;
 use crate::ids::{ActionId, ApprovalId, GrantId, SubjectId, ToolId};
 
-/// What was decided about an action that waited for a person. Stands in its receipt.
+/// The decision about an action that needed an approval. Part of its receipt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
-    /// The handle under which it waited; none if a grant stood in and nobody was asked.
+    /// The id of the approval; none if a grant covered the action and nobody was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<ApprovalId>,
-    /// What it came to.
+    /// The verdict.
     pub verdict: ApprovalVerdict,
     /// Who decided: a principal, `grant:<id>`, or `clock` if nobody did in time.
     pub by: String,
@@ -22,43 +22,42 @@ pub struct Approval {
     pub at: Timestamp,
     /// When the person was asked.
     pub asked_at: Timestamp,
-    /// Over what, under the device's key: parameters, tool version, deciding rules, what stands where it will work.
+    /// The keyed digest of what was decided: parameters, tool version, deciding rules, and the state of the paths it touches.
     #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
     pub digest: String,
-    /// Whether planner and approver are different people to this runtime.
+    /// Whether the approver is someone else than the planner.
     pub authority: Authority,
-    /// What the person said.
+    /// The person's reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The pre-approval that stood in for a person, or that was made with this decision.
+    /// The grant that covered the action, or that this decision created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
-    /// The digest of the request as the person changed it, under the device's key; `request_digest` of the receipt is that
-    /// of the request as the planner made it.
+    /// The keyed digest of the request as the approver edited it; `request_digest` of the receipt is the planner's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
     pub edited_request_digest: Option<String>,
 }
 
-/// What a person's decision came to.
+/// The verdict of an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalVerdict {
-    /// Yes, to this one.
+    /// Approved once.
     Once,
-    /// Yes, and to some more like it.
+    /// Approved, with a grant for further calls.
     Grant,
-    /// Yes, and nobody needs to be asked any more.
+    /// Approved, and nobody is asked again.
     Always,
-    /// No.
+    /// Refused.
     Denied,
-    /// Nobody decided in time, or a grant is over.
+    /// Nobody decided in time, or a grant ended.
     Expired,
-    /// A grant was taken back.
+    /// A grant was revoked.
     Revoked,
 }
 
-/// Whether whoever decides is someone else than whoever asks.
+/// Whether the approver is someone else than the planner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Authority {
@@ -68,97 +67,78 @@ pub enum Authority {
     SingleUser,
 }
 
-/// What goes with a decision that comes in again because a person said yes.
+/// The evidence with which an approved decision is published again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approved {
-    /// What was decided.
+    /// The approval.
     pub record: Approval,
-    /// The keyed digest of the request as the planner made it, if the person changed it.
+    /// The keyed digest of the planner's request, if the approver edited it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub original: Option<Digest>,
 }
 
-/// Something that happened to an approval or a grant. No parameter ever stands here.
+/// The data of an approval event. It never holds a parameter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalData {
     /// What happened.
-    pub what: ApprovalNews,
-    /// Which approval, if it is about one.
+    pub what: ApprovalChange,
+    /// The approval, if the event is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<ApprovalId>,
-    /// Which grant, if it is about one.
+    /// The grant, if the event is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
-    /// The actions that wait on it.
+    /// The actions that wait for the approval.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub action_ids: Vec<ActionId>,
-    /// The tool, or the pattern of tools of a grant.
+    /// The tool, or the tool pattern of a grant.
     pub tool: String,
-    /// On whose behalf, if it is about an action.
+    /// The subject, if the event is about an action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_id: Option<SubjectId>,
     /// Who did it.
     pub by: String,
-    /// What was said.
+    /// The reason that was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Until when somebody can decide, or the grant holds.
+    /// When the approval or the grant expires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
 
-/// What can happen to an approval or a grant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ApprovalNews {
-    /// A person is asked.
-    Requested,
-    /// Another request of the same kind waits for the same answer.
-    Joined,
-    /// A person is asked again, since what was approved is not what would happen now.
-    Reopened,
-    /// Somebody said yes.
-    Approved,
-    /// Somebody said no.
-    Denied,
-    /// Nobody decided in time.
-    Expired,
-    /// A pre-approval was asked for.
-    GrantRequested,
-    /// A pre-approval is in force.
-    GrantCreated,
-    /// A pre-approval stood in for a person.
-    GrantUsed,
-    /// A pre-approval was taken back.
-    GrantRevoked,
-    /// A pre-approval is used up, its time is over, or nobody put it in force in time.
-    GrantEnded,
-}
-
-impl ApprovalNews {
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Requested => "requested",
-            Self::Joined => "joined",
-            Self::Reopened => "reopened",
-            Self::Approved => "approved",
-            Self::Denied => "denied",
-            Self::Expired => "expired",
-            Self::GrantRequested => "grant_requested",
-            Self::GrantCreated => "grant_created",
-            Self::GrantUsed => "grant_used",
-            Self::GrantRevoked => "grant_revoked",
-            Self::GrantEnded => "grant_ended",
-        }
+crate::wire_enum! {
+    /// What can happen to an approval or a grant.
+    pub enum ApprovalChange {
+        /// An approval was requested.
+        Requested = "requested",
+        /// An equal request waits for the same approval.
+        Joined = "joined",
+        /// The approval was requested again, since what it was for has changed.
+        Reopened = "reopened",
+        /// A person approved.
+        Approved = "approved",
+        /// A person refused.
+        Denied = "denied",
+        /// Nobody decided in time.
+        Expired = "expired",
+        /// A grant was requested.
+        GrantRequested = "grant_requested",
+        /// A grant took effect.
+        GrantCreated = "grant_created",
+        /// A grant covered an action.
+        GrantUsed = "grant_used",
+        /// A grant was revoked.
+        GrantRevoked = "grant_revoked",
+        /// A grant was used up, expired, or was never activated.
+        GrantEnded = "grant_ended",
     }
 }
 
 impl ApprovalData {
-    /// News about a tool, by somebody; the rest is filled in by whoever knows it.
-    pub fn new(what: ApprovalNews, tool: &ToolId, by: impl Into<String>) -> Self {
+    /// The data of an event; the caller fills in the rest.
+    pub fn new(what: ApprovalChange, tool: &ToolId, by: impl Into<String>) -> Self {
         Self {
             what,
             approval_id: None,

@@ -1,7 +1,7 @@
-//! One spelling for every JSON value ([RFC 8785](https://www.rfc-editor.org/rfc/rfc8785)), so that equal content has equal digests
-//! and signatures.
+//! Canonical JSON ([RFC 8785](https://www.rfc-editor.org/rfc/rfc8785)): one text for each value, so that equal content has equal
+//! digests and signatures.
 //!
-//! A number is a double there. [`crate::json`] refuses integers that a double does not hold, so different numbers have different
+//! Its numbers are doubles. [`crate::json`] refuses integers that a double cannot hold, so different numbers have different
 //! digests.
 
 use serde::Serialize;
@@ -16,19 +16,19 @@ pub fn to_string(value: &Value) -> String {
     text
 }
 
-/// The canonical text of anything that serialises. What JSON has no number for is `null`.
+/// The canonical text of anything that serialises. NaN and infinities become `null`.
 pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<String, serde_json::Error> {
     Ok(to_string(&serde_json::to_value(value)?))
 }
 
-/// The digest of the canonical text of a value, or of the members of one.
+/// The digest of the canonical text of a value or an object.
 pub fn digest<T: Canonical>(value: &T) -> Digest {
     let mut text = String::new();
     value.write(&mut text);
     Digest::of(text.as_bytes())
 }
 
-/// What has a canonical text.
+/// A value that has a canonical text.
 pub trait Canonical {
     /// Appends the canonical text.
     fn write(&self, text: &mut String);
@@ -72,7 +72,7 @@ impl Canonical for Map<String, Value> {
     }
 }
 
-/// Text is escaped by serde_json as RFC 8785 demands. For text, writing has no failure.
+/// Text is escaped by serde_json as RFC 8785 demands. Writing text as JSON cannot fail.
 fn write_text(value: &str, text: &mut String) {
     text.push_str(&serde_json::to_string(value).unwrap_or_default());
 }
@@ -97,10 +97,7 @@ mod tests {
             r#"{"a":"x","b":[1,true,null]}"#
         );
         // U+1F600 is encoded as surrogates D83D DE00, which sort before U+FB33.
-        assert_eq!(
-            canonical("{\"\u{fb33}\":1,\"\u{1f600}\":2}"),
-            "{\"\u{1f600}\":2,\"\u{fb33}\":1}"
-        );
+        assert_eq!(canonical("{\"\u{fb33}\":1,\"\u{1f600}\":2}"), "{\"\u{1f600}\":2,\"\u{fb33}\":1}");
     }
 
     /// Sample doubles of RFC 8785, appendix B, by their bits.
@@ -197,12 +194,7 @@ mod tests {
             zero: -0.0,
             nan: f64::NAN,
             none: None,
-            kinds: [
-                Kind::Unit,
-                Kind::New(7),
-                Kind::Pair(-1, 0.5),
-                Kind::Named { z: 'é', a: Some(()) },
-            ],
+            kinds: [Kind::Unit, Kind::New(7), Kind::Pair(-1, 0.5), Kind::Named { z: 'é', a: Some(()) }],
             bytes: &[1, 2],
             by_number: [(10, true), (9, false)].into(),
             more: [
@@ -234,16 +226,9 @@ mod tests {
 
     #[test]
     fn of_members_with_the_same_name_the_last_one_counts() {
-        let twice = Twice {
-            name: 1,
-            more: [("name".to_owned(), 2)].into(),
-            a: 3,
-        };
+        let twice = Twice { name: 1, more: [("name".to_owned(), 2)].into(), a: 3 };
         assert_eq!(of(&twice).unwrap(), r#"{"a":3,"name":2}"#);
-        assert_eq!(
-            of(&twice).unwrap(),
-            to_string(&serde_json::to_value(&twice).unwrap())
-        );
+        assert_eq!(of(&twice).unwrap(), to_string(&serde_json::to_value(&twice).unwrap()));
     }
 
     fn any_value() -> impl Strategy<Value = Value> {

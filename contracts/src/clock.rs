@@ -1,50 +1,49 @@
-//! The one source of time.
+//! Time. effectd reads it only through [`Clock`], so that tests can set it.
 //!
-//! Wall time is for records, since people read it, and it may jump. Deadlines, leases and back-off use the monotonic
-//! clock that also runs while the machine sleeps, so that neither a time change nor a suspended laptop revives a dead
-//! lease. Both come in through [`Clock`], so that tests decide what time it is.
+//! Wall time is for records: people read it, and it may jump. Deadlines, leases and back-off use the monotonic clock, which
+//! also runs while the machine sleeps, so that neither a time change nor a suspended laptop revives a dead lease.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// A moment of wall time, written as RFC 3339 in UTC.
+/// Wall time, written as RFC 3339 in UTC.
 pub type Timestamp = jiff::Timestamp;
 
-/// A moment of the boot-time clock; only differences mean something, and only on one machine since its last boot.
+/// A time of the boot-time clock. Only differences matter, and only within one boot of one machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Monotonic(Duration);
 
 impl Monotonic {
-    /// The moment this long after the clock's own beginning.
+    /// From the time since the clock started.
     pub const fn from_start(since: Duration) -> Self {
         Self(since)
     }
 
-    /// How long after the clock's own beginning.
+    /// The time since the clock started.
     pub const fn since_start(self) -> Duration {
         self.0
     }
 
-    /// How much later this moment is than `earlier`; zero if it is not later.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Monotonic) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment `after` this one.
+    /// This time plus `after`.
     pub fn plus(self, after: Duration) -> Monotonic {
         Monotonic(self.0.saturating_add(after))
     }
 }
 
-/// Tells the time. Everything that expires, waits or is stamped takes one.
+/// A source of time. Everything that expires, waits or is time-stamped takes one.
 pub trait Clock: Send + Sync + 'static {
-    /// Wall time, for records only.
+    /// Wall time, for records.
     fn now(&self) -> Timestamp;
-    /// Time for deadlines, leases and measurements.
+    /// Monotonic time, for deadlines, leases and measurements.
     fn monotonic(&self) -> Monotonic;
-    /// How far local time is from UTC now, in minutes, for rules about the time of day. UTC, unless the clock knows better.
+    /// The offset of local time from UTC in minutes, for rules about the time of day. The default is UTC.
     fn utc_offset_min(&self) -> i16 {
         0
     }
@@ -74,36 +73,32 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to move.
+/// A clock for tests, which moves only when a test advances or sets it.
 #[derive(Debug)]
 pub struct ManualClock {
     state: Mutex<(Timestamp, Monotonic)>,
 }
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// A clock that starts at `now`.
     pub fn at(now: Timestamp) -> Self {
-        Self {
-            state: Mutex::new((now, Monotonic(Duration::from_secs(1)))),
-        }
+        Self { state: Mutex::new((now, Monotonic(Duration::from_secs(1)))) }
     }
 
-    /// Lets time pass on both clocks.
+    /// Advances both clocks.
     pub fn advance(&self, by: Duration) {
         let mut state = self.lock();
         state.0 = state.0.checked_add(by).unwrap_or(Timestamp::MAX);
         state.1 = state.1.plus(by);
     }
 
-    /// Sets wall time alone, as an operator or a time server does.
+    /// Sets wall time only, as an operator or a time server does.
     pub fn jump_to(&self, now: Timestamp) {
         self.lock().0 = now;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, (Timestamp, Monotonic)> {
-        self.state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

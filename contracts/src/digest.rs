@@ -1,40 +1,40 @@
-//! A SHA-256 digest with its one text form, `sha256:<64 hex digits>`.
+//! SHA-256 digests, written as `sha256:<64 hex digits>`.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The digest of some bytes. Its text form names the algorithm, so that another one can join later.
+use crate::wire::text_type;
+
+/// A SHA-256 digest. Its text names the algorithm, so that others can be added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Digests the bytes.
+    /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// Takes digest bytes that were stored or computed elsewhere.
+    /// A digest from its 32 bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The raw 32 bytes.
+    /// The 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Only the 64 hex digits, as `sha256sum` prints them.
+    /// The 64 hex digits without the algorithm, as `sha256sum` prints them.
     pub fn hex(&self) -> String {
         hex(&self.0)
     }
 }
 
-/// Lower-case hex of any bytes.
+/// Bytes as lower-case hex.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = String::with_capacity(bytes.len() * 2);
@@ -45,40 +45,28 @@ pub fn hex(bytes: &[u8]) -> String {
     text
 }
 
-/// Reads lower- or upper-case hex; `None` for anything else.
+/// Bytes from hex in either case; `None` for anything else.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if !digits.len().is_multiple_of(2) {
         return None;
     }
     let value = |digit: u8| char::from(digit).to_digit(16);
-    digits
-        .chunks_exact(2)
-        .map(|pair| u8::try_from(value(pair[0])? * 16 + value(pair[1])?).ok())
-        .collect()
+    digits.chunks_exact(2).map(|pair| u8::try_from(value(pair[0])? * 16 + value(pair[1])?).ok()).collect()
 }
 
-/// A digest's text that is not `sha256:` and 64 hex digits.
+/// An invalid digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a digest is written as sha256:<64 hex digits>")]
 pub struct DigestInvalid;
 
-impl TryFrom<String> for Digest {
-    type Error = DigestInvalid;
-    fn try_from(text: String) -> Result<Self, DigestInvalid> {
-        let bytes = text
-            .strip_prefix("sha256:")
-            .and_then(unhex)
-            .ok_or(DigestInvalid)?;
-        Ok(Self(bytes.try_into().map_err(|_| DigestInvalid)?))
-    }
+fn parse(text: &str) -> Result<Digest, DigestInvalid> {
+    let bytes = text.strip_prefix("sha256:").and_then(unhex);
+    let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+    bytes.map(Digest).ok_or(DigestInvalid)
 }
 
-impl From<Digest> for String {
-    fn from(digest: Digest) -> String {
-        digest.to_string()
-    }
-}
+text_type!(Digest, parse, DigestInvalid, { "type": "string", "pattern": "^sha256:[0-9a-f]{64}$" });
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,15 +80,6 @@ impl fmt::Debug for Digest {
     }
 }
 
-impl JsonSchema for Digest {
-    fn schema_name() -> Cow<'static, str> {
-        "Digest".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^sha256:[0-9a-f]{64}$" })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,10 +87,7 @@ mod tests {
     #[test]
     fn a_digest_has_the_form_other_tools_print() {
         let digest = Digest::of(b"hello");
-        assert_eq!(
-            digest.hex(),
-            "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
-        );
+        assert_eq!(digest.hex(), "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
         assert_eq!(Digest::try_from(digest.to_string()), Ok(digest));
         assert_eq!(Digest::try_from("sha256:2cf2".to_owned()), Err(DigestInvalid));
         assert_eq!(Digest::try_from("md5:00".to_owned()), Err(DigestInvalid));

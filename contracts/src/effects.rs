@@ -1,7 +1,7 @@
-//! What an action changed, as far as somebody looked.
+//! Effects: what an action changed, as far as it was observed.
 //!
-//! The states before and after are what makes an effect reversible: whoever undoes it must find the one and put back the
-//! other.
+//! The states before and after make an effect reversible: an undo checks that the state after still holds, and restores the
+//! state before.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,32 +12,32 @@ use serde::{Deserialize, Serialize};
 pub enum Effects {
     /// Nothing ran, so nothing changed.
     None,
-    /// Something ran, and nobody watched.
+    /// The tool ran, and its effect was not observed.
     Unobserved,
-    /// Something ran, and it may have had its effect although the action failed.
+    /// The tool ran, and may have had its effect although the action failed.
     Possible,
-    /// Something ran, and the paths that its tool says it may change were compared before and after.
+    /// The tool ran, and the paths that it declares were compared before and after.
     Observed(Observed),
 }
 
-/// What a comparison of before and after brought.
+/// The result of comparing before and after.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
-    /// Every path that is not as it was.
+    /// Every path that changed.
     pub changes: Vec<PathChange>,
-    /// Whether what was replaced is kept, so that the action can be undone.
+    /// Whether the pre-images are kept, so that the action can be undone.
     pub undoable: bool,
-    /// What the tool changed beyond what it says it changes. It is switched off since.
+    /// What the tool changed beyond what it declares. The tool has been switched off since.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undeclared: Vec<Undeclared>,
 }
 
-/// Something that a tool changed without saying that it would.
+/// A change that the tool did not declare.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Undeclared {
-    /// Where, as requests write it; for what was made, the digest of its name under the device's key, since the tool chose it.
+    /// The path as requests write it. For a new path, the digest of its name under the device's key, since the tool chose it.
     pub path: String,
     /// What happened there.
     pub what: UndeclaredKind,
@@ -47,112 +47,103 @@ pub struct Undeclared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UndeclaredKind {
-    /// It was not there before.
+    /// It was created.
     Made,
-    /// It is not there any more.
+    /// It was removed.
     Removed,
-    /// It has another content, or another one stands there.
+    /// Its content changed, or it was replaced.
     Changed,
-    /// It has other permissions, or is of another kind.
+    /// Its permissions or its type changed.
     Permissions,
 }
 
 impl UndeclaredKind {
     /// All of them.
-    pub const ALL: [UndeclaredKind; 4] = [
-        UndeclaredKind::Made,
-        UndeclaredKind::Removed,
-        UndeclaredKind::Changed,
-        UndeclaredKind::Permissions,
-    ];
+    pub const ALL: [UndeclaredKind; 4] = [Self::Made, Self::Removed, Self::Changed, Self::Permissions];
 
     /// One word or two, for people.
     pub const fn as_str(self) -> &'static str {
         match self {
-            UndeclaredKind::Made => "made",
-            UndeclaredKind::Removed => "removed",
-            UndeclaredKind::Changed => "changed",
-            UndeclaredKind::Permissions => "with other permissions",
+            Self::Made => "made",
+            Self::Removed => "removed",
+            Self::Changed => "changed",
+            Self::Permissions => "with other permissions",
         }
     }
 }
 
-/// One path that is not as it was. Digests are made under the device's key.
+/// One path that changed. Digests are made with the device's key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PathChange {
-    /// Where, as requests write it: `workspace/…`.
+    /// The path as requests write it: `workspace/…`.
     pub path: String,
-    /// What stood there before.
-    pub before: Standing,
-    /// What stands there now.
-    pub after: Standing,
-    /// Where the folder that stood here has gone, with all that is in it.
+    /// Its state before.
+    pub before: PathState,
+    /// Its state after.
+    pub after: PathState,
+    /// Where the folder that was here has moved, with its content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
-    /// What was in the folder that has gone elsewhere, as one digest of its listing; not there if that is too much to be compared.
+    /// The digest of the listing of the folder that moved; absent if it is too large to be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<String>,
 }
 
-/// One path, and what stood there when somebody looked.
+/// One path and its state at a moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Seen {
-    /// Where, as requests write it: `workspace/…`.
+pub struct PathSnapshot {
+    /// The path as requests write it: `workspace/…`.
     pub path: String,
-    /// What stood there.
-    pub standing: Standing,
-    /// What was in a folder that goes elsewhere or is read as a whole; of other folders nobody asks.
+    /// Its state.
+    pub standing: PathState,
+    /// The content of a folder that is moved or read as a whole; absent for other folders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inside: Option<Inside>,
+    pub inside: Option<FolderListing>,
 }
 
-impl Seen {
-    /// What stands at a path, whatever is in it.
-    pub fn new(path: impl Into<String>, standing: Standing) -> Self {
-        Self {
-            path: path.into(),
-            standing,
-            inside: None,
-        }
+impl PathSnapshot {
+    /// A path and its state, without the content of a folder.
+    pub fn new(path: impl Into<String>, standing: PathState) -> Self {
+        Self { path: path.into(), standing, inside: None }
     }
 
-    /// Whether the same stands at the same path. What is in a folder is not asked.
-    pub fn is_like(&self, other: &Seen) -> bool {
+    /// Whether both have the same path and state, whatever is in a folder.
+    pub fn is_like(&self, other: &PathSnapshot) -> bool {
         self.path == other.path && self.standing == other.standing
     }
 }
 
-/// What is in a folder.
+/// The content of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Inside {
-    /// The digest of its listing: every name beneath it, with kind, size, permissions and the moment of its last change.
+pub enum FolderListing {
+    /// The digest of the listing: every name in the folder, with type, size, permissions and time of the last change.
     Listed(String),
-    /// It is more than is compared, or something of it cannot be read.
+    /// The folder is too large to be compared, or not all of it can be read.
     TooMuch,
 }
 
-/// What stands at a path.
+/// What is at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum PathState {
     /// Nothing.
     Absent,
     /// A folder, whatever is in it.
     Folder,
     /// A file.
     File(FileState),
-    /// Something that is neither: a link, a pipe, a socket, a device.
+    /// A link, a pipe, a socket or a device.
     Other,
 }
 
-/// A file, by its content and permissions.
+/// A file's content and permissions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FileState {
-    /// The digest of its content: `hmac-sha256:<hex>` in a receipt, `sha256:<hex>` on the way to a tool.
+    /// The digest of its content: `hmac-sha256:<hex>` in a receipt, `sha256:<hex>` in a call.
     pub digest: String,
     /// Its size.
     pub bytes: u64,
@@ -160,21 +151,21 @@ pub struct FileState {
     pub mode: u32,
 }
 
-/// What a tool that restores is to put back at one path.
+/// One path that an undo restores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Restore {
-    /// Where.
+    /// The path.
     pub path: String,
-    /// What must stand there for it to be right.
-    pub now: Standing,
-    /// What is to stand there again.
-    pub then: Standing,
-    /// Whether the content of the file that is to stand there again comes beside the call, in pieces, in the order of these
-    /// entries. Otherwise it lies at another of the paths.
+    /// The state that it must have now.
+    pub now: PathState,
+    /// The state to restore.
+    pub then: PathState,
+    /// Whether the side channel carries this entry's content, in the order of the entries. If not, the content is at another
+    /// entry's path, or none is needed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beside: bool,
-    /// Where the folder that is to stand here again lies now.
+    /// Where the folder to restore is now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
@@ -182,37 +173,27 @@ pub struct Restore {
 /// A path that a tool may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Touch {
-    /// Where, as requests write it: `workspace/…`.
+    /// The path as requests write it: `workspace/…`.
     pub path: String,
-    /// Where in the space its content goes, if it goes on there: then it need not be kept for an undo.
+    /// Where in the space its content moves. Content that moves needs no pre-image.
     pub goes_to: Option<String>,
-    /// A folder that is not there yet, and is filled with what the tool knows only when it runs.
+    /// Whether it is a new folder whose content the tool knows only when it runs.
     pub filled: bool,
 }
 
 impl Touch {
     /// A path whose content is replaced or removed.
     pub fn replaced(path: impl Into<String>) -> Self {
-        Self {
-            path: path.into(),
-            goes_to: None,
-            filled: false,
-        }
+        Self { path: path.into(), goes_to: None, filled: false }
     }
 
-    /// A folder that is made, with whatever will be in it.
+    /// A new folder with any content.
     pub fn filled(path: impl Into<String>) -> Self {
-        Self {
-            filled: true,
-            ..Self::replaced(path)
-        }
+        Self { filled: true, ..Self::replaced(path) }
     }
 
-    /// A path whose content goes elsewhere in the space.
+    /// A path whose content moves to another path of the space.
     pub fn moved(path: impl Into<String>, to: impl Into<String>) -> Self {
-        Self {
-            goes_to: Some(to.into()),
-            ..Self::replaced(path)
-        }
+        Self { goes_to: Some(to.into()), ..Self::replaced(path) }
     }
 }

@@ -1,4 +1,4 @@
-//! Events on the bus, as CloudEvents 1.0 in JSON, so that any consumer of the field can read them.
+//! Events on the bus, as CloudEvents 1.0 in JSON.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,25 +13,25 @@ use crate::receipt::{Receipt, Status};
 use crate::request::{ActionRequest, Contract, Origin};
 use crate::trace::{TraceContext, TraceParent, TraceState};
 
-/// The topics that effectd itself writes.
+/// The topics that effectd writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Topic {
-    /// Decisions of planners.
+    /// Decisions of planners, for the pipeline.
     ActionDecision,
-    /// What became of them.
+    /// Actions that have their receipt.
     ActionExecuted,
-    /// What people are asked, and what they decide.
+    /// Changes of approvals and grants.
     Approvals,
-    /// What operators take aside and hand out again.
+    /// Artifacts that are quarantined or released.
     Artifacts,
-    /// What was given up.
+    /// Actions that were given up.
     DeadLetters,
-    /// Tools that were switched off since they did more than they declare.
+    /// Tools that were switched off because they did more than they declare.
     Tools,
 }
 
 impl Topic {
-    /// The topic's name on the bus.
+    /// The name on the bus.
     pub const fn as_str(self) -> &'static str {
         match self {
             Topic::ActionDecision => "ACTION_DECISION",
@@ -43,7 +43,7 @@ impl Topic {
         }
     }
 
-    /// The CloudEvents type of its events.
+    /// The CloudEvents type.
     pub const fn event_type(self) -> &'static str {
         match self {
             Topic::ActionDecision => "effectd.action.decision.v1",
@@ -61,30 +61,30 @@ impl Topic {
 pub struct Event<T> {
     /// Always `1.0`.
     pub specversion: SpecVersion,
-    /// Unique; the same id again is the same event.
+    /// Unique. Publishing the same id again has no effect.
     pub id: EventId,
-    /// Which instance of effectd.
+    /// The instance of effectd.
     pub source: String,
-    /// What happened, with the version of `data`.
+    /// The type of the event, with the version of `data`.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Which action it is about; `grant:<id>` for news of a pre-approval alone, `artifact:<id>` for news of an artifact.
+    /// The action; `grant:<id>` for a grant without an action, `artifact:<id>` for an artifact.
     pub subject: ActionId,
-    /// When it was written.
+    /// When the event was written.
     pub time: Timestamp,
     /// Always `application/json`.
     pub datacontenttype: JsonType,
-    /// The action's trace; an extension attribute, hence without an underscore.
+    /// The action's trace: an extension attribute, hence without an underscore.
     pub traceid: TraceId,
-    /// The action's span in the planner's trace, if the planner sent one: CloudEvents' extension for distributed tracing.
+    /// The action's span in the planner's trace, if the planner sent one: the CloudEvents extension for distributed tracing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
-    /// What came beside it; of the same extension.
+    /// The vendors' part of the same extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<TraceState>,
-    /// The space; an extension attribute. `*` for an artifact, which may be kept in several.
+    /// The space: an extension attribute. `*` for an artifact, which may belong to several.
     pub spaceid: SpaceId,
-    /// What happened, in full.
+    /// The payload.
     pub data: T,
 }
 
@@ -97,7 +97,7 @@ pub enum SpecVersion {
     V1,
 }
 
-/// The form of `data`.
+/// The media type of `data`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub enum JsonType {
     /// The only one.
@@ -109,33 +109,33 @@ pub enum JsonType {
 /// The default `source` of events.
 pub const SOURCE: &str = "effectd";
 
-/// A decision on its way in.
+/// A planner's decision, with what is known about who made it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionData {
-    /// What is asked for.
+    /// The request.
     pub request: ActionRequest,
-    /// Who the door saw.
+    /// The principal: who submitted it, as the operating system says.
     pub principal: Principal,
     /// Where it came from.
     #[serde(default)]
     pub origin: Origin,
-    /// What a plan promises beside it.
+    /// What the plan requires beside the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<Contract>,
     /// How far the planner's `policy_ctx.time` was from the runtime's clock on acceptance: positive if it was ahead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_skew_ms: Option<i64>,
-    /// Somebody sits at a terminal and waits: a person who is asked is expected soon.
+    /// Whether somebody waits at a terminal, so that an approval is expected soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interactive: bool,
-    /// A person said yes, and the decision comes in again.
+    /// The approval with which the decision is published again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<Approved>,
 }
 
 impl DecisionData {
-    /// A decision of this principal, and nothing beside it.
+    /// A decision without contract, approval or clock skew.
     pub fn new(request: ActionRequest, principal: Principal, origin: Origin) -> Self {
         Self {
             request,
@@ -149,7 +149,7 @@ impl DecisionData {
     }
 }
 
-/// What became of an action, in brief; the receipt has the rest. No parameter ever stands here.
+/// How an action ended, in brief; its receipt has the rest. It never holds a parameter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecutedData {
@@ -163,65 +163,135 @@ pub struct ExecutedData {
     pub subject_id: SubjectId,
     /// The receipt's status.
     pub status: Status,
-    /// The canonical outcome.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Why it failed, if it did.
+    /// The failure code, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// From acceptance to receipt.
     pub total_ms: Millis,
-    /// The learning signal.
+    /// The reward.
     pub reward: f64,
 }
 
+impl<T> Event<T> {
+    fn new(
+        topic: Topic,
+        id: EventId,
+        subject: ActionId,
+        space: SpaceId,
+        trace: (TraceId, Option<TraceContext>),
+        time: Timestamp,
+        data: T,
+    ) -> Self {
+        let (traceparent, tracestate) =
+            trace.1.map_or((None, None), |context| (Some(context.traceparent), context.tracestate));
+        Self {
+            specversion: SpecVersion::V1,
+            id,
+            source: SOURCE.to_owned(),
+            event_type: topic.event_type().to_owned(),
+            subject,
+            time,
+            datacontenttype: JsonType::Json,
+            traceid: trace.0,
+            traceparent,
+            tracestate,
+            spaceid: space,
+            data,
+        }
+    }
+
+    /// An event about what a receipt says. Its id is derived from the receipt's.
+    fn of_receipt(topic: Topic, kind: &str, receipt: &Receipt, time: Timestamp, data: T) -> Self {
+        Self::new(
+            topic,
+            derived_id(kind, receipt.receipt_id.as_str()),
+            receipt.action_id.clone(),
+            receipt.space_id.clone(),
+            (receipt.trace_id.clone(), receipt.trace_context.clone()),
+            time,
+            data,
+        )
+    }
+}
+
 impl Event<DecisionData> {
-    /// The id of the event that brings this action's decision in, whether or not there is one yet.
+    /// The id of the event that publishes an action's decision.
     pub fn id_for(action: &ActionId) -> EventId {
         derived_id("decision", action.as_str())
     }
 
-    /// The id of the event that brings this action's decision in again, for the n-th time, because somebody requeued it.
+    /// The id of the event that publishes the decision again after its n-th requeue.
     pub fn id_for_requeue(action: &ActionId, n: u32) -> EventId {
         derived_id(&format!("decision-again-{n}"), action.as_str())
     }
 
-    /// The id of the event that brings this action's decision in again, because a person said yes for the n-th time.
+    /// The id of the event that publishes the decision again after its n-th approval.
     pub fn id_for_approval(action: &ActionId, n: u32) -> EventId {
         derived_id(&format!("decision-approved-{n}"), action.as_str())
     }
 
-    /// The event that brings a decision in. Its id follows from the action's, so that a decision sent twice is one event.
+    /// The event that publishes a decision. Its id is derived from the action's, so a decision that is sent twice is one event.
     pub fn decision(data: DecisionData, trace_id: TraceId, time: Timestamp) -> Self {
-        let action_id = data.request.action_id.clone();
-        let (traceparent, tracestate) = handed_on(data.request.trace_context(&trace_id));
-        Self {
-            specversion: SpecVersion::V1,
-            id: Self::id_for(&action_id),
-            source: SOURCE.to_owned(),
-            event_type: Topic::ActionDecision.event_type().to_owned(),
-            subject: action_id,
+        let request = &data.request;
+        let (action, space) = (request.action_id.clone(), request.space_id.clone());
+        let context = request.trace_context(&trace_id);
+        Self::new(
+            Topic::ActionDecision,
+            Self::id_for(&action),
+            action,
+            space,
+            (trace_id, context),
             time,
-            datacontenttype: JsonType::Json,
-            traceid: trace_id,
-            traceparent,
-            tracestate,
-            spaceid: data.request.space_id.clone(),
             data,
-        }
+        )
     }
 }
 
-/// Something that happened to an artifact.
+impl Event<ExecutedData> {
+    /// The event that announces a receipt. Its id is derived from the receipt's.
+    pub fn executed(receipt: &Receipt, time: Timestamp) -> Self {
+        let data = ExecutedData {
+            receipt_id: receipt.receipt_id.clone(),
+            action_id: receipt.action_id.clone(),
+            tool_id: receipt.tool_id.clone(),
+            subject_id: receipt.subject_id.clone(),
+            status: receipt.status,
+            outcome: receipt.outcome,
+            code: receipt.error.as_ref().map(|failure| failure.code),
+            total_ms: receipt.timing.total_ms,
+            reward: receipt.reward.scalar,
+        };
+        Self::of_receipt(Topic::ActionExecuted, "executed", receipt, time, data)
+    }
+}
+
+impl Event<ApprovalData> {
+    /// A change of an approval or a grant. `about` and `space` are the action's; a grant without an action has placeholders.
+    pub fn approval(
+        data: ApprovalData,
+        about: ActionId,
+        space: SpaceId,
+        trace_id: TraceId,
+        time: Timestamp,
+    ) -> Self {
+        let trace = (trace_id, None);
+        Self::new(Topic::Approvals, EventId::fresh(), about, space, trace, time, data)
+    }
+}
+
+/// A change of an artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArtifactData {
     /// What happened.
-    pub what: ArtifactNews,
-    /// Which artifact.
+    pub what: ArtifactChange,
+    /// The artifact.
     pub artifact_id: String,
     /// Who did it.
     pub by: String,
-    /// What was said.
+    /// The reason that was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -229,7 +299,7 @@ pub struct ArtifactData {
 /// What can happen to an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ArtifactNews {
+pub enum ArtifactChange {
     /// It is not handed out any more.
     Quarantined,
     /// It is handed out again.
@@ -237,52 +307,39 @@ pub enum ArtifactNews {
 }
 
 impl Event<ArtifactData> {
-    /// News about an artifact. `about` and `space` stand for it.
+    /// A change of an artifact. `about` and `space` are placeholders: `artifact:<id>` and `*`.
     pub fn artifact(data: ArtifactData, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
-        Self {
-            specversion: SpecVersion::V1,
-            id: EventId::fresh(),
-            source: SOURCE.to_owned(),
-            event_type: Topic::Artifacts.event_type().to_owned(),
-            subject: about,
-            time,
-            datacontenttype: JsonType::Json,
-            traceid: TraceId::fresh(),
-            traceparent: None,
-            tracestate: None,
-            spaceid: space,
-            data,
-        }
+        let trace = (TraceId::fresh(), None);
+        Self::new(Topic::Artifacts, EventId::fresh(), about, space, trace, time, data)
     }
 }
 
-/// An action was given up: it is a dead letter until somebody requeues, settles or drops it. No parameter ever stands here,
-/// and no words of the failure.
+/// An action that was given up. It stays a dead letter until somebody requeues, settles or drops it. The data never holds a
+/// parameter or the failure's message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterData {
-    /// The failing receipt; none for a decision that could not be taken as one, since it cannot be read or its id means
-    /// another.
+    /// The failing receipt; none for a decision that cannot be read, or whose action id has another content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<ReceiptId>,
     /// The action; `decision:<offset>` for a decision that cannot be read.
     pub action_id: ActionId,
-    /// The tool, if that is known.
+    /// The tool, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_id: Option<ToolId>,
-    /// The subject, if that is known.
+    /// The subject, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_id: Option<SubjectId>,
     /// Why, as a stable word.
     pub code: String,
-    /// What all letters of this cause have in common, as `effectd dlq causes` tells it.
+    /// The cause that all letters of its kind share, as `effectd dlq causes` shows it.
     pub cause: String,
     /// How often it was tried.
     pub attempts: u32,
 }
 
 impl Event<DeadLetterData> {
-    /// The event that tells that an action was given up. Its id follows from the receipt's.
+    /// The event that announces the dead letter of an action. Its id is derived from the receipt's.
     pub fn dead_letter(
         receipt: &Receipt,
         code: String,
@@ -290,55 +347,30 @@ impl Event<DeadLetterData> {
         attempts: u32,
         time: Timestamp,
     ) -> Self {
-        let (traceparent, tracestate) = handed_on(receipt.trace_context.clone());
-        Self {
-            specversion: SpecVersion::V1,
-            id: derived_id("dead-letter", receipt.receipt_id.as_str()),
-            source: SOURCE.to_owned(),
-            event_type: Topic::DeadLetters.event_type().to_owned(),
-            subject: receipt.action_id.clone(),
-            time,
-            datacontenttype: JsonType::Json,
-            traceid: receipt.trace_id.clone(),
-            traceparent,
-            tracestate,
-            spaceid: receipt.space_id.clone(),
-            data: DeadLetterData {
-                receipt_id: Some(receipt.receipt_id.clone()),
-                action_id: receipt.action_id.clone(),
-                tool_id: Some(receipt.tool_id.clone()),
-                subject_id: Some(receipt.subject_id.clone()),
-                code,
-                cause,
-                attempts,
-            },
-        }
+        let data = DeadLetterData {
+            receipt_id: Some(receipt.receipt_id.clone()),
+            action_id: receipt.action_id.clone(),
+            tool_id: Some(receipt.tool_id.clone()),
+            subject_id: Some(receipt.subject_id.clone()),
+            code,
+            cause,
+            attempts,
+        };
+        Self::of_receipt(Topic::DeadLetters, "dead-letter", receipt, time, data)
     }
 
-    /// The event that tells that a decision was given up which has no receipt.
+    /// The event that announces the dead letter of a decision without a receipt.
     pub fn unreceipted(data: DeadLetterData, space: SpaceId, trace_id: TraceId, time: Timestamp) -> Self {
-        Self {
-            specversion: SpecVersion::V1,
-            id: EventId::fresh(),
-            source: SOURCE.to_owned(),
-            event_type: Topic::DeadLetters.event_type().to_owned(),
-            subject: data.action_id.clone(),
-            time,
-            datacontenttype: JsonType::Json,
-            traceid: trace_id,
-            traceparent: None,
-            tracestate: None,
-            spaceid: space,
-            data,
-        }
+        let (about, trace) = (data.action_id.clone(), (trace_id, None));
+        Self::new(Topic::DeadLetters, EventId::fresh(), about, space, trace, time, data)
     }
 }
 
-/// A tool that was switched off since it did more than it declares.
+/// A tool that was switched off because it did more than it declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ToolNews {
-    /// Which tool.
+pub struct ToolQuarantinedData {
+    /// The tool.
     pub tool_id: ToolId,
     /// The action in which it did.
     pub action_id: ActionId,
@@ -348,96 +380,17 @@ pub struct ToolNews {
     pub since: Timestamp,
 }
 
-impl Event<ToolNews> {
-    /// News about a tool, in the space in which it was at work.
-    pub fn tool(data: ToolNews, space: SpaceId) -> Self {
-        Self {
-            specversion: SpecVersion::V1,
-            id: EventId::fresh(),
-            source: SOURCE.to_owned(),
-            event_type: Topic::Tools.event_type().to_owned(),
-            subject: data.action_id.clone(),
-            time: data.since,
-            datacontenttype: JsonType::Json,
-            traceid: TraceId::fresh(),
-            traceparent: None,
-            tracestate: None,
-            spaceid: space,
-            data,
-        }
+impl Event<ToolQuarantinedData> {
+    /// The event that announces that a tool was switched off, in the space in which it ran.
+    pub fn tool(data: ToolQuarantinedData, space: SpaceId) -> Self {
+        let (about, time, trace) = (data.action_id.clone(), data.since, (TraceId::fresh(), None));
+        Self::new(Topic::Tools, EventId::fresh(), about, space, trace, time, data)
     }
 }
 
-impl Event<ApprovalData> {
-    /// News about an approval or a grant. `about` and `space` are the action's, or stand for the grant's.
-    pub fn approval(
-        data: ApprovalData,
-        about: ActionId,
-        space: SpaceId,
-        trace_id: TraceId,
-        time: Timestamp,
-    ) -> Self {
-        Self {
-            specversion: SpecVersion::V1,
-            id: EventId::fresh(),
-            source: SOURCE.to_owned(),
-            event_type: Topic::Approvals.event_type().to_owned(),
-            subject: about,
-            time,
-            datacontenttype: JsonType::Json,
-            traceid: trace_id,
-            traceparent: None,
-            tracestate: None,
-            spaceid: space,
-            data,
-        }
-    }
-}
-
-impl Event<ExecutedData> {
-    /// The event that tells what a receipt says. Its id follows from the receipt's.
-    pub fn executed(receipt: &Receipt, time: Timestamp) -> Self {
-        let (traceparent, tracestate) = handed_on(receipt.trace_context.clone());
-        Self {
-            specversion: SpecVersion::V1,
-            id: derived_id("executed", receipt.receipt_id.as_str()),
-            source: SOURCE.to_owned(),
-            event_type: Topic::ActionExecuted.event_type().to_owned(),
-            subject: receipt.action_id.clone(),
-            time,
-            datacontenttype: JsonType::Json,
-            traceid: receipt.trace_id.clone(),
-            traceparent,
-            tracestate,
-            spaceid: receipt.space_id.clone(),
-            data: ExecutedData {
-                receipt_id: receipt.receipt_id.clone(),
-                action_id: receipt.action_id.clone(),
-                tool_id: receipt.tool_id.clone(),
-                subject_id: receipt.subject_id.clone(),
-                status: receipt.status,
-                outcome: receipt.outcome,
-                code: receipt.error.as_ref().map(|failure| failure.code),
-                total_ms: receipt.timing.total_ms,
-                reward: receipt.reward.scalar,
-            },
-        }
-    }
-}
-
-/// A place in a trace, as two attributes.
-fn handed_on(context: Option<TraceContext>) -> (Option<TraceParent>, Option<TraceState>) {
-    context.map_or((None, None), |context| {
-        (Some(context.traceparent), context.tracestate)
-    })
-}
-
-/// An event id that follows from another id: a digest, so that it keeps its length whatever the planner chose.
+/// An event id derived from another id: a digest, so that its length is bounded.
 fn derived_id(kind: &str, of: &str) -> EventId {
     let digest = crate::digest::Digest::of(of.as_bytes()).hex();
-    #[expect(
-        clippy::expect_used,
-        reason = "a word, a dash and hex digits are always a valid id"
-    )]
+    #[expect(clippy::expect_used, reason = "a word, a dash and hex digits are always a valid id")]
     EventId::new(format!("{kind}-{}", &digest[..40])).expect("valid by construction")
 }

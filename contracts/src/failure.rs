@@ -1,26 +1,25 @@
-//! Why an action did not do what was asked, in words that programs can rely on.
+//! Failures: why an action did not succeed, as stable codes for programs and a line for people.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::FAILURE_MESSAGE_BYTES_MAX;
 use crate::outcome::Outcome;
 
-/// Declares the codes once: variant, wire form, whether trying again may help, the outcome it leads to, and what it means.
+/// Declares each code once: variant, wire form, whether a retry may help, the outcome, and the meaning.
 macro_rules! codes {
     ($($variant:ident = $wire:literal, $retryable:literal, $outcome:ident, $doc:literal;)*) => {
-        /// The stable codes of failures. Their text is part of the wire contract and never changes its meaning.
+        /// The stable codes of failures. A code never changes its meaning.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(#[doc = $doc] $variant,)*
         }
 
         impl Code {
-            /// All codes, in the order of the way of an action.
+            /// All codes, in the order of the stages.
             pub const ALL: &'static [Code] = &[$(Code::$variant,)*];
 
             /// The wire form.
@@ -33,7 +32,7 @@ macro_rules! codes {
                 match self { $(Code::$variant => $retryable,)* }
             }
 
-            /// How an action ends that fails with this code.
+            /// The outcome of an action that fails with this code.
             pub const fn outcome(self) -> Outcome {
                 match self { $(Code::$variant => Outcome::$outcome,)* }
             }
@@ -47,48 +46,48 @@ macro_rules! codes {
 }
 
 codes! {
-    Malformed = "malformed", false, Invalid, "The decision is not the JSON that a decision must be.";
-    ParamsInvalid = "params_invalid", false, Invalid, "The parameters break the tool's schema or its own rules.";
-    UnknownTool = "unknown_tool", false, NotFound, "No tool of this id is registered.";
+    Malformed = "malformed", false, Invalid, "The request is not valid JSON of the expected form.";
+    ParamsInvalid = "params_invalid", false, Invalid, "The parameters violate the tool's schema or its own rules.";
+    UnknownTool = "unknown_tool", false, NotFound, "There is no tool with this id.";
     ActionConflict = "action_conflict", false, Invalid, "The action id was used before, with other content.";
     PolicyDenied = "policy_denied", false, DeniedPolicy, "A gate of the policy refused the action.";
-    SafetyQuarantined = "safety_quarantined", false, Quarantined, "The content is held for review.";
+    SafetyQuarantined = "safety_quarantined", false, Quarantined, "The content is quarantined until a person has reviewed it.";
     HumanDenied = "human_denied", false, DeniedHuman, "A person refused the action.";
     ApprovalExpired = "approval_expired", false, Expired, "Nobody decided about the action in time.";
     NetworkNotWhitelisted = "network_not_whitelisted", false, DeniedPolicy, "The tool needs a network host that nobody has allowed.";
     ToolDisabled = "tool_disabled", false, DeniedPolicy, "An operator has switched the tool off.";
     RateLimited = "rate_limited", true, Throttled, "Too many requests in too short a time.";
-    PendingLimit = "pending_limit", true, Throttled, "Too many actions of this session are waiting for a person.";
+    PendingLimit = "pending_limit", true, Throttled, "Too many actions of this session are waiting for an approval.";
     Overloaded = "overloaded", true, Throttled, "The backlog is full.";
     ShuttingDown = "shutting_down", true, Throttled, "The runtime is stopping and takes no new work.";
-    BreakerOpen = "breaker_open", true, BreakerOpen, "The tool failed too often; its circuit breaker is open.";
+    BreakerOpen = "breaker_open", true, BreakerOpen, "The tool failed too often, and its circuit breaker is open.";
     IdempotencyConflict = "idempotency_conflict", false, Invalid, "The idempotency key was used before, with other parameters.";
-    TimedOut = "timed_out", true, TimedOut, "The tool did not finish in its time and was killed.";
+    TimedOut = "timed_out", true, TimedOut, "The tool exceeded its timeout and was killed.";
     CpuLimit = "cpu_limit", false, Failed, "The tool used more processor time than it may.";
     MemoryLimit = "memory_limit", false, Failed, "The tool used more memory than it may.";
-    OutputLimit = "output_limit", false, Failed, "The tool's answer is larger than it may be.";
+    OutputLimit = "output_limit", false, Failed, "The tool's reply is larger than it may be.";
     ProcessLimit = "process_limit", false, Failed, "The tool started more processes than it may.";
     FileLimit = "file_limit", false, Failed, "The tool opened or wrote more than it may.";
     PathDenied = "path_denied", false, Failed, "The path is outside of what the tool may touch.";
     PermissionDenied = "permission_denied", false, Failed, "The file's own permissions do not allow it.";
     FileNotFound = "file_not_found", false, Failed, "There is no such file or folder.";
-    FileExists = "file_exists", false, Failed, "Something is there already, and the action does not replace it.";
-    NotAFile = "not_a_file", false, Failed, "What is there is a folder, a link, a pipe or a device, not a file.";
-    NotAFolder = "not_a_folder", false, Failed, "A file stands where a folder is needed.";
+    FileExists = "file_exists", false, Failed, "The path exists already, and the action does not replace it.";
+    NotAFile = "not_a_file", false, Failed, "The path is a folder, a link, a pipe or a device, not a file.";
+    NotAFolder = "not_a_folder", false, Failed, "There is a file where a folder is needed.";
     NotText = "not_text", false, Failed, "The file is not UTF-8 text.";
-    ArchiveInvalid = "archive_invalid", false, Failed, "The file is not an archive that can be read, or it is damaged.";
-    StateChanged = "state_changed", false, Failed, "What the action builds on is not as it expects.";
-    DiskFull = "disk_full", true, Failed, "There is no room left on the disk, or in its quota.";
-    UndoGone = "undo_gone", false, Failed, "What would have to be put back is not kept, or not any more.";
+    ArchiveInvalid = "archive_invalid", false, Failed, "The file is not a known kind of archive, or it is damaged.";
+    StateChanged = "state_changed", false, Failed, "What the action builds on is not as it expects, or has changed.";
+    DiskFull = "disk_full", true, Failed, "The disk or its quota is full.";
+    UndoGone = "undo_gone", false, Failed, "The pre-image for the undo was not kept, or is gone.";
     NetworkDenied = "network_denied", false, Failed, "The tool tried to use the network.";
     SyscallDenied = "syscall_denied", false, Failed, "The tool made a system call that its profile bans.";
-    SandboxUnavailable = "sandbox_unavailable", false, Failed, "This host cannot enforce the sandbox, so nothing was run.";
-    SandboxFailed = "sandbox_failed", true, Failed, "The sandboxed process ended without an answer.";
+    SandboxUnavailable = "sandbox_unavailable", false, Failed, "This host cannot enforce the sandbox, so the tool did not run.";
+    SandboxFailed = "sandbox_failed", true, Failed, "The sandboxed process ended without a reply.";
     ToolFailed = "tool_failed", false, Failed, "The tool itself reported an error.";
-    ToolBusy = "tool_busy", true, Failed, "The tool reported an error that may pass.";
-    ResultInvalid = "result_invalid", false, Failed, "The tool's answer breaks its own result schema.";
-    EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares, and is switched off.";
-    OutcomeUnknown = "outcome_unknown", false, Indeterminate, "Whether the effect happened cannot be told; a person must settle it.";
+    ToolBusy = "tool_busy", true, Failed, "The tool reported a transient error.";
+    ResultInvalid = "result_invalid", false, Failed, "The tool's reply violates its own result schema.";
+    EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares, and was switched off.";
+    OutcomeUnknown = "outcome_unknown", false, Indeterminate, "Whether the effect happened is unknown; a person must settle it.";
     Reverted = "reverted", false, Reverted, "The action failed and its effect was undone.";
     Cancelled = "cancelled", false, Cancelled, "The action was withdrawn before it started.";
     StoreUnavailable = "store_unavailable", true, Failed, "The store cannot be written.";
@@ -125,87 +124,61 @@ impl Serialize for Code {
 
 impl<'de> Deserialize<'de> for Code {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
 impl JsonSchema for Code {
-    fn schema_name() -> Cow<'static, str> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
         "Code".into()
     }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
         let all: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
-        json_schema!({ "type": "string", "enum": all })
+        schemars::json_schema!({ "type": "string", "enum": all })
     }
 }
 
-/// Where on its way the action failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// At the door, before anything was remembered.
-    Accept,
-    /// In the validator.
-    Validate,
-    /// In the policy gate.
-    Gate,
-    /// At the idempotency lookup or claim.
-    Idempotency,
-    /// While waiting for a person.
-    Hold,
-    /// Before or while the sandbox was entered.
-    Sandbox,
-    /// While the tool ran.
-    Dispatch,
-    /// While its answer was read and checked.
-    Capture,
-    /// While an earlier, interrupted run was settled.
-    Settle,
-    /// While the receipt was written.
-    Record,
+crate::wire_enum! {
+    /// The stage at which an action failed.
+    pub enum Phase {
+        /// When it was submitted, before anything was stored.
+        Accept = "accept",
+        /// In the validator.
+        Validate = "validate",
+        /// In the policy gate.
+        Gate = "gate",
+        /// At the lookup or the claim of its idempotency key.
+        Idempotency = "idempotency",
+        /// While it was waiting for an approval.
+        Hold = "hold",
+        /// Before or while the sandbox was entered.
+        Sandbox = "sandbox",
+        /// While the tool ran.
+        Dispatch = "dispatch",
+        /// While the tool's reply was read and checked.
+        Capture = "capture",
+        /// During the settlement of an interrupted run.
+        Settle = "settle",
+        /// While the receipt was written.
+        Record = "record",
+    }
 }
 
-/// The gates of the policy, in the order in which they are asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Gate {
-    /// Roles: do the subject's capabilities cover the tool's?
-    Rbac,
-    /// Attributes: device, actor, space, time.
-    Abac,
-    /// Consent for the purpose `tool:<id>`.
-    Consent,
-    /// The space: cross-space rules and its risk band.
-    Space,
-    /// The safety of the content.
-    Safety,
-    /// Removal of personal data from the parameters.
-    Redaction,
-}
-
-impl Gate {
-    /// All gates, in their order.
-    pub const ALL: [Gate; 6] = [
-        Gate::Rbac,
-        Gate::Abac,
-        Gate::Consent,
-        Gate::Space,
-        Gate::Safety,
-        Gate::Redaction,
-    ];
-
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Gate::Rbac => "rbac",
-            Gate::Abac => "abac",
-            Gate::Consent => "consent",
-            Gate::Space => "space",
-            Gate::Safety => "safety",
-            Gate::Redaction => "redaction",
-        }
+crate::wire_enum! {
+    /// The gates of the policy, in the order in which they decide.
+    pub enum Gate {
+        /// Roles: whether the subject's capabilities cover the tool's.
+        Rbac = "rbac",
+        /// Attributes: device, actor, space, time.
+        Abac = "abac",
+        /// Consent for the purpose `tool:<id>`.
+        Consent = "consent",
+        /// The space: its band, and rules about other spaces.
+        Space = "space",
+        /// The safety of the content.
+        Safety = "safety",
+        /// The removal of personal data from the parameters.
+        Redaction = "redaction",
     }
 }
 
@@ -216,48 +189,38 @@ impl Gate {
 pub struct Failure {
     /// The stable code.
     pub code: Code,
-    /// One line for a person. It never holds parameter values, since it ends up in logs.
+    /// One line for people. It never holds parameter values, since it is logged.
     pub message: String,
     /// Whether the same request may succeed later without being changed.
     pub retryable: bool,
-    /// Where on its way the action failed.
+    /// The stage at which the action failed.
     pub phase: Phase,
-    /// Which gate refused, if one did.
+    /// The gate that refused, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<Gate>,
-    /// When to ask again, if that is known.
+    /// When to retry, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
 }
 
 impl Failure {
-    /// A failure whose `retryable` is what its code says. The message is cut at its bound.
+    /// A failure with the `retryable` of its code. A message that is too long is cut.
     pub fn new(code: Code, phase: Phase, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > FAILURE_MESSAGE_BYTES_MAX {
-            let cut = (0..=FAILURE_MESSAGE_BYTES_MAX - 3)
-                .rev()
-                .find(|at| message.is_char_boundary(*at));
-            message.truncate(cut.unwrap_or(0));
+            message.truncate(message.floor_char_boundary(FAILURE_MESSAGE_BYTES_MAX - '…'.len_utf8()));
             message.push('…');
         }
-        Self {
-            code,
-            message,
-            retryable: code.retryable(),
-            phase,
-            gate: None,
-            retry_after_ms: None,
-        }
+        Self { code, message, retryable: code.retryable(), phase, gate: None, retry_after_ms: None }
     }
 
-    /// The same failure, with when to ask again; never at once.
+    /// Adds when to retry: at least one millisecond from now.
     pub fn retry_after(mut self, after: Duration) -> Self {
         self.retry_after_ms = Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX).max(1));
         self
     }
 
-    /// The same failure, with the gate that refused.
+    /// Adds the gate that refused.
     pub fn at_gate(mut self, gate: Gate) -> Self {
         self.gate = Some(gate);
         self
@@ -276,10 +239,7 @@ mod tests {
         for code in Code::ALL {
             let wire = code.as_str();
             assert!(seen.insert(wire), "{wire} twice");
-            assert!(
-                wire.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
-                "{wire}"
-            );
+            assert!(wire.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{wire}");
             assert_eq!(wire.parse(), Ok(*code));
         }
         assert_eq!(
@@ -298,12 +258,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_repaired_by_waiting_is_not_retryable() {
-        for code in [
-            Code::ParamsInvalid,
-            Code::PolicyDenied,
-            Code::SafetyQuarantined,
-            Code::OutcomeUnknown,
-        ] {
+        for code in [Code::ParamsInvalid, Code::PolicyDenied, Code::SafetyQuarantined, Code::OutcomeUnknown] {
             assert!(!code.retryable(), "{code}");
         }
     }

@@ -1,20 +1,21 @@
-//! The one language in which receipts are asked for: `tool:files.* status:error subject:agent://planner@* since:2h`.
+//! The query language for receipts: `tool:files.* status:error subject:agent://planner@* since:2h`.
 //!
-//! Conditions stand beside each other with blanks between, and all must hold. A condition is a name, a colon and one or
-//! several patterns with commas between, of which one must fit; `*` stands for any text. A minus sign in front turns a
-//! condition round. Values with blanks or commas are put in double quotes.
+//! A filter is a list of conditions, separated by blanks, that must all hold. A condition is a name, a colon and patterns
+//! separated by commas, of which one must match; `*` stands for any text. A leading minus negates a condition. Values with
+//! blanks or commas need double quotes.
 
 use crate::clock::Timestamp;
 use crate::ids::{ActionId, SpaceId, SubjectId, ToolId};
 use crate::limits::{FILTER_BYTES_MAX, FILTER_TERMS_MAX};
 use crate::receipt::{Receipt, Status};
+use crate::text::matches_pattern;
 
-/// A filter that cannot be read.
+/// An invalid filter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FilterInvalid(String);
 
-/// What a condition looks at.
+/// The field that a condition is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Tool,
@@ -45,7 +46,7 @@ impl Field {
         ("key", Field::Key),
     ];
 
-    /// What a receipt has there; nothing matches nothing.
+    /// The field's value; a field without one matches no pattern.
     fn of(self, receipt: &Receipt) -> Option<&str> {
         match self {
             Field::Tool => Some(receipt.tool_id.as_str()),
@@ -70,7 +71,7 @@ struct Term {
     patterns: Vec<String>,
 }
 
-/// Which receipts. An empty one is for all.
+/// A filter of receipts. An empty one matches all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
     terms: Vec<Term>,
@@ -79,7 +80,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Reads a filter; times such as `2h` are counted back from `now`.
+    /// Parses a filter. Times such as `2h` count back from `now`.
     pub fn parse(text: &str, now: Timestamp) -> Result<Self, FilterInvalid> {
         if text.len() > FILTER_BYTES_MAX {
             return Err(FilterInvalid(format!(
@@ -97,86 +98,76 @@ impl Filter {
         Ok(filter)
     }
 
-    fn add(&mut self, word: &[Piece], now: Timestamp) -> Result<(), FilterInvalid> {
-        let whole: String = word.iter().map(|piece| piece.text).collect();
-        let (not, rest) = whole
-            .strip_prefix('-')
-            .map_or((false, whole.as_str()), |rest| (true, rest));
+    fn add(&mut self, word: &[(char, bool)], now: Timestamp) -> Result<(), FilterInvalid> {
+        let whole: String = word.iter().map(|(character, _)| character).collect();
         let names = || Field::ALL.map(|(name, _)| name).join(", ");
-        let Some((name, value)) = rest.split_once(':') else {
+        let (Some((name, value)), Some(colon)) =
+            (whole.split_once(':'), word.iter().position(|(character, _)| *character == ':'))
+        else {
             return Err(FilterInvalid(format!(
                 "{whole:?} is no condition; write name:pattern, with one of {}, since, until",
                 names()
             )));
         };
+        let (not, name) = name.strip_prefix('-').map_or((false, name), |rest| (true, rest));
         if name == "since" || name == "until" {
             let time = Some(moment(value, now)?);
             if not {
-                return Err(FilterInvalid(format!(
-                    "-{name} means nothing; use the other of since and until"
-                )));
+                let message = format!("-{name} means nothing; use the other of since and until");
+                return Err(FilterInvalid(message));
             }
-            *(if name == "since" {
-                &mut self.since
-            } else {
-                &mut self.until
-            }) = time;
+            match name {
+                "since" => self.since = time,
+                _ => self.until = time,
+            }
             return Ok(());
         }
-        let field = Field::ALL.iter().find(|(known, _)| *known == name);
-        let Some((_, field)) = field else {
+        let Some((_, field)) = Field::ALL.into_iter().find(|(known, _)| *known == name) else {
             return Err(FilterInvalid(format!(
                 "there is no condition {name:?}; there are {}, since, until",
                 names()
             )));
         };
-        let skip = whole.len() - value.len();
-        let patterns = patterns(word, skip);
+        let patterns = word[colon + 1..].split(|(character, quoted)| *character == ',' && !quoted);
+        let patterns: Vec<String> =
+            patterns.map(|pattern| pattern.iter().map(|(character, _)| character).collect()).collect();
         if patterns.iter().any(String::is_empty) {
-            return Err(FilterInvalid(format!(
-                "{whole:?} names nothing behind its colon or comma"
-            )));
+            let message = format!("{whole:?} names nothing behind its colon or comma");
+            return Err(FilterInvalid(message));
         }
-        if *field == Field::Status {
+        if field == Field::Status {
             check_status(&patterns)?;
         }
-        self.terms.push(Term {
-            field: *field,
-            not,
-            patterns,
-        });
+        self.terms.push(Term { field, not, patterns });
         Ok(())
     }
 
-    /// Lets each action id that is named in full also stand for the action that `resolve` answers: a repeat is answered with
-    /// the receipt of the action before it.
+    /// Lets each action id that is given in full also match the action that `resolve` returns: a repeated request has the
+    /// receipt of the earlier action.
     pub fn resolve_actions<E>(
         &mut self,
         resolve: impl Fn(&ActionId) -> Result<Option<ActionId>, E>,
     ) -> Result<(), E> {
         for term in self.terms.iter_mut().filter(|term| term.field == Field::Action) {
-            let named = term
-                .patterns
-                .iter()
-                .filter_map(|text| ActionId::new(text.as_str()).ok());
+            let named = term.patterns.iter().filter_map(|text| ActionId::new(text.as_str()).ok());
             let resolved = named.map(|id| resolve(&id)).collect::<Result<Vec<_>, E>>()?;
-            term.patterns
-                .extend(resolved.into_iter().flatten().map(|id| id.to_string()));
+            term.patterns.extend(resolved.into_iter().flatten().map(|id| id.to_string()));
         }
         Ok(())
     }
 
-    /// Whether it is for all.
+    /// Whether it matches all receipts.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether all conditions but those about time hold. Times are about when a receipt was stored, which the store knows.
+    /// Whether all conditions hold, except those about time: the store knows when a receipt was stored.
     pub fn matches(&self, receipt: &Receipt) -> bool {
         self.terms.iter().all(|term| {
             let value = term.field.of(receipt);
-            let fits = value.is_some_and(|value| term.patterns.iter().any(|pattern| fits(pattern, value)));
-            fits != term.not
+            let matches = value
+                .is_some_and(|value| term.patterns.iter().any(|pattern| matches_pattern(pattern, value)));
+            matches != term.not
         })
     }
 
@@ -190,7 +181,7 @@ impl Filter {
         self.until
     }
 
-    /// The one text that a condition allows, by which an index can be asked.
+    /// The only value that the conditions allow for a field, if there is one: an index can look it up.
     fn exactly(&self, field: Field) -> Option<&str> {
         self.terms.iter().find_map(|term| match term.patterns.as_slice() {
             [one] if term.field == field && !term.not && !one.contains('*') => Some(one.as_str()),
@@ -198,22 +189,22 @@ impl Filter {
         })
     }
 
-    /// The only tool that fits, if there is one.
+    /// The only tool that matches, if there is one.
     pub fn tool(&self) -> Option<ToolId> {
         ToolId::new(self.exactly(Field::Tool)?).ok()
     }
 
-    /// The only subject that fits, if there is one.
+    /// The only subject that matches, if there is one.
     pub fn subject(&self) -> Option<SubjectId> {
         SubjectId::new(self.exactly(Field::Subject)?).ok()
     }
 
-    /// The only space that fits, if there is one.
+    /// The only space that matches, if there is one.
     pub fn space(&self) -> Option<SpaceId> {
         SpaceId::new(self.exactly(Field::Space)?).ok()
     }
 
-    /// The only status that fits, if there is one.
+    /// The only status that matches, if there is one.
     pub fn status(&self) -> Option<Status> {
         let text = self.exactly(Field::Status)?;
         Status::ALL.into_iter().find(|status| status.as_str() == text)
@@ -221,7 +212,10 @@ impl Filter {
 }
 
 fn check_status(patterns: &[String]) -> Result<(), FilterInvalid> {
-    let known = |pattern: &String| Status::ALL.iter().any(|status| fits(pattern, status.as_str()));
+    let known = |pattern: &String| {
+        let mut all = Status::ALL.iter();
+        all.any(|status| matches_pattern(pattern, status.as_str()))
+    };
     match patterns.iter().find(|pattern| !known(pattern)) {
         None => Ok(()),
         Some(wrong) => Err(FilterInvalid(format!(
@@ -231,7 +225,7 @@ fn check_status(patterns: &[String]) -> Result<(), FilterInvalid> {
     }
 }
 
-/// A moment: as RFC 3339 has it, or so long before now: `90s`, `15m`, `2h`, `7d`.
+/// Parses a time: RFC 3339, or how long before `now`: `90s`, `15m`, `2h`, `7d`.
 pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp, FilterInvalid> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
@@ -249,22 +243,13 @@ pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp, FilterInvalid> {
         'd' => 86_400,
         _ => return Err(wrong()),
     };
-    let number: u64 = text[..text.len() - unit.len_utf8()]
-        .parse()
-        .map_err(|_| wrong())?;
+    let number: u64 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| wrong())?;
     let ago = std::time::Duration::from_secs(number.checked_mul(seconds).ok_or_else(wrong)?);
     now.checked_sub(ago).map_err(|_| wrong())
 }
 
-/// One character, and whether it stood in quotes.
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    text: char,
-    quoted: bool,
-}
-
-/// The conditions of a filter, each as its characters without the quotes.
-fn words(text: &str) -> Result<Vec<Vec<Piece>>, FilterInvalid> {
+/// Splits a filter into conditions: characters without the quotes, each with whether it was in quotes.
+fn words(text: &str) -> Result<Vec<Vec<(char, bool)>>, FilterInvalid> {
     let (mut words, mut word, mut quoted) = (Vec::new(), Vec::new(), false);
     for character in text.chars() {
         if character == '"' {
@@ -272,10 +257,7 @@ fn words(text: &str) -> Result<Vec<Vec<Piece>>, FilterInvalid> {
         } else if character.is_whitespace() && !quoted {
             words.push(std::mem::take(&mut word));
         } else {
-            word.push(Piece {
-                text: character,
-                quoted,
-            });
+            word.push((character, quoted));
         }
     }
     if quoted {
@@ -284,47 +266,6 @@ fn words(text: &str) -> Result<Vec<Vec<Piece>>, FilterInvalid> {
     words.push(word);
     words.retain(|word| !word.is_empty());
     Ok(words)
-}
-
-/// What stands behind the colon, parted at commas that are not in quotes.
-fn patterns(word: &[Piece], skip_bytes: usize) -> Vec<String> {
-    let mut at = 0;
-    let value = word.iter().skip_while(|piece| {
-        let skip = at < skip_bytes;
-        at += piece.text.len_utf8();
-        skip
-    });
-    let mut patterns = vec![String::new()];
-    for piece in value {
-        if piece.text == ',' && !piece.quoted {
-            patterns.push(String::new());
-        } else if let Some(last) = patterns.last_mut() {
-            last.push(piece.text);
-        }
-    }
-    patterns
-}
-
-/// Whether a text fits a pattern in which `*` stands for any text. Takes time in the product of their lengths at most.
-fn fits(pattern: &str, text: &str) -> bool {
-    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
-    let (mut at, mut read, mut star) = (0, 0, None);
-    while read < text.len() {
-        if pattern.get(at) == Some(&b'*') {
-            star = Some((at, read));
-            at += 1;
-        } else if pattern.get(at) == Some(&text[read]) {
-            at += 1;
-            read += 1;
-        } else if let Some((star_at, taken)) = star {
-            star = Some((star_at, taken + 1));
-            at = star_at + 1;
-            read = taken + 1;
-        } else {
-            return false;
-        }
-    }
-    pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
 #[cfg(test)]
@@ -430,10 +371,10 @@ mod tests {
 
         #[test]
         fn a_star_fits_everything_and_a_text_fits_itself(text in "[^*]{0,40}", more in "\\PC{0,20}") {
-            proptest::prop_assert!(fits("*", &text) && fits(&text, &text));
+            proptest::prop_assert!(matches_pattern("*", &text) && matches_pattern(&text, &text));
             let pattern = format!("{text}*");
             let longer = format!("{text}{more}");
-            proptest::prop_assert!(fits(&pattern, &longer));
+            proptest::prop_assert!(matches_pattern(&pattern, &longer));
         }
     }
 }

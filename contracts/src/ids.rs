@@ -1,42 +1,41 @@
-//! Identifiers as types, so that a subject is never passed where a space is meant.
+//! Identifiers as types, so that a subject is never passed for a space.
 //!
-//! All of them are short printable text. Characters that are not seen or that turn a line round, and surrounding blanks,
-//! are refused at the edge, since ids end up in log lines, index keys and terminals.
+//! All of them are short printable text. Invisible characters, direction marks and surrounding blanks are refused, since ids
+//! appear in log lines, index keys and terminals.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
 use crate::text::is_unprintable;
+use crate::wire::schema_of;
 
 /// An identifier that breaks the rules all identifiers share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdInvalid {
-    /// Nothing was given.
+    /// It is empty.
     #[error("{kind} must not be empty")]
     Empty {
-        /// Which kind of identifier.
+        /// The kind of identifier.
         kind: &'static str,
     },
-    /// More than the kind's bound.
+    /// It is too long.
     #[error("{kind} is {bytes} bytes long; at most {max} are allowed")]
     TooLong {
-        /// Which kind of identifier.
+        /// The kind of identifier.
         kind: &'static str,
-        /// How long it was.
+        /// Its length.
         bytes: usize,
-        /// How long it may be.
+        /// The longest that is allowed.
         max: usize,
     },
-    /// A character that is not seen, or a blank at either end.
+    /// It has an invisible character, or a blank at either end.
     #[error(
         "{kind} must be printable text without surrounding blanks, control characters, invisible characters or marks of direction"
     )]
     NotPrintable {
-        /// Which kind of identifier.
+        /// The kind of identifier.
         kind: &'static str,
     },
 }
@@ -46,11 +45,7 @@ fn check(kind: &'static str, text: &str, max: usize) -> Result<(), IdInvalid> {
         return Err(IdInvalid::Empty { kind });
     }
     if text.len() > max {
-        return Err(IdInvalid::TooLong {
-            kind,
-            bytes: text.len(),
-            max,
-        });
+        return Err(IdInvalid::TooLong { kind, bytes: text.len(), max });
     }
     let blank_end = text.starts_with(char::is_whitespace) || text.ends_with(char::is_whitespace);
     if blank_end || text.chars().any(is_unprintable) {
@@ -67,7 +62,7 @@ macro_rules! string_id {
         pub struct $name(String);
 
         impl $name {
-            /// Checks the text and takes it.
+            /// Checks the text.
             pub fn new(text: impl Into<String>) -> Result<Self, IdInvalid> {
                 let text = text.into();
                 check($kind, &text, $max)?;
@@ -112,59 +107,52 @@ macro_rules! string_id {
             }
         }
 
-        impl JsonSchema for $name {
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "minLength": 1, "maxLength": $max })
-            }
-        }
+        schema_of!($name, { "type": "string", "minLength": 1, "maxLength": $max });
     };
 }
 
 string_id!(
-    /// Names one action for ever: the planner chooses it, and it resolves to exactly one receipt.
+    /// An action. The planner chooses the id; it belongs to this action for ever and leads to exactly one receipt.
     ActionId, "action_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Names one receipt.
+    /// A receipt.
     ReceiptId, "receipt_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Names one question to a person: the handle under which an action waits.
+    /// An approval: one question to a person, for which an action waits.
     ApprovalId, "approval_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Names one pre-approval.
+    /// A grant: approval in advance, for a number of calls or until a time.
     GrantId, "grant_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Names one event on the bus; publishing the same id twice is a no-op.
+    /// An event on the bus. Publishing the same id again has no effect.
     EventId, "event_id", ID_BYTES_MAX
 );
 string_id!(
-    /// On whose behalf the action is claimed to be: `agent://planner@deviceA`. A claim, not a proof; see [`Principal`].
+    /// Who the planner claims to act for: `agent://planner@deviceA`. A claim, not a proof; see [`Principal`].
     SubjectId, "subject_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Where the action happens: `shared:household`. The part before the colon is the space's class.
+    /// The space in which the action happens: `shared:household`. The part before the colon is its class.
     SpaceId, "space_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Which tool: `files.write_text`.
+    /// A tool: `files.write_text`.
     ToolId, "tool_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Follows one action through receipt, event and every log line.
+    /// The trace that links an action's receipt, events and log lines.
     TraceId, "trace_id", ID_BYTES_MAX
 );
 string_id!(
-    /// Two requests with one key in one space are the same action; the second gets the first one's receipt.
+    /// The key that makes two requests in one space the same: the second one gets the first one's receipt.
     IdempotencyKey, "idempotency_key", IDEMPOTENCY_KEY_BYTES_MAX
 );
 string_id!(
-    /// Who the door saw: `user://alice` by the peer's uid. The policy says for which subjects a principal may speak.
+    /// Who submitted a request, by the peer's uid: `user://alice`. The policy says for which subjects a principal may act.
     Principal, "principal", ID_BYTES_MAX
 );
 string_id!(
@@ -173,49 +161,27 @@ string_id!(
 );
 
 impl SpaceId {
-    /// The class of the space, which capabilities are parameterised with: `shared` of `shared:household`.
+    /// The class of the space, which capabilities name: `shared` of `shared:household`.
     pub fn class(&self) -> &str {
         self.0.split_once(':').map_or(self.as_str(), |(class, _)| class)
     }
 }
 
-impl ActionId {
-    /// A fresh id, for requests that are made by hand.
-    pub fn fresh() -> Self {
-        Self(uuid::Uuid::now_v7().to_string())
-    }
+macro_rules! fresh_ids {
+    ($($name:ident),*) => {
+        $(impl $name {
+            /// A new id: a UUID of version 7, so that ids sort by time.
+            pub fn fresh() -> Self {
+                Self(uuid::Uuid::now_v7().to_string())
+            }
+        })*
+    };
 }
 
-impl ReceiptId {
-    /// A fresh id. Version 7 ids sort by time, which keeps receipts of one hour side by side in the index.
-    pub fn fresh() -> Self {
-        Self(uuid::Uuid::now_v7().to_string())
-    }
-}
-
-impl ApprovalId {
-    /// A fresh id; the ids of what waited longer sort first.
-    pub fn fresh() -> Self {
-        Self(uuid::Uuid::now_v7().to_string())
-    }
-}
-
-impl GrantId {
-    /// A fresh id; see [`ApprovalId::fresh`].
-    pub fn fresh() -> Self {
-        Self(uuid::Uuid::now_v7().to_string())
-    }
-}
-
-impl EventId {
-    /// A fresh id; see [`ReceiptId::fresh`].
-    pub fn fresh() -> Self {
-        Self(uuid::Uuid::now_v7().to_string())
-    }
-}
+fresh_ids!(ActionId, ReceiptId, ApprovalId, GrantId, EventId);
 
 impl TraceId {
-    /// A fresh id, for requests that bring none.
+    /// A new id, for requests without a trace.
     pub fn fresh() -> Self {
         Self(uuid::Uuid::now_v7().simple().to_string())
     }
@@ -228,45 +194,24 @@ mod tests {
     #[test]
     fn ids_refuse_what_would_break_logs_and_indexes() {
         assert_eq!(ActionId::new(""), Err(IdInvalid::Empty { kind: "action_id" }));
-        assert_eq!(
-            ActionId::new("a\nb"),
-            Err(IdInvalid::NotPrintable { kind: "action_id" })
-        );
-        assert_eq!(
-            ActionId::new(" a"),
-            Err(IdInvalid::NotPrintable { kind: "action_id" })
-        );
-        assert_eq!(
-            ActionId::new("a\u{1b}[2J"),
-            Err(IdInvalid::NotPrintable { kind: "action_id" })
-        );
-        for hidden in [
-            '\u{202e}', '\u{200b}', '\u{2028}', '\u{feff}', '\u{e000}', '\u{ffff}',
-        ] {
+        assert_eq!(ActionId::new("a\nb"), Err(IdInvalid::NotPrintable { kind: "action_id" }));
+        assert_eq!(ActionId::new(" a"), Err(IdInvalid::NotPrintable { kind: "action_id" }));
+        assert_eq!(ActionId::new("a\u{1b}[2J"), Err(IdInvalid::NotPrintable { kind: "action_id" }));
+        for hidden in ['\u{202e}', '\u{200b}', '\u{2028}', '\u{feff}', '\u{e000}', '\u{ffff}'] {
             assert_eq!(
                 SubjectId::new(format!("agent://a{hidden}b")),
                 Err(IdInvalid::NotPrintable { kind: "subject_id" })
             );
         }
         let long = "x".repeat(ID_BYTES_MAX + 1);
-        let error = IdInvalid::TooLong {
-            kind: "action_id",
-            bytes: ID_BYTES_MAX + 1,
-            max: ID_BYTES_MAX,
-        };
+        let error = IdInvalid::TooLong { kind: "action_id", bytes: ID_BYTES_MAX + 1, max: ID_BYTES_MAX };
         assert_eq!(ActionId::new(long), Err(error));
         assert!(ActionId::new("x".repeat(ID_BYTES_MAX)).is_ok());
     }
 
     #[test]
     fn a_space_knows_its_class() {
-        assert_eq!(
-            SpaceId::new("shared:household").map(|s| s.class().to_owned()),
-            Ok("shared".to_owned())
-        );
-        assert_eq!(
-            SpaceId::new("attic").map(|s| s.class().to_owned()),
-            Ok("attic".to_owned())
-        );
+        assert_eq!(SpaceId::new("shared:household").map(|s| s.class().to_owned()), Ok("shared".to_owned()));
+        assert_eq!(SpaceId::new("attic").map(|s| s.class().to_owned()), Ok("attic".to_owned()));
     }
 }

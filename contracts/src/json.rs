@@ -1,8 +1,8 @@
-//! Reading JSON from outside: bounded in bytes, depth and number of values, and never two answers for one text.
+//! Parses JSON from outside: bounded in bytes, depth and number of values, and unambiguous.
 //!
-//! A name that appears twice in an object is refused. Parsers disagree about which of the two counts, and what the
-//! policy looked at must be what the tool gets. They disagree about integers that a double does not hold, too, which are
-//! refused for the same reason ([I-JSON](https://www.rfc-editor.org/rfc/rfc7493)). `1.0` is read as `1`.
+//! Parsers disagree about a name that appears twice in an object and about integers that a double cannot hold. Both are
+//! refused ([I-JSON](https://www.rfc-editor.org/rfc/rfc7493)), since the tool must get what the policy inspected. `1.0` is read
+//! as `1`.
 
 use std::fmt;
 
@@ -12,41 +12,41 @@ use serde_json::{Map, Number, Value};
 
 use crate::limits::{JSON_DEPTH_MAX, JSON_NODES_MAX};
 
-/// The largest integer that every reader of JSON takes for the same one.
+/// The largest integer that is exact in every JSON parser.
 pub const INTEGER_MAX: i64 = (1 << 53) - 1;
 
-/// A document that cannot be read.
+/// A document that is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonInvalid {
     /// More bytes than the bound.
     #[error("the document is {bytes} bytes long; at most {max} are allowed")]
     TooLarge {
-        /// How large it is.
+        /// Its size.
         bytes: usize,
-        /// How large it may be.
+        /// The largest size that is allowed.
         max: usize,
     },
     /// Not JSON, or JSON beyond the bounds of depth and number.
     #[error("this is not acceptable JSON: {0}")]
     Syntax(#[source] serde_json::Error),
-    /// A number that readers of JSON take for different ones.
+    /// A number that is not exact in every JSON parser.
     #[error("{place}: numbers beyond {INTEGER_MAX} (2^53 - 1) are not exact in JSON; write it as text")]
     Number {
-        /// Where it stands.
+        /// Its path.
         place: String,
     },
-    /// JSON, but not of the expected shape; the text says where.
+    /// JSON of another shape than expected; the text says where.
     #[error("{0}")]
     Shape(#[source] serde_path_to_error::Error<serde_json::Error>),
 }
 
-/// Reads a `T` from bytes that come from outside.
+/// Parses a document from outside.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
     let value = parse_value(bytes, bytes_max)?;
     serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
 }
 
-/// Reads any value from bytes that come from outside.
+/// Parses any value from outside.
 pub fn parse_value(bytes: &[u8], bytes_max: usize) -> Result<Value, JsonInvalid> {
     let value = read(bytes, bytes_max, REQUEST)?;
     match inexact(&value) {
@@ -55,61 +55,43 @@ pub fn parse_value(bytes: &[u8], bytes_max: usize) -> Result<Value, JsonInvalid>
     }
 }
 
-/// Reads a `T` from the reply of a tool, which may hold any number.
+/// Parses the reply of a tool, which may hold any number.
 pub fn parse_reply<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
     let value = read(bytes, bytes_max, REQUEST)?;
     serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
 }
 
-/// Reads a `T` that was written here around a document from outside, which may be as deep and as large as one may be.
+/// Parses what effectd wrote around documents from outside: an event, a line of a log or bundle, a head, a proof.
 pub fn parse_stored<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
-    parse_of_log(bytes, bytes_max)
-}
-
-/// Reads a `T` from a log: a line of a bundle, a head, a proof.
-pub fn parse_of_log<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
-    let value = read(bytes, bytes_max, LOG)?;
+    let value = read(bytes, bytes_max, STORED)?;
     serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
 }
 
-/// What a document may hold.
+/// The bounds of a document.
 #[derive(Clone, Copy)]
 struct Bounds {
     depth_max: usize,
     nodes_max: usize,
 }
 
-const REQUEST: Bounds = Bounds {
-    depth_max: JSON_DEPTH_MAX,
-    nodes_max: JSON_NODES_MAX,
-};
+const REQUEST: Bounds = Bounds { depth_max: JSON_DEPTH_MAX, nodes_max: JSON_NODES_MAX };
 
-/// A receipt holds values of the request and of the reply, and lies a level or two deeper in its line or proof.
-const LOG: Bounds = Bounds {
-    depth_max: JSON_DEPTH_MAX + 8,
-    nodes_max: 4 * JSON_NODES_MAX,
-};
+/// A receipt holds values of the request and of the reply, a level or two deeper in its line or proof.
+const STORED: Bounds = Bounds { depth_max: JSON_DEPTH_MAX + 8, nodes_max: 4 * JSON_NODES_MAX };
 
 fn read(bytes: &[u8], bytes_max: usize, bounds: Bounds) -> Result<Value, JsonInvalid> {
     if bytes.len() > bytes_max {
-        return Err(JsonInvalid::TooLarge {
-            bytes: bytes.len(),
-            max: bytes_max,
-        });
+        return Err(JsonInvalid::TooLarge { bytes: bytes.len(), max: bytes_max });
     }
     let mut nodes = 0;
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let strict = Strict {
-        bounds,
-        depth: 0,
-        nodes: &mut nodes,
-    };
+    let strict = Strict { bounds, depth: 0, nodes: &mut nodes };
     let value = strict.deserialize(&mut reader).map_err(JsonInvalid::Syntax)?;
     reader.end().map_err(JsonInvalid::Syntax)?;
     Ok(value)
 }
 
-/// Reads one value and everything in it, keeping count.
+/// Parses one value with everything in it, and counts the values.
 struct Strict<'a> {
     bounds: Bounds,
     depth: usize,
@@ -118,11 +100,7 @@ struct Strict<'a> {
 
 impl Strict<'_> {
     fn deeper(&mut self) -> Strict<'_> {
-        Strict {
-            bounds: self.bounds,
-            depth: self.depth + 1,
-            nodes: self.nodes,
-        }
+        Strict { bounds: self.bounds, depth: self.depth + 1, nodes: self.nodes }
     }
 }
 
@@ -163,11 +141,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
         let is_integer = value.fract() == 0.0 && value.abs() <= INTEGER_MAX as f64;
-        Ok(if is_integer {
-            Value::from(value as i64)
-        } else {
-            Value::from(value)
-        })
+        Ok(if is_integer { Value::from(value as i64) } else { Value::from(value) })
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -195,9 +169,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
         while let Some(name) = members.next_key::<String>()? {
             let member = members.next_value_seed(self.deeper())?;
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!(
-                    "the name {name:?} appears twice in one object"
-                )));
+                return Err(A::Error::custom(format!("the name {name:?} appears twice in one object")));
             }
             object.insert(name, member);
         }
@@ -205,15 +177,11 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 }
 
-/// Where a number stands that readers of JSON take for different ones.
+/// The path of a number that is not exact in every JSON parser.
 pub(crate) fn inexact(value: &Value) -> Option<String> {
     let below = |name: String, value| {
         let place = inexact(value)?;
-        Some(if place.is_empty() {
-            name
-        } else {
-            format!("{name}.{place}")
-        })
+        Some(if place.is_empty() { name } else { format!("{name}.{place}") })
     };
     match value {
         Value::Number(number) => (!is_exact(number)).then(String::new),
@@ -229,18 +197,16 @@ pub(crate) fn inexact(value: &Value) -> Option<String> {
     }
 }
 
-/// Beyond the bound, every double is an integer.
+/// Doubles beyond [`INTEGER_MAX`] are integers, too, and not exact.
 fn is_exact(number: &Number) -> bool {
     match (number.as_i64(), number.as_u64()) {
         (Some(integer), _) => integer.unsigned_abs() <= INTEGER_MAX.unsigned_abs(),
         (None, Some(_)) => false,
-        (None, None) => number
-            .as_f64()
-            .is_some_and(|float| float.abs() <= INTEGER_MAX as f64),
+        (None, None) => number.as_f64().is_some_and(|float| float.abs() <= INTEGER_MAX as f64),
     }
 }
 
-/// Writes integers as text that readers of JSON would take for different ones.
+/// Replaces integers that are not exact in every JSON parser by text.
 pub fn integers_as_text(value: &mut Value) {
     match value {
         Value::Number(number) if !number.is_f64() && !is_exact(number) => {
@@ -252,7 +218,7 @@ pub fn integers_as_text(value: &mut Value) {
     }
 }
 
-/// For `#[serde(deserialize_with)]`: a field that is present, as `Some`, so that `null` and absence differ.
+/// For `#[serde(deserialize_with)]`: `Some` for a field that is present, so that `null` and absence differ.
 pub fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -272,13 +238,8 @@ mod tests {
     fn duplicate_names_are_refused_at_any_depth() {
         assert!(refusal(r#"{"a":1,"a":2}"#).contains("appears twice"));
         assert!(refusal(r#"{"p":[{"path":"x","path":"y"}]}"#).contains("\"path\" appears twice"));
-        let nested = parse_of_log::<Value>(br#"{"entry":{"status":"error","status":"ok"}}"#, 100);
-        assert!(
-            nested
-                .unwrap_err()
-                .to_string()
-                .contains("\"status\" appears twice")
-        );
+        let nested = parse_stored::<Value>(br#"{"entry":{"status":"error","status":"ok"}}"#, 100);
+        assert!(nested.unwrap_err().to_string().contains("\"status\" appears twice"));
     }
 
     #[test]
@@ -308,10 +269,7 @@ mod tests {
         ] {
             assert!(matches!(read(text), Err(JsonInvalid::Number { .. })), "{text}");
             let told = refusal(&format!(r#"{{"params":{{"a":[0,{text}]}}}}"#));
-            assert!(
-                told.starts_with("params.a.1: ") && told.ends_with("write it as text"),
-                "{told}"
-            );
+            assert!(told.starts_with("params.a.1: ") && told.ends_with("write it as text"), "{told}");
         }
         for (text, same) in [
             ("9007199254740991", "9007199254740991.0"),
@@ -342,10 +300,7 @@ mod tests {
 
     #[test]
     fn size_and_trailing_text_are_refused() {
-        assert!(matches!(
-            parse_value(b"[1,2]", 4),
-            Err(JsonInvalid::TooLarge { bytes: 5, max: 4 })
-        ));
+        assert!(matches!(parse_value(b"[1,2]", 4), Err(JsonInvalid::TooLarge { bytes: 5, max: 4 })));
         assert!(refusal("{} {}").contains("trailing"));
         assert!(refusal("{\"a\":1").contains("EOF"));
         assert!(parse_value(b"\"\xff\"", 10).is_err());

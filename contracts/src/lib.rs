@@ -1,10 +1,11 @@
-//! What is said between the parts of effectd, and between effectd and the world.
+//! The contracts of effectd: requests, tool specs, receipts, events and failures, with their JSON forms, limits and schemas.
 //!
-//! Everything that crosses a boundary — a request, a tool's description, a receipt, an event, a failure — has its one
-//! type here, with its JSON form, its bounds and its JSON Schema. The crate does no I/O, so that a planner or a learner
-//! written in Rust can depend on it alone. Read it in this order:
+//! The crate does no I/O, so that planners and learners can depend on it alone: [`proof`] verifies a bundle of receipts, and
+//! [`reward`] computes their rewards. Start with [`request`], [`tool`] and [`receipt`].
 
 #![deny(missing_docs)]
+
+mod wire;
 
 pub mod limits;
 
@@ -33,20 +34,25 @@ pub mod millis;
 pub mod notice;
 pub mod operation;
 pub mod receipt;
+pub mod reward;
+pub mod signature;
+
+pub mod proof;
 
 pub mod filter;
 
 pub mod schemas;
 
-pub use approval::{Approval, ApprovalData, ApprovalNews, ApprovalVerdict, Approved, Authority};
+pub use approval::{Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Approved, Authority};
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
 pub use effects::{
-    Effects, FileState, Inside, Observed, PathChange, Restore, Seen, Standing, Touch, Undeclared,
-    UndeclaredKind,
+    Effects, FileState, FolderListing, Observed, PathChange, PathSnapshot, PathState, Restore, Touch,
+    Undeclared, UndeclaredKind,
 };
 pub use event::{
-    ArtifactData, ArtifactNews, DeadLetterData, DecisionData, Event, ExecutedData, ToolNews, Topic,
+    ArtifactChange, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolQuarantinedData,
+    Topic,
 };
 pub use failure::{Code, Failure, Gate, Phase};
 pub use filter::{Filter, FilterInvalid};
@@ -63,16 +69,17 @@ pub use operation::Operation;
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };
-pub use preview::{Predicted, PreviewRecord, PreviewVerdict, Rehearsal, Rehearsed};
+pub use preview::{Predicted, PreviewRecord, PreviewResult, PreviewVerdict, PreviewedPath};
 pub use receipt::{
     Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation, Receipt,
-    Redaction, RedactionKind, Reward, RewardComponents, RewardInputs, RewardWeights, Signature, Status,
-    Timing,
+    Redaction, RedactionKind, Status, Timing,
 };
 pub use request::{
     ActionRequest, Candidate, Contract, Origin, PolicyCtx, Qos, Rationale, Scope, Verification,
 };
+pub use reward::{Reward, RewardComponents, RewardInputs, RewardWeights};
 pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
+pub use signature::{Signature, SignatureInvalid};
 pub use tool::{
     BaseProfile, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect, SpecInvalid,
     ToolSpec,

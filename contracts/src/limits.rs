@@ -1,46 +1,45 @@
-//! The bounds of everything that is said. Those that a caller can hit are in `docs/limits.md`.
+//! Limits of documents and identifiers, each with its reason. `docs/limits.md` lists those that a caller can hit.
 
 /// Longest identifier (action, subject, space, tool, trace …): long enough for any URI a planner uses, short enough to index.
-/// Part of the published schemas, and of keys on disk.
+/// Published schemas and keys on disk depend on it.
 pub const ID_BYTES_MAX: usize = 256;
-/// Longest idempotency key: a tool id, a path of `PATH_MAX` and some digests fit.
-/// Part of the published schemas, and of keys on disk.
+/// Longest idempotency key: room for a tool id, a path of `PATH_MAX` and some digests.
+/// Published schemas and keys on disk depend on it.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 8_192;
-/// Largest request, in bytes of JSON: a large text file as a parameter fits; a flood of them is bounded by the backlog.
+/// Largest request, in bytes of JSON: room for a large text file as a parameter.
 /// Planner and effectd must agree on it, and what was accepted once must be readable for ever.
 pub const REQUEST_BYTES_MAX: usize = 1_048_576;
-/// Deepest nesting of a document from outside: far beyond honest parameters, far below what a recursive reader survives.
+/// Deepest nesting of a document from outside: far more than honest parameters need, far less than overflows a parser's stack.
 /// What was accepted once must be readable for ever.
 pub const JSON_DEPTH_MAX: usize = 32;
-/// Most values in one document from outside: bounds the memory that a megabyte of `[[],[],…` can take.
+/// Most values in one document from outside: bounds the memory that a megabyte of `[[],[],…` takes.
 /// What was accepted once must be readable for ever.
 pub const JSON_NODES_MAX: usize = 65_536;
-/// Longest wall-clock time a caller may ask for: ten minutes; longer work is several actions.
-/// Part of the published schemas; the policy sets stricter ones by safety class.
+/// Longest timeout that a caller may ask for: ten minutes; longer work is several actions.
+/// Part of the published schemas. The policy sets stricter ones by safety class.
 pub const TIMEOUT_MS_MAX: u64 = 600_000;
-/// Wall-clock time of a tool that names none.
-/// Part of what a tool's description means.
+/// Timeout of a tool whose spec names none.
+/// Part of the meaning of a tool spec.
 pub const TIMEOUT_MS_DEFAULT: u64 = 5_000;
 /// Most retries a caller may ask for.
 /// Part of the published schemas.
 pub const RETRIES_MAX: u32 = 10;
-/// Retries of a request that names none: none, so that nothing is repeated that nobody asked to repeat.
+/// Retries of a request that names none: zero, so that nothing is repeated unasked.
 /// Part of what a request means.
 pub const RETRIES_DEFAULT: u32 = 0;
-/// Most capabilities, side effects or key fields that one tool may declare.
+/// Most capabilities or key fields that one tool may declare: more than any tool needs.
 /// Part of the published schemas.
 pub const SPEC_LIST_MAX: usize = 64;
-/// Most candidates that a planner may name beside what it chose: a menu, not a catalogue; they are stored in clear.
+/// Most alternatives that a planner may name: a menu, not a catalogue; they are stored in clear.
 /// Part of the published schemas.
 pub const CANDIDATES_MAX: usize = 64;
-/// Longest reason that a planner gives for an action: a person reads it before deciding.
+/// Longest reason that a planner gives for an action: an approver reads it.
 /// Part of the published schemas.
 pub const RATIONALE_BYTES_MAX: usize = 1_024;
-/// Longest `tracestate`: as much as the standard asks everybody to hand on. It is stored in clear with the receipt.
+/// Longest `tracestate`: what the standard requires everybody to propagate. It is stored in clear with the receipt.
 /// Part of the published schemas.
 pub const TRACESTATE_BYTES_MAX: usize = 512;
-/// Most members of a `tracestate`, as in the standard.
-/// By the standard.
+/// Most members of a `tracestate`, by the standard.
 pub const TRACESTATE_MEMBERS_MAX: usize = 32;
 /// Longest filter of receipts: a line that a person types.
 /// Command line and daemon must agree on it.
@@ -49,13 +48,19 @@ pub const FILTER_BYTES_MAX: usize = 2_048;
 /// Command line and daemon must agree on it.
 pub const FILTER_TERMS_MAX: usize = 32;
 /// Largest JSON Schema of a tool's parameters or result, in bytes.
-/// Part of what a tool's description may be, on whatever machine it is registered.
+/// A spec that is valid on one machine must be valid on every other.
 pub const SCHEMA_BYTES_MAX: usize = 65_536;
-/// Longest message inside a failure: a line a person reads, not a dump.
+/// Longest message of a failure: a line that a person reads, not a dump.
 /// Part of stored receipts.
 pub const FAILURE_MESSAGE_BYTES_MAX: usize = 2_048;
-/// Largest answer of a tool, in bytes of JSON: as much as the sandbox lets through.
+/// Largest reply of a tool, in bytes of JSON: as much as the sandbox lets through.
 pub const TOOL_REPLY_BYTES_MAX: usize = 4_194_304;
-/// Largest notification in the spool, in bytes of JSON: the longest title and body that can be configured, every character escaped.
+/// Largest notification, in bytes of JSON: the longest title and body that can be configured, with every character escaped.
 /// Tool and runtime must agree on it.
 pub const NOTICE_BYTES_MAX: usize = 131_072;
+/// Most signing keys in one log: one a day for some years.
+/// A log with more keys cannot be verified.
+pub const LOG_KEYS_MAX: usize = 1_000;
+/// Most entries in one log: a million a second for nine years.
+/// A bundle that claims more is refused.
+pub const LOG_ENTRIES_MAX: u64 = 281_474_976_710_656;

@@ -1,7 +1,7 @@
-//! The log of a device: every intent and every receipt in the order in which they became durable, and the keys that signed.
+//! The log of a device: intents, receipts, amendments and signing keys, in the order in which they became durable.
 //!
-//! Each entry is canonical JSON, and its bytes are a leaf of the tree in [`crate::merkle`]. Intents stand in it beside
-//! receipts, so that it can be shown that nothing was begun of which there is no account.
+//! Each entry is canonical JSON, and its bytes are a leaf of the tree in [`crate::merkle`]. Intents are in the log so that an
+//! action without a receipt cannot be hidden.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,38 +11,40 @@ use crate::canonical;
 use crate::clock::Timestamp;
 use crate::digest::Digest;
 use crate::ids::{ActionId, EventId, Principal, ReceiptId, SpaceId};
-use crate::receipt::{Receipt, Reward, Signature};
+use crate::receipt::Receipt;
+use crate::reward::Reward;
+use crate::signature::Signature;
 
-/// What an entry is. Receipts have no such word; they are what the log is for.
+/// The kind of an entry, in its field `entry`. Receipts do not have the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
-    /// Something is about to happen.
+    /// An action is about to have its effect.
     Intent,
-    /// A key that signs from here on.
+    /// A key, which signs from here on.
     Key,
-    /// What was known later about a receipt.
+    /// A later judgement about a receipt.
     Amendment,
-    /// What the device says about all entries before it.
+    /// A signed statement about all entries before it.
     Head,
 }
 
-/// Something is about to happen: written before the effect can.
+/// An action is about to have its effect. It is durable before the effect can happen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IntentEntry {
     /// `intent`.
     pub entry: EntryKind,
-    /// Which action.
+    /// The action.
     pub action_id: ActionId,
-    /// The digest of its request under the device's key, as in its receipt.
+    /// The keyed digest of its request, as in its receipt.
     pub request_digest: String,
-    /// Where.
+    /// The space.
     pub space_id: SpaceId,
 }
 
 impl IntentEntry {
-    /// The entry of an action.
+    /// The intent of an action.
     pub fn new(action_id: ActionId, request_digest: &Digest, space_id: SpaceId) -> Self {
         Self {
             entry: EntryKind::Intent,
@@ -53,27 +55,26 @@ impl IntentEntry {
     }
 }
 
-/// A key that signs from here on, until the next one. The first signs itself; every other one is signed by the key before
-/// it, too.
+/// A key, which signs from here on until the next one. It signs its own entry; so does the key before it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyEntry {
     /// `key`.
     pub entry: EntryKind,
-    /// Since when.
+    /// When it took over.
     pub at: Timestamp,
-    /// What signatures name it by.
+    /// Its id in signatures.
     pub key_id: String,
     /// The public key, in hex.
     pub public_key: String,
-    /// The key before it.
+    /// The id of the key before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
-    /// By the key itself, and by the one before it.
+    /// The signatures of the key itself and of the key before it.
     pub signatures: Vec<Signature>,
 }
 
-/// What the device says about its log at a moment. Who keeps one can later tell whether anything before it was changed.
+/// A signed statement about the log at a moment. Whoever keeps one can verify later that nothing before it changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogHead {
@@ -81,117 +82,116 @@ pub struct LogHead {
     pub entry: EntryKind,
     /// When.
     pub at: Timestamp,
-    /// How many entries there are.
+    /// The number of entries.
     pub size: u64,
     /// The root of the tree over them.
     pub root: Digest,
-    /// How many intents have no receipt yet.
+    /// The number of intents without a receipt yet.
     pub open: u64,
-    /// The first entry whose body is kept. Retention may have dropped the bodies before it, and no others. Later heads never
-    /// say less.
+    /// The first entry whose body is kept. Retention may have dropped the bodies before it, and no others. It never decreases.
     pub kept_from: u64,
-    /// By the key in force.
+    /// The signature of the key in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
 }
 
-/// What was known later about a receipt: a file was wrong after all, a test that ran the next day failed. The receipt stays
-/// as it is; learners take the last amendment's reward instead.
+/// A later judgement about a receipt, for example that a test failed the next day. The receipt does not change; learners use
+/// the reward of the last amendment instead.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AmendmentEntry {
     /// `amendment`.
     pub entry: EntryKind,
-    /// Names this amendment.
+    /// The id of this amendment.
     pub amendment_id: EventId,
-    /// The receipt that it is about.
+    /// The receipt.
     pub receipt_id: ReceiptId,
     /// When.
     pub at: Timestamp,
-    /// Who says so, by the door's word.
+    /// The principal who amended it.
     pub by: Principal,
-    /// Who found out: `operator`, or the name of whatever checks.
+    /// Who judged: `operator`, or the name of a checker.
     pub source: String,
-    /// Whether it counts as done.
+    /// Whether the action counts as a success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
-    /// How well, from 0 to 1.
+    /// The quality, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<f64>,
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// What the action was worth, seen from now.
+    /// The reward by this judgement.
     pub reward: Reward,
-    /// By the key in force.
+    /// The signature of the key in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
 }
 
-/// An entry with its place, as it is handed on: on a page of the log, and as a line of a bundle.
+/// An entry with its index: an item of a page of the log, or a line of a bundle.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogLine {
-    /// Its place, counted from 0.
+    /// Its index, from 0.
     pub index: u64,
     /// Its hash in the tree: SHA-256 of a zero byte and the entry's canonical JSON.
     pub hash: Digest,
-    /// The entry; left out if retention has dropped it, which is so only before the `kept_from` of a signed head.
+    /// The entry; absent if retention has dropped it, which is allowed only before the `kept_from` of a signed head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<Value>,
 }
 
-/// The first line of a bundle: entries of a log that somebody without the store can check.
+/// The first line of a bundle: entries of a log that anybody can verify without the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BundleHead {
     /// The format: 1.
     pub bundle: u32,
-    /// The place of the first entry.
+    /// The index of the first entry.
     pub from: u64,
-    /// The tree over the entries before the first: roots of its complete subtrees, the largest first.
+    /// The tree over the entries before the first: the roots of its complete subtrees, largest first.
     pub frontier: Vec<Digest>,
-    /// All keys that the log has had.
+    /// All keys of the log.
     pub keys: Vec<KeyEntry>,
-    /// What all entries up to the last are checked against.
+    /// The head that the entries must match.
     pub head: LogHead,
 }
 
-/// The proof that a receipt is in the log, for somebody who has a head.
+/// The proof that a receipt is in the log of a signed head.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InclusionProof {
     /// The format: 1.
     pub proof: u32,
-    /// Its place in the log.
+    /// The index of the entry.
     pub index: u64,
-    /// The entry itself.
+    /// The entry.
     pub entry: Value,
-    /// Hashes beside the way from the entry to the root.
+    /// The sibling hashes from the entry to the root.
     pub path: Vec<Digest>,
-    /// All keys that the log has had.
+    /// All keys of the log.
     pub keys: Vec<KeyEntry>,
-    /// The head that it is proved under.
+    /// The signed head.
     pub head: LogHead,
 }
 
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LogEntry {
-    /// Something is about to happen.
+    /// An action is about to have its effect.
     Intent(IntentEntry),
     /// A key.
     Key(KeyEntry),
-    /// What was known later.
+    /// A later judgement.
     Amendment(Box<AmendmentEntry>),
-    /// What the device said about the entries before.
+    /// A signed statement about the entries before it.
     Head(LogHead),
-    /// What happened.
+    /// A receipt.
     Receipt(Box<Receipt>),
 }
 
 impl LogEntry {
-    /// Reads an entry.
+    /// Parses an entry.
     pub fn parse(value: &Value) -> Result<Self, serde_json::Error> {
         let Some(kind) = value.get("entry") else {
             return Receipt::deserialize(value).map(|receipt| LogEntry::Receipt(Box::new(receipt)));
@@ -208,7 +208,7 @@ impl LogEntry {
 
     /// The bytes that are a leaf of the tree.
     pub fn bytes(&self) -> Vec<u8> {
-        // Plain data with text keys, for which serde_json has no failure.
+        // Plain data with text keys, which serde_json always writes.
         match self {
             LogEntry::Intent(intent) => canonical::of(intent),
             LogEntry::Key(key) => canonical::of(key),

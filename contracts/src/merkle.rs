@@ -1,14 +1,14 @@
-//! The tree of hashes over a log (RFC 6962, section 2.1): one short hash stands for all entries in their order.
+//! The Merkle tree over a log (RFC 6962, section 2.1): one hash, the root, commits to all entries in their order.
 //!
-//! Whoever has that hash, and nothing else, can be shown that an entry is in the log ([`inclusion_holds`]) and that a later
-//! log only added to an earlier one ([`consistency_holds`]). Both proofs have about as many hashes as the size has binary
-//! digits.
+//! With the root alone, anybody can verify that an entry is in the log ([`inclusion_holds`]) and that a later log only appends
+//! to an earlier one ([`consistency_holds`]). Both proofs are logarithmic in the size of the log.
 
 use sha2::{Digest as _, Sha256};
 
 use crate::digest::Digest;
+use crate::limits::LOG_ENTRIES_MAX;
 
-/// The hash of an entry. Entries and pairs are hashed differently, so that neither can be passed off as the other.
+/// The hash of an entry. Entries and pairs have different prefixes, so that neither can pass for the other.
 pub fn leaf(bytes: &[u8]) -> Digest {
     let mut hasher = Sha256::new();
     hasher.update([0]);
@@ -16,7 +16,7 @@ pub fn leaf(bytes: &[u8]) -> Digest {
     Digest::from_bytes(hasher.finalize().into())
 }
 
-/// The hash of two subtrees beside each other.
+/// The hash of two adjacent subtrees.
 pub fn pair(left: &Digest, right: &Digest) -> Digest {
     let mut hasher = Sha256::new();
     hasher.update([1]);
@@ -30,26 +30,27 @@ pub fn empty_root() -> Digest {
     Digest::of(&[])
 }
 
-/// The right edge of the tree: all that is needed to go on, and to know the root at every step.
+/// The right edge of the tree: enough to append entries and to compute the root.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Frontier {
     size: u64,
-    /// Roots of the complete subtrees, the largest first: one for each bit of the size.
+    /// The roots of the complete subtrees, largest first: one for each set bit of the size.
     peaks: Vec<Digest>,
 }
 
 impl Frontier {
-    /// A frontier that was told; `None` if there are not as many peaks as the size has bits.
+    /// A frontier from its parts; `None` if the number of peaks does not match the size, or the size exceeds [`LOG_ENTRIES_MAX`].
     pub fn restore(size: u64, peaks: Vec<Digest>) -> Option<Self> {
-        (peaks.len() == size.count_ones() as usize).then_some(Self { size, peaks })
+        let is_valid = size <= LOG_ENTRIES_MAX && peaks.len() == size.count_ones() as usize;
+        is_valid.then_some(Self { size, peaks })
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The roots of the complete subtrees, the largest first.
+    /// The roots of the complete subtrees, largest first.
     pub fn peaks(&self) -> &[Digest] {
         &self.peaks
     }
@@ -78,15 +79,15 @@ impl Frontier {
     }
 }
 
-/// Where hashes of complete subtrees are kept.
+/// A store of the hashes of complete subtrees.
 pub trait Subtrees {
-    /// Why one cannot be had.
+    /// Why a hash cannot be read.
     type Error;
-    /// The hash of the subtree number `index` among those of `2^height` entries.
+    /// The hash of the `index`-th subtree of `2^height` entries.
     fn subtree(&self, height: u32, index: u64) -> Result<Digest, Self::Error>;
 }
 
-/// The proof that entry `index` is in the log as it was at `size`. The caller has checked that it is.
+/// The proof that entry `index` is in the log of `size` entries. The caller ensures `index < size`.
 pub fn inclusion<S: Subtrees>(subtrees: &S, index: u64, size: u64) -> Result<Vec<Digest>, S::Error> {
     let mut proof = Vec::new();
     let (mut first, mut end) = (0, size);
@@ -104,7 +105,7 @@ pub fn inclusion<S: Subtrees>(subtrees: &S, index: u64, size: u64) -> Result<Vec
     Ok(proof)
 }
 
-/// The proof that the log at `new` begins with the log at `old`. The caller has checked that `old <= new`.
+/// The proof that the log of `new` entries begins with the log of `old` entries. The caller ensures `old <= new`.
 pub fn consistency<S: Subtrees>(subtrees: &S, old: u64, new: u64) -> Result<Vec<Digest>, S::Error> {
     let mut proof = Vec::new();
     if old == 0 || old == new {
@@ -128,7 +129,7 @@ pub fn consistency<S: Subtrees>(subtrees: &S, old: u64, new: u64) -> Result<Vec<
     Ok(proof)
 }
 
-/// The frontier of the log as it was at `size`.
+/// The frontier of the log of `size` entries.
 pub fn frontier<S: Subtrees>(subtrees: &S, size: u64) -> Result<Frontier, S::Error> {
     let (mut peaks, mut first) = (Vec::new(), 0);
     for height in (0..u64::BITS).rev().filter(|height| size >> height & 1 == 1) {
@@ -138,7 +139,7 @@ pub fn frontier<S: Subtrees>(subtrees: &S, size: u64) -> Result<Frontier, S::Err
     Ok(Frontier { size, peaks })
 }
 
-/// The largest power of two below the number, which is at least two.
+/// The largest power of two below `entries`, which is at least two.
 fn left_size(entries: u64) -> u64 {
     1 << (entries - 1).ilog2()
 }
@@ -154,24 +155,24 @@ fn root_of<S: Subtrees>(subtrees: &S, first: u64, end: u64) -> Result<Digest, S:
     Ok(pair(&left, &root_of(subtrees, middle, end)?))
 }
 
-/// Whether the proof shows that this entry stands at this place of the log with this root.
+/// Whether the proof shows that this entry is at this index of the log with this root.
 pub fn inclusion_holds(index: u64, size: u64, leaf: &Digest, proof: &[Digest], root: &Digest) -> bool {
     if index >= size {
         return false;
     }
     let (mut at, mut last, mut hash) = (index, size - 1, *leaf);
-    for beside in proof {
+    for sibling in proof {
         if last == 0 {
             return false;
         }
         if at & 1 == 1 || at == last {
-            hash = pair(beside, &hash);
+            hash = pair(sibling, &hash);
             while at & 1 == 0 && at != 0 {
                 at >>= 1;
                 last >>= 1;
             }
         } else {
-            hash = pair(&hash, beside);
+            hash = pair(&hash, sibling);
         }
         at >>= 1;
         last >>= 1;
@@ -197,27 +198,23 @@ pub fn consistency_holds(old: (u64, &Digest), new: (u64, &Digest), proof: &[Dige
         last >>= 1;
     }
     let mut proof = proof.iter();
-    // A complete subtree is its own root, and the proof leaves it out.
-    let seed = if old_size.is_power_of_two() {
-        Some(old_root)
-    } else {
-        proof.next()
-    };
+    // If the old log is one complete subtree, the proof leaves out its hash: that is the old root.
+    let seed = if old_size.is_power_of_two() { Some(old_root) } else { proof.next() };
     let Some(seed) = seed else { return false };
     let (mut from_old, mut from_new) = (*seed, *seed);
-    for beside in proof {
+    for sibling in proof {
         if last == 0 {
             return false;
         }
         if at & 1 == 1 || at == last {
-            from_old = pair(beside, &from_old);
-            from_new = pair(beside, &from_new);
+            from_old = pair(sibling, &from_old);
+            from_new = pair(sibling, &from_new);
             while at & 1 == 0 && at != 0 {
                 at >>= 1;
                 last >>= 1;
             }
         } else {
-            from_new = pair(&from_new, beside);
+            from_new = pair(&from_new, sibling);
         }
         at >>= 1;
         last >>= 1;
@@ -232,7 +229,7 @@ mod tests {
     use crate::digest::unhex;
     use std::convert::Infallible;
 
-    /// All leaves in memory; subtrees by the definition itself.
+    /// All leaves in memory; computes subtrees by their definition.
     struct Leaves(Vec<Digest>);
 
     impl Subtrees for Leaves {
@@ -287,10 +284,7 @@ mod tests {
             "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
         ];
         let mut tree = Frontier::default();
-        assert_eq!(
-            tree.root().hex(),
-            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-        );
+        assert_eq!(tree.root().hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         for (entry, root) in entries.iter().zip(roots) {
             tree.push(leaf(&unhex(entry).unwrap()));
             assert_eq!(tree.root().hex(), root, "of {} entries", tree.size());
@@ -298,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn every_proof_of_every_small_tree_holds_for_its_own_and_nothing_else() {
+    fn every_proof_of_small_trees_holds_for_its_leaf_alone() {
         let all = leaves(33);
         let wrong = leaf(b"another");
         for size in 1..=33_u64 {
@@ -307,10 +301,7 @@ mod tests {
             for index in 0..size {
                 let proof = inclusion(&all, index, size).unwrap();
                 let own = &all.0[usize::try_from(index).unwrap()];
-                assert!(
-                    inclusion_holds(index, size, own, &proof, &root),
-                    "{index} of {size}"
-                );
+                assert!(inclusion_holds(index, size, own, &proof, &root), "{index} of {size}");
                 assert!(!inclusion_holds(index, size, &wrong, &proof, &root));
                 assert!(!inclusion_holds(index, size, own, &proof, &wrong));
                 assert!(!inclusion_holds(size, size, own, &proof, &root));
@@ -320,10 +311,7 @@ mod tests {
             for old in 0..=size {
                 let proof = consistency(&all, old, size).unwrap();
                 let before = root_at(&all, old);
-                assert!(
-                    consistency_holds((old, &before), (size, &root), &proof),
-                    "{old} to {size}"
-                );
+                assert!(consistency_holds((old, &before), (size, &root), &proof), "{old} to {size}");
                 // Every log begins with the empty one.
                 assert!(old == 0 || !consistency_holds((old, &before), (size, &wrong), &proof));
                 assert!(!consistency_holds((old, &wrong), (size, &root), &proof));
@@ -333,6 +321,20 @@ mod tests {
                     assert!(!consistency_holds((old, &before), (size, &root), &other));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn only_a_possible_frontier_is_restored() {
+        let hash = leaf(b"peak");
+        let restored = |size, peaks| Frontier::restore(size, vec![hash; peaks]);
+        for (size, peaks) in [(0, 0), (5, 2), (LOG_ENTRIES_MAX - 1, 48), (LOG_ENTRIES_MAX, 1)] {
+            let mut tree = restored(size, peaks).unwrap();
+            tree.push(hash);
+            assert_eq!(tree.size(), size + 1);
+        }
+        for (size, peaks) in [(0, 1), (5, 1), (LOG_ENTRIES_MAX + 1, 2), (u64::MAX, 64)] {
+            assert_eq!(restored(size, peaks), None, "{size}");
         }
     }
 

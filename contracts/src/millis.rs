@@ -1,30 +1,28 @@
-//! Measured times as milliseconds on the wire, without losing what a fast action is made of.
+//! Measured times: milliseconds in JSON, microseconds in memory.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A duration kept in whole microseconds and written as milliseconds, so that 0.41 ms stays 0.41 and sums stay exact.
+use crate::wire::schema_of;
+
+/// A duration in whole microseconds, written as milliseconds, so that 0.41 ms stays 0.41 and sums stay exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Millis {
     micros: u64,
 }
 
-/// The largest value whose microseconds survive as a fraction of milliseconds in an `f64`: 35 years.
+/// The largest number of microseconds that is exact as milliseconds in an `f64`: 35 years.
 const MICROS_MAX: u64 = 1 << 50;
 
 impl Millis {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Millis = Millis { micros: 0 };
 
-    /// Whole microseconds; longer than the clock of any machine is cut.
+    /// From microseconds; values above 35 years are clamped.
     pub const fn from_micros(micros: u64) -> Self {
-        Self {
-            micros: if micros > MICROS_MAX { MICROS_MAX } else { micros },
-        }
+        Self { micros: if micros > MICROS_MAX { MICROS_MAX } else { micros } }
     }
 
     /// The microseconds.
@@ -32,7 +30,7 @@ impl Millis {
         self.micros
     }
 
-    /// As a fraction of milliseconds, for formulas.
+    /// As milliseconds, with a fraction.
     pub fn as_f64(self) -> f64 {
         self.micros as f64 / 1_000.0
     }
@@ -58,9 +56,7 @@ impl<'de> Deserialize<'de> for Millis {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let millis = f64::deserialize(deserializer)?;
         if !(0.0..=MICROS_MAX as f64 / 1_000.0).contains(&millis) {
-            return Err(serde::de::Error::custom(
-                "milliseconds are a number from 0 to 1125899906842",
-            ));
+            return Err(serde::de::Error::custom("milliseconds are a number from 0 to 1125899906842"));
         }
         #[expect(
             clippy::cast_possible_truncation,
@@ -78,14 +74,7 @@ impl fmt::Display for Millis {
     }
 }
 
-impl JsonSchema for Millis {
-    fn schema_name() -> Cow<'static, str> {
-        "Millis".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "number", "minimum": 0, "description": "milliseconds, to the microsecond" })
-    }
-}
+schema_of!(Millis, { "type": "number", "minimum": 0, "description": "milliseconds, to the microsecond" });
 
 #[cfg(test)]
 mod tests {
@@ -102,14 +91,8 @@ mod tests {
 
     #[test]
     fn whole_milliseconds_are_integers() {
-        assert_eq!(
-            serde_json::to_string(&Millis::from_micros(3_000)).ok().as_deref(),
-            Some("3")
-        );
-        assert_eq!(
-            serde_json::to_string(&Millis::from_micros(412)).ok().as_deref(),
-            Some("0.412")
-        );
+        assert_eq!(serde_json::to_string(&Millis::from_micros(3_000)).ok().as_deref(), Some("3"));
+        assert_eq!(serde_json::to_string(&Millis::from_micros(412)).ok().as_deref(), Some("0.412"));
         assert!(serde_json::from_str::<Millis>("-1").is_err());
     }
 }

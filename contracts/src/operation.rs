@@ -1,4 +1,4 @@
-//! What operators do to effectd itself while it runs. Each leaves a receipt that names the operator.
+//! Operations: what operators change in a running effectd. Each has a receipt that names the operator.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,132 +6,132 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Capability, SpaceId, SubjectId, ToolId};
 use crate::risk::Mode;
 
-/// Something that an operator does to effectd. Nothing in it is secret: it stands in a receipt as it is.
+/// An operation. It holds no secret: the receipt holds it in clear.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Operation {
-    /// Switches a tool off: every call of it is answered with a receipt that says so.
+    /// Switches a tool off: every call of it is refused.
     DisableTool {
-        /// Which tool.
+        /// The tool.
         tool_id: ToolId,
     },
     /// Switches a tool on again.
     EnableTool {
-        /// Which tool.
+        /// The tool.
         tool_id: ToolId,
     },
-    /// Asks for other capabilities than the tool's own description does, from the next call on.
+    /// Replaces the capabilities that a tool requires, from the next call on.
     SetCaps {
-        /// Which tool.
+        /// The tool.
         tool_id: ToolId,
-        /// What a caller needs; one that nobody has turns everybody away.
+        /// The capabilities; one that nobody holds stops all calls.
         caps: Vec<Capability>,
     },
-    /// Goes back to what the tool's own description asks for.
+    /// Restores the capabilities of the tool's spec.
     ResetCaps {
-        /// Which tool.
+        /// The tool.
         tool_id: ToolId,
     },
-    /// Only tries out whatever comes, until it is resumed.
+    /// Turns every action into a dry run, until resumed.
     Pause {},
-    /// Carries out again what comes.
+    /// Resumes effects.
     Resume {},
-    /// Opens a breaker until a person closes it.
+    /// Opens a circuit breaker until it is reset.
     TripBreaker {
-        /// Which breaker.
+        /// The breaker.
         key: String,
     },
-    /// Closes a breaker and forgets what it counted.
+    /// Closes a circuit breaker and resets its count.
     ResetBreaker {
-        /// Which breaker.
+        /// The breaker.
         key: String,
     },
-    /// Puts dead letters on the bus again.
+    /// Publishes the decisions of dead letters again.
     RequeueLetters {
-        /// Which letters.
+        /// The letters.
         letters: Vec<u64>,
     },
-    /// Forgets dead letters; their receipts stay.
+    /// Deletes dead letters; their receipts stay.
     DropLetters {
-        /// Which letters.
+        /// The letters.
         letters: Vec<u64>,
     },
-    /// Says whether something happened whose outcome is not known.
+    /// Settles a dead letter whose outcome is unknown.
     SettleLetter {
-        /// Which letter.
+        /// The letter.
         letter: u64,
-        /// It happened: the letter goes. It did not: its decision is put on the bus again.
+        /// Whether the effect happened. If so, the letter is deleted; if not, its decision is published again.
         done: bool,
     },
-    /// Moves a group that replays a topic.
+    /// Moves a consumer group to another offset.
     SeekGroup {
-        /// Which topic.
+        /// The topic.
         topic: String,
-        /// Which group.
+        /// The group.
         group: String,
         /// `start`, `end`, an offset, a time, or how long ago.
         to: String,
     },
-    /// Takes an artifact aside.
+    /// Quarantines an artifact.
     QuarantineArtifact {
-        /// Which artifact.
+        /// The artifact.
         artifact_id: String,
-        /// Why, for people.
+        /// The reason, for people.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// Hands an artifact out again.
+    /// Releases an artifact from quarantine.
     ReleaseArtifact {
-        /// Which artifact.
+        /// The artifact.
         artifact_id: String,
     },
-    /// Puts another signing key in force.
+    /// Replaces the signing key.
     RotateKey {},
-    /// Gives a consent, beside the policy's files.
+    /// Gives a consent, in addition to the policy's files.
     GrantConsent {
-        /// Whose.
+        /// The subject.
         subject: SubjectId,
-        /// Where.
+        /// The space.
         space: SpaceId,
-        /// What for.
+        /// The purpose.
         purpose: String,
     },
-    /// Takes a consent back, beside the policy's files.
+    /// Revokes a consent, in addition to the policy's files.
     RevokeConsent {
-        /// Whose.
+        /// The subject.
         subject: SubjectId,
-        /// Where.
+        /// The space.
         space: SpaceId,
-        /// What for.
+        /// The purpose.
         purpose: String,
     },
-    /// Sets the mode of a tool, beside the policy's files.
+    /// Sets the mode of a tool, in addition to the policy's files.
     SetMode {
-        /// For which organisation.
+        /// The organisation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         org: Option<String>,
-        /// Or for which automation.
+        /// Or the automation.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         automation: Option<String>,
-        /// Of which tool.
+        /// The tool.
         tool: String,
-        /// Which one; none goes back to what the files say.
+        /// The mode; none restores that of the files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<Mode>,
     },
-    /// Puts the policy's files in force as they are.
+    /// Reloads the policy's files.
     ReloadPolicy {},
-    /// Lets go of what is kept no longer.
+    /// Applies retention now.
     Retain {},
-    /// Erases subjects.
+    /// Erases all data of subjects.
     Erase {
-        /// Whom.
+        /// The subjects.
         subjects: Vec<String>,
     },
 }
 
 impl Operation {
-    /// The name that its receipt has in the place of a tool's.
+    /// The name that its receipt has instead of a tool's.
     pub const fn tool(&self) -> &'static str {
         match self {
             Operation::DisableTool { .. } => "effectd.disable_tool",
@@ -165,31 +165,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_operation_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn an_operation_round_trips_and_nothing_else_parses_as_one() {
         let tool_id: ToolId = "files.write_text".parse().unwrap();
         for (operation, text) in [
             (Operation::Pause {}, r#"{"do":"pause"}"#),
+            (Operation::DisableTool { tool_id }, r#"{"do":"disable_tool","tool_id":"files.write_text"}"#),
             (
-                Operation::DisableTool { tool_id },
-                r#"{"do":"disable_tool","tool_id":"files.write_text"}"#,
-            ),
-            (
-                Operation::SettleLetter {
-                    letter: 3,
-                    done: true,
-                },
+                Operation::SettleLetter { letter: 3, done: true },
                 r#"{"do":"settle_letter","letter":3,"done":true}"#,
             ),
         ] {
             assert_eq!(serde_json::to_string(&operation).unwrap(), text);
             assert_eq!(serde_json::from_str::<Operation>(text).unwrap(), operation);
         }
-        for wrong in [
-            r#"{"do":"explode"}"#,
-            r#"{"do":"pause","for":"ever"}"#,
-            r#"{"do":"drop_letters"}"#,
-            "{}",
-        ] {
+        for wrong in
+            [r#"{"do":"explode"}"#, r#"{"do":"pause","for":"ever"}"#, r#"{"do":"drop_letters"}"#, "{}"]
+        {
             assert!(serde_json::from_str::<Operation>(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,86 +1,86 @@
-//! The one canonical result of an action, and how each vocabulary of the outside world says it.
+//! The outcome of an action, and its word in each vocabulary.
 //!
-//! Receipts, plan results, invocations, HTTP and automation steps each have words of their own. They are all projections
-//! of [`Outcome`], written down once in [`Outcome::project`], so that no two parts can disagree about what happened.
+//! Receipts, plan results, invocations, HTTP and automation steps each have their own words. All of them are projections of
+//! [`Outcome`], and [`Outcome::project`] is the one table, so that no two parts can disagree about what happened.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::receipt::Status;
 
-/// What became of an action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// It was done, and verified where that is required.
-    Executed,
-    /// It had been done before; the old receipt is the answer.
-    CachedHit,
-    /// It was only tried out, as asked.
-    DryRun,
-    /// It was only tried out, since the operator has paused effects.
-    Paused,
-    /// It was not begun, since an earlier item of its batch failed.
-    NotStarted,
-    /// It waits for a person.
-    AwaitingApproval,
-    /// A person said yes; it is about to run.
-    Approved,
-    /// It runs after a person said yes.
-    Executing,
-    /// A rule said no.
-    DeniedPolicy,
-    /// Its content is held for review.
-    Quarantined,
-    /// A person said no.
-    DeniedHuman,
-    /// Nobody decided in time.
-    Expired,
-    /// The request makes no sense.
-    Invalid,
-    /// There is no such tool.
-    NotFound,
-    /// It was not admitted; come back later.
-    Throttled,
-    /// It failed, and its effect was undone.
-    Reverted,
-    /// It failed for good.
-    Failed,
-    /// It ran out of time and was not undone.
-    TimedOut,
-    /// Its circuit breaker is open.
-    BreakerOpen,
-    /// Whether it happened cannot be told.
-    Indeterminate,
-    /// It was withdrawn before it began.
-    Cancelled,
+crate::wire_enum! {
+    /// How an action ended, or where it stands.
+    pub enum Outcome {
+        /// It was done, and verified where that is required.
+        Executed = "executed",
+        /// It had been done before; the earlier receipt is the answer.
+        CachedHit = "cached_hit",
+        /// It was a dry run, as requested.
+        DryRun = "dry_run",
+        /// It was a dry run, since the operator has paused effects.
+        Paused = "paused",
+        /// It did not start, since an earlier item of its batch failed.
+        NotStarted = "not_started",
+        /// It waits for an approval.
+        AwaitingApproval = "awaiting_approval",
+        /// It was approved and is about to run.
+        Approved = "approved",
+        /// It is running after an approval.
+        Executing = "executing",
+        /// The policy refused it.
+        DeniedPolicy = "denied_policy",
+        /// Its content is held for review.
+        Quarantined = "quarantined",
+        /// A person refused it.
+        DeniedHuman = "denied_human",
+        /// Nobody decided in time.
+        Expired = "expired",
+        /// The request is invalid.
+        Invalid = "invalid",
+        /// There is no such tool.
+        NotFound = "not_found",
+        /// It was not admitted; retry later.
+        Throttled = "throttled",
+        /// It failed, and its effect was undone.
+        Reverted = "reverted",
+        /// It failed for good.
+        Failed = "failed",
+        /// It ran out of time and was not undone.
+        TimedOut = "timed_out",
+        /// The circuit breaker is open.
+        BreakerOpen = "breaker_open",
+        /// Whether it happened cannot be determined.
+        Indeterminate = "indeterminate",
+        /// It was withdrawn before it started.
+        Cancelled = "cancelled",
+    }
 }
 
-/// The terminal words of a plan result.
+/// The status of a plan result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanStatus {
-    /// Completed, and required verification passed.
+    /// Completed; the required verification passed.
     Succeeded,
-    /// Failed, and rollback restored what was there.
+    /// Failed; the rollback restored the previous state.
     Reverted,
-    /// Waits for a person.
+    /// Waits for an approval.
     Queued,
     /// Refused by policy, scope or safety.
     Rejected,
-    /// Failed without a safe way back.
+    /// Failed without a rollback.
     Failed,
 }
 
-/// The full life of an invocation.
+/// The status of an invocation, in seven words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InvocationStatus {
-    /// Waits for a person.
+    /// Waits for an approval.
     Pending,
-    /// A person said yes.
+    /// Approved.
     Approved,
-    /// Runs.
+    /// Running.
     Executing,
     /// Done.
     Completed,
@@ -92,7 +92,7 @@ pub enum InvocationStatus {
     Failed,
 }
 
-/// The short life of an invocation, as the newer interface has it.
+/// The status of an invocation, in five words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InvocationBrief {
@@ -100,7 +100,7 @@ pub enum InvocationBrief {
     Pending,
     /// Done.
     Executed,
-    /// Refused, with the reason beside it.
+    /// Refused; [`DeniedReason`] says by whom.
     Denied,
     /// Nobody decided in time.
     Expired,
@@ -112,15 +112,15 @@ pub enum InvocationBrief {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeniedReason {
-    /// A rule.
+    /// The policy.
     Policy,
     /// A person.
     Human,
-    /// The clock.
+    /// Nobody: it expired.
     Expired,
 }
 
-/// A step of an automation run.
+/// The status of a step of an automation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepStatus {
@@ -128,9 +128,9 @@ pub enum StepStatus {
     Succeeded,
     /// Left out on purpose.
     Skipped,
-    /// Waits for a person.
+    /// Waits for an approval.
     Waiting,
-    /// Will be tried again by the runner.
+    /// The runner will retry it.
     Retried,
     /// Failed.
     Failed,
@@ -138,11 +138,11 @@ pub enum StepStatus {
     Cancelled,
 }
 
-/// The run that a step ends or keeps going.
+/// The status of an automation's run after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
-    /// Goes on, or waits.
+    /// Continues, or waits.
     Running,
     /// Done.
     Succeeded,
@@ -154,209 +154,64 @@ pub enum RunStatus {
     TimedOut,
 }
 
-/// One outcome in every vocabulary. `None` means that this vocabulary has no word, since nothing is recorded there.
+/// One outcome in every vocabulary. `None`: this vocabulary has no word for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Projection {
     /// The receipt's status.
     pub receipt: Option<Status>,
     /// The plan result's status.
     pub plan: Option<PlanStatus>,
-    /// The invocation's status, all seven.
+    /// The invocation's status, in seven words.
     pub invocation: Option<InvocationStatus>,
-    /// The invocation's status, the five, with who refused.
+    /// The invocation's status, in five words, with who refused.
     pub brief: Option<(InvocationBrief, Option<DeniedReason>)>,
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub http: u16,
     /// The automation step.
     pub step: StepStatus,
-    /// The automation run, if this step decides it.
+    /// The automation's run after this step.
     pub run: RunStatus,
 }
 
 impl Outcome {
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Executed => "executed",
-            Outcome::CachedHit => "cached_hit",
-            Outcome::DryRun => "dry_run",
-            Outcome::Paused => "paused",
-            Outcome::NotStarted => "not_started",
-            Outcome::AwaitingApproval => "awaiting_approval",
-            Outcome::Approved => "approved",
-            Outcome::Executing => "executing",
-            Outcome::DeniedPolicy => "denied_policy",
-            Outcome::Quarantined => "quarantined",
-            Outcome::DeniedHuman => "denied_human",
-            Outcome::Expired => "expired",
-            Outcome::Invalid => "invalid",
-            Outcome::NotFound => "not_found",
-            Outcome::Throttled => "throttled",
-            Outcome::Reverted => "reverted",
-            Outcome::Failed => "failed",
-            Outcome::TimedOut => "timed_out",
-            Outcome::BreakerOpen => "breaker_open",
-            Outcome::Indeterminate => "indeterminate",
-            Outcome::Cancelled => "cancelled",
-        }
-    }
-
-    /// All outcomes.
-    pub const ALL: [Outcome; 21] = [
-        Outcome::Executed,
-        Outcome::CachedHit,
-        Outcome::DryRun,
-        Outcome::Paused,
-        Outcome::NotStarted,
-        Outcome::AwaitingApproval,
-        Outcome::Approved,
-        Outcome::Executing,
-        Outcome::DeniedPolicy,
-        Outcome::Quarantined,
-        Outcome::DeniedHuman,
-        Outcome::Expired,
-        Outcome::Invalid,
-        Outcome::NotFound,
-        Outcome::Throttled,
-        Outcome::Reverted,
-        Outcome::Failed,
-        Outcome::TimedOut,
-        Outcome::BreakerOpen,
-        Outcome::Indeterminate,
-        Outcome::Cancelled,
-    ];
-
-    /// The outcome in every vocabulary. Exhaustive on purpose: a new outcome must decide all of them.
+    /// The outcome in every vocabulary.
+    #[rustfmt::skip] // One row an outcome, as in the documentation.
     pub const fn project(self) -> Projection {
-        use InvocationBrief as B;
-        use InvocationStatus as I;
-        use PlanStatus as P;
-        let policy = Some((B::Denied, Some(DeniedReason::Policy)));
-        let human = Some((B::Denied, Some(DeniedReason::Human)));
-        let failed = Some((B::Failed, None));
-        let done = Some((B::Executed, None));
-        let pending = Some((B::Pending, None));
-        let (receipt, plan, invocation, brief, http) = match self {
-            Self::Executed | Self::CachedHit => (
-                Some(Status::Ok),
-                Some(P::Succeeded),
-                Some(I::Completed),
-                done,
-                200,
-            ),
-            Self::DryRun | Self::Paused => (
-                Some(Status::Skipped),
-                Some(P::Succeeded),
-                Some(I::Completed),
-                done,
-                200,
-            ),
-            Self::NotStarted => (
-                Some(Status::Skipped),
-                Some(P::Rejected),
-                Some(I::Denied),
-                policy,
-                200,
-            ),
-            Self::AwaitingApproval => (None, Some(P::Queued), Some(I::Pending), pending, 202),
-            Self::Approved => (None, None, Some(I::Approved), pending, 200),
-            Self::Executing => (None, None, Some(I::Executing), pending, 200),
-            Self::DeniedPolicy => (
-                Some(Status::Error),
-                Some(P::Rejected),
-                Some(I::Denied),
-                policy,
-                403,
-            ),
-            Self::Quarantined => (
-                Some(Status::Quarantined),
-                Some(P::Rejected),
-                Some(I::Denied),
-                policy,
-                403,
-            ),
-            Self::DeniedHuman => (
-                Some(Status::Error),
-                Some(P::Rejected),
-                Some(I::Denied),
-                human,
-                200,
-            ),
-            Self::Expired => {
-                let expired = Some((B::Expired, Some(DeniedReason::Expired)));
-                (
-                    Some(Status::Error),
-                    Some(P::Rejected),
-                    Some(I::Expired),
-                    expired,
-                    410,
-                )
-            }
-            Self::Invalid => (Some(Status::Error), Some(P::Rejected), None, None, 400),
-            Self::NotFound => (Some(Status::Error), Some(P::Rejected), None, None, 404),
-            Self::Throttled => (None, Some(P::Rejected), None, None, 429),
-            Self::Reverted => (
-                Some(Status::Error),
-                Some(P::Reverted),
-                Some(I::Failed),
-                failed,
-                502,
-            ),
-            Self::Failed | Self::TimedOut | Self::BreakerOpen | Self::Indeterminate => {
-                (Some(Status::Error), Some(P::Failed), Some(I::Failed), failed, 502)
-            }
-            Self::Cancelled => (
-                Some(Status::Skipped),
-                Some(P::Rejected),
-                Some(I::Denied),
-                human,
-                409,
-            ),
+        use {DeniedReason as D, InvocationBrief as B, InvocationStatus as I, PlanStatus as P, RunStatus as R, StepStatus as T};
+        const OK: Option<Status> = Some(Status::Ok);
+        const ERROR: Option<Status> = Some(Status::Error);
+        const SKIPPED: Option<Status> = Some(Status::Skipped);
+        const QUARANTINED: Option<Status> = Some(Status::Quarantined);
+        const DONE: Option<(B, Option<D>)> = Some((B::Executed, None));
+        const PENDING: Option<(B, Option<D>)> = Some((B::Pending, None));
+        const FAILED: Option<(B, Option<D>)> = Some((B::Failed, None));
+        const EXPIRED: Option<(B, Option<D>)> = Some((B::Expired, Some(D::Expired)));
+        const BY_POLICY: Option<(B, Option<D>)> = Some((B::Denied, Some(D::Policy)));
+        const BY_HUMAN: Option<(B, Option<D>)> = Some((B::Denied, Some(D::Human)));
+        let (receipt, plan, invocation, brief, http, step, run) = match self {
+            Self::Executed | Self::CachedHit => (OK, Some(P::Succeeded), Some(I::Completed), DONE, 200, T::Succeeded, R::Succeeded),
+            Self::DryRun | Self::Paused => (SKIPPED, Some(P::Succeeded), Some(I::Completed), DONE, 200, T::Succeeded, R::Succeeded),
+            Self::NotStarted => (SKIPPED, Some(P::Rejected), Some(I::Denied), BY_POLICY, 200, T::Skipped, R::Running),
+            Self::AwaitingApproval => (None, Some(P::Queued), Some(I::Pending), PENDING, 202, T::Waiting, R::Running),
+            Self::Approved => (None, None, Some(I::Approved), PENDING, 200, T::Waiting, R::Running),
+            Self::Executing => (None, None, Some(I::Executing), PENDING, 200, T::Waiting, R::Running),
+            Self::DeniedPolicy => (ERROR, Some(P::Rejected), Some(I::Denied), BY_POLICY, 403, T::Failed, R::Failed),
+            Self::Quarantined => (QUARANTINED, Some(P::Rejected), Some(I::Denied), BY_POLICY, 403, T::Failed, R::Failed),
+            Self::DeniedHuman => (ERROR, Some(P::Rejected), Some(I::Denied), BY_HUMAN, 200, T::Failed, R::Failed),
+            Self::Expired => (ERROR, Some(P::Rejected), Some(I::Expired), EXPIRED, 410, T::Failed, R::Failed),
+            Self::Invalid => (ERROR, Some(P::Rejected), None, None, 400, T::Failed, R::Failed),
+            Self::NotFound => (ERROR, Some(P::Rejected), None, None, 404, T::Failed, R::Failed),
+            Self::Throttled => (None, Some(P::Rejected), None, None, 429, T::Retried, R::Running),
+            Self::Reverted => (ERROR, Some(P::Reverted), Some(I::Failed), FAILED, 502, T::Failed, R::Failed),
+            Self::TimedOut => (ERROR, Some(P::Failed), Some(I::Failed), FAILED, 502, T::Failed, R::TimedOut),
+            Self::Failed | Self::BreakerOpen | Self::Indeterminate => (ERROR, Some(P::Failed), Some(I::Failed), FAILED, 502, T::Failed, R::Failed),
+            Self::Cancelled => (SKIPPED, Some(P::Rejected), Some(I::Denied), BY_HUMAN, 409, T::Cancelled, R::Cancelled),
         };
-        let (step, run) = self.step_and_run();
-        Projection {
-            receipt,
-            plan,
-            invocation,
-            brief,
-            http,
-            step,
-            run,
-        }
+        Projection { receipt, plan, invocation, brief, http, step, run }
     }
 
-    const fn step_and_run(self) -> (StepStatus, RunStatus) {
-        match self {
-            Self::Executed | Self::CachedHit | Self::DryRun | Self::Paused => {
-                (StepStatus::Succeeded, RunStatus::Succeeded)
-            }
-            Self::NotStarted => (StepStatus::Skipped, RunStatus::Running),
-            Self::AwaitingApproval | Self::Approved | Self::Executing => {
-                (StepStatus::Waiting, RunStatus::Running)
-            }
-            Self::Throttled => (StepStatus::Retried, RunStatus::Running),
-            Self::TimedOut => (StepStatus::Failed, RunStatus::TimedOut),
-            Self::Cancelled => (StepStatus::Cancelled, RunStatus::Cancelled),
-            Self::DeniedPolicy
-            | Self::Quarantined
-            | Self::DeniedHuman
-            | Self::Expired
-            | Self::Invalid
-            | Self::NotFound
-            | Self::Reverted
-            | Self::Failed
-            | Self::BreakerOpen
-            | Self::Indeterminate => (StepStatus::Failed, RunStatus::Failed),
-        }
-    }
-
-    /// Whether the reward counts it as a success: only what was really done does.
+    /// Whether the action was done by this very request. Only then it earns the reward of a success.
     pub const fn is_success(self) -> bool {
-        matches!(self, Self::Executed)
-    }
-
-    /// Whether it satisfies an idempotency key for later requests.
-    pub const fn satisfies_key(self) -> bool {
         matches!(self, Self::Executed)
     }
 }

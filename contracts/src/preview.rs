@@ -1,87 +1,76 @@
-//! What an action would change: found out by running its tool on a copy.
+//! Previews: what an action would change, found by running its tool on a copy.
 //!
-//! A preview is no forecast. The same code runs in the same kind of sandbox, over a copy of what it may touch that vanishes
-//! with the sandbox; what stands there afterwards is what would stand in the space.
+//! The tool's code runs in the same kind of sandbox, over a copy of the paths that it may touch. After the run, the copy shows
+//! what the space would be like; it vanishes with the sandbox.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::effects::{Seen, Standing};
+use crate::effects::{PathSnapshot, PathState};
 use crate::failure::Failure;
 
-/// What came of running a tool on a copy. The one answer to [`crate::CallMode::Preview`].
+/// The result of running a tool on a copy: the answer to [`crate::CallMode::Preview`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rehearsal {
-    /// What stood in the space when the copy was made, at every path that the tool may change or reads.
-    pub before: Vec<Seen>,
-    /// What stood in the copy afterwards, at the paths that the tool may change.
-    pub after: Vec<Rehearsed>,
-    /// What the tool failed with, if it did.
+pub struct PreviewResult {
+    /// The space when the copy was made, at every path that the tool may change or reads.
+    pub before: Vec<PathSnapshot>,
+    /// The copy after the run, at the paths that the tool may change.
+    pub after: Vec<PreviewedPath>,
+    /// The tool's failure, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failure>,
 }
 
-/// One path of the copy, after the tool has run.
+/// One path of the copy after the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rehearsed {
-    /// Where, as requests write it: `workspace/…`.
+pub struct PreviewedPath {
+    /// The path as requests write it: `workspace/…`.
     pub path: String,
-    /// What stands there.
-    pub standing: Standing,
-    /// The content of a file that is text, has changed and is not too long to be shown.
+    /// Its state.
+    pub standing: PathState,
+    /// The content of a text file that changed and is short enough to be shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The content of a file that is too long to be shown.
+    /// Whether the content is too long to be shown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub too_long: bool,
 }
 
-/// What a preview said, and whether that is what happened. Stands in the receipt.
+/// What a preview predicted, and whether it happened. Part of the receipt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRecord {
-    /// Whether what happened is what was shown before.
+    /// Whether the effect is the one that the preview showed.
     pub verdict: PreviewVerdict,
-    /// Why there was no preview, what was different, or what could not be compared.
+    /// Why there was no preview, what differed, or what could not be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What would change, in numbers, if there was a preview.
+    /// The predicted amounts, if there was a preview.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Predicted>,
 }
 
-/// Whether what happened is what was shown before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PreviewVerdict {
-    /// Every path, content and permission is as it was shown.
-    Matched,
-    /// Something is otherwise.
-    Differed,
-    /// There was no preview, or nobody could look at what happened.
-    NotPreviewed,
-}
-
-impl PreviewVerdict {
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Matched => "matched",
-            Self::Differed => "differed",
-            Self::NotPreviewed => "not_previewed",
-        }
+crate::wire_enum! {
+    /// Whether the effect is the one that the preview showed.
+    pub enum PreviewVerdict {
+        /// Every path, content and permission is as shown.
+        Matched = "matched",
+        /// Something is different.
+        Differed = "differed",
+        /// There was no preview, or the effect could not be observed.
+        NotPreviewed = "not_previewed",
     }
 }
 
-/// What would change, in numbers: what a rule can decide by.
+/// How much an action would change. Policy rules can decide by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Predicted {
-    /// Paths that would not be as they are.
+    /// Paths that would change.
     pub files: u64,
-    /// Those of them where a file or folder stands and nothing would, unless it is moved to another path.
+    /// Files and folders that would be gone, except those that would be moved.
     pub deletes: u64,
     /// The size of all files that would be new or different.
     pub bytes: u64,

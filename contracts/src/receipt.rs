@@ -1,7 +1,7 @@
-//! The proof of what happened: exactly one for every action.
+//! The receipt: the record of one action, exactly one for each.
 //!
-//! A receipt never holds a sensitive value. Parameters appear in clear only where the tool's schema marks them public;
-//! the others are keyed digests. Every figure in it was measured.
+//! A receipt never holds a sensitive value. Parameters are in clear only where the tool's schema marks them public; the others
+//! are keyed digests. Every figure is measured.
 
 use std::collections::BTreeMap;
 
@@ -19,79 +19,81 @@ use crate::millis::Millis;
 use crate::outcome::Outcome;
 use crate::preview::PreviewRecord;
 use crate::request::Candidate;
+use crate::reward::Reward;
 use crate::risk::{Mode, ModeSource, RiskTier};
+use crate::signature::Signature;
 use crate::trace::TraceContext;
 
-/// What happened to one action, for planners, learners and auditors.
+/// The record of one action, for planners, learners and auditors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
-    /// Names this receipt.
+    /// The id of this receipt.
     pub receipt_id: ReceiptId,
-    /// The action it is about.
+    /// The action.
     pub action_id: ActionId,
     /// The tool.
     pub tool_id: ToolId,
     /// The space.
     pub space_id: SpaceId,
-    /// The subject the planner claimed to speak for.
+    /// The subject that the planner claimed to act for.
     pub subject_id: SubjectId,
-    /// How it ended, in one of four words.
+    /// How the action ended, in one of four words.
     pub status: Status,
-    /// Why it did not succeed; null if it did.
+    /// Why the action failed; null if it succeeded.
     pub error: Option<Failure>,
-    /// Public parameters that fit the tool's schema in clear, the others as keyed digests `hmac_sha256_<name>`; those whose
-    /// name the schema does not know together, as `hmac_sha256_*`.
+    /// The parameters: public ones that match the tool's schema in clear, the others as keyed digests `hmac_sha256_<name>`.
+    /// Those with a name that the schema does not declare are one digest, `hmac_sha256_*`.
     pub inputs: Map<String, Value>,
-    /// What the tool answered, normalised.
+    /// The tool's result, normalised.
     pub outputs: Map<String, Value>,
-    /// What each gate said.
+    /// The result of each gate.
     pub policy: GateResults,
-    /// What it cost.
+    /// The cost.
     pub cost: Cost,
-    /// How long it took.
+    /// The times.
     pub timing: Timing,
-    /// The key under which it counts as done before.
+    /// The idempotency key: a later request with the same key gets this receipt.
     pub idempotency_key: Option<IdempotencyKey>,
     /// The action's trace.
     pub trace_id: TraceId,
-    /// The learning signal.
+    /// The reward, for learners.
     pub reward: Reward,
 
-    /// Its place in the planner's trace, if the planner sent one.
+    /// The action's span in the planner's trace, if the planner sent one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_context: Option<TraceContext>,
-    /// The canonical outcome behind `status`.
+    /// The outcome, in more detail than `status`.
     pub outcome: Outcome,
-    /// The version of the tool that ran, if there is such a tool.
+    /// The version of the tool; absent if the tool is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_version: Option<String>,
-    /// Who the door saw.
+    /// The principal: who submitted it, as the operating system says.
     pub principal: Principal,
     /// The digest of the request without its trace, under the device's key: `hmac-sha256:<64 hex digits>`.
     #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
     pub request_digest: String,
-    /// How the policy came to its verdict, if it was asked.
+    /// The decision of the policy, if it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionRecord>,
-    /// What redaction removed from the parameters; the tool saw the rest.
+    /// What redaction removed from the parameters before the tool saw them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redacted: Vec<Redaction>,
-    /// What a person decided about it, if one was asked or a pre-approval stood in.
+    /// The approval, if a person or a grant approved or refused the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
-    /// Each run of the tool.
+    /// Every run of the tool.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
-    /// The isolation that was really obtained, if something ran.
+    /// The isolation that the sandbox obtained, if the tool ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
-    /// What was observed to change.
+    /// The observed effects.
     pub effects: Effects,
-    /// Whether that is what was shown beforehand, if a person or a rule was to see it.
+    /// Whether the effects are those that a preview showed, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<PreviewRecord>,
-    /// What the planner chose among, if it said so.
+    /// The planner's alternatives, if it named them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
     /// The device's signature over everything else.
@@ -99,66 +101,51 @@ pub struct Receipt {
     pub signature: Option<Signature>,
 }
 
-/// What the planner chose among, as it told: what an estimate of another planner's choices needs.
+/// The planner's alternatives and probabilities, for off-policy estimates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Choice {
-    /// All that it could have done, and how likely each was.
+    /// The alternatives, each with its probability.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub candidates: Vec<Candidate>,
-    /// How likely it was to choose what it chose.
+    /// The probability of the choice that was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub propensity: Option<f64>,
 }
 
-/// How an action ended, in the four words of receipts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// Done.
-    Ok,
-    /// Refused or failed.
-    Error,
-    /// Nothing was attempted, on purpose.
-    Skipped,
-    /// Held for review.
-    Quarantined,
-}
-
-impl Status {
-    /// All four.
-    pub const ALL: [Status; 4] = [Status::Ok, Status::Error, Status::Skipped, Status::Quarantined];
-
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Status::Ok => "ok",
-            Status::Error => "error",
-            Status::Skipped => "skipped",
-            Status::Quarantined => "quarantined",
-        }
+crate::wire_enum! {
+    /// How an action ended, in one of four words.
+    pub enum Status {
+        /// Done.
+        Ok = "ok",
+        /// Refused or failed.
+        Error = "error",
+        /// Nothing was attempted, on purpose.
+        Skipped = "skipped",
+        /// Held for review.
+        Quarantined = "quarantined",
     }
 }
 
-/// What one gate said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum GateResult {
-    /// No objection.
-    Ok,
-    /// No.
-    Deny,
-    /// Held for review.
-    Quarantine,
-    /// Parameters were changed before the tool saw them.
-    Applied,
-    /// Not reached, or it had nothing to look at.
-    #[default]
-    #[serde(rename = "n/a")]
-    NotApplicable,
+crate::wire_enum! {
+    /// The result of one gate.
+    #[derive(Default)]
+    pub enum GateResult {
+        /// Passed.
+        Ok = "ok",
+        /// Refused.
+        Deny = "deny",
+        /// Held for review.
+        Quarantine = "quarantine",
+        /// Passed, after the parameters were changed.
+        Applied = "applied",
+        /// Not reached, or nothing to check.
+        #[default]
+        NotApplicable = "n/a",
+    }
 }
 
-/// What all six gates said.
+/// The results of all six gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GateResults {
@@ -202,29 +189,29 @@ impl GateResults {
     }
 }
 
-/// How the policy came to its verdict.
+/// The decision of the policy.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRecord {
     /// `permit`, `deny`, `quarantine` or `needs_approval`.
     pub verdict: String,
-    /// What the mode cascade answered, if it was reached.
+    /// The mode, if the cascade was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Which of its levels answered.
+    /// The level of the cascade that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_source: Option<ModeSource>,
-    /// What made the mode stricter than that level said.
+    /// What made the mode stricter than that level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clamped_by: Option<String>,
-    /// The tier that decided.
+    /// The risk tier.
     pub tier: RiskTier,
     /// The rule that decided: a file and line, or the id of a Cedar policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The policy in force.
+    /// The digest of the policy in force.
     pub policy_digest: Digest,
-    /// The facts it was decided by: results of checks, never raw content.
+    /// The facts behind the decision: results of checks, never raw content.
     #[serde(default)]
     pub facts: Value,
 }
@@ -236,32 +223,21 @@ pub struct Redaction {
     /// The field, as a JSON pointer into the parameters. `*` stands for a name that the tool's schema does not declare; the
     /// empty pointer for all fields beyond the number that is recorded one by one.
     pub field: String,
-    /// What kind of data it was.
+    /// The kind of data.
     pub kind: RedactionKind,
-    /// How many were removed.
+    /// How many items were removed.
     pub count: u32,
 }
 
-/// What kind of personal data was removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RedactionKind {
-    /// E-mail addresses.
-    Email,
-    /// Phone numbers.
-    Phone,
-    /// Pictures or descriptions of faces.
-    Face,
-}
-
-impl RedactionKind {
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            RedactionKind::Email => "email",
-            RedactionKind::Phone => "phone",
-            RedactionKind::Face => "face",
-        }
+crate::wire_enum! {
+    /// A kind of personal data.
+    pub enum RedactionKind {
+        /// E-mail addresses.
+        Email = "email",
+        /// Phone numbers.
+        Phone = "phone",
+        /// Pictures or descriptions of faces.
+        Face = "face",
     }
 }
 
@@ -271,19 +247,19 @@ impl RedactionKind {
 pub struct Attempt {
     /// When it began.
     pub started_at: Timestamp,
-    /// From request to reply.
+    /// Time from call to reply.
     pub exec_ms: Millis,
     /// Processor time of the whole confined process tree.
     pub cpu_ms: Millis,
-    /// Why it failed, if it did.
+    /// The failure code, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
-    /// What it tried in the sandbox and was refused.
+    /// What the sandbox refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<Denial>,
 }
 
-/// Something that a tool tried in the sandbox and was refused.
+/// Something that the sandbox refused to a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Denial {
@@ -293,37 +269,37 @@ pub struct Denial {
     pub what: String,
     /// How often.
     pub count: u32,
-    /// Who says so.
+    /// Who reported it.
     pub source: DenialSource,
 }
 
-/// Who saw a refusal.
+/// Who reported a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DenialSource {
-    /// The kernel told the runtime.
+    /// The kernel.
     Kernel,
-    /// Only the child itself says so.
+    /// Only the sandboxed child.
     Child,
 }
 
-/// What it cost.
+/// The cost of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Processor time of the confined processes, all attempts together.
     pub cpu_ms: Millis,
-    /// Energy by the documented model: processor time at the power of one busy core.
+    /// Energy, estimated from processor time at the power of one busy core.
     pub energy_mwh: f64,
-    /// The largest resident memory of the confined processes, where it was measured.
+    /// Peak resident memory of the confined processes, where it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory_bytes: Option<u64>,
-    /// Bytes written by the confined processes, where it was measured.
+    /// Bytes that the confined processes wrote, where it is measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_written: Option<u64>,
 }
 
-/// How long it took. Always `total_ms >= queued_ms + exec_ms`.
+/// The times of an action. Always `total_ms >= queued_ms + exec_ms`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
@@ -333,89 +309,18 @@ pub struct Timing {
     pub exec_ms: Millis,
     /// From acceptance to the receipt.
     pub total_ms: Millis,
-    /// When it was accepted.
+    /// When the action was accepted.
     pub started_at: Timestamp,
-    /// When the receipt was made.
+    /// When the receipt was built.
     pub ended_at: Timestamp,
 }
 
-/// The learning signal.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Reward {
-    /// From -1 to 1.
-    #[schemars(range(min = -1.0, max = 1.0))]
-    pub scalar: f64,
-    /// What it was made from, each from 0 to 1.
-    pub components: RewardComponents,
-    /// Which formula made it.
-    pub formula: u32,
-    /// What went into it beside the receipt's own figures.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inputs: Option<RewardInputs>,
-}
-
-/// What goes into a reward beside the figures that the receipt has anyway: with both, anybody can compute it again.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RewardInputs {
-    /// How well, as the tool reported it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quality: Option<f64>,
-    /// The time that was allowed.
-    pub allowed_ms: Millis,
-    /// The processor time that counts as the whole cost.
-    pub cost_budget_ms: f64,
-    /// How much each part counted.
-    pub weights: RewardWeights,
-}
-
-/// How much each part of a reward counts.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RewardWeights {
-    /// For having been done.
-    pub success: f64,
-    /// For how well.
-    pub quality: f64,
-    /// Against what it cost.
-    pub cost: f64,
-    /// Against how long it took.
-    pub latency: f64,
-}
-
-/// What a reward is made from.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RewardComponents {
-    /// Time used, as a share of the time allowed.
-    pub latency: f64,
-    /// 1 if it was done, otherwise 0.
-    pub success: f64,
-    /// How well, by the tool's own measure.
-    pub quality: f64,
-    /// Processor time and energy, as a share of the budget.
-    pub cost: f64,
-}
-
-/// The isolation that was really obtained.
+/// The isolation that the sandbox obtained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Isolation {
     /// The profile.
     pub profile: String,
-    /// Each mechanism by name, with what was obtained of it: `landlock: abi 7`, `network: empty namespace, sockets banned`.
+    /// Each mechanism, with what it obtained: `landlock: abi 7`, `network: empty namespace, sockets banned`.
     pub mechanisms: BTreeMap<String, String>,
-}
-
-/// A signature with the device's key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Signature {
-    /// Always `ed25519`.
-    pub algorithm: String,
-    /// Which key: the hex digest of its public part, shortened.
-    pub key_id: String,
-    /// The signature, in hex.
-    pub value: String,
 }

@@ -1,90 +1,74 @@
-//! The words of risk: how dangerous a tool is, how careful a space is, and what follows.
+//! Risk: how dangerous a tool is, how careful a space is, and which mode follows.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-/// How much can go wrong. Decisions are made by tier and band; the caller can only raise it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum RiskTier {
-    /// No side effects, local.
-    R0,
-    /// Contained and undoable.
-    R1,
-    /// Reversible or compensable writes.
-    R2,
-    /// Irreversible, far-reaching, or unknown.
-    R3,
-    /// Destructive.
-    R4,
+crate::wire_enum! {
+    /// How much can go wrong. The policy decides by tier and band; a caller can only raise the tier.
+    pub enum RiskTier {
+        /// Local, without side effects.
+        R0 = "R0",
+        /// Contained and undoable.
+        R1 = "R1",
+        /// Writes that can be reversed or compensated.
+        R2 = "R2",
+        /// Irreversible, far-reaching, or unknown.
+        R3 = "R3",
+        /// Destructive.
+        R4 = "R4",
+    }
 }
 
 impl RiskTier {
-    /// All tiers, mildest first.
-    pub const ALL: [RiskTier; 5] = [
-        RiskTier::R0,
-        RiskTier::R1,
-        RiskTier::R2,
-        RiskTier::R3,
-        RiskTier::R4,
-    ];
-
     /// The tier of something that nobody has classified.
     pub const UNKNOWN: RiskTier = RiskTier::R3;
 }
 
-/// What the tool does to the world, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RiskLevel {
-    /// Only looks.
-    Read,
-    /// Changes something.
-    Write,
-    /// Destroys something.
-    Danger,
+crate::wire_enum! {
+    /// What a tool does to the world, in one word.
+    pub enum RiskLevel {
+        /// Only reads.
+        Read = "read",
+        /// Changes something.
+        Write = "write",
+        /// Destroys something.
+        Danger = "danger",
+    }
 }
 
-/// How careful a space is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum Band {
-    /// The cascade's answer stands.
-    Green,
-    /// Writes ask a person.
-    Amber,
-    /// Nearly everything asks a person.
-    Red,
-    /// Nothing happens here.
-    Black,
+crate::wire_enum! {
+    /// How careful a space is.
+    pub enum Band {
+        /// The mode of the cascade applies as it is.
+        Green = "GREEN",
+        /// Writes need an approval.
+        Amber = "AMBER",
+        /// Nearly everything needs an approval.
+        Red = "RED",
+        /// Nothing is allowed.
+        Black = "BLACK",
+    }
 }
 
-impl Band {
-    /// All bands, most permissive first.
-    pub const ALL: [Band; 4] = [Band::Green, Band::Amber, Band::Red, Band::Black];
+crate::wire_enum! {
+    /// The answer of the mode cascade. Later is stricter, so the stricter of two is their maximum.
+    pub enum Mode {
+        /// Go ahead.
+        Allow = "allow",
+        /// Ask a person.
+        RequireApproval = "require_approval",
+        /// Refuse.
+        Deny = "deny",
+    }
 }
 
-/// What the mode cascade answers. Later is stricter, so that the stricter of two is their maximum.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Go ahead.
-    Allow,
-    /// Ask a person.
-    RequireApproval,
-    /// No.
-    Deny,
-}
-
-/// Which level of the cascade answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ModeSource {
-    /// The automation's own override.
-    AutomationOverride,
-    /// The organisation's default.
-    OrgDefault,
-    /// What follows from the risk.
-    InferredDefault,
+crate::wire_enum! {
+    /// The level of the cascade that answered.
+    pub enum ModeSource {
+        /// The automation's own mode.
+        AutomationOverride = "automation_override",
+        /// The organisation's mode.
+        OrgDefault = "org_default",
+        /// The mode that follows from the risk.
+        InferredDefault = "inferred_default",
+    }
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! The JSON Schemas (2020-12) of everything public, made from the types and published under `docs/schemas/`.
+//! The JSON Schemas (2020-12) of all documents, generated from the types and published under `docs/schemas/`.
 
 use schemars::{Schema, schema_for};
 
 use crate::approval::ApprovalData;
-use crate::event::{ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolNews};
+use crate::event::{ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolQuarantinedData};
 use crate::failure::Failure;
 use crate::receipt::Receipt;
 use crate::request::ActionRequest;
 use crate::tool::ToolSpec;
 
-/// Every published schema, with its file name.
+/// All published schemas, with their file names.
 pub fn all() -> Vec<(&'static str, Schema)> {
     vec![
         ("action-request.json", schema_for!(ActionRequest)),
@@ -21,6 +21,6 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("approval-event.json", schema_for!(Event<ApprovalData>)),
         ("artifact-event.json", schema_for!(Event<ArtifactData>)),
         ("dead-letter-event.json", schema_for!(Event<DeadLetterData>)),
-        ("tool-event.json", schema_for!(Event<ToolNews>)),
+        ("tool-event.json", schema_for!(Event<ToolQuarantinedData>)),
     ]
 }

@@ -1,11 +1,9 @@
-//! Which characters identifiers and terminals can take.
+//! Text from outside: which characters are printable, and patterns with `*`.
 //!
-//! A character that is not seen, or that changes how its neighbours look, makes two names look alike or a line read
-//! differently from what it says.
+//! An invisible character, or one that changes how its neighbours look, makes two names look alike.
 
-/// Whether a character has no glyph of its own to show: controls (Cc), format characters (Cf), separators of lines and
-/// paragraphs (Zl, Zp), private use (Co), noncharacters, and the fillers, joiners and variation selectors that are not
-/// seen.
+/// Whether a character has no glyph of its own: controls (Cc), format characters (Cf), separators of lines and paragraphs
+/// (Zl, Zp), private use (Co), noncharacters, and invisible fillers, joiners and variation selectors.
 pub fn is_unprintable(c: char) -> bool {
     let code = u32::from(c);
     c.is_control()
@@ -16,6 +14,30 @@ pub fn is_unprintable(c: char) -> bool {
             | 0x3164 | 0xe000..=0xf8ff | 0xfdd0..=0xfdef | 0xfe00..=0xfe0f | 0xfeff | 0xffa0 | 0xfff0..=0xfffb
             | 0x110bd | 0x110cd | 0x13430..=0x1343f | 0x1bca0..=0x1bca3 | 0x1d173..=0x1d17a | 0xe0000..=0xe0fff
             | 0xf0000..=0x10_ffff)
+}
+
+/// Whether a text matches a pattern, in which `*` stands for any text, also none. Takes at most `pattern × text` steps.
+pub fn matches_pattern(pattern: &str, text: &str) -> bool {
+    let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
+    let (mut p, mut t) = (0, 0);
+    // The position after the last star in the pattern, and the end of the text that this star has matched so far.
+    let mut retry = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            p += 1;
+            retry = Some((p, t));
+        } else if pattern.get(p) == Some(&text[t]) {
+            p += 1;
+            t += 1;
+        } else if let Some((after_star, taken)) = retry {
+            retry = Some((after_star, taken + 1));
+            p = after_star;
+            t = taken + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
-//! What a tool says about itself. Everything else — gates, sandbox, keys, crash recovery — follows from it.
+//! Tool specs: what a tool declares. Gates, sandbox, idempotency keys and crash recovery follow from it.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -12,8 +11,9 @@ use crate::digest::Digest;
 use crate::ids::{Capability, SpaceId, ToolId};
 use crate::limits::{SCHEMA_BYTES_MAX, SPEC_LIST_MAX, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX};
 use crate::risk::{RiskLevel, RiskTier};
+use crate::wire::text_type;
 
-/// The description of one tool.
+/// The spec of one tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolSpec {
@@ -24,41 +24,40 @@ pub struct ToolSpec {
     /// One sentence for people and planners.
     #[serde(default)]
     pub description: String,
-    /// All of these the subject must hold.
+    /// Capabilities that the subject must hold, all of them.
     pub caps_required: Vec<Capability>,
     /// JSON Schema (2020-12) of the parameters. Fields are sensitive unless marked `"x-public": true`.
     pub params_schema: Value,
     /// JSON Schema (2020-12) of the result.
     pub result_schema: Value,
-    /// Everything the tool does to the world.
+    /// All side effects.
     pub side_effects: BTreeSet<SideEffect>,
-    /// Which set of precautions applies.
+    /// The safety class, which decides the precautions.
     pub safety_class: SafetyClass,
-    /// What it does to the world, in one word.
+    /// What the tool does to the world, in one word.
     pub risk_level: RiskLevel,
-    /// A tier that the author declares; it can only raise the derived one.
+    /// The tier that the author declares. It can only raise the derived one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub risk_tier: Option<RiskTier>,
-    /// Whether the state before the effect is kept, so that it can be undone.
+    /// Whether pre-images are kept, so that the effect can be undone.
     #[serde(default)]
     pub reversible: bool,
-    /// Wall-clock bound of one run.
+    /// Timeout of one run.
     #[serde(default = "timeout_default")]
     pub timeout_ms: u64,
-    /// What one run costs, in millionths of the currency that the operator counts in; nothing if left out. Budgets of money
-    /// count by it.
+    /// The price of one run, in millionths of the operator's currency, which budgets count; free if left out.
     #[serde(default, skip_serializing_if = "is_free")]
     pub price_micros: u64,
-    /// What makes two requests the same; none means that every request is its own.
+    /// What makes two requests the same. If left out, no two requests are the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key_fields: Option<Vec<KeyField>>,
-    /// What the tool changes, so that two actions on one thing run one after another.
+    /// The resource that the tool changes: actions on one resource run one after another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceTemplate>,
-    /// What may be done when it is not known whether it already ran.
+    /// How an interrupted run is settled.
     #[serde(default)]
     pub repeat: Repeat,
-    /// Where it runs.
+    /// The sandbox profile.
     #[serde(default)]
     pub sandbox_profile: SandboxProfile,
 }
@@ -71,32 +70,32 @@ fn timeout_default() -> u64 {
     TIMEOUT_MS_DEFAULT
 }
 
-/// What a tool can do to the world.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SideEffect {
-    /// Looks only. A marker: it forbids every other effect beside it but `user_visible`.
-    ReadOnly,
-    /// Creates or changes files in the space.
-    FilesystemWrite,
-    /// Removes files from the space.
-    FilesystemDelete,
-    /// Runs programs.
-    ProcessExec,
-    /// Talks to another machine.
-    NetworkCall,
-    /// Shows something on this device; it cannot be unseen.
-    DeviceNotification,
-    /// Uses a camera or microphone.
-    DeviceCapture,
-    /// Reaches beyond the request's space.
-    CrossSpace,
-    /// A person will notice.
-    UserVisible,
+crate::wire_enum! {
+    /// What a tool can do to the world.
+    pub enum SideEffect {
+        /// Only reads. A marker: no other effect but `user_visible` may be declared with it.
+        ReadOnly = "read_only",
+        /// Creates or changes files in the space.
+        FilesystemWrite = "filesystem_write",
+        /// Removes files from the space.
+        FilesystemDelete = "filesystem_delete",
+        /// Runs programs.
+        ProcessExec = "process_exec",
+        /// Talks to another machine.
+        NetworkCall = "network_call",
+        /// Shows something on this device; it cannot be unseen.
+        DeviceNotification = "device_notification",
+        /// Uses a camera or microphone.
+        DeviceCapture = "device_capture",
+        /// Reaches beyond the request's space.
+        CrossSpace = "cross_space",
+        /// A person will notice.
+        UserVisible = "user_visible",
+    }
 }
 
 impl SideEffect {
-    /// Whether the effect stays inside the sandbox's root or is a harmless marker.
+    /// Whether the effect stays inside the space, or is a harmless marker.
     pub const fn is_contained(self) -> bool {
         match self {
             Self::ReadOnly | Self::FilesystemWrite | Self::DeviceNotification | Self::UserVisible => true,
@@ -109,71 +108,64 @@ impl SideEffect {
     }
 }
 
-/// How many precautions a tool needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum SafetyClass {
-    /// The default sandbox and a short time.
-    Low,
-    /// Less time, and extra attribute rules.
-    Medium,
-    /// High isolation, explicit consent and a person's confirmation.
-    High,
+crate::wire_enum! {
+    /// How many precautions a tool needs.
+    pub enum SafetyClass {
+        /// The default sandbox and a short timeout.
+        Low = "LOW",
+        /// A shorter timeout and extra attribute rules.
+        Medium = "MEDIUM",
+        /// High isolation, explicit consent and an approval.
+        High = "HIGH",
+    }
 }
 
-/// What may be done with an action of which it is not known whether it already happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Repeat {
-    /// Run it again: the same input leads to the same state.
-    Safe,
-    /// Ask the tool's probe.
-    Probe,
-    /// Ask a person.
-    #[default]
-    Never,
+crate::wire_enum! {
+    /// How an interrupted run is settled.
+    #[derive(Default)]
+    pub enum Repeat {
+        /// Run again: the same input leads to the same state.
+        Safe = "safe",
+        /// Ask the tool's probe.
+        Probe = "probe",
+        /// Ask a person.
+        #[default]
+        Never = "never",
+    }
 }
 
-/// What the confined process can see at all.
+/// What the sandboxed process can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum BaseProfile {
-    /// For native tools: the space and a scratch folder, nothing else even exists.
+    /// The space and a scratch folder, for native tools.
     #[default]
     Default,
-    /// Adds the system's programs, readable and executable.
+    /// The system's programs as well, readable and executable.
     Exec,
 }
 
-/// Where a tool runs: a base, and `high_isolation` on top of either.
+/// A sandbox profile: a base, with or without high isolation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SandboxProfile {
-    /// What exists.
+    /// What the process can see.
     pub base: BaseProfile,
-    /// A system-call allowlist, nothing writable that is not declared, and the smallest limits.
+    /// A system-call allowlist, only declared paths writable, and the smallest limits.
     pub high_isolation: bool,
 }
 
 impl SandboxProfile {
     /// All profiles.
     pub const ALL: [SandboxProfile; 4] = [
-        SandboxProfile {
-            base: BaseProfile::Default,
-            high_isolation: false,
-        },
-        SandboxProfile {
-            base: BaseProfile::Exec,
-            high_isolation: false,
-        },
-        SandboxProfile {
-            base: BaseProfile::Default,
-            high_isolation: true,
-        },
-        SandboxProfile {
-            base: BaseProfile::Exec,
-            high_isolation: true,
-        },
+        Self::new(BaseProfile::Default, false),
+        Self::new(BaseProfile::Exec, false),
+        Self::new(BaseProfile::Default, true),
+        Self::new(BaseProfile::Exec, true),
     ];
+
+    const fn new(base: BaseProfile, high_isolation: bool) -> Self {
+        Self { base, high_isolation }
+    }
 
     /// The wire form.
     pub const fn as_str(self) -> &'static str {
@@ -192,30 +184,18 @@ impl fmt::Display for SandboxProfile {
     }
 }
 
-impl From<SandboxProfile> for String {
-    fn from(profile: SandboxProfile) -> String {
-        profile.as_str().to_owned()
-    }
-}
-
-impl TryFrom<String> for SandboxProfile {
-    type Error = SpecInvalid;
-    fn try_from(text: String) -> Result<Self, SpecInvalid> {
+impl SandboxProfile {
+    fn parse(text: &str) -> Result<Self, SpecInvalid> {
         let found = Self::ALL.into_iter().find(|profile| profile.as_str() == text);
-        found.ok_or(SpecInvalid::UnknownProfile(text))
+        found.ok_or_else(|| SpecInvalid::UnknownProfile(text.to_owned()))
     }
 }
 
-impl JsonSchema for SandboxProfile {
-    fn schema_name() -> Cow<'static, str> {
-        "SandboxProfile".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "enum": Self::ALL.map(Self::as_str) })
-    }
-}
+text_type!(SandboxProfile, SandboxProfile::parse, SpecInvalid, {
+    "type": "string", "enum": SandboxProfile::ALL.map(SandboxProfile::as_str)
+});
 
-/// One ingredient of an idempotency key: a parameter, or its digest: `path`, `sha256(text)`.
+/// One part of an idempotency key, a parameter or its digest: `path`, `sha256(text)`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum KeyField {
@@ -226,19 +206,17 @@ pub enum KeyField {
 }
 
 impl KeyField {
-    /// The parameter it is made from.
+    /// The name of the parameter.
     pub fn param(&self) -> &str {
         match self {
             Self::Plain(name) | Self::Sha256(name) => name,
         }
     }
 
-    /// The ingredient for these parameters; `None` if the parameter is not there.
+    /// The part for these parameters; `None` if the parameter is missing.
     pub fn resolve(&self, params: &Map<String, Value>) -> Option<String> {
         let value = params.get(self.param())?;
-        let text = value
-            .as_str()
-            .map_or_else(|| crate::canonical::to_string(value), str::to_owned);
+        let text = value.as_str().map_or_else(|| crate::canonical::to_string(value), str::to_owned);
         Some(match self {
             Self::Plain(_) => text,
             Self::Sha256(_) => Digest::of(text.as_bytes()).hex(),
@@ -250,52 +228,42 @@ fn is_param_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-impl TryFrom<String> for KeyField {
-    type Error = SpecInvalid;
-    fn try_from(text: String) -> Result<Self, SpecInvalid> {
-        let inner = text
-            .strip_prefix("sha256(")
-            .and_then(|rest| rest.strip_suffix(')'));
+impl KeyField {
+    fn parse(text: &str) -> Result<Self, SpecInvalid> {
+        let inner = text.strip_prefix("sha256(").and_then(|rest| rest.strip_suffix(')'));
         match inner {
             Some(name) if is_param_name(name) => Ok(Self::Sha256(name.to_owned())),
-            None if is_param_name(&text) => Ok(Self::Plain(text)),
-            Some(_) | None => Err(SpecInvalid::KeyField(text)),
+            None if is_param_name(text) => Ok(Self::Plain(text.to_owned())),
+            Some(_) | None => Err(SpecInvalid::KeyField(text.to_owned())),
         }
     }
 }
 
-impl From<KeyField> for String {
-    fn from(field: KeyField) -> String {
-        match field {
-            KeyField::Plain(name) => name,
-            KeyField::Sha256(name) => format!("sha256({name})"),
+impl fmt::Display for KeyField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(name) => f.write_str(name),
+            Self::Sha256(name) => write!(f, "sha256({name})"),
         }
     }
 }
 
-impl JsonSchema for KeyField {
-    fn schema_name() -> Cow<'static, str> {
-        "KeyField".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^([A-Za-z0-9_]+|sha256\\([A-Za-z0-9_]+\\))$" })
-    }
-}
+text_type!(KeyField, KeyField::parse, SpecInvalid, {
+    "type": "string", "pattern": "^([A-Za-z0-9_]+|sha256\\([A-Za-z0-9_]+\\))$"
+});
 
-/// What a tool changes, with `{space_id}` and parameter names to be filled in: `file:{space_id}/{path}`.
+/// The resource that a tool changes, with `{space_id}` and parameter names as placeholders: `file:{space_id}/{path}`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ResourceTemplate(String);
 
 impl ResourceTemplate {
-    /// The parameters it names.
+    /// The parameters that it names.
     pub fn params(&self) -> impl Iterator<Item = &str> {
-        self.pieces()
-            .filter_map(|(_, name)| name)
-            .filter(|name| *name != "space_id")
+        self.pieces().filter_map(|(_, name)| name).filter(|name| *name != "space_id")
     }
 
-    /// The resource these parameters mean in this space; `None` if a parameter is missing or is not text.
+    /// The resource for these parameters in this space; `None` if a parameter is missing or is not text.
     pub fn resolve(&self, space: &SpaceId, params: &Map<String, Value>) -> Option<String> {
         let mut text = String::new();
         for (literal, name) in self.pieces() {
@@ -309,7 +277,7 @@ impl ResourceTemplate {
         Some(text)
     }
 
-    /// Literal text, each with the name that follows it.
+    /// Literal texts, each with the placeholder's name after it.
     fn pieces(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.0.split('}').map(|piece| match piece.split_once('{') {
             Some((literal, name)) => (literal, Some(name)),
@@ -318,16 +286,13 @@ impl ResourceTemplate {
     }
 }
 
-impl TryFrom<String> for ResourceTemplate {
-    type Error = SpecInvalid;
-    fn try_from(text: String) -> Result<Self, SpecInvalid> {
-        let template = Self(text);
+impl ResourceTemplate {
+    fn parse(text: &str) -> Result<Self, SpecInvalid> {
+        let template = Self(text.to_owned());
         let names_ok = template.pieces().filter_map(|(_, name)| name).all(is_param_name);
-        let balanced = template.0.matches('{').count() == template.0.matches('}').count();
-        let literals_ok = template
-            .pieces()
-            .all(|(literal, _)| !literal.contains(['{', '}']));
-        if names_ok && balanced && literals_ok && template.0.contains(':') {
+        let balanced = text.matches('{').count() == text.matches('}').count();
+        let literals_ok = template.pieces().all(|(literal, _)| !literal.contains(['{', '}']));
+        if names_ok && balanced && literals_ok && text.contains(':') {
             Ok(template)
         } else {
             Err(SpecInvalid::Resource(template.0))
@@ -335,22 +300,15 @@ impl TryFrom<String> for ResourceTemplate {
     }
 }
 
-impl From<ResourceTemplate> for String {
-    fn from(template: ResourceTemplate) -> String {
-        template.0
+impl fmt::Display for ResourceTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
-impl JsonSchema for ResourceTemplate {
-    fn schema_name() -> Cow<'static, str> {
-        "ResourceTemplate".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[a-z_]+:" })
-    }
-}
+text_type!(ResourceTemplate, ResourceTemplate::parse, SpecInvalid, { "type": "string", "pattern": "^[a-z_]+:" });
 
-/// A description that contradicts itself or breaks a rule; the tool is not registered.
+/// An invalid spec. The tool is not registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecInvalid {
     /// Not `<source>.<action>` in lower case.
@@ -359,63 +317,60 @@ pub enum SpecInvalid {
     /// Not `major.minor.patch`.
     #[error("version {0:?} must be major.minor.patch")]
     Version(String),
-    /// No such profile.
+    /// An unknown profile.
     #[error("unknown sandbox profile {0:?}; known are default, exec, high_isolation, exec_high_isolation")]
     UnknownProfile(String),
-    /// Not a parameter's name or `sha256(name)`.
+    /// Neither a parameter nor `sha256(name)`.
     #[error("{0:?} is no key field; write a parameter's name or sha256(name)")]
     KeyField(String),
     /// Not `kind:text` with balanced `{names}`.
     #[error("{0:?} is no resource; write kind:text with {{space_id}} or parameter names in braces")]
     Resource(String),
-    /// A name that the parameter schema does not require, so that it could be missing.
+    /// A parameter that the schema does not require, so that it could be missing.
     #[error("{used_by} uses the parameter {name:?}, which params_schema does not require")]
     ParamNotRequired {
-        /// What uses it.
+        /// The field of the spec that uses it.
         used_by: &'static str,
         /// The parameter.
         name: String,
     },
-    /// A schema that is missing, no object schema, or too large.
+    /// A schema that is no object schema, or is too large.
     #[error("{which} must be an object schema of at most {SCHEMA_BYTES_MAX} bytes")]
     Schema {
-        /// Which of the two.
+        /// `params_schema` or `result_schema`.
         which: &'static str,
     },
-    /// The time bound is out of range.
+    /// The timeout is out of range.
     #[error("timeout_ms is {0}; it must be from 1 to {TIMEOUT_MS_MAX}")]
     Timeout(u64),
     /// The effects contradict each other or the risk level.
     #[error("side effects and risk level contradict each other: {0}")]
     Effects(&'static str),
-    /// More entries than a description may have.
+    /// A list with too many entries.
     #[error("{0} has more than {SPEC_LIST_MAX} entries")]
     TooMany(&'static str),
 }
 
 impl ToolSpec {
-    /// Whether the description makes sense on its own.
+    /// Checks that the spec is consistent.
     pub fn check(&self) -> Result<(), SpecInvalid> {
         let word = |w: &str| {
-            !w.is_empty()
-                && w.bytes()
-                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            !w.is_empty() && w.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
         };
         let id = self.tool_id.as_str();
         if !id.contains('.') || !id.split('.').all(word) {
             return Err(SpecInvalid::ToolId(id.to_owned()));
         }
         let parts: Vec<_> = self.version.split('.').collect();
-        if parts.len() != 3 || !parts.iter().all(|p| p.parse::<u32>().is_ok()) {
+        if parts.len() != 3 || !parts.iter().all(|part| part.parse::<u32>().is_ok()) {
             return Err(SpecInvalid::Version(self.version.clone()));
         }
         if !(1..=TIMEOUT_MS_MAX).contains(&self.timeout_ms) {
             return Err(SpecInvalid::Timeout(self.timeout_ms));
         }
-        for (which, schema) in [
-            ("params_schema", &self.params_schema),
-            ("result_schema", &self.result_schema),
-        ] {
+        for (which, schema) in
+            [("params_schema", &self.params_schema), ("result_schema", &self.result_schema)]
+        {
             let is_object = schema.get("type").and_then(Value::as_str) == Some("object");
             if !is_object || schema.to_string().len() > SCHEMA_BYTES_MAX {
                 return Err(SpecInvalid::Schema { which });
@@ -433,20 +388,11 @@ impl ToolSpec {
         if fields.len() > SPEC_LIST_MAX {
             return Err(SpecInvalid::TooMany("idempotency_key_fields"));
         }
-        let keys = fields
-            .iter()
-            .map(|field| ("idempotency_key_fields", field.param()));
-        let resource = self
-            .resource
-            .iter()
-            .flat_map(ResourceTemplate::params)
-            .map(|name| ("resource", name));
+        let keys = fields.iter().map(|field| ("idempotency_key_fields", field.param()));
+        let resource = self.resource.iter().flat_map(ResourceTemplate::params).map(|name| ("resource", name));
         for (used_by, name) in keys.chain(resource) {
             if !self.requires_param(name) {
-                return Err(SpecInvalid::ParamNotRequired {
-                    used_by,
-                    name: name.to_owned(),
-                });
+                return Err(SpecInvalid::ParamNotRequired { used_by, name: name.to_owned() });
             }
         }
         Ok(())
@@ -458,42 +404,39 @@ impl ToolSpec {
     }
 
     fn check_effects(&self) -> Result<(), SpecInvalid> {
+        let has = |effect| self.side_effects.contains(&effect);
         let marks = [SideEffect::ReadOnly, SideEffect::UserVisible];
         let changes = self.side_effects.iter().any(|effect| !marks.contains(effect));
-        if self.side_effects.contains(&SideEffect::ReadOnly) && changes {
-            return Err(SpecInvalid::Effects("read_only stands beside an effect"));
-        }
-        if self.risk_level == RiskLevel::Read
-            && changes
-            && !self.side_effects.contains(&SideEffect::NetworkCall)
-        {
-            return Err(SpecInvalid::Effects("a tool of level read has effects"));
-        }
-        if self.risk_level != RiskLevel::Read && !changes {
-            return Err(SpecInvalid::Effects(
-                "a tool that changes something declares no effect",
-            ));
-        }
-        if self.side_effects.contains(&SideEffect::FilesystemDelete) && self.risk_level != RiskLevel::Danger {
-            return Err(SpecInvalid::Effects("a tool that deletes is of level danger"));
-        }
-        let far = [SideEffect::DeviceCapture, SideEffect::CrossSpace];
-        if self.safety_class != SafetyClass::High
-            && far.iter().any(|effect| self.side_effects.contains(effect))
-        {
-            return Err(SpecInvalid::Effects(
+        let far = has(SideEffect::DeviceCapture) || has(SideEffect::CrossSpace);
+        let level = self.risk_level;
+        let contradictions = [
+            (has(SideEffect::ReadOnly) && changes, "read_only is declared with another effect"),
+            (
+                level == RiskLevel::Read && changes && !has(SideEffect::NetworkCall),
+                "a tool of level read has effects",
+            ),
+            (level != RiskLevel::Read && !changes, "a tool that changes something declares no effect"),
+            (
+                has(SideEffect::FilesystemDelete) && level != RiskLevel::Danger,
+                "a tool that deletes is of level danger",
+            ),
+            (
+                far && self.safety_class != SafetyClass::High,
                 "camera, microphone and other spaces are of class HIGH",
-            ));
+            ),
+        ];
+        match contradictions.into_iter().find(|(is_so, _)| *is_so) {
+            Some((_, what)) => Err(SpecInvalid::Effects(what)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Whether all effects stay inside the sandbox's root.
+    /// Whether all effects stay inside the space.
     pub fn is_contained(&self) -> bool {
         self.side_effects.iter().all(|effect| effect.is_contained())
     }
 
-    /// The tier that decides: what follows from the effects, raised by what the author declares.
+    /// The risk tier: derived from the effects, or the declared one if that is higher.
     pub fn tier(&self) -> RiskTier {
         let changes = self.risk_level != RiskLevel::Read;
         let derived = match (self.risk_level, self.safety_class) {
@@ -505,30 +448,23 @@ impl ToolSpec {
             (RiskLevel::Write, SafetyClass::Low | SafetyClass::Medium) => RiskTier::R2,
         };
         let irreversible = changes && !self.is_undoable() && !self.is_contained();
-        let derived = if irreversible {
-            derived.max(RiskTier::R3)
-        } else {
-            derived
-        };
+        let derived = if irreversible { derived.max(RiskTier::R3) } else { derived };
         self.risk_tier.map_or(derived, |declared| declared.max(derived))
     }
 
-    /// Whether the effect can be taken back, or — for a notification — is too small to need it.
+    /// Whether the effect can be undone, or is only a notification, which needs no undo.
     fn is_undoable(&self) -> bool {
         let slight = [SideEffect::DeviceNotification, SideEffect::UserVisible];
         self.reversible || self.side_effects.iter().all(|effect| slight.contains(effect))
     }
 
-    /// The profile the tool really runs in: class HIGH always gets high isolation.
+    /// The profile that the tool runs in: class HIGH always has high isolation.
     pub fn effective_profile(&self) -> SandboxProfile {
         let high_isolation = self.sandbox_profile.high_isolation || self.safety_class == SafetyClass::High;
-        SandboxProfile {
-            high_isolation,
-            ..self.sandbox_profile
-        }
+        SandboxProfile { high_isolation, ..self.sandbox_profile }
     }
 
-    /// Whether a parameter names what the tool works on: its resource, a path by its name, or the space.
+    /// Whether a parameter names what the tool works on: its resource, a path, or the space.
     pub fn names_resource(&self, name: &str) -> bool {
         let resource = self.resource.as_ref();
         is_path_name(name)
@@ -536,28 +472,28 @@ impl ToolSpec {
             || resource.is_some_and(|resource| resource.params().any(|named| named == name))
     }
 
-    /// Whether the schema of the parameters knows this name. Other names come from the caller, and may be content.
+    /// Whether the schema declares this parameter. Other names come from the caller, and may be content.
     pub fn declares_param(&self, name: &str) -> bool {
         property(&self.params_schema, name).is_some()
     }
 
-    /// Whether the schema of the result knows this name.
+    /// Whether the schema declares this field of the result.
     pub fn declares_result(&self, name: &str) -> bool {
         property(&self.result_schema, name).is_some()
     }
 
-    /// Whether a parameter may stand in a receipt in clear.
+    /// Whether a receipt may hold this parameter in clear.
     pub fn is_public_param(&self, name: &str) -> bool {
         is_public(&self.params_schema, name)
     }
 
-    /// Whether a field of the result may stand in a receipt in clear.
+    /// Whether a receipt may hold this field of the result in clear.
     pub fn is_public_result(&self, name: &str) -> bool {
         is_public(&self.result_schema, name)
     }
 }
 
-/// Whether the name of a parameter says that it is a path: `path`, `to_path`.
+/// Whether a parameter is a path, by its name: `path`, `to_path`.
 pub fn is_path_name(name: &str) -> bool {
     name == "path" || name.ends_with("_path")
 }

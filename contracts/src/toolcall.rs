@@ -1,109 +1,106 @@
-//! What the executor tells the confined process, and what that answers: one message each way.
+//! The messages between executor and sandbox: one call in, one reply out.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::effects::{Restore, Seen};
+use crate::effects::{PathSnapshot, Restore};
 use crate::failure::Failure;
 use crate::ids::{SpaceId, ToolId, TraceId};
-use crate::preview::Rehearsal;
+use crate::preview::PreviewResult;
 
-/// The tool that takes an effect back. The pipeline looks up what it needs by the receipt that it is given.
+/// The tool that undoes an effect. The pipeline finds the pre-images by the receipt that the parameters name.
 pub const UNDO_TOOL: &str = "files.undo";
 
-/// The tool that writes an artifact to a file. The pipeline sends it the content of the one that its parameters name.
+/// The tool that writes an artifact to a file. The pipeline streams the artifact's content to it.
 pub const ARTIFACT_GET_TOOL: &str = "artifact.get";
 
-/// The one message into the sandbox.
+/// The message into the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolCall {
-    /// Which tool to run.
+    /// The tool to run.
     pub tool_id: ToolId,
-    /// Whether to act, to pretend, or to look whether it was done.
+    /// Whether to run, to dry-run, to probe or to preview.
     pub mode: CallMode,
-    /// In which space.
+    /// The space.
     pub space_id: SpaceId,
-    /// The parameters, after redaction.
+    /// The parameters after redaction.
     pub params: Map<String, Value>,
-    /// How long the tool has, for those that can stop by themselves.
+    /// How long the tool may take, for tools that stop by themselves.
     pub timeout_ms: u64,
-    /// For the tool's own log lines.
+    /// For the tool's log lines.
     pub trace_id: TraceId,
-    /// What stood at the paths that the tool may change before its first run. A probe can tell by it whether the effect is
-    /// there. `None` if nobody looked.
+    /// The paths that the tool may change, with their states before its first run, by which a probe tells whether the effect
+    /// happened. `None` if they were not observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Vec<Seen>>,
-    /// What is to be put back; for the tool that restores only.
+    pub before: Option<Vec<PathSnapshot>>,
+    /// What to restore; only for the undo tool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restore: Vec<Restore>,
-    /// What must stand at these paths for the action to happen at all: what the person saw who agreed to it.
+    /// The preconditions: paths and states that the approver saw. Unless they hold, the tool does nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub expect: Vec<Seen>,
+    pub expect: Vec<PathSnapshot>,
 }
 
 /// What the tool is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallMode {
-    /// Do it.
+    /// Have the effect.
     Run,
     /// Check everything, change nothing.
     DryRun,
-    /// Look whether an interrupted run did it.
+    /// Find out whether an interrupted run had its effect.
     Probe,
-    /// Do it on a copy, and say what stands there then.
+    /// Run on a copy of the paths, and report the copy's state.
     Preview,
 }
 
-/// The one message out of the sandbox.
+/// The message out of the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToolReply {
-    /// It was done, or pretended.
+    /// The run or dry run succeeded.
     Done(ToolOutput),
-    /// What the probe found.
+    /// The result of a probe.
     Probed(ProbeVerdict),
-    /// What came of doing it on a copy.
-    Rehearsed(Rehearsal),
-    /// It failed.
+    /// The result of a preview.
+    #[serde(rename = "rehearsed")]
+    Previewed(PreviewResult),
+    /// The tool failed.
     Failed(Failure),
 }
 
-/// What a tool hands back.
+/// What a tool returns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolOutput {
-    /// The result, which must fit the tool's result schema.
+    /// The result, which must match the tool's result schema.
     pub result: Value,
-    /// How well it went, from 0 to 1, by the tool's own measure.
+    /// The quality from 0 to 1, by the tool's own measure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<f64>,
-    /// What is too long for the result. It is kept, sealed, beside the receipt, which holds its id.
+    /// Outputs too long for the result. They are stored sealed; the receipt holds their ids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub artifacts: Vec<Artifact>,
 }
 
 impl ToolOutput {
-    /// A result with its quality, and nothing beside it.
+    /// A result without artifacts.
     pub fn new(result: Value, quality: Option<f64>) -> Self {
-        Self {
-            result,
-            quality,
-            artifacts: Vec::new(),
-        }
+        Self { result, quality, artifacts: Vec::new() }
     }
 }
 
-/// Something long that a tool has handed out beside its answer, in pieces.
+/// A long output that the tool streams beside its reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Artifact {
-    /// What it is, in one plain word for people: `stdout`.
+    /// A plain word for people: `stdout`.
     pub name: String,
-    /// Which pieces are its content.
+    /// The stream that carries its content.
     pub stream: u8,
-    /// Whether the action has failed if it cannot be kept.
+    /// Whether the action fails if the artifact cannot be stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub must: bool,
 }
@@ -112,10 +109,10 @@ pub struct Artifact {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeVerdict {
-    /// The effect is there, and it is ours.
+    /// It had its effect.
     Done,
-    /// The effect is not there.
+    /// It did not.
     NotDone,
-    /// It cannot be told, for instance since an identical earlier effect would look the same.
+    /// The tool cannot tell, for instance because an identical earlier effect looks the same.
     CannotSay,
 }

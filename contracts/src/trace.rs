@@ -1,44 +1,43 @@
-//! The W3C's words for where an action stands in somebody else's trace: `traceparent` and `tracestate`.
+//! W3C Trace Context: `traceparent` and `tracestate`, which make an action a span in its planner's trace.
 //!
-//! A planner that is traced sends both; whatever effectd hands on (receipt, events, answers) names the action as a span of
-//! that trace, with the planner's span as its parent. The span's id follows from trace and action, so that every part of
-//! effectd, and every start of it, means the same span without having to remember one.
+//! Receipts, events and responses name the action's span, with the planner's span as its parent. The span id is derived from
+//! trace and action, so every part of effectd computes the same one, also after a restart.
 
-use std::borrow::Cow;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::ids::{ActionId, TraceId};
 use crate::limits::{TRACESTATE_BYTES_MAX, TRACESTATE_MEMBERS_MAX};
+use crate::wire::text_type;
 
-/// A span of a trace: `00-<trace>-<span>-<flags>`, in version 00 of the standard.
+/// A span: `00-<trace>-<span>-<flags>`, in version 00 of the standard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TraceParent(String);
 
-/// Text that is no `traceparent` or `tracestate` of the standard.
+/// An invalid `traceparent` or `tracestate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TraceInvalid {
-    /// Not a span of a trace.
+    /// An invalid `traceparent`.
     #[error("traceparent must be 00-<32 hex digits>-<16 hex digits>-<2 hex digits>, neither id all zero")]
     Parent,
-    /// Not a list of vendors' values.
+    /// An invalid `tracestate`.
     #[error(
-        "tracestate must be key=value members, parted by commas: at most {TRACESTATE_MEMBERS_MAX} of them, {TRACESTATE_BYTES_MAX} bytes"
+        "tracestate must be key=value members, separated by commas: at most {TRACESTATE_MEMBERS_MAX} of them, {TRACESTATE_BYTES_MAX} bytes"
     )]
     State,
 }
 
-/// The flags that version 00 knows: sampled, and a random trace id. Others must not be handed on.
+/// The flags of version 00: sampled, and a random trace id. Others must not be propagated.
 const FLAGS_KNOWN: u8 = 0b11;
-/// Sampled: whoever asks without a trace finds the action in our log.
+/// Sampled: the flag of actions without a `traceparent`, which are always logged.
 const SAMPLED: u8 = 1;
 
 impl TraceParent {
-    /// Reads one, of this version or a later one; what a later one adds is left out, as the standard demands.
+    /// Parses version 00 or a later one; drops the fields that a later version adds, as the standard demands.
     pub fn new(text: &str) -> Result<Self, TraceInvalid> {
         let parts: Vec<&str> = text.splitn(5, '-').collect();
         let &[version, trace, span, flags, ref rest @ ..] = parts.as_slice() else {
@@ -58,36 +57,34 @@ impl TraceParent {
         Self(format!("00-{trace}-{span}-{:02x}", flags & FLAGS_KNOWN))
     }
 
-    /// The span of an action in its trace; `None` if the standard cannot carry that trace. `came` is what the caller
-    /// sent, and says whether the trace is kept elsewhere.
-    pub fn of_action(trace: &TraceId, action: &ActionId, came: Option<&Self>) -> Option<Self> {
+    /// The action's span in a trace, with the flags of the caller's span. `None` if the trace id does not fit the standard.
+    pub fn of_action(trace: &TraceId, action: &ActionId, parent: Option<&Self>) -> Option<Self> {
         let trace = trace.as_str();
         if !is_hex(trace, 32) || is_zero(trace) {
             return None;
         }
-        let flags = came
-            .and_then(|came| u8::from_str_radix(came.part(53..55), 16).ok())
-            .unwrap_or(SAMPLED);
+        let flags =
+            parent.and_then(|parent| u8::from_str_radix(parent.part(53..55), 16).ok()).unwrap_or(SAMPLED);
         Some(Self::of(trace, &span_id(trace, action), flags))
     }
 
-    /// The whole of it.
+    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The trace.
+    /// The trace id.
     pub fn trace(&self) -> &str {
         self.part(3..35)
     }
 
-    /// The span.
+    /// The span id.
     pub fn span(&self) -> &str {
         self.part(36..52)
     }
 
     fn part(&self, range: std::ops::Range<usize>) -> &str {
-        // All digits are ASCII, at places that never change.
+        // Version 00 is ASCII with fixed offsets.
         self.0.get(range).unwrap_or_default()
     }
 }
@@ -111,13 +108,13 @@ fn is_zero(text: &str) -> bool {
     text.bytes().all(|b| b == b'0')
 }
 
-/// What vendors of tracing want to be handed on beside the span: `key=value` members, parted by commas. Opaque to effectd.
+/// The tracing vendors' `key=value` members, separated by commas. Opaque to effectd.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TraceState(String);
 
 impl TraceState {
-    /// Reads one, as it came in one header or in several that are joined with commas.
+    /// Parses one header, or several that are joined with commas.
     pub fn new(text: &str) -> Result<Self, TraceInvalid> {
         let members = text.split(',').map(|member| member.trim_matches([' ', '\t']));
         let members: Vec<&str> = members.filter(|member| !member.is_empty()).collect();
@@ -131,7 +128,7 @@ impl TraceState {
         }
     }
 
-    /// The whole of it.
+    /// The text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -141,10 +138,7 @@ fn is_member(member: &str) -> bool {
     let Some((key, value)) = member.split_once('=') else {
         return false;
     };
-    let begins = key
-        .bytes()
-        .next()
-        .is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let begins = key.bytes().next().is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let of_key = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-*/@".contains(&b);
     let of_value = |b: u8| (0x20..=0x7e).contains(&b) && b != b'=';
     begins
@@ -154,58 +148,38 @@ fn is_member(member: &str) -> bool {
         && value.bytes().all(of_value)
 }
 
-/// The action's place in the trace of whoever asked for it.
+/// The action's span in its planner's trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceContext {
-    /// The action itself, as the parent of whatever follows from it.
+    /// The action's span, which is the parent of everything that follows from it.
     pub traceparent: TraceParent,
-    /// The span that asked for it: 16 hex digits.
+    /// The planner's span: 16 hex digits.
     pub parent_id: String,
-    /// What came beside it, handed on as it was.
+    /// The vendors' members, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<TraceState>,
 }
 
-macro_rules! text_type {
-    ($name:ident, $schema:expr) => {
-        impl TryFrom<String> for $name {
-            type Error = TraceInvalid;
-            fn try_from(text: String) -> Result<Self, TraceInvalid> {
-                Self::new(&text)
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(it: $name) -> String {
-                it.0
-            }
-        }
-
+macro_rules! span_text {
+    ($name:ident, $schema:tt) => {
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
             }
         }
 
-        impl JsonSchema for $name {
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                $schema
-            }
-        }
+        text_type!($name, $name::new, TraceInvalid, $schema);
     };
 }
 
-text_type!(
+span_text!(
     TraceParent,
-    json_schema!({ "type": "string", "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}" })
+    { "type": "string", "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}" }
 );
-text_type!(
+span_text!(
     TraceState,
-    json_schema!({ "type": "string", "minLength": 3, "maxLength": TRACESTATE_BYTES_MAX })
+    { "type": "string", "minLength": 3, "maxLength": TRACESTATE_BYTES_MAX }
 );
 
 #[cfg(test)]
@@ -245,10 +219,7 @@ mod tests {
         let came = TraceParent::new(&format!("00-{TRACE}-b7ad6b7169203331-00")).unwrap();
         let under = TraceParent::of_action(&trace, &action, Some(&came)).unwrap();
         assert_eq!(under.span(), own.span());
-        assert!(
-            under.as_str().ends_with("-00"),
-            "it says whether the trace is kept"
-        );
+        assert!(under.as_str().ends_with("-00"), "it says whether the trace is kept");
         let other = TraceParent::of_action(&trace, &ActionId::new("a-2").unwrap(), None).unwrap();
         assert_ne!(other.span(), own.span());
         let ours = TraceId::new("trace-123").unwrap();
@@ -261,9 +232,7 @@ mod tests {
         assert_eq!(state.as_str(), "congo=t61rcWkgMzE,rojo=00f0,1a@b=x y");
         let many = vec!["a=1"; TRACESTATE_MEMBERS_MAX + 1].join(",");
         let long = format!("a={},b={}", "x".repeat(256), "x".repeat(256));
-        for bad in [
-            "", "novalue", "A=1", "=1", "a=", "a=b=c", "a=\u{1b}", &many, &long,
-        ] {
+        for bad in ["", "novalue", "A=1", "=1", "a=", "a=b=c", "a=\u{1b}", &many, &long] {
             assert_eq!(TraceState::new(bad), Err(TraceInvalid::State), "{bad}");
         }
     }

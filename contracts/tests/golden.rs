@@ -1,4 +1,4 @@
-//! The JSON forms are frozen: what an earlier version wrote, this one reads, and writes the same.
+//! The JSON forms are stable: this version reads what an earlier one wrote, and writes the same.
 #![allow(clippy::unwrap_used)]
 
 use effectd_contracts::schemas;
@@ -79,22 +79,16 @@ fn a_decision_sent_twice_is_one_event() {
     let request: ActionRequest = round_trips(include_str!("golden/action_request.json"));
     let trace = request.trace_id.clone().unwrap();
     let principal = Principal::new("user://alice").unwrap();
-    let data = DecisionData {
-        clock_skew_ms: Some(12),
-        ..DecisionData::new(request, principal, Origin::Arbiter)
-    };
-    let event = Event::decision(
-        data.clone(),
-        trace.clone(),
-        "2026-01-01T00:00:00Z".parse().unwrap(),
-    );
+    let data =
+        DecisionData { clock_skew_ms: Some(12), ..DecisionData::new(request, principal, Origin::Arbiter) };
+    let event = Event::decision(data.clone(), trace.clone(), "2026-01-01T00:00:00Z".parse().unwrap());
     let again = Event::decision(data, trace, "2026-01-02T00:00:00Z".parse().unwrap());
     assert_eq!(event.id, again.id);
     assert_eq!(event.event_type, Topic::ActionDecision.event_type());
     let _: Event<DecisionData> = round_trips(&serde_json::to_string(&event).unwrap());
 }
 
-/// Set `EFFECTD_BLESS=1` to write the schemas anew after a deliberate change.
+/// Set `EFFECTD_BLESS=1` to write the schemas after a deliberate change.
 #[test]
 fn published_schemas_are_those_of_the_types() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas");
@@ -118,16 +112,10 @@ fn golden_documents_fit_their_published_schemas() {
     let documents = [
         ("action-request.json", include_str!("golden/action_request.json")),
         ("receipt.json", include_str!("golden/receipt.json")),
-        (
-            "action-executed-event.json",
-            include_str!("golden/action_executed_event.json"),
-        ),
+        ("action-executed-event.json", include_str!("golden/action_executed_event.json")),
     ];
     for (name, text) in documents {
-        let (_, schema) = schemas::all()
-            .into_iter()
-            .find(|(file, _)| *file == name)
-            .unwrap();
+        let (_, schema) = schemas::all().into_iter().find(|(file, _)| *file == name).unwrap();
         let validator = jsonschema::draft202012::new(schema.as_value()).unwrap();
         let document: Value = serde_json::from_str(text).unwrap();
         let problems: Vec<_> = validator.iter_errors(&document).map(|e| e.to_string()).collect();

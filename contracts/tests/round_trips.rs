@@ -1,4 +1,4 @@
-//! Whatever a planner can say survives being written and read again.
+//! Requests and failures survive being written and parsed again.
 #![allow(clippy::unwrap_used)]
 
 use effectd_contracts::json::INTEGER_MAX;
@@ -16,9 +16,7 @@ fn json_value() -> impl Strategy<Value = Value> {
         any::<bool>().prop_map(Value::from),
         (-INTEGER_MAX..=INTEGER_MAX).prop_map(Value::from),
         // A whole number is read as an integer, and beyond this there are only whole ones.
-        (-4.5e15..4.5e15_f64)
-            .prop_filter("whole", |number| number.fract() != 0.0)
-            .prop_map(Value::from),
+        (-4.5e15..4.5e15_f64).prop_filter("whole", |number| number.fract() != 0.0).prop_map(Value::from),
         prop::num::f64::SUBNORMAL.prop_map(Value::from),
         "\\PC{0,20}".prop_map(Value::from),
     ];
@@ -36,11 +34,7 @@ fn id() -> impl Strategy<Value = String> {
 }
 
 fn qos() -> impl Strategy<Value = Qos> {
-    (
-        prop::option::of(1..=TIMEOUT_MS_MAX),
-        prop::option::of(0..=RETRIES_MAX),
-        prop::option::of(id()),
-    )
+    (prop::option::of(1..=TIMEOUT_MS_MAX), prop::option::of(0..=RETRIES_MAX), prop::option::of(id()))
         .prop_map(|(timeout_ms, max_retries, circuit_breaker_key)| Qos {
             timeout_ms,
             max_retries,
@@ -49,11 +43,7 @@ fn qos() -> impl Strategy<Value = Qos> {
 }
 
 fn policy_ctx() -> impl Strategy<Value = PolicyCtx> {
-    (
-        prop::option::of(id()),
-        prop::option::of(id()),
-        prop::option::of(-62_135_596_800..253_402_207_200i64),
-    )
+    (prop::option::of(id()), prop::option::of(id()), prop::option::of(-62_135_596_800..253_402_207_200i64))
         .prop_map(|(actor, device, second)| PolicyCtx {
             actor,
             device,

@@ -1,6 +1,4 @@
-//! effectd with a tool of its own: the whole program, and `text.sort_lines` beside the tools that effectd brings.
-//!
-//! How to try it stands in `examples/tools/README.md`.
+//! The program `effectd` with a tool of its own, `text.sort_lines`. `examples/tools/README.md` says how to try it.
 
 mod sort_lines;
 
@@ -9,7 +7,7 @@ use std::process::ExitCode;
 use sort_lines::SortLines;
 
 fn main() -> ExitCode {
-    // First of all: where the sandbox has started this program, this does not return, and the tool runs there.
-    effectd::init_with(&[&SortLines]);
+    // First in `main`: in a process that the sandbox started, this does not return, and the tool runs there.
+    effectd::init(&[&SortLines]);
     effectd::cli::main()
 }

@@ -17,10 +17,7 @@ impl Tool for SortLines {
         "text.sort_lines"
     }
 
-    #[expect(
-        clippy::expect_used,
-        reason = "a constant, which the program reads when it starts"
-    )]
+    #[expect(clippy::expect_used, reason = "a constant, which the program reads when it starts")]
     fn spec(&self) -> ToolSpec {
         let spec = json!({
             "tool_id": self.id(),

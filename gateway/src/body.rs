@@ -1,4 +1,4 @@
-//! Reads a request's body: bounded in bytes, in time, and in what all clients together may have in memory.
+//! Reads request bodies within three bounds: the bytes of a body, the time to read it, and the bytes of all bodies in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,28 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::{Kind, Problem};
 
-/// What all bodies together may take.
+/// The bytes that all bodies together may take in memory.
 #[derive(Clone)]
-pub(crate) struct Budget(Arc<Semaphore>);
+pub(crate) struct BodyBudget(Arc<Semaphore>);
 
-/// A body, and its share of the budget.
-pub(crate) struct Bytes {
+/// A body with its share of the budget.
+pub(crate) struct BodyBytes {
     pub(crate) bytes: Vec<u8>,
-    _share: Option<OwnedSemaphorePermit>,
+    pub(crate) share: BodyShare,
 }
 
-impl Budget {
+/// A body's share of the budget; dropping it frees the bytes. Its owner drops it when the parsed body is no longer in memory,
+/// or another bound counts it.
+pub(crate) struct BodyShare {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl BodyBudget {
     pub(crate) fn new(bytes_max: usize) -> Self {
         Self(Arc::new(Semaphore::new(bytes_max.min(Semaphore::MAX_PERMITS))))
     }
 
-    pub(crate) async fn read(&self, body: Body, time_max: Duration) -> Result<Bytes, Problem> {
+    pub(crate) async fn read(&self, body: Body, time_max: Duration) -> Result<BodyBytes, Problem> {
         match tokio::time::timeout(time_max, self.read_all(body)).await {
             Ok(read) => read,
             Err(_) => Err(Problem::of(
@@ -35,35 +41,33 @@ impl Budget {
         }
     }
 
-    async fn read_all(&self, mut body: Body) -> Result<Bytes, Problem> {
-        let (mut bytes, mut share) = (Vec::new(), None::<OwnedSemaphorePermit>);
+    async fn read_all(&self, mut body: Body) -> Result<BodyBytes, Problem> {
+        let (mut bytes, mut permit) = (Vec::new(), None::<OwnedSemaphorePermit>);
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
                 Problem::of(Kind::BodyBroken, format!("the body cannot be read: {error}"))
             })?;
-            // Trailers say nothing that a request could need.
+            // Trailers are ignored.
             let Ok(data) = frame.into_data() else { continue };
             if bytes.len() + data.len() > REQUEST_BYTES_MAX {
                 let message = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
                 return Err(Problem::of(Kind::BodyTooLarge, message));
             }
             let more = self.take(data.len())?;
-            match &mut share {
-                Some(share) => share.merge(more),
-                None => share = Some(more),
+            match &mut permit {
+                Some(permit) => permit.merge(more),
+                None => permit = Some(more),
             }
             bytes.extend_from_slice(&data);
         }
-        Ok(Bytes { bytes, _share: share })
+        let share = BodyShare { _permit: permit };
+        Ok(BodyBytes { bytes, share })
     }
 
     fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         self.0.clone().try_acquire_many_owned(bytes).map_err(|_| {
-            Problem::of(
-                Kind::Busy,
-                "too many bytes of requests are in memory; try again shortly",
-            )
+            Problem::of(Kind::Busy, "too many bytes of requests are in memory; try again shortly")
         })
     }
 }
@@ -76,12 +80,9 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_are_bounded_each_and_together() {
-        let budget = Budget::new(BODIES_BYTES_MAX);
+        let budget = BodyBudget::new(BODIES_BYTES_MAX);
         let read = |size: usize| budget.read(Body::from(vec![0; size]), Duration::from_secs(5));
-        assert_eq!(
-            read(REQUEST_BYTES_MAX + 1).await.err().unwrap().code,
-            "body_too_large"
-        );
+        assert_eq!(read(REQUEST_BYTES_MAX + 1).await.err().unwrap().code, "body_too_large");
         let mut held = Vec::new();
         for _ in 0..BODIES_BYTES_MAX / REQUEST_BYTES_MAX {
             held.push(read(REQUEST_BYTES_MAX).await.ok().unwrap());
@@ -93,13 +94,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
-        let read = Budget::new(BODIES_BYTES_MAX)
-            .read(Body::new(Never), Duration::from_secs(10))
-            .await;
+        let read = BodyBudget::new(BODIES_BYTES_MAX).read(Body::new(Never), Duration::from_secs(10)).await;
         assert_eq!(read.err().unwrap().status, 408);
     }
 
-    /// A body that has not ended and never has anything.
+    /// A body that never yields data and never ends.
     struct Never;
 
     impl hyper::body::Body for Never {

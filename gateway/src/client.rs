@@ -1,7 +1,6 @@
-//! One client for everything that the routes offer, over two transports: the socket of a running effectd, or the same routes in
-//! this process.
+//! The client of all routes, over two transports: the socket of a daemon, or the same routes in this process.
 //!
-//! Every request may be repeated: an action's id makes sure that what was taken is not done twice.
+//! Every request may be repeated: the action's id ensures that an accepted action does not run twice.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -22,29 +21,26 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::headers::INTERACTIVE;
 use crate::problem::Problem;
-use crate::views::ActionView;
+use crate::views::actions::ActionView;
 
-/// The largest answer that is read: a receipt with the largest output of a tool fits several times.
+/// The largest answer that is read at once: a receipt with the largest output of a tool fits several times.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
-
-/// Says whether somebody sits at a terminal and waits.
-const INTERACTIVE: &str = "effectd-interactive";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("no daemon answers on {}; `effectd serve` starts one, on the state that --state names", .0.display())]
     NoDaemon(PathBuf),
-    /// Somebody listens, but not to us.
     #[error("{} may not be used by you; ask whoever runs the daemon to put you into its group", .0.display())]
     NotPermitted(PathBuf),
-    /// The connection broke. Whether the request was taken is not known; asking again is harmless.
+    /// Whether the daemon accepted the request is unknown; repeating it is harmless.
     #[error("the connection to the daemon broke: {0}; asking again is harmless")]
     Broken(String),
-    /// The routes in this process did not answer to the end.
+    /// The routes in this process broke off their answer.
     #[error("{0}")]
     Failed(String),
-    /// What came back is not an answer of effectd.
+    /// The response is not one that this version of effectd knows.
     #[error("what answers is not effectd, or another version of it: {0}")]
     Strange(String),
     #[error("{}: {}", .0.code, .0.detail)]
@@ -63,14 +59,15 @@ impl ClientError {
     }
 }
 
+/// The answer to a request about one action.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Told {
+pub enum ActionReply {
     View(ActionView),
     Problem(Problem),
 }
 
 enum Transport {
-    /// A connection to a daemon, made when it is needed and again when it broke.
+    /// A daemon's socket; the client connects on demand, and again after the connection broke.
     Socket {
         path: PathBuf,
         sender: Option<SendRequest<Full<Bytes>>>,
@@ -80,41 +77,40 @@ enum Transport {
 
 pub struct Client {
     transport: Transport,
+    /// A person waits at a terminal.
+    interactive: bool,
 }
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client")
-            .field("socket", &self.socket())
-            .finish_non_exhaustive()
+        f.debug_struct("Client").field("socket", &self.socket()).finish_non_exhaustive()
     }
 }
 
 impl Client {
+    /// A client of a daemon. It is interactive if standard input is a terminal.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         let (path, sender) = (socket.into(), None);
-        Self {
-            transport: Transport::Socket { path, sender },
-        }
+        Self { transport: Transport::Socket { path, sender }, interactive: io::stdin().is_terminal() }
     }
 
-    pub(crate) fn in_process(routes: Router) -> Self {
-        Self {
-            transport: Transport::InProcess(TowerToHyperService::new(routes)),
-        }
+    pub(crate) fn in_process(routes: Router, interactive: bool) -> Self {
+        Self { transport: Transport::InProcess(TowerToHyperService::new(routes)), interactive }
     }
 
     /// Another client of the same routes.
     pub fn another(&self) -> Self {
-        match &self.transport {
-            Transport::Socket { path, .. } => Self::new(path),
-            Transport::InProcess(routes) => Self {
-                transport: Transport::InProcess(routes.clone()),
-            },
-        }
+        let transport = match &self.transport {
+            Transport::Socket { path, .. } => {
+                let (path, sender) = (path.clone(), None);
+                Transport::Socket { path, sender }
+            }
+            Transport::InProcess(routes) => Transport::InProcess(routes.clone()),
+        };
+        Self { transport, interactive: self.interactive }
     }
 
-    /// Where the daemon listens; nowhere if the routes are in this process.
+    /// The daemon's socket; `None` if the routes are in this process.
     pub fn socket(&self) -> Option<&Path> {
         match &self.transport {
             Transport::Socket { path, .. } => Some(path),
@@ -122,7 +118,6 @@ impl Client {
         }
     }
 
-    /// Connects, if the daemon listens.
     pub async fn connect(&mut self) -> Result<(), ClientError> {
         match &mut self.transport {
             Transport::Socket { path, sender } => connected(path, sender).await.map(drop),
@@ -134,43 +129,49 @@ impl Client {
         self.ask(Method::GET, "/healthz", Bytes::new()).await.map(drop)
     }
 
-    /// Submits a decision; waits for its receipt for this long, if that is wanted.
+    /// Submits an action; with `wait`, waits this long for its receipt.
     pub async fn submit(
         &mut self,
         request: &ActionRequest,
         wait: Option<Duration>,
-    ) -> Result<Told, ClientError> {
+    ) -> Result<ActionReply, ClientError> {
         let body = serde_json::to_vec(request).map_err(|error| ClientError::Strange(error.to_string()))?;
         let path = match wait {
             None => "/v1/actions".to_owned(),
             Some(wait) => format!("/v1/actions?wait={}", wait.as_millis()),
         };
-        told(self.ask(Method::POST, &path, body.into()).await?)
+        action_reply(self.ask(Method::POST, &path, body.into()).await?)
     }
 
-    pub async fn status(&mut self, action: &ActionId) -> Result<Told, ClientError> {
-        let path = format!("/v1/actions/{}", percent_encoded(action.as_str()));
-        told(self.ask(Method::GET, &path, Bytes::new()).await?)
+    pub async fn status(&mut self, action: &ActionId) -> Result<ActionReply, ClientError> {
+        self.about(Method::GET, action, "").await
     }
 
-    /// Waits until an action has ended, for this long at most.
-    pub async fn wait(&mut self, action: &ActionId, wait: Duration) -> Result<Told, ClientError> {
-        let id = percent_encoded(action.as_str());
-        let path = format!("/v1/actions/{id}/wait?timeout_ms={}", wait.as_millis());
-        told(self.ask(Method::GET, &path, Bytes::new()).await?)
+    /// Waits until an action has ended, at most this long.
+    pub async fn wait(&mut self, action: &ActionId, wait: Duration) -> Result<ActionReply, ClientError> {
+        let wait = format!("/wait?timeout_ms={}", wait.as_millis());
+        self.about(Method::GET, action, &wait).await
     }
 
-    pub async fn cancel(&mut self, action: &ActionId) -> Result<Told, ClientError> {
-        let path = format!("/v1/actions/{}", percent_encoded(action.as_str()));
-        told(self.ask(Method::DELETE, &path, Bytes::new()).await?)
+    pub async fn cancel(&mut self, action: &ActionId) -> Result<ActionReply, ClientError> {
+        self.about(Method::DELETE, action, "").await
     }
 
-    /// What is at a path, as JSON of this kind.
+    async fn about(
+        &mut self,
+        method: Method,
+        action: &ActionId,
+        rest: &str,
+    ) -> Result<ActionReply, ClientError> {
+        let path = format!("/v1/actions/{}{rest}", percent_encoded(action.as_str()));
+        action_reply(self.ask(method, &path, Bytes::new()).await?)
+    }
+
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, "").await
     }
 
-    /// All of a list that comes in pages; `split` parts one into its items and what the next is asked for with.
+    /// All pages of a list; `split` takes a page apart into its items and the `after` of the next page.
     pub async fn pages<P: DeserializeOwned, T>(
         &mut self,
         path: &str,
@@ -186,7 +187,6 @@ impl Client {
         Ok(all)
     }
 
-    /// Posts JSON, and answers JSON of this kind.
     pub async fn post<T: DeserializeOwned>(
         &mut self,
         path: &str,
@@ -196,7 +196,7 @@ impl Client {
         self.call(Method::POST, path, body).await
     }
 
-    /// Any request whose answer is JSON of this kind.
+    /// Any request whose answer is JSON.
     pub async fn call<T: DeserializeOwned>(
         &mut self,
         method: Method,
@@ -204,14 +204,10 @@ impl Client {
         body: impl Into<Bytes>,
     ) -> Result<T, ClientError> {
         let (status, body) = self.ask(method, path, body.into()).await?;
-        if status < 400 {
-            read(&body)
-        } else {
-            Err(ClientError::Refused(read(&body)?))
-        }
+        if status < 400 { read(&body) } else { Err(ClientError::Refused(read(&body)?)) }
     }
 
-    /// Any request; answers status and body.
+    /// Any request; returns status and body.
     pub async fn ask(
         &mut self,
         method: Method,
@@ -224,7 +220,7 @@ impl Client {
         Ok((status, body))
     }
 
-    /// Gets something that may be long, in pieces. The inner error is that of `take`.
+    /// Gets a long response in pieces, for `take`. The inner error is that of `take`.
     pub async fn fetch(
         &mut self,
         path: &str,
@@ -241,7 +237,7 @@ impl Client {
             if let Ok(piece) = frame.into_data()
                 && let Err(error) = take(&piece)
             {
-                // The rest of it is still on its way, and nobody wants it.
+                // The rest of the answer must not be read as the next one.
                 self.hang_up();
                 return Ok(Err(error));
             }
@@ -249,7 +245,6 @@ impl Client {
         Ok(Ok(()))
     }
 
-    /// What it means that an answer ends too early.
     fn cut_off(&mut self, why: String) -> ClientError {
         self.hang_up();
         match &self.transport {
@@ -265,13 +260,12 @@ impl Client {
     }
 
     async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Body>, ClientError> {
-        let interactive = std::io::stdin().is_terminal().to_string();
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(HOST, "effectd")
             .header(CONTENT_TYPE, "application/json")
-            .header(INTERACTIVE, interactive)
+            .header(INTERACTIVE, self.interactive.to_string())
             .body(Full::new(body))
             .map_err(|error| ClientError::Strange(error.to_string()))?;
         match &mut self.transport {
@@ -322,35 +316,27 @@ async fn connect(path: &Path) -> Result<SendRequest<Full<Bytes>>, ClientError> {
             ClientError::Broken(error.to_string())
         }
     })?;
-    let (sender, connection) = handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| ClientError::Broken(error.to_string()))?;
-    // Its errors come out of the requests that meet them.
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(|error| ClientError::Broken(error.to_string()))?;
+    // Requests on the connection report its errors.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }
 
-/// All of an answer that is not long, or why it cannot be read.
 async fn whole(response: Response<Body>) -> Result<Bytes, String> {
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
-        .collect()
-        .await;
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
     body.map(Collected::to_bytes).map_err(|error| error.to_string())
 }
 
-fn told((status, body): (u16, Bytes)) -> Result<Told, ClientError> {
-    if status < 400 {
-        read(&body).map(Told::View)
-    } else {
-        read(&body).map(Told::Problem)
-    }
+fn action_reply((status, body): (u16, Bytes)) -> Result<ActionReply, ClientError> {
+    if status < 400 { read(&body).map(ActionReply::View) } else { read(&body).map(ActionReply::Problem) }
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, ClientError> {
     serde_json::from_slice(body).map_err(|error| ClientError::Strange(error.to_string()))
 }
 
-/// A name that is one segment of a path, whatever is in it.
+/// Encodes a name as one segment of a path.
 pub fn percent_encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let mut encoded = String::with_capacity(text.len());
@@ -361,7 +347,7 @@ pub fn percent_encoded(text: &str) -> String {
             encoded.push_str(&format!("%{byte:02X}"));
         }
     }
-    // `.` and `..` alone would be taken for folders.
+    // `.` and `..` are folders to URL parsers.
     match encoded.as_str() {
         "." => "%2E".to_owned(),
         ".." => "%2E%2E".to_owned(),
@@ -383,13 +369,13 @@ mod tests {
     #[tokio::test]
     async fn in_this_process_no_connection_breaks() {
         let cut = || async { Body::new(Limited::new(Full::new(Bytes::from_static(b"too long")), 1)) };
-        let mut client = Client::in_process(Router::new().route("/cut", axum::routing::get(cut)));
+        let mut client = Client::in_process(Router::new().route("/cut", axum::routing::get(cut)), false);
         let asked = client.ask(Method::GET, "/cut", Bytes::new()).await.map(drop);
         let fetched = client.fetch("/cut", |_| Ok(())).await.map(drop);
-        for told in [asked, fetched] {
+        for result in [asked, fetched] {
             assert!(
-                matches!(&told, Err(error @ ClientError::Failed(_)) if !error.may_retry()),
-                "{told:?}"
+                matches!(&result, Err(error @ ClientError::Failed(_)) if !error.may_retry()),
+                "{result:?}"
             );
         }
     }

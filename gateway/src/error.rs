@@ -1,4 +1,4 @@
-//! Why a door cannot be opened.
+//! Why the gateway cannot start.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,20 +7,20 @@ use std::path::PathBuf;
 pub enum GatewayError {
     #[error("another program already listens on {}; stop it, or choose another socket", .0.display())]
     InUse(PathBuf),
-    /// The place is taken by something that is no socket, and is left alone.
+    /// The gateway does not touch the file.
     #[error("{} is there already and is no socket; move it away, or choose another socket", .0.display())]
     NotASocket(PathBuf),
     #[error("the path {} is too long for a socket ({max} bytes at most); choose a shorter one with --socket", path.display())]
     TooLong { path: PathBuf, max: usize },
     #[error("the socket {} cannot be made: {source}", path.display())]
     Socket { path: PathBuf, source: io::Error },
-    /// The figures are registered already: two doors on one registry.
-    #[error("the door's figures cannot be registered: {0}")]
+    /// Two gateways share one registry.
+    #[error("the gateway's metrics cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),
 }
 
 impl GatewayError {
-    /// Whether trying again later may help, without anyone changing anything.
+    /// Whether a later attempt may succeed without a change.
     pub fn may_retry(&self) -> bool {
         match self {
             GatewayError::InUse(_) => true,

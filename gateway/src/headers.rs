@@ -1,4 +1,4 @@
-//! The headers that say something about an action: its idempotency key, its trace, and whether somebody sits there.
+//! The headers of an action: its idempotency key, its trace context, and whether a person waits at a terminal.
 
 use axum::http::{HeaderMap, HeaderValue};
 use effectd_contracts::{
@@ -10,15 +10,15 @@ use crate::problem::{Kind, Problem};
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-const INTERACTIVE: &str = "effectd-interactive";
+pub(crate) const INTERACTIVE: &str = "effectd-interactive";
 
-/// Whether somebody sits at a terminal and waits. Then a person who must be asked is expected within minutes.
+/// Whether a person waits at a terminal: an approval is then expected within minutes.
 pub(crate) fn interactive(headers: &HeaderMap) -> bool {
     headers.get(INTERACTIVE).is_some_and(|value| value == "true")
 }
 
-/// Puts what the headers say into the request. The body wins where both say the same thing; where they differ about the
-/// key, nobody knows what was meant. From here on the request has a trace.
+/// Copies the headers into the request, and gives it a trace id if it has none. The body's trace wins over the header's; two
+/// different idempotency keys are a problem.
 pub(crate) fn apply(headers: &HeaderMap, request: &mut ActionRequest) -> Result<TraceId, Problem> {
     if let Some(key) = idempotency_key(headers)? {
         match &request.idempotency_key {
@@ -44,7 +44,7 @@ pub(crate) fn apply(headers: &HeaderMap, request: &mut ActionRequest) -> Result<
     Ok(trace)
 }
 
-/// The key, bare or as a quoted string, which is what the standard's draft asks for.
+/// The key, bare or as a quoted string (the IETF draft asks for the latter).
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else {
@@ -54,10 +54,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
     if values.next().is_some() {
         return Err(invalid("is there more than once"));
     }
-    let text = value
-        .to_str()
-        .map_err(|_| invalid("must be printable ASCII"))?
-        .trim();
+    let text = value.to_str().map_err(|_| invalid("must be printable ASCII"))?.trim();
     let bare = match text.strip_prefix('"') {
         Some(rest) => rest
             .strip_suffix('"')
@@ -65,13 +62,11 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
             .ok_or_else(|| invalid("begins with a quote and does not end with one"))?,
         None => text,
     };
-    IdempotencyKey::new(bare)
-        .map(Some)
-        .map_err(|error| invalid(&format!("cannot be used: {error}")))
+    IdempotencyKey::new(bare).map(Some).map_err(|error| invalid(&format!("cannot be used: {error}")))
 }
 
-/// The planner's span, by the W3C's headers. One that is malformed is as good as none, as the standard demands; so is a
-/// `tracestate` without it.
+/// The planner's span by W3C Trace Context. As the standard demands, a malformed `traceparent` is ignored, and so is a
+/// `tracestate` without a `traceparent`.
 fn trace_context(headers: &HeaderMap) -> Option<(TraceParent, Option<TraceState>)> {
     let mut values = headers.get_all(TRACEPARENT).iter();
     let parent = TraceParent::new(values.next()?.to_str().ok()?).ok()?;
@@ -84,16 +79,16 @@ fn trace_context(headers: &HeaderMap) -> Option<(TraceParent, Option<TraceState>
     Some((parent, state))
 }
 
-/// The trace that an answer belongs to, as it is handed on.
+/// The trace context of an answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Handed {
+pub(crate) struct AnswerTrace {
     pub(crate) trace: TraceId,
     span: Option<TraceParent>,
     state: Option<TraceState>,
 }
 
-impl Handed {
-    /// That of an action which was just asked for, under a trace that [`apply`] has found.
+impl AnswerTrace {
+    /// For a request with the trace that [`apply`] returned.
     pub(crate) fn of_request(request: &ActionRequest, trace: TraceId) -> Self {
         let context = request.trace_context(&trace);
         Self::new(trace, &request.action_id, context)
@@ -106,21 +101,13 @@ impl Handed {
 
     fn new(trace: TraceId, action: &ActionId, context: Option<TraceContext>) -> Self {
         match context {
-            Some(context) => Self {
-                trace,
-                span: Some(context.traceparent),
-                state: context.tracestate,
-            },
-            None => Self {
-                span: TraceParent::of_action(&trace, action, None),
-                trace,
-                state: None,
-            },
+            Some(context) => Self { trace, span: Some(context.traceparent), state: context.tracestate },
+            None => Self { span: TraceParent::of_action(&trace, action, None), trace, state: None },
         }
     }
 
-    /// Says it in the headers of an answer, if the standard can.
-    pub(crate) fn tell(&self, headers: &mut HeaderMap) {
+    /// Writes `traceparent` and `tracestate`, if the trace id fits the standard.
+    pub(crate) fn write_to(&self, headers: &mut HeaderMap) {
         let values = [
             (TRACEPARENT, self.span.as_ref().map(TraceParent::as_str)),
             (TRACESTATE, self.state.as_ref().map(TraceState::as_str)),
@@ -149,29 +136,19 @@ mod tests {
     fn with(pairs: &[(&'static str, &str)]) -> HeaderMap {
         pairs
             .iter()
-            .map(|(name, value)| {
-                (
-                    HeaderName::from_static(name),
-                    HeaderValue::from_str(value).unwrap(),
-                )
-            })
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()))
             .collect()
     }
 
     #[test]
     fn a_trace_of_the_standard_is_taken_and_a_malformed_one_is_not() {
         let trace = "0af7651916cd43dd8448eb211c80319c";
-        let good = [
-            format!("00-{trace}-b7ad6b7169203331-01"),
-            format!("01-{trace}-b7ad6b7169203331-01-more"),
-        ];
+        let good =
+            [format!("00-{trace}-b7ad6b7169203331-01"), format!("01-{trace}-b7ad6b7169203331-01-more")];
         for value in &good {
             let mut request = request();
             let found = apply(&with(&[("traceparent", value)]), &mut request).unwrap();
-            assert_eq!(
-                (found.as_str(), request.trace_id.as_ref().unwrap()),
-                (trace, &found)
-            );
+            assert_eq!((found.as_str(), request.trace_id.as_ref().unwrap()), (trace, &found));
         }
         for value in ["nonsense", "00-00-00-00"] {
             let mut request = request();
@@ -190,7 +167,7 @@ mod tests {
             came.append("tracestate", HeaderValue::from_static("rojo=2"));
             let trace = apply(&came, &mut request).unwrap();
             let mut headers = HeaderMap::new();
-            Handed::of_request(&request, trace).tell(&mut headers);
+            AnswerTrace::of_request(&request, trace).write_to(&mut headers);
             let text = |name| headers.get(name).map(|value| value.to_str().unwrap().to_owned());
             (text(TRACEPARENT), text(TRACESTATE))
         };
@@ -200,7 +177,7 @@ mod tests {
         assert_eq!((span.trace(), &span.as_str()[53..]), (trace, "00"));
         assert_ne!(span.span(), "b7ad6b7169203331");
         assert_eq!(state.as_deref(), Some("congo=1,rojo=2"));
-        // Another trace in the body wins, and what belongs to the other one is not handed on under it.
+        // Another trace in the body wins; the header's state belongs to the other trace and is dropped.
         let mut own = request();
         own.trace_id = Some(TraceId::new("1".repeat(32)).unwrap());
         let (span, state) = told(&pairs, own);
@@ -223,10 +200,7 @@ mod tests {
         let refused = apply(&with(&[("idempotency-key", "k-1")]), &mut both).unwrap_err();
         assert_eq!((refused.status, refused.code.as_str()), (400, "header_invalid"));
         for bad in ["\"open", "\"a\"b\""] {
-            assert!(
-                apply(&with(&[("idempotency-key", bad)]), &mut request()).is_err(),
-                "{bad}"
-            );
+            assert!(apply(&with(&[("idempotency-key", bad)]), &mut request()).is_err(), "{bad}");
         }
         let mut twice = with(&[("idempotency-key", "a")]);
         twice.append("idempotency-key", HeaderValue::from_static("b"));

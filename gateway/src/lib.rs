@@ -1,11 +1,10 @@
-//! The doors: how planners and operators reach a running effectd.
+//! The gateway: how planners and operators reach a running effectd, over HTTP and JSON on a unix socket.
 //!
-//! There is one so far, a unix socket that speaks HTTP and JSON. Whoever connects is known by the kernel's word alone: the
-//! peer's uid becomes the principal, and no header can say otherwise. Behind the door stands the pipeline; this crate adds
-//! nothing to what it promises, and takes nothing away.
+//! The kernel says who connects: the peer's uid becomes the principal, and no header can claim another. The pipeline behind
+//! the gateway makes the promises; this crate adds none and weakens none.
 //!
-//! Everything that a client can do badly has a bound in [`limits`]: sending too much, too slowly, too often, not reading
-//! what it asked for. One client's manners cost that client its connection, and nobody else anything.
+//! Everything that a client can do badly has a bound in [`limits`] or the settings: sending too much, too slowly or too often,
+//! and not reading its answers. A client that exceeds one is refused or disconnected; others notice nothing.
 
 #![expect(
     clippy::result_large_err,
@@ -15,32 +14,36 @@
 pub mod limits;
 
 pub mod error;
+pub mod metrics;
 pub mod settings;
-pub mod socket;
 
-mod advice;
-mod body;
-mod headers;
-pub mod letters;
-pub mod operations;
-mod patience;
-mod peer;
 pub mod problem;
-pub mod replay;
-pub mod upkeep;
+mod remediation;
+mod schema;
+
 pub mod views;
 
 pub mod client;
-mod desk;
-mod extract;
-pub mod metrics;
-mod pulse;
-mod routes;
 
-pub mod openapi;
+pub mod socket;
+
+mod body;
+mod headers;
+mod peer;
+mod write_timeout;
+
+mod app;
+mod extract;
+mod health;
+mod host;
+
+mod routes;
 pub mod server;
 
 pub use error::GatewayError;
-pub use server::{Gateway, Host};
-pub use settings::{Dial, Settings};
+pub use health::Readiness;
+pub use host::{Host, Stage};
+pub use routes::openapi;
+pub use server::Gateway;
+pub use settings::{Settings, SharedSettings};
 pub use socket::Socket;

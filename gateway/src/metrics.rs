@@ -1,17 +1,17 @@
-//! The door's figures. Names are constants, so that dashboards and documentation can be checked against them.
+//! The gateway's metrics. Names are constants, so that dashboards and documentation can be checked against them.
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
 
 /// Requests by route and status.
 pub const REQUESTS_TOTAL: &str = "effectd_http_requests_total";
-/// Time from a request's headers to its answer, by route.
+/// Time from the headers of a request to its answer, by route.
 pub const REQUEST_SECONDS: &str = "effectd_http_request_duration_seconds";
 pub const CONNECTIONS: &str = "effectd_http_connections";
-/// Connections that were turned away or cut, by reason.
+/// Connections that were refused, by reason.
 pub const CONNECTIONS_REFUSED_TOTAL: &str = "effectd_http_connections_refused_total";
-/// Decisions that are accepted and not yet ended.
+/// Accepted decisions that have not ended.
 pub const BACKLOG: &str = "effectd_backlog_decisions";
-/// Their bytes.
+/// The bytes of these decisions.
 pub const BACKLOG_BYTES: &str = "effectd_backlog_bytes";
 
 #[derive(Clone)]
@@ -44,10 +44,10 @@ impl Metrics {
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;
-        registry.register(Box::new(metrics.connections.clone()))?;
         registry.register(Box::new(metrics.refused.clone()))?;
-        registry.register(Box::new(metrics.backlog.clone()))?;
-        registry.register(Box::new(metrics.backlog_bytes.clone()))?;
+        for gauge in [&metrics.connections, &metrics.backlog, &metrics.backlog_bytes] {
+            registry.register(Box::new(gauge.clone()))?;
+        }
         Ok(metrics)
     }
 }

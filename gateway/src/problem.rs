@@ -1,36 +1,36 @@
-//! What went wrong, as `application/problem+json` (RFC 9457): a stable `type` and code for programs, a line for people, and
-//! what would have to change.
+//! Errors as `application/problem+json` (RFC 9457): a stable `type` and `code` for programs, a line for people, and the
+//! remediation.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use effectd_bus::StoreError;
 use effectd_contracts::{ActionId, Code, Failure, Gate, Phase, Receipt};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoResponses, ToSchema, openapi};
 
-use crate::advice::{self, Change};
 use crate::limits::RETRY_AFTER;
+use crate::remediation::{self, Change};
+use crate::schema;
 
-/// The media type of every answer that is a problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
-/// What every problem's `type` begins with; its code follows.
+/// The prefix of a problem's `type`; the code follows it.
 pub const TYPE_PREFIX: &str = "urn:effectd:problem:";
 
-/// Declares the door's own kinds of problems: variant, code, HTTP status, whether trying again may help, title.
+/// Declares the gateway's own kinds of problems: variant, code, HTTP status, whether a retry may help, title.
 macro_rules! kinds {
     ($($variant:ident = $code:literal, $status:literal, $retryable:literal, $title:literal;)*) => {
-        /// What can go wrong at the door itself, beside the failures of actions. Codes never change their meaning.
+        /// The gateway's own problems, beside the failures of actions. Codes never change their meaning.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Kind {
             $(#[doc = $title] $variant,)*
         }
 
         impl Kind {
-            /// All of them.
             pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
 
-            /// The stable code.
             pub const fn code(self) -> &'static str {
                 match self { $(Kind::$variant => $code,)* }
             }
@@ -49,85 +49,83 @@ kinds! {
     HeaderInvalid = "header_invalid", 400, false, "A header cannot be read.";
     BodyTooLarge = "body_too_large", 413, false, "The body is larger than a request may be.";
     BodyTimeout = "body_timeout", 408, true, "The body did not arrive in time.";
-    BodyBroken = "body_broken", 400, false, "The body ended before its end.";
+    BodyBroken = "body_broken", 400, false, "The body broke off.";
     ActionUnknown = "action_unknown", 404, false, "No action of this id is known to you.";
     ReceiptUnknown = "receipt_unknown", 404, false, "No receipt of this id is known to you.";
     ArtifactUnknown = "artifact_unknown", 404, false, "The receipt names no such artifact, or it is not kept any more.";
-    ArtifactQuarantined = "artifact_quarantined", 403, false, "An operator has taken the artifact aside.";
+    ArtifactQuarantined = "artifact_quarantined", 403, false, "An operator has quarantined the artifact.";
     NotificationUnknown = "notification_unknown", 404, false, "That receipt sent no notification that is remembered.";
     ToolUnknown = "tool_unknown", 404, false, "There is no tool of this name.";
     AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
-    CannotCancel = "cannot_cancel", 409, false, "The action is on its way; it cannot be withdrawn.";
+    CannotCancel = "cannot_cancel", 409, false, "The action has begun; it cannot be withdrawn.";
     LetterUnknown = "letter_unknown", 404, false, "There is no such dead letter.";
     Dropped = "dropped", 410, false, "It is no longer kept.";
     BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";
     OperatorsOnly = "operators_only", 403, false, "This is for operators.";
     NoMoreKeys = "no_more_keys", 409, false, "The log has had as many signing keys as it may.";
-    PolicyInvalid = "policy_invalid", 422, false, "The policy cannot be used so; the one in force stays.";
+    PolicyInvalid = "policy_invalid", 422, false, "The policy is not valid; the one in force stays.";
     ChangeInvalid = "change_invalid", 400, false, "This is no change of a policy.";
-    ApprovalUnknown = "approval_unknown", 404, false, "No question of this id waits for anybody.";
+    ApprovalUnknown = "approval_unknown", 404, false, "No approval of this id is pending.";
     AlreadyDecided = "already_decided", 409, false, "Somebody else has decided.";
-    AskChanged = "ask_changed", 409, false, "What is asked is not what was looked at.";
+    AskChanged = "ask_changed", 409, false, "The approval is not the one that was shown.";
     MayNotDecide = "may_not_decide", 403, false, "This is not yours to decide.";
     DecisionInvalid = "decision_invalid", 400, false, "This cannot be read as a decision.";
     GrantUnknown = "grant_unknown", 404, false, "No grant of this id is known to you.";
     NotExplainable = "not_explainable", 404, false, "The policy was never asked about this.";
     NotReady = "not_ready", 503, true, "The daemon cannot take work now.";
-    Busy = "overloaded", 503, true, "Too much at once.";
+    Busy = "overloaded", 503, true, "Too many requests at once.";
     Internal = "internal", 500, true, "A fault of effectd itself.";
 }
 
-/// What went wrong, and what would have to change.
+/// An error, and what has to change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// A name for this kind of problem, stable for ever: `urn:effectd:problem:<code>`.
+    /// `urn:effectd:problem:<code>`; never changes its meaning.
     #[serde(rename = "type")]
     pub kind: String,
-    /// One line that is the same for all problems of this kind.
+    /// One line, the same for all problems of this kind.
     pub title: String,
-    /// The HTTP status.
     pub status: u16,
-    /// One line about this very problem. It never holds parameter values.
+    /// One line about this problem. It never holds parameter values.
     pub detail: String,
-    /// The stable code: a failure's, or one of the door's own.
+    /// The stable code: of a failure, or one of the gateway's own.
     pub code: String,
     /// Whether the same request may succeed later without being changed.
     pub retryable: bool,
-    /// When to try again, if that may help.
+    /// When to repeat the request, if that may help.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Where on its way the action failed.
+    /// The phase in which the action failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = crate::openapi::phase)]
+    #[schema(schema_with = crate::schema::phase)]
     pub phase: Option<Phase>,
-    /// Which gate refused, if one did.
+    /// The gate that refused, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = crate::openapi::gate)]
+    #[schema(schema_with = crate::schema::gate)]
     pub gate: Option<Gate>,
-    /// Which rule decided: a file and line, or the id of a Cedar policy.
+    /// The rule that decided: a file and line, or the id of a Cedar policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// What would have to change, and who can change it.
+    /// What has to change, and who can change it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-    /// Which action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub action_id: Option<ActionId>,
-    /// The receipt that says so, if the action was recorded.
+    /// The receipt, if the action has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = crate::openapi::receipt)]
+    #[schema(schema_with = crate::schema::receipt)]
     pub receipt: Option<Box<Receipt>>,
 }
 
 impl Problem {
-    /// A problem of the door's own.
+    /// A problem of the gateway's own.
     pub fn of(kind: Kind, detail: impl Into<String>) -> Self {
         let (status, retryable, title) = kind.parts();
         Self::new(kind.code(), status, retryable, title, detail.into())
     }
 
-    /// An action that was not taken, or that failed.
+    /// An action that was not accepted, or that failed.
     pub fn failed(failure: &Failure) -> Self {
         let code = failure.code;
         let mut problem = Self::new(
@@ -139,26 +137,52 @@ impl Problem {
         );
         problem.phase = Some(failure.phase);
         problem.gate = failure.gate;
-        problem.change = Some(advice::of(failure));
+        problem.change = Some(remediation::of(failure));
         problem.retry_after_ms = failure.retry_after_ms.or(problem.retry_after_ms);
         problem
     }
 
-    /// An action that ended in this receipt without being done.
+    /// An action that failed with this receipt.
     pub fn recorded(receipt: &Receipt, failure: &Failure) -> Self {
         let mut problem = Self::failed(failure);
-        // The receipt stands: the same action will never end otherwise, only a new one may.
+        // The receipt is final: only a new action may end otherwise.
         problem.retry_after_ms = None;
-        problem.rule = receipt
-            .decision
-            .as_ref()
-            .and_then(|decision| decision.rule.clone());
+        problem.rule = receipt.decision.as_ref().and_then(|decision| decision.rule.clone());
         problem.action_id = Some(receipt.action_id.clone());
         problem.receipt = Some(Box::new(receipt.clone()));
         problem
     }
 
-    /// The same, about this action.
+    /// The store's refusals as operators see them.
+    pub(crate) fn for_operator(error: &StoreError) -> Self {
+        let kind = match error {
+            StoreError::NotFound { .. } => Kind::LetterUnknown,
+            StoreError::Dropped { .. } => Kind::Dropped,
+            StoreError::Invalid(_) | StoreError::InvalidId(_) | StoreError::TooLarge { .. } => {
+                Kind::QueryInvalid
+            }
+            StoreError::Overloaded { .. }
+            | StoreError::LeaseLost
+            | StoreError::StaleFence { .. }
+            | StoreError::AlreadyReceipted { .. }
+            | StoreError::Conflict { .. }
+            | StoreError::VersionMismatch { .. }
+            | StoreError::Full
+            | StoreError::ReadOnly
+            | StoreError::Unavailable { .. }
+            | StoreError::Closed
+            | StoreError::Locked { .. }
+            | StoreError::Format { .. }
+            | StoreError::Damaged { .. }
+            | StoreError::Keys { .. } => return Self::unavailable(error),
+        };
+        Self::of(kind, error.to_string())
+    }
+
+    fn unavailable(error: &StoreError) -> Self {
+        Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string()).into()
+    }
+
     pub fn about(mut self, action: &ActionId) -> Self {
         self.action_id = Some(action.clone());
         self
@@ -183,11 +207,28 @@ impl Problem {
     }
 }
 
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        Self::failed(&failure)
+    }
+}
+
+/// To everybody but operators, an error of the store is an outage, unless the caller sent an invalid id.
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        if let StoreError::InvalidId(_) = error {
+            return Self::of(Kind::QueryInvalid, error.to_string());
+        }
+        Self::unavailable(&error)
+    }
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The HTTP status of a failure: what its outcome says, but for what HTTP has a better word for.
+/// The HTTP status of a failure: that of its outcome, unless HTTP has a better one. Some outcomes have status 200; a problem
+/// never has.
 fn status(code: Code) -> u16 {
     match code {
         Code::ActionConflict | Code::IdempotencyConflict | Code::StateChanged | Code::FileExists => 409,
@@ -229,20 +270,17 @@ fn status(code: Code) -> u16 {
         | Code::ResultInvalid
         | Code::OutcomeUnknown
         | Code::Reverted
-        | Code::Cancelled => refused(code.outcome().project().http),
+        | Code::Cancelled => {
+            let http = code.outcome().project().http;
+            if http < 400 { 403 } else { http }
+        }
     }
-}
-
-/// Some outcomes are answered with 200 where a person looks at a list of them; as the answer to a request to do something,
-/// a refusal is never a success.
-const fn refused(http: u16) -> u16 {
-    if http < 400 { 403 } else { http }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // A problem is plain data with text keys, for which serde_json has no failure.
+        // Plain data with text keys always serialises.
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
         if let Some(after) = self.retry_after_ms {
@@ -250,12 +288,60 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         if self.status == 408 || self.status == 413 {
-            // What the client still sends is not read as its next request.
-            response
-                .headers_mut()
-                .insert(header::CONNECTION, HeaderValue::from_static("close"));
+            // The rest of the body must not be read as the next request.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+}
+
+/// The statuses under which a route answers with a problem; 0 is none.
+pub(crate) struct Problems<
+    const A: u16,
+    const B: u16 = 0,
+    const C: u16 = 0,
+    const D: u16 = 0,
+    const E: u16 = 0,
+    const F: u16 = 0,
+    const G: u16 = 0,
+    const H: u16 = 0,
+>;
+
+impl<
+    const A: u16,
+    const B: u16,
+    const C: u16,
+    const D: u16,
+    const E: u16,
+    const F: u16,
+    const G: u16,
+    const H: u16,
+> IntoResponses for Problems<A, B, C, D, E, F, G, H>
+{
+    fn responses() -> BTreeMap<String, openapi::RefOr<openapi::Response>> {
+        let statuses = [A, B, C, D, E, F, G, H].into_iter().filter(|status| *status != 0);
+        let problem = |status| {
+            let content = openapi::ContentBuilder::new().schema(Some(schema::of("Problem"))).build();
+            let response = openapi::ResponseBuilder::new().description(description(status));
+            response.content(MEDIA_TYPE, content).build().into()
+        };
+        statuses.map(|status| (status.to_string(), problem(status))).collect()
+    }
+}
+
+fn description(status: u16) -> &'static str {
+    match status {
+        400 => "The request is not valid; `detail` says why",
+        403 => "Not permitted to you, or refused by the policy",
+        404 => "There is no such thing, or none that you may see",
+        409 => "It conflicts with what is there: decided, begun or ended already, or changed since",
+        410 => "It is over, or no longer kept",
+        413 => "The body is larger than a request may be",
+        422 => "The policy cannot be used like this; the one in force stays",
+        429 => "Too many requests; Retry-After says when to repeat it",
+        502 => "It was tried and failed; the receipt or `detail` says how",
+        503 => "Not now; Retry-After says when to repeat it",
+        _ => "A problem; `code` says which",
     }
 }
 
@@ -290,10 +376,10 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_the_door_do_not_collide_with_those_of_failures() {
+    fn codes_of_the_gateway_do_not_collide_with_failure_codes() {
         for kind in Kind::ALL {
             let shared = Code::ALL.iter().any(|code| code.as_str() == kind.code());
-            // Where the word is shared, the meaning is.
+            // Shared codes have the same meaning.
             assert_eq!(shared, matches!(kind, Kind::Busy | Kind::Internal), "{kind:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Takes connections, as many as there is room for, and gives each to the routes with the name of whoever opened it.
+//! The server: accepts connections within their limits, and serves each with the identity of its peer.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -7,285 +7,239 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::{Extension, Router};
-use effectd_actors::{Parts, Pipeline, Swap};
-use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
+use effectd_actors::Pipeline;
+use effectd_contracts::Principal;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
+use crate::app::App;
 use crate::client::Client;
-use crate::desk::Desk;
 use crate::error::GatewayError;
+use crate::health::{self, Readiness};
+use crate::host::Host;
 use crate::limits::{
     CLOSE_TIME_MAX, CONNECTIONS_RESERVE_PART, HEADER_BYTES_MAX, HEADERS_MAX, HEALTH_CONNECTIONS_MAX,
     HEALTH_CONNECTIONS_PER_USER_MAX, HEALTH_TIME_MAX, LINGER_BYTES_MAX, LINGER_TIME_MAX, RETRY_AFTER,
-    SOCKET_LOOK_EVERY,
+    SOCKET_CHECK_EVERY,
 };
 use crate::metrics::Metrics;
-use crate::patience::Patient;
 use crate::peer::{self, Peer};
-use crate::problem::{MEDIA_TYPE, Problem};
-use crate::pulse;
+use crate::problem::MEDIA_TYPE;
 use crate::routes;
-use crate::settings::{Dial, Settings};
+use crate::settings::{Settings, SharedSettings};
 use crate::socket::Socket;
-use crate::views::{Explanation, PolicyChange, PolicyView};
+use crate::write_timeout::WriteTimeout;
 
-pub use crate::pulse::Vitals;
-
-/// What stands behind the door.
-pub trait Host: Send + Sync + 'static {
-    /// What a pipeline is made of.
-    fn parts(&self) -> &Arc<Parts>;
-    /// Where figures are.
-    fn metrics(&self) -> &prometheus::Registry;
-    /// The policy in force.
-    fn policy(&self) -> PolicyView;
-    /// The policy's files as they are now, with the changes beside them; nothing is put in force.
-    fn check_policy(&self) -> Result<PolicyView, Problem>;
-    /// Puts the policy's files as they are now in force. Each space keeps its root.
-    fn reload_policy(&self) -> Result<PolicyView, Problem>;
-    /// The same, and takes the roots of the spaces as they are now.
-    fn take_over_policy(&self) -> Result<PolicyView, Problem>;
-    /// What a change beside the files would make of the policy; nothing is changed.
-    fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
-    /// Makes a change beside the files, and puts it in force. Durable when it returns.
-    fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
-    /// A change beside the files, tried and not made: for whoever makes it in one step with something else, and then
-    /// [`Host::reload_policy`].
-    fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem>;
-    /// Makes a new signing key and lets it sign from now on. Durable when it returns. Called where blocking is allowed.
-    fn rotate_key(&self) -> Result<KeyEntry, Problem>;
-    /// How a request of this principal would be judged.
-    fn explain_request(&self, request: &ActionRequest, principal: &Principal)
-    -> Result<Explanation, Problem>;
-    /// How the facts of a receipt are judged now.
-    fn explain_receipt(&self, receipt: &Receipt) -> Result<Explanation, Problem>;
-}
-
-/// How far the daemon is on its way out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    Open,
-    /// Nobody new is let in; what is on its way may still be answered.
-    Closing,
-    /// The pipeline has ended: there are no answers any more.
-    Closed,
-}
+use crate::host::Stage;
 
 pub struct Gateway {
-    desk: Arc<Desk>,
+    app: Arc<App>,
     stage: watch::Receiver<Stage>,
 }
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway")
-            .field("settings", &self.desk.settings())
-            .finish_non_exhaustive()
+        f.debug_struct("Gateway").field("settings", &self.app.settings()).finish_non_exhaustive()
     }
 }
 
-/// The pause after the kernel refused a connection, for want of file descriptors: those of others come free meanwhile.
+/// The pause after a failed accept: when file descriptors run out, other connections free some meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Gateway {
-    /// A door to this host; without a pipeline nothing is carried out behind it. Whoever holds the other end of `stage` closes it.
+    /// A gateway to this host; without a pipeline it runs no actions. `stage` closes it.
     pub fn new(
         host: Arc<dyn Host>,
         pipeline: Option<Arc<Pipeline>>,
-        dial: Dial,
+        settings: SharedSettings,
         stage: watch::Receiver<Stage>,
     ) -> Result<Self, GatewayError> {
         let metrics = Metrics::register(host.metrics())?;
-        let desk = Arc::new(Desk::new(host, pipeline, dial, metrics, stage.clone()));
-        Ok(Self { desk, stage })
+        let app = Arc::new(App::new(host, pipeline, settings, metrics, stage.clone()));
+        Ok(Self { app, stage })
     }
 
-    /// A client in this process: the same routes without a socket, for the user that this process runs as.
-    pub fn client(&self, principal: Principal) -> Client {
-        let peer = Peer {
-            principal,
-            operator: peer::is_operator(nix::unistd::geteuid().as_raw()),
-        };
-        Client::in_process(routes::all(self.desk.clone()).layer(Extension(peer)))
+    /// A client in this process: the same routes without a socket, for `principal`, who is an operator if this process's user
+    /// is. `interactive` if a person waits at a terminal.
+    pub fn client(&self, principal: Principal, interactive: bool) -> Client {
+        let peer = Peer { principal, operator: peer::is_operator(nix::unistd::geteuid().as_raw()) };
+        Client::in_process(routes::all(self.app.clone()).layer(Extension(peer)), interactive)
     }
 
-    /// Asks the store again and again how it stands.
-    pub fn beat(&self) -> JoinHandle<()> {
-        tokio::spawn(pulse::ask(self.desk.clone()))
+    /// Starts the checks of the store's health.
+    pub fn watch_health(&self) -> JoinHandle<()> {
+        let (app, services) = (&self.app, self.app.services().clone());
+        let (health, metrics) = (app.health.clone(), app.metrics.clone());
+        tokio::spawn(health::watch_store(services, app.pipeline.clone(), health, metrics))
     }
 
-    pub fn vitals(&self) -> Vitals {
-        self.desk.vitals.clone()
+    pub fn readiness(&self) -> Readiness {
+        self.app.readiness.clone()
     }
 
-    /// Serves until the door is closed and everybody has left. When it returns, nothing of it is left.
+    /// Serves until the stage is no longer open and every connection has ended. When this returns, no task of the gateway is
+    /// left.
     pub async fn serve(mut self, mut socket: Socket) {
-        let pulse = self.beat();
-        let doors = Doors::of(&self.desk);
-        let mut visits = JoinSet::new();
-        let mut look = tokio::time::interval(SOCKET_LOOK_EVERY);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let watch = self.watch_health();
+        let listener = Listener::new(&self.app);
+        let mut connections = JoinSet::new();
+        let mut check = tokio::time::interval(SOCKET_CHECK_EVERY);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while *self.stage.borrow_and_update() == Stage::Open {
             tokio::select! {
                 biased;
                 changed = self.stage.changed() => if changed.is_err() { break },
-                Some(ended) = visits.join_next() => note(ended),
-                _ = look.tick() => socket.keep(),
+                Some(ended) = connections.join_next() => log_panic(ended),
+                _ = check.tick() => socket.restore(),
                 accepted = socket.listener.accept() => match accepted {
-                    Ok((stream, _)) => self.admit(stream, &doors, &mut visits),
+                    Ok((stream, _)) => self.admit(stream, &listener, &mut connections),
                     Err(error) => {
-                        tracing::warn!(%error, "a connection cannot be taken");
+                        tracing::warn!(%error, "a connection cannot be accepted");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 },
             }
         }
         drop(socket);
-        self.empty(&mut visits).await;
-        pulse.abort();
-        // Aborted tasks have let go of the host only when they are joined.
-        let _ = pulse.await;
+        self.drain(&mut connections).await;
+        watch.abort();
+        // An aborted task holds the host until it is joined.
+        let _ = watch.await;
     }
 
-    /// Waits for those who are inside; once the pipeline has ended, not for long.
-    async fn empty(&mut self, visits: &mut JoinSet<()>) {
+    /// Waits for the open connections; once the pipeline has stopped, only for a short time.
+    async fn drain(&mut self, connections: &mut JoinSet<()>) {
         let mut stage = self.stage.clone();
         let closed = async {
-            // Whoever held the other end is gone: that is the end, too.
+            // An error means that the sender is gone, which closes the gateway, too.
             let _ = stage.wait_for(|stage| *stage == Stage::Closed).await;
             tokio::time::sleep(CLOSE_TIME_MAX).await;
         };
         tokio::select! {
-            () = async { while let Some(ended) = visits.join_next().await { note(ended); } } => {}
-            () = closed => visits.shutdown().await,
+            () = async { while let Some(ended) = connections.join_next().await { log_panic(ended); } } => {}
+            () = closed => connections.shutdown().await,
         }
     }
 
-    fn admit(&self, stream: UnixStream, doors: &Doors, visits: &mut JoinSet<()>) {
-        let metrics = &self.desk.metrics;
+    fn admit(&self, stream: UnixStream, listener: &Listener, connections: &mut JoinSet<()>) {
+        let metrics = &self.app.metrics;
         let Ok(uid) = peer::uid(&stream) else {
             metrics.refused.with_label_values(&["unknown_peer"]).inc();
             return;
         };
-        let settings = self.desk.settings();
-        let Some((mut place, mut door)) = doors.enter(uid, &settings) else {
+        let settings = self.app.settings();
+        let Some((mut slot, mut access)) = listener.enter(uid, &settings) else {
             metrics.refused.with_label_values(&["full"]).inc();
-            turn_away(stream);
+            reject(stream);
             return;
         };
-        let (desk, doors, stage) = (self.desk.clone(), doors.clone(), self.stage.clone());
-        visits.spawn(async move {
+        let (app, listener, stage) = (self.app.clone(), listener.clone(), self.stage.clone());
+        connections.spawn(async move {
             let Some(peer) = Peer::of(uid).await else { return };
-            // Who approves is known by name, which may take a while to find out.
-            if door == Door::Health
-                && desk.may_decide(&peer)
-                && let Some(kept) = doors.all.take(uid, Rank::Approver.connections(&settings))
+            // Only a peer's name shows whether it is an approver, and the lookup of the name takes time.
+            if access == Access::HealthOnly
+                && app.may_decide(&peer)
+                && let Some(reserved) = listener.all.take(uid, Rank::Approver.connections(&settings))
             {
-                (place, door) = (kept, Door::All);
+                (slot, access) = (reserved, Access::All);
             }
-            visit(stream, &doors, door, peer, stage, &settings).await;
-            drop(place);
+            serve_connection(stream, &listener, access, peer, stage, &settings).await;
+            drop(slot);
         });
     }
 }
 
-/// Which routes a connection leads to.
+/// Which routes a connection may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum Access {
     All,
-    /// There is no room: only health is told.
-    Health,
+    /// The health routes, since all ordinary connections are in use.
+    HealthOnly,
 }
 
-/// The places and the routes behind each door.
+/// The connections in use, and the routes, for each kind of access.
 #[derive(Clone)]
-struct Doors {
-    all: Places,
-    health: Places,
+struct Listener {
+    all: Connections,
+    health: Connections,
     routes: Router,
     health_routes: Router,
 }
 
-impl Doors {
-    fn of(desk: &Arc<Desk>) -> Self {
-        let gauge = &desk.metrics.connections;
+impl Listener {
+    fn new(app: &Arc<App>) -> Self {
+        let gauge = &app.metrics.connections;
         Self {
-            all: Places::new(gauge.clone()),
-            health: Places::new(gauge.clone()),
-            routes: routes::all(desk.clone()),
-            health_routes: routes::health_only(desk.clone()),
+            all: Connections::new(gauge.clone()),
+            health: Connections::new(gauge.clone()),
+            routes: routes::all(app.clone()),
+            health_routes: routes::health_only(app.clone()),
         }
     }
 
-    /// A place behind the door that has one for this user; none for a user that holds all it may itself.
-    fn enter(&self, uid: u32, settings: &Settings) -> Option<(Place, Door)> {
-        let rank = if peer::is_operator(uid) {
-            Rank::Operator
-        } else {
-            Rank::Anybody
-        };
-        if let Some(place) = self.all.take(uid, rank.connections(settings)) {
-            return Some((place, Door::All));
+    /// Takes a connection for all routes, or else for health only; `None` if neither is free, or the user has the most that one
+    /// may have.
+    fn enter(&self, uid: u32, settings: &Settings) -> Option<(Connection, Access)> {
+        let rank = if peer::is_operator(uid) { Rank::Operator } else { Rank::Anybody };
+        if let Some(connection) = self.all.take(uid, rank.connections(settings)) {
+            return Some((connection, Access::All));
         }
         if self.all.of(uid) >= settings.connections_per_user_max {
             return None;
         }
         let most = (HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_PER_USER_MAX);
-        Some((self.health.take(uid, most)?, Door::Health))
+        Some((self.health.take(uid, most)?, Access::HealthOnly))
     }
 }
 
-/// How far a user may fill the door.
+/// The rank of a user: a higher one may use more of the reserved connections.
 #[derive(Debug, Clone, Copy)]
 enum Rank {
     Anybody,
-    /// May decide about what waits for a person, by the policy in force.
+    /// May decide about approvals, by the policy in force.
     Approver,
     Operator,
 }
 
 impl Rank {
-    /// The most connections, with those of everybody else and of this user alone.
+    /// The most connections of all users together, and of one user.
     fn connections(self, settings: &Settings) -> (usize, usize) {
         let reserve = settings.connections_max / CONNECTIONS_RESERVE_PART;
-        let kept_from = match self {
+        let reserved = match self {
             Rank::Anybody => reserve,
             Rank::Approver => reserve / 2,
             Rank::Operator => 0,
         };
-        (
-            settings.connections_max - kept_from,
-            settings.connections_per_user_max,
-        )
+        let all = settings.connections_max - reserved;
+        (all, settings.connections_per_user_max)
     }
 }
 
-/// One connection, from its first request to its last.
-async fn visit(
+/// Serves one connection from its first request to its last.
+async fn serve_connection(
     stream: UnixStream,
-    doors: &Doors,
-    door: Door,
+    listener: &Listener,
+    access: Access,
     peer: Peer,
     mut stage: watch::Receiver<Stage>,
     settings: &Settings,
 ) {
-    let (router, header_time, linger_time) = match door {
-        Door::All => (&doors.routes, settings.header_time_max, LINGER_TIME_MAX),
-        Door::Health => (&doors.health_routes, HEALTH_TIME_MAX, HEALTH_TIME_MAX),
+    let (router, header_time, linger_time) = match access {
+        Access::All => (&listener.routes, settings.header_time_max, LINGER_TIME_MAX),
+        Access::HealthOnly => (&listener.health_routes, HEALTH_TIME_MAX, HEALTH_TIME_MAX),
     };
     let router = router.clone().layer(Extension(peer));
-    let io = TokioIo::new(Patient::new(stream, settings.write_time_max));
+    let io = TokioIo::new(WriteTimeout::new(stream, settings.write_time_max));
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .keep_alive(door == Door::All)
+        .keep_alive(access == Access::All)
         .header_read_timeout(header_time)
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BYTES_MAX)
@@ -294,7 +248,6 @@ async fn visit(
     let ended = tokio::select! {
         biased;
         ended = &mut connection => Some(ended),
-        // Whoever held the other end is gone: that is the end, too.
         _ = stage.wait_for(|stage| *stage != Stage::Open) => None,
     };
     let Some(ended) = ended else {
@@ -303,7 +256,7 @@ async fn visit(
         return;
     };
     if let Err(error) = ended {
-        // Clients hang up, send rubbish and fall asleep; that is theirs to know.
+        // Clients disconnect, send invalid requests and time out.
         tracing::debug!(%error, "a connection ended early");
         if !error.is_parse() {
             return;
@@ -315,18 +268,18 @@ async fn visit(
     }
 }
 
-/// Reads and drops what the client still sends, within bounds. An answer may come before the end of a request; closing then would
-/// break the client's writing, and many clients read only when they have written all.
-async fn linger(mut stream: Patient, time_max: Duration) {
+/// Reads and drops the rest of a request that was answered before its end. Many clients read only after they have written
+/// everything: closing at once would break their write, and they would miss the answer.
+async fn linger(mut stream: WriteTimeout, time_max: Duration) {
     let rest = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(LINGER_BYTES_MAX), &mut tokio::io::sink()).await
     };
-    // Whichever bound is reached, and whatever fails, the connection is closed.
+    // The connection is closed in any case.
     let _ = tokio::time::timeout(time_max, rest).await;
 }
 
-fn note(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
@@ -334,9 +287,9 @@ fn note(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Says that there is no room, without reading anything, and hangs up.
-fn turn_away(stream: UnixStream) {
-    let body = serde_json::to_string(&routes::no_room()).unwrap_or_default();
+/// Answers 503 without reading the request, and closes.
+fn reject(stream: UnixStream) {
+    let body = serde_json::to_string(&routes::too_many_connections()).unwrap_or_default();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_TYPE}\r\nretry-after: {}\r\nconnection: close\r\n\
          content-length: {}\r\n\r\n{body}",
@@ -344,63 +297,59 @@ fn turn_away(stream: UnixStream) {
         body.len(),
     );
     if let Ok(mut stream) = stream.into_std() {
-        // It fits into an empty buffer, or the client has gone.
+        // It fits into an empty socket buffer, or the client is gone.
         let _ = stream.write_all(answer.as_bytes());
     }
 }
 
-/// How many connections there are, all together and of each user.
+/// The open connections, in all and of each user.
 #[derive(Clone)]
-struct Places {
-    taken: Arc<Mutex<HashMap<u32, usize>>>,
+struct Connections {
+    open: Arc<Mutex<HashMap<u32, usize>>>,
     gauge: prometheus::IntGauge,
 }
 
-/// One connection's place; given back when it ends.
-struct Place {
-    places: Places,
+/// One open connection; dropping it frees its slot.
+struct Connection {
+    connections: Connections,
     uid: u32,
 }
 
-impl Places {
+impl Connections {
     fn new(gauge: prometheus::IntGauge) -> Self {
-        let taken = Arc::default();
-        Self { taken, gauge }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
-        self.taken.lock()
+        let open = Arc::default();
+        Self { open, gauge }
     }
 
     fn of(&self, uid: u32) -> usize {
-        self.lock().get(&uid).copied().unwrap_or(0)
+        self.open.lock().get(&uid).copied().unwrap_or(0)
     }
 
-    /// A place, while there are fewer than so many in all and of this user.
-    fn take(&self, uid: u32, (all_max, user_max): (usize, usize)) -> Option<Place> {
-        let mut taken = self.lock();
-        let all: usize = taken.values().sum();
-        let user = taken.get(&uid).copied().unwrap_or(0);
+    /// Takes a slot, if all users together and this user have fewer than these.
+    fn take(&self, uid: u32, (all_max, user_max): (usize, usize)) -> Option<Connection> {
+        let mut open = self.open.lock();
+        let all: usize = open.values().sum();
+        let user = open.get(&uid).copied().unwrap_or(0);
         if all >= all_max || user >= user_max {
             return None;
         }
-        taken.insert(uid, user + 1);
+        open.insert(uid, user + 1);
         self.gauge.inc();
-        let places = self.clone();
-        Some(Place { places, uid })
+        let connections = self.clone();
+        Some(Connection { connections, uid })
     }
 }
 
-impl Drop for Place {
+impl Drop for Connection {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
-        if let Some(user) = taken.get_mut(&self.uid) {
+        let mut open = self.connections.open.lock();
+        if let Some(user) = open.get_mut(&self.uid) {
             *user -= 1;
             if *user == 0 {
-                taken.remove(&self.uid);
+                open.remove(&self.uid);
             }
         }
-        self.places.gauge.dec();
+        self.connections.gauge.dec();
     }
 }
 
@@ -409,40 +358,32 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn places() -> Places {
-        Places::new(prometheus::IntGauge::new("inside", "inside").unwrap())
+    fn connections() -> Connections {
+        Connections::new(prometheus::IntGauge::new("inside", "inside").unwrap())
     }
 
     #[test]
     fn one_user_leaves_room_for_another() {
-        let settings = Settings {
-            connections_max: 3,
-            connections_per_user_max: 2,
-            ..Settings::default()
-        };
-        let places = places();
-        let take = |uid| places.take(uid, Rank::Anybody.connections(&settings));
+        let settings = Settings { connections_max: 3, connections_per_user_max: 2, ..Settings::default() };
+        let connections = connections();
+        let take = |uid| connections.take(uid, Rank::Anybody.connections(&settings));
         let (first, _second) = (take(1).unwrap(), take(1).unwrap());
         assert!(take(1).is_none(), "one user has all it may");
         let _third = take(2).unwrap();
-        assert!(take(2).is_none(), "the house is full");
+        assert!(take(2).is_none(), "all are in use");
         drop(first);
         assert!(take(2).is_some());
-        assert_eq!(places.gauge.get(), 2);
+        assert_eq!(connections.gauge.get(), 2);
     }
 
     #[test]
     fn users_leave_room_for_approvers_and_all_for_operators() {
-        let settings = Settings {
-            connections_max: 16,
-            connections_per_user_max: 16,
-            ..Settings::default()
-        };
-        let places = places();
+        let settings = Settings { connections_max: 16, connections_per_user_max: 16, ..Settings::default() };
+        let connections = connections();
         let mut held = Vec::new();
         for (rank, all) in [(Rank::Anybody, 14), (Rank::Approver, 15), (Rank::Operator, 16)] {
-            while let Some(place) = places.take(1, rank.connections(&settings)) {
-                held.push(place);
+            while let Some(connection) = connections.take(1, rank.connections(&settings)) {
+                held.push(connection);
             }
             assert_eq!(held.len(), all, "{rank:?}");
         }

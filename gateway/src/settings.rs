@@ -1,4 +1,4 @@
-//! What an operator may set about a door, with the defaults.
+//! The gateway's settings, and how they are shared while it runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,23 +7,22 @@ use parking_lot::RwLock;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Connections open at one time: a planner needs one; a process may by default have 1,024 files open, and the store and
-    /// the sandbox need theirs.
+    /// Open connections. A planner needs one; a process may by default have 1,024 files open, and the store and the sandbox
+    /// need some of them.
     pub connections_max: usize,
-    /// Connections of one user at one time: a user that opens all it can leaves room for the others.
+    /// Open connections of one user: fewer than all, so that one user leaves room for others.
     pub connections_per_user_max: usize,
     /// How long a client may take to send its headers, and how long a connection may idle between two requests.
     pub header_time_max: Duration,
     /// How long a client may take to send its body: a megabyte over a local socket takes milliseconds.
     pub body_time_max: Duration,
-    /// How long a client may leave its answer unread before its connection is cut.
+    /// How long a client may leave its answer unread before its connection is closed.
     pub write_time_max: Duration,
-    /// How long one request may wait for a receipt. A client that wants to wait longer asks again; nothing is lost in
-    /// between.
+    /// How long one request may wait for a receipt. To wait longer, a client repeats the request.
     pub wait_time_max: Duration,
-    /// Decisions that are accepted and not yet ended; more are turned away.
+    /// Accepted decisions that have not ended; more are refused as `overloaded`.
     pub backlog_max: u64,
-    /// Bytes of these decisions: they wait on disk, and a gigabyte of them is more than a day's work of planners.
+    /// Bytes of these decisions, which wait on disk.
     pub backlog_bytes_max: u64,
 }
 
@@ -42,21 +41,20 @@ impl Default for Settings {
     }
 }
 
-/// The settings of a door that is open: turned by whoever holds it, and looked at for every connection and request.
+/// Settings that can be replaced while the gateway runs. Every new connection and request reads the current ones.
 #[derive(Debug, Clone)]
-pub struct Dial(Arc<RwLock<Arc<Settings>>>);
+pub struct SharedSettings(Arc<RwLock<Arc<Settings>>>);
 
-impl Dial {
+impl SharedSettings {
     pub fn new(settings: Settings) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(settings))))
     }
 
-    pub fn settings(&self) -> Arc<Settings> {
+    pub fn get(&self) -> Arc<Settings> {
         self.0.read().clone()
     }
 
-    /// Turns it: whatever begins from now on goes by these settings.
-    pub fn turn(&self, settings: Settings) {
+    pub fn set(&self, settings: Settings) {
         *self.0.write() = Arc::new(settings);
     }
 }

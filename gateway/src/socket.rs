@@ -1,5 +1,5 @@
-//! The socket in the file system: private from its first moment, never taken from a program that still listens, and made again
-//! when somebody removes it.
+//! The unix socket and its file: private from the start, never taken from a program that still listens, and restored when
+//! somebody removes it.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
@@ -12,36 +12,30 @@ use tokio::net::{UnixListener, UnixSocket};
 use crate::error::GatewayError;
 use crate::limits::LISTEN_BACKLOG;
 
-/// The longest path of a socket: the kernel's field, less its closing zero and the name it is made under.
+/// The longest path: what fits into the kernel's `sun_path`, less its closing zero and [`DRAFT`].
 const PATH_BYTES_MAX: usize = 107 - DRAFT.len();
-/// What the socket is called until its permissions are right.
+/// The suffix of the file's name until its permissions are set.
 const DRAFT: &str = ".new";
 
-/// A socket that is listened on. Its file goes away with it.
+/// A listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct Socket {
     pub(crate) listener: UnixListener,
     path: PathBuf,
-    /// Its file, as it was last seen.
+    /// Its file at the last check.
     file: Metadata,
-    /// What was last logged about a file that is not ours.
-    complaint: Option<String>,
+    /// The last error that was logged about the file.
+    fault: Option<String>,
 }
 
 impl Socket {
-    /// Makes the socket, with these permissions, and the folder it lies in if that is not there (private, then). What a daemon that
-    /// died left behind is replaced; a socket that answers is not.
+    /// Creates the socket with these permissions, and a private folder for it if there is none. Replaces the socket of a dead
+    /// daemon, but not one that answers.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, GatewayError> {
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
-            return Err(GatewayError::TooLong {
-                path: path.to_owned(),
-                max: PATH_BYTES_MAX,
-            });
+            return Err(GatewayError::TooLong { path: path.to_owned(), max: PATH_BYTES_MAX });
         }
-        let failed = |source| GatewayError::Socket {
-            path: path.to_owned(),
-            source,
-        };
+        let failed = |source| GatewayError::Socket { path: path.to_owned(), source };
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             make_private(folder).map_err(failed)?;
         }
@@ -53,41 +47,34 @@ impl Socket {
             Ok((listener, fs::symlink_metadata(path)?))
         };
         let (listener, file) = made().map_err(failed)?;
-        Ok(Self {
-            listener,
-            path: path.to_owned(),
-            file,
-            complaint: None,
-        })
+        Ok(Self { listener, path: path.to_owned(), file, fault: None })
     }
 
-    /// Makes the file again, with the mode and the owners that it had, if it is gone. Whatever else lies at its path is somebody's
-    /// and stays; the log says so once.
-    pub(crate) fn keep(&mut self) {
-        let complaint = match fs::symlink_metadata(&self.path) {
+    /// Creates the file again if it is gone, with the mode and the owners that it had. Another file at its path is left alone, and
+    /// logged once.
+    pub(crate) fn restore(&mut self) {
+        let fault = match fs::symlink_metadata(&self.path) {
             Ok(found) if is_same(&found, &self.file) => {
                 self.file = found;
                 None
             }
             Ok(_) => Some("something else lies at the socket's path; move it away".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match self.make_again() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match self.create_again() {
                 Ok(()) => {
                     tracing::warn!(path = %self.path.display(), "the socket was removed; it was made again");
                     None
                 }
-                Err(error) => Some(format!(
-                    "the socket was removed and cannot be made again: {error}"
-                )),
+                Err(error) => Some(format!("the socket was removed and cannot be made again: {error}")),
             },
-            Err(error) => Some(format!("the socket cannot be looked at: {error}")),
+            Err(error) => Some(format!("the socket's file cannot be read: {error}")),
         };
-        if let Some(complaint) = complaint.as_deref().filter(|_| complaint != self.complaint) {
-            tracing::error!(path = %self.path.display(), "nobody reaches the daemon: {complaint}");
+        if let Some(fault) = fault.as_deref().filter(|_| fault != self.fault) {
+            tracing::error!(path = %self.path.display(), "clients cannot reach the daemon: {fault}");
         }
-        self.complaint = complaint;
+        self.fault = fault;
     }
 
-    fn make_again(&mut self) -> io::Result<()> {
+    fn create_again(&mut self) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
             make_private(folder)?;
         }
@@ -96,7 +83,7 @@ impl Socket {
         if let Err(error) = lchown(&draft, Some(self.file.uid()), Some(self.file.gid())) {
             tracing::warn!(%error, "the socket cannot have the owners that it had");
         }
-        // Unlike a rename, a link never replaces what somebody put there in this moment.
+        // Unlike a rename, a link does not replace a file that somebody created meanwhile.
         let linked = fs::hard_link(&draft, &self.path);
         remove(&draft)?;
         linked?;
@@ -112,28 +99,27 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Only our own: somebody may have put another in its place.
+        // Only our own file: somebody may have replaced it.
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|found| is_same(&found, &self.file));
         if ours {
-            // What cannot be removed is replaced by the next start.
+            // The next start replaces a file that cannot be removed.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Whether both are one file. Its number is not used again while its listener is open.
+/// Whether both are one file. The kernel does not reuse the inode while the listener is open.
 fn is_same(one: &Metadata, other: &Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// What the socket of this path is called until it is ready.
 fn draft(path: &Path) -> PathBuf {
     let mut draft = path.as_os_str().to_owned();
     draft.push(DRAFT);
     PathBuf::from(draft)
 }
 
-/// Listens on a new socket, with these permissions from its first moment that anybody can connect.
+/// Listens on a new socket. Nobody can connect before its permissions are set.
 fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     remove(path)?;
     let socket = UnixSocket::new_stream()?;
@@ -149,7 +135,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A folder that is there is left as it is: it may be one that the operator shares with a group on purpose.
+/// Creates a private folder; leaves an existing one as it is: the operator may share it with a group on purpose.
 fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).recursive(true).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -157,7 +143,7 @@ fn make_private(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether nobody listens at the path, and what is there may be replaced.
+/// Refuses a path where another program listens, or that is not a socket.
 fn check_free(path: &Path) -> Result<(), GatewayError> {
     match fs::symlink_metadata(path) {
         Err(_) => Ok(()),
@@ -165,10 +151,7 @@ fn check_free(path: &Path) -> Result<(), GatewayError> {
         Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
             Ok(_) => Err(GatewayError::InUse(path.to_owned())),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
-            Err(source) => Err(GatewayError::Socket {
-                path: path.to_owned(),
-                source,
-            }),
+            Err(source) => Err(GatewayError::Socket { path: path.to_owned(), source }),
         },
     }
 }
@@ -183,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_is_private_and_goes_away_with_its_door() {
+    async fn the_socket_is_private_and_is_removed_when_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/effectd.sock");
         let socket = Socket::bind(&path, 0o600).unwrap();
@@ -215,9 +198,9 @@ mod tests {
         let mut socket = Socket::bind(&path, 0o660).unwrap();
         // An operator has given it another mode since.
         fs::set_permissions(&path, Permissions::from_mode(0o606)).unwrap();
-        socket.keep();
+        socket.restore();
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
-        socket.keep();
+        socket.restore();
         assert_eq!(mode(&path), 0o606);
         let (client, accepted) =
             tokio::join!(tokio::net::UnixStream::connect(&path), socket.listener.accept());
@@ -234,27 +217,21 @@ mod tests {
             };
             let _living = listener.filter(|_| foreign == "living");
             let theirs = fs::symlink_metadata(&path).unwrap();
-            socket.keep();
-            assert!(
-                is_same(&fs::symlink_metadata(&path).unwrap(), &theirs),
-                "{foreign}"
-            );
-            assert!(socket.complaint.is_some(), "{foreign}");
+            socket.restore();
+            assert!(is_same(&fs::symlink_metadata(&path).unwrap(), &theirs), "{foreign}");
+            assert!(socket.fault.is_some(), "{foreign}");
         }
         fs::remove_file(&path).unwrap();
-        socket.keep();
+        socket.restore();
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
-        assert_eq!(socket.complaint, None);
+        assert_eq!(socket.fault, None);
         drop(socket);
-        assert!(!path.exists(), "also the new one goes away with its door");
+        assert!(!path.exists(), "also the new one is removed");
     }
 
     #[tokio::test]
     async fn a_path_that_is_too_long_is_told() {
         let path = PathBuf::from("/tmp").join("x".repeat(120));
-        assert!(matches!(
-            Socket::bind(&path, 0o600),
-            Err(GatewayError::TooLong { max: 103, .. })
-        ));
+        assert!(matches!(Socket::bind(&path, 0o600), Err(GatewayError::TooLong { max: 103, .. })));
     }
 }

@@ -1,43 +1,29 @@
-//! Who may decide for people: approve, refuse, grant. Never whoever asks, unless there is nobody else.
+//! Authority: who may approve, refuse and grant. Nobody decides about their own requests, unless the policy names no approvers.
 
 use effectd_contracts::{Authority, Principal, SpaceId, SubjectId};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::decision::Reason;
-use crate::policy::{Policy, any_matches};
+use crate::document::PrincipalRole;
+use crate::glob::any_matches;
+use crate::policy::Policy;
 
-/// What a principal may do beside what its subjects may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PrincipalRole {
-    /// Submits for its subjects, and reads its own.
-    Planner,
-    /// Decides about what waits for a person, but never for a subject that it speaks for.
-    Approver,
-    /// Decides like an approver, and changes what is asked at all: grants of any scope, standing approvals.
-    Admin,
-}
-
-/// Who wants to decide, as the door saw them.
+/// Who wants to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decider {
     pub principal: Principal,
-    /// Root, or the user that the runtime runs as: whoever can read its state anyway.
+    /// Whether the principal is root or the runtime's own user; both can read the runtime's state anyway.
     pub operator: bool,
 }
 
 impl Policy {
-    /// Whether the policy names people who decide. If not, whoever runs effectd decides, and receipts say so.
-    pub fn separates(&self) -> bool {
-        self.tables()
-            .principals
-            .all()
-            .any(|entry| entry.roles.iter().any(|role| *role >= PrincipalRole::Approver))
+    /// Whether the policy names approvers. If it names none, operators decide, and receipts say `single_user`.
+    pub fn names_approvers(&self) -> bool {
+        let mut principals = self.tables().principals.iter();
+        principals.any(|(_, principal)| principal.has_role(PrincipalRole::Approver))
     }
 
-    pub fn speaks_for(&self, principal: &Principal, subject: &SubjectId) -> bool {
-        let mut entries = self.tables().principals.of(principal.as_str());
+    fn speaks_for(&self, principal: &Principal, subject: &SubjectId) -> bool {
+        let mut entries = self.tables().principals.matching(principal.as_str());
         entries.any(|entry| entry.is_planner() && any_matches(&entry.subjects, subject.as_str()))
     }
 
@@ -46,22 +32,22 @@ impl Policy {
     }
 
     fn has_role(&self, principal: &Principal, least: PrincipalRole) -> bool {
-        let mut entries = self.tables().principals.of(principal.as_str());
-        entries.any(|entry| entry.roles.iter().any(|role| *role >= least))
+        let mut entries = self.tables().principals.matching(principal.as_str());
+        entries.any(|entry| entry.has_role(least))
     }
 
-    /// Whether this one may decide about requests of this subject, and with which authority.
+    /// Checks that `by` may decide about requests of this subject. Returns the authority for the receipt.
     pub fn may_decide(&self, by: &Decider, subject: &SubjectId) -> Result<Authority, Reason> {
         self.may(by, PrincipalRole::Approver, Some(subject))
     }
 
-    /// Whether this one may change what is asked at all.
+    /// Checks that `by` may change which actions need an approval.
     pub fn may_administer(&self, by: &Decider) -> Result<Authority, Reason> {
         self.may(by, PrincipalRole::Admin, None)
     }
 
-    /// Whether this one may see what waits for people.
-    pub fn may_look(&self, by: &Decider) -> bool {
+    /// Whether `by` may see pending approvals.
+    pub fn may_view_approvals(&self, by: &Decider) -> bool {
         by.operator || self.has_role(&by.principal, PrincipalRole::Approver)
     }
 
@@ -72,7 +58,7 @@ impl Policy {
         subject: Option<&SubjectId>,
     ) -> Result<Authority, Reason> {
         let who = &by.principal;
-        if !self.separates() {
+        if !self.names_approvers() {
             return if by.operator {
                 Ok(Authority::SingleUser)
             } else {
@@ -82,11 +68,7 @@ impl Policy {
             };
         }
         if !self.has_role(who, least) {
-            let role = match least {
-                PrincipalRole::Planner => "planner",
-                PrincipalRole::Approver => "approver",
-                PrincipalRole::Admin => "admin",
-            };
+            let role = least.as_str();
             let text = format!("{who} is no {role}");
             let change = format!("add roles = [\"{role}\"] to the principal, or ask somebody who is");
             return Err(Reason::new("role_missing", text, change));
@@ -94,7 +76,7 @@ impl Policy {
         match subject {
             Some(subject) if self.speaks_for(who, subject) => {
                 let text = format!("{who} speaks for {subject}, and nobody decides about their own requests");
-                let change = "another approver decides, or the principal's subjects become fewer";
+                let change = "ask another approver, or remove the subject from the principal's subjects";
                 Err(Reason::new("own_request", text, change))
             }
             Some(_) | None => Ok(Authority::Separate),

@@ -1,70 +1,59 @@
-//! What the policy answers, with everything a person needs to understand it later.
+//! Decisions: the policy's answer, with what a person needs to understand it later.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use effectd_contracts::{
     Code, DecisionRecord, Digest, Failure, Gate, GateResults, Mode, ModeSource, Phase, RiskTier, SafetyClass,
+    wire_enum,
 };
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
 use crate::limits::REASON_BYTES_MAX;
 
-/// One answer of the policy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// One decision of the policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decision {
-    /// Whether it may happen.
     pub verdict: Verdict,
-    /// What each of the six gates said; `n/a` where it was not reached.
     pub gates: GateResults,
-    /// The mode after all floors, if the cascade was reached.
+    /// The mode after drift and floors; `None` if an earlier step refused.
     pub mode: Option<Mode>,
-    /// Which level of the cascade answered.
+    /// The level of the cascade that answered.
     pub mode_source: Option<ModeSource>,
-    /// What made the mode stricter than that level said.
+    /// What made the mode stricter than that level.
     pub clamped_by: Option<Clamp>,
-    /// The tier that decided.
     pub tier: RiskTier,
-    /// The class whose precautions apply, which may be stricter than the tool's own.
+    /// The safety class that applies, which may be stricter than the tool's own.
     pub safety_class: SafetyClass,
-    /// The rule that decided: `policy.toml:12`, `night-rest (abac.cedar:4)`, or what is built in.
+    /// The rule that decided: `policy.toml:12`, `night-rest (abac.cedar:4)`, or a built-in one.
     pub rule: String,
-    /// The policy that was asked.
     pub policy_digest: Digest,
-    /// The action touches another space than the request's.
+    /// Whether the action touches another space than the request's.
     pub cross_space: bool,
-    /// Whether a budgeted pre-approval may stand in for a person. Only meaningful with [`Verdict::NeedsApproval`].
+    /// Whether a grant may replace the approval. Only meaningful with [`Verdict::NeedsApproval`].
     pub grant_allowed: bool,
-    /// The longest time the tool may take, in milliseconds, by its class.
+    /// The longest time that the tool may take, in milliseconds, by its class.
     pub timeout_ms_max: u64,
 }
 
-/// Whether it may happen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Whether the action may happen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Verdict {
-    /// Yes.
     Permit,
-    /// No.
     Deny {
-        /// Who said so.
         by: Denier,
-        /// The code for the receipt.
         code: Code,
-        /// Why, each with what would have to change.
         reasons: Vec<Reason>,
     },
-    /// Not before someone has looked at the content.
+    /// Stopped until a person has reviewed the content.
     Quarantine {
-        /// What was found, and where.
         reasons: Vec<Reason>,
     },
-    /// Not before a person has said yes.
+    /// Waits until a person approves.
     NeedsApproval {
-        /// Why a person is asked.
         reasons: Vec<Reason>,
     },
 }
@@ -80,7 +69,7 @@ impl Verdict {
         }
     }
 
-    /// Why; empty for a permit.
+    /// The reasons; empty for a permit.
     pub fn reasons(&self) -> &[Reason] {
         match self {
             Self::Permit => &[],
@@ -88,6 +77,12 @@ impl Verdict {
                 reasons
             }
         }
+    }
+
+    /// The reasons as one text; empty for a permit.
+    pub fn why(&self) -> String {
+        let texts: Vec<&str> = self.reasons().iter().map(|reason| reason.text.as_str()).collect();
+        texts.join("; ")
     }
 
     /// The gate that refused, if a gate did.
@@ -100,7 +95,7 @@ impl Verdict {
     }
 }
 
-/// As people and examples write it: `permit`, `deny by consent`, `quarantine`, `needs approval`.
+/// For people and examples: `permit`, `deny by consent`, `quarantine`, `needs approval`.
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -112,54 +107,26 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Who denied: one of the six gates, or one of the two steps behind them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Denier {
-    /// The gate of roles.
-    Rbac,
-    /// The gate of attributes.
-    Abac,
-    /// The gate of consent.
-    Consent,
-    /// The gate of spaces.
-    Space,
-    /// The gate of content; only if nobody has looked at the content.
-    Safety,
-    /// The gate of personal data.
-    Redaction,
-    /// The lists of hosts and programs.
-    Reach,
-    /// The mode cascade and its floors.
-    Mode,
+wire_enum! {
+    /// What denied: one of the six gates, or one of the two steps after them.
+    pub enum Denier {
+        Rbac = "rbac",
+        Abac = "abac",
+        Consent = "consent",
+        Space = "space",
+        /// The gate of content; it denies only parameters that were not inspected.
+        Safety = "safety",
+        Redaction = "redaction",
+        /// The lists of hosts and programs.
+        Reach = "reach",
+        /// The mode cascade and its floors.
+        Mode = "mode",
+    }
 }
 
 impl Denier {
-    /// The gate, if it is one.
-    pub const fn gate(self) -> Option<Gate> {
-        match self {
-            Self::Rbac => Some(Gate::Rbac),
-            Self::Abac => Some(Gate::Abac),
-            Self::Consent => Some(Gate::Consent),
-            Self::Space => Some(Gate::Space),
-            Self::Safety => Some(Gate::Safety),
-            Self::Redaction => Some(Gate::Redaction),
-            Self::Reach | Self::Mode => None,
-        }
-    }
-
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Reach => "reach",
-            Self::Mode => "mode",
-            Self::Rbac => "rbac",
-            Self::Abac => "abac",
-            Self::Consent => "consent",
-            Self::Space => "space",
-            Self::Safety => "safety",
-            Self::Redaction => "redaction",
-        }
+    pub fn gate(self) -> Option<Gate> {
+        Gate::ALL.into_iter().find(|gate| Self::from(*gate) == self)
     }
 }
 
@@ -182,26 +149,21 @@ impl fmt::Display for Denier {
     }
 }
 
-/// Why, and what would have to change.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A reason for a verdict, and how to get another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reason {
     /// For programs: `cap_missing`, `consent_missing` …
     pub code: Cow<'static, str>,
-    /// For people.
     pub text: String,
-    /// What would have to change for another answer.
+    /// What to change to get another verdict.
     pub change: String,
 }
 
 impl Reason {
-    /// A reason; texts are cut at their bound.
+    /// A reason. Texts that are too long are cut.
     pub fn new(code: &'static str, text: impl Into<String>, change: impl Into<String>) -> Self {
-        Self {
-            code: Cow::Borrowed(code),
-            text: cut(text.into()),
-            change: cut(change.into()),
-        }
+        Self { code: Cow::Borrowed(code), text: cut(text.into()), change: cut(change.into()) }
     }
 }
 
@@ -219,30 +181,20 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// What made a mode stricter than the cascade had it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Clamp {
-    /// The tool's description changed since it was reviewed.
-    Drift,
-    /// The tier never runs unasked.
-    TierFloor,
-    /// The space's band is more careful.
-    BandFloor,
-}
-
-impl Clamp {
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Drift => "drift",
-            Self::TierFloor => "tier_floor",
-            Self::BandFloor => "band_floor",
-        }
+wire_enum! {
+    /// What made a mode stricter than the cascade.
+    pub enum Clamp {
+        /// The tool's spec changed since it was reviewed.
+        Drift = "drift",
+        /// Actions of this tier always need an approval.
+        TierFloor = "tier_floor",
+        /// The space's band is more careful.
+        BandFloor = "band_floor",
     }
 }
 
 impl Decision {
+    /// The record for the receipt.
     pub fn record(&self, facts: &Facts) -> DecisionRecord {
         DecisionRecord {
             verdict: self.verdict.as_str().to_owned(),
@@ -252,29 +204,20 @@ impl Decision {
             tier: self.tier,
             rule: Some(self.rule.clone()),
             policy_digest: self.policy_digest,
-            // Facts are plain data with text keys, for which serde_json has no failure.
+            // Facts are plain data with text keys, which serde_json always writes.
             facts: serde_json::to_value(facts).unwrap_or_default(),
         }
     }
 
-    /// The failure for the receipt; `None` for a permit and for what waits for a person.
+    /// The failure for the receipt; `None` for a permit and for what needs an approval.
     pub fn failure(&self) -> Option<Failure> {
         let code = match &self.verdict {
             Verdict::Deny { code, .. } => *code,
             Verdict::Quarantine { .. } => Code::SafetyQuarantined,
             Verdict::Permit | Verdict::NeedsApproval { .. } => return None,
         };
-        let texts: Vec<&str> = self
-            .verdict
-            .reasons()
-            .iter()
-            .map(|reason| reason.text.as_str())
-            .collect();
-        let failure = Failure::new(
-            code,
-            Phase::Gate,
-            format!("{}: {}", self.verdict, texts.join("; ")),
-        );
+        let message = format!("{}: {}", self.verdict, self.verdict.why());
+        let failure = Failure::new(code, Phase::Gate, message);
         Some(match self.verdict.gate() {
             Some(gate) => failure.at_gate(gate),
             None => failure,

@@ -1,4 +1,4 @@
-//! The policy that a first use starts with. It permits exactly what the quickstart does, and says how to go on from there.
+//! The demo policy. It permits exactly what the quickstart does, and its comments say how to extend it.
 
 use crate::source::{POLICY_FILE, Source};
 
@@ -6,7 +6,7 @@ pub const DEMO_POLICY: &str = include_str!("../demo/policy.toml");
 pub const DEMO_RULES_FILE: &str = "household.cedar";
 pub const DEMO_RULES: &str = include_str!("../demo/household.cedar");
 
-/// The demo's files, by name, for whoever writes them to disk.
+/// The files of the demo, by name.
 pub const DEMO_FILES: [(&str, &str); 2] = [(POLICY_FILE, DEMO_POLICY), (DEMO_RULES_FILE, DEMO_RULES)];
 
 pub fn source() -> Source {

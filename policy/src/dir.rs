@@ -1,7 +1,7 @@
-//! Reads a policy directory. This is the only place in the crate that touches the disk.
+//! Reads a policy directory. No other file of the crate does I/O.
 //!
-//! Files are read in one go and then looked at once more: if anything changed in between, half of someone's edit would be
-//! taken for a policy, so the reading is refused and may be tried again.
+//! After reading all files, `load` compares their metadata: if a file changed meanwhile, the policy could be half of an edit,
+//! so `load` fails with an error that can be retried.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -15,16 +15,16 @@ use crate::source::{POLICY_FILE, Source, SourceFile, line_of};
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyDir;
 
-/// What a directory looked like. Two differ whenever a policy file was added, removed or written in between.
+/// The metadata of a directory's policy files. It changes when a file is added, removed or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirStamp(Vec<(String, Stamp)>);
 
-/// What a file looked like: device, inode, size, and the time of its last change.
+/// Device, inode, size, and time of the last change.
 type Stamp = (u64, u64, u64, i64, i64);
 
 impl PolicyDir {
-    /// Reads `policy.toml` and all `*.cedar` of the directory. Other files are none of its business. The directory and its files must
-    /// be such that only root and the user that the daemon runs as can change them.
+    /// Reads `policy.toml` and all `*.cedar` of the directory. Fails if the directory or a file is a symlink, or anybody but
+    /// root and the daemon's user can write it.
     pub fn load(path: impl AsRef<Path>, daemon: u32) -> Result<Source, PolicyError> {
         let dir = path.as_ref();
         let own = fs::symlink_metadata(dir).map_err(|source| unreadable(dir, source))?;
@@ -39,17 +39,13 @@ impl PolicyDir {
             read.push((SourceFile { name, text }, stamp));
         }
         check_unchanged(dir, &read)?;
-        let (mut policy, rules): (Vec<_>, Vec<_>) = read
-            .into_iter()
-            .map(|(file, _)| file)
-            .partition(|file| file.name == POLICY_FILE);
-        let policy = policy
-            .pop()
-            .ok_or_else(|| PolicyError::Missing { path: dir.to_owned() })?;
+        let (mut policy, rules): (Vec<_>, Vec<_>) =
+            read.into_iter().map(|(file, _)| file).partition(|file| file.name == POLICY_FILE);
+        let policy = policy.pop().ok_or_else(|| PolicyError::Missing { path: dir.to_owned() })?;
         Ok(Source { policy, rules })
     }
 
-    /// What the directory looks like now, for noticing changes without reading it.
+    /// The current metadata, which shows whether the policy changed, without reading its files.
     pub fn stamp(path: impl AsRef<Path>) -> Result<DirStamp, PolicyError> {
         let dir = path.as_ref();
         let stamped = list(dir)?.into_iter().map(|name| {
@@ -74,11 +70,9 @@ fn list(dir: &Path) -> Result<Vec<String>, PolicyError> {
             names.push(name);
         }
         if names.len() > POLICY_FILES_MAX {
-            let file = dir.display().to_string();
-            let what = "the number of files";
             return Err(PolicyError::TooLarge {
-                file,
-                what,
+                file: dir.display().to_string(),
+                what: "the number of files",
                 actual: names.len(),
                 max: POLICY_FILES_MAX,
             });
@@ -89,7 +83,7 @@ fn list(dir: &Path) -> Result<Vec<String>, PolicyError> {
 }
 
 fn read_file(path: &Path, name: &str, daemon: u32) -> Result<(String, Stamp), PolicyError> {
-    // Without O_NONBLOCK, opening a pipe that someone put there would wait for ever.
+    // Without O_NONBLOCK, opening a named pipe would block for ever.
     let file: File = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOFOLLOW)
@@ -102,37 +96,30 @@ fn read_file(path: &Path, name: &str, daemon: u32) -> Result<(String, Stamp), Po
     if !metadata.is_file() {
         return Err(PolicyError::Unsafe {
             path: path.to_owned(),
-            why: "a policy is made of ordinary files".to_owned(),
+            why: "a policy consists of regular files".to_owned(),
         });
     }
     check_writers(path, &metadata, daemon)?;
     let mut bytes = Vec::new();
     let bound = POLICY_FILE_BYTES_MAX as u64 + 1;
-    file.take(bound)
-        .read_to_end(&mut bytes)
-        .map_err(|source| unreadable(path, source))?;
+    file.take(bound).read_to_end(&mut bytes).map_err(|source| unreadable(path, source))?;
     if bytes.len() > POLICY_FILE_BYTES_MAX {
-        let actual = usize::try_from(metadata.len())
-            .unwrap_or(usize::MAX)
-            .max(bytes.len());
-        let what = "the size in bytes";
+        let size = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
         return Err(PolicyError::TooLarge {
             file: name.to_owned(),
-            what,
-            actual,
+            what: "the size in bytes",
+            actual: size.max(bytes.len()),
             max: POLICY_FILE_BYTES_MAX,
         });
     }
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-        PolicyError::NotText {
-            at: Location::new(name, line_of(&valid, valid.len())),
-        }
+        PolicyError::NotText { at: Location::new(name, line_of(&valid, valid.len())) }
     })?;
     Ok((text, stamp(&metadata)))
 }
 
-/// Refuses what others than root and the daemon's user may write to, or may lead elsewhere.
+/// Refuses symlinks, and paths that anybody but root and the daemon's user can write.
 fn check_writers(path: &Path, metadata: &Metadata, daemon: u32) -> Result<(), PolicyError> {
     if metadata.is_symlink() {
         return Err(is_link(path));
@@ -152,7 +139,7 @@ fn check_writers(path: &Path, metadata: &Metadata, daemon: u32) -> Result<(), Po
 fn is_link(path: &Path) -> PolicyError {
     PolicyError::Unsafe {
         path: path.to_owned(),
-        why: "this is a link, and a policy is made of ordinary files; put the file itself here".to_owned(),
+        why: "this is a link, and a policy consists of regular files; put the file itself here".to_owned(),
     }
 }
 
@@ -172,18 +159,9 @@ fn check_unchanged(dir: &Path, read: &[(SourceFile, Stamp)]) -> Result<(), Polic
 }
 
 fn stamp(metadata: &Metadata) -> Stamp {
-    (
-        metadata.dev(),
-        metadata.ino(),
-        metadata.size(),
-        metadata.mtime(),
-        metadata.mtime_nsec(),
-    )
+    (metadata.dev(), metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec())
 }
 
 fn unreadable(path: &Path, source: io::Error) -> PolicyError {
-    PolicyError::Unreadable {
-        path: path.to_owned(),
-        source,
-    }
+    PolicyError::Unreadable { path: path.to_owned(), source }
 }

@@ -1,22 +1,22 @@
-//! What `policy.toml` may say. The JSON Schema for editors is made from these types.
+//! The format of `policy.toml`. The JSON Schema for editors is generated from these types.
 //!
-//! Unknown names are refused everywhere: a misspelt `revoked` that is ignored would be a grant.
+//! Unknown fields are refused: if a misspelt `revoked` were ignored, a revoked consent would count as given.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::{
     Band, Capability, Mode, Predicted, RiskLevel, RiskTier, SafetyClass, SideEffect, Timestamp, ToolId,
+    wire_enum,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::authority::PrincipalRole;
 use crate::limits;
 
-/// The version of this format that this program reads.
+/// The version of the format.
 pub const DOCUMENT_VERSION: u32 = 1;
 
-/// The whole of `policy.toml`.
+/// The content of `policy.toml`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(title = "effectd policy")]
@@ -24,64 +24,65 @@ pub struct Document {
     /// The version of the format; 1.
     #[schemars(range(min = 1, max = DOCUMENT_VERSION))]
     pub version: u32,
-    /// Whose clock counts, and when it is night.
+    /// The clock of rules about time.
     #[serde(default)]
     pub clock: ClockRules,
-    /// Who the door may see (`user://alice`, `user://*`), and for whom each may speak. Anyone else is denied.
+    /// The principals that may submit (`user://alice`, `user://*`), and for whom each may act. All others are denied.
     #[serde(default)]
     pub principals: BTreeMap<String, PrincipalRule>,
-    /// Named bundles of capabilities.
+    /// Named sets of capabilities.
     #[serde(default)]
     pub roles: BTreeMap<String, RoleRule>,
-    /// The subjects that may act at all, by their full id. Any other subject is denied.
+    /// The subjects that may act, by their full id. All others are denied.
     #[serde(default)]
-    pub subjects: BTreeMap<String, SubjectRule>,
-    /// The people that requests may name as their actor.
+    pub subjects: BTreeMap<String, HolderRule>,
+    /// The people that requests may name as their actor. An automation has only the capabilities that both it and its actor
+    /// hold.
     #[serde(default)]
-    pub actors: BTreeMap<String, ActorRule>,
+    pub actors: BTreeMap<String, HolderRule>,
     /// The devices that requests may name.
     #[serde(default)]
     pub devices: BTreeMap<String, DeviceRule>,
-    /// Organisations, with the default modes of their spaces.
+    /// Organisations, with the modes of tools in their spaces.
     #[serde(default)]
     pub orgs: BTreeMap<String, ModeRules>,
-    /// Automations, with modes that go before those of the organisation.
+    /// Automations, with modes that override the organisation's.
     #[serde(default)]
     pub automations: BTreeMap<String, ModeRules>,
-    /// The places where something may happen. Any other space is denied.
+    /// The spaces in which actions may happen. All others are denied.
     #[serde(default)]
     pub spaces: BTreeMap<String, SpaceRule>,
-    /// Who agreed to what, where.
+    /// Consents, given and revoked.
     #[serde(default)]
     pub consents: Vec<ConsentRule>,
-    /// What tools may reach beyond their space.
+    /// What tools may reach outside their space.
     #[serde(default)]
     pub allow: AllowRules,
-    /// The longest time a tool of each class may take.
+    /// The timeouts of each safety class.
     #[serde(default)]
     pub timeouts: TimeoutRules,
-    /// What content is held for review.
+    /// Which content is quarantined.
     #[serde(default)]
     pub safety: SafetyRules,
-    /// What personal data is removed beside e-mail addresses and phone numbers.
+    /// Which personal data is removed in addition to e-mail addresses and phone numbers.
     #[serde(default)]
     pub redaction: RedactionRules,
-    /// Tools as the examples below assume them.
+    /// Tools of the examples.
     #[serde(default)]
     pub example_tools: BTreeMap<String, ExampleTool>,
-    /// Requests with the verdict they must get. A policy that fails one of them is refused.
+    /// Requests with the verdict that they must get. A policy that fails one of them is refused.
     #[serde(default)]
     pub examples: Vec<Example>,
 }
 
-/// Whose clock counts, and when it is night.
+/// The clock of rules about time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClockRules {
-    /// Furthest that `policy_ctx.time` may be from the runtime's clock, in seconds.
+    /// The largest difference between `policy_ctx.time` and the runtime's clock, in seconds.
     #[schemars(range(max = limits::SKEW_S_MAX))]
     pub skew_s_max: u32,
-    /// The zone of time-of-day rules: `local` (the runtime's), `utc`, or an offset such as `+02:00`.
+    /// The time zone of rules about the time of day: `local` (the runtime's), `utc`, or an offset such as `+02:00`.
     pub zone: String,
     /// When the night begins, `HH:MM`.
     pub night_from: String,
@@ -101,62 +102,62 @@ impl Default for ClockRules {
     }
 }
 
-/// For whom a principal may speak.
+/// For whom a principal may act.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrincipalRule {
-    /// Subjects it may claim to act for; `*` stands for any text.
+    /// Subjects that it may act for; `*` stands for any text.
     pub subjects: Vec<String>,
-    /// Actors it may name; `*` stands for any text. None unless listed.
+    /// Actors that it may name; `*` stands for any text. None unless listed.
     #[serde(default)]
     pub actors: Vec<String>,
-    /// What it may do: submit for its subjects (`planner`, if nothing is said), decide about what waits for a person
-    /// (`approver`), or also change what is asked at all (`admin`).
+    /// What it may do: submit for its subjects (`planner`, the default), decide about approvals (`approver`), or also change
+    /// what needs an approval (`admin`).
     #[serde(default = "planner")]
     pub roles: Vec<PrincipalRole>,
+}
+
+wire_enum! {
+    /// What a principal may do.
+    pub enum PrincipalRole {
+        /// Submit for its subjects, and read their actions.
+        Planner = "planner",
+        /// Decide about approvals, but not for a subject that it may act for.
+        Approver = "approver",
+        /// Decide like an approver, and change what needs an approval: any grant, standing approvals.
+        Admin = "admin",
+    }
 }
 
 fn planner() -> Vec<PrincipalRole> {
     vec![PrincipalRole::Planner]
 }
 
-/// A named bundle of capabilities.
+/// A named set of capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleRule {
     /// Capabilities; `*` stands for any text: `files.*`, `workspace:*:read`.
     #[serde(default)]
     pub caps: Vec<String>,
-    /// Roles whose capabilities it has as well.
+    /// Roles whose capabilities it includes.
     #[serde(default)]
     pub inherits: Vec<String>,
 }
 
-/// What a subject is and holds.
+/// The roles and capabilities of a subject or an actor.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SubjectRule {
+pub struct HolderRule {
     /// Its roles.
     #[serde(default)]
     pub roles: Vec<String>,
-    /// Capabilities beyond those of its roles.
+    /// Capabilities in addition to those of its roles.
     #[serde(default)]
     pub caps: Vec<String>,
 }
 
-/// What a person is and holds. An automation has only what both it and its actor hold.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ActorRule {
-    /// The person's roles.
-    #[serde(default)]
-    pub roles: Vec<String>,
-    /// Capabilities beyond those of the roles.
-    #[serde(default)]
-    pub caps: Vec<String>,
-}
-
-/// What kind of device it is.
+/// A device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRule {
@@ -169,40 +170,40 @@ pub struct DeviceRule {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModeRules {
-    /// By tool, written as its id (`files.write_text`) or as `<source>:<action>` (`files:write_text`,
+    /// By tool: its id (`files.write_text`) or `<source>:<action>` (`files:write_text`,
     /// `connector:<uuid>:search_docs`).
     #[serde(default)]
     pub modes: BTreeMap<String, Mode>,
 }
 
-/// A place where something may happen.
+/// A space in which actions may happen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SpaceRule {
-    /// Its directory; left out, it is `workspaces/<percent-encoded id>`.
+    /// Its directory; `workspaces/<percent-encoded id>` if left out.
     #[serde(default)]
     pub root: Option<String>,
     /// How careful it is.
     pub band: Band,
-    /// Subjects that may see it, or `role:<name>`; `*` stands for any text. Nobody unless listed.
+    /// Subjects that may use it, or `role:<name>`; `*` stands for any text. Nobody unless listed.
     pub visible_to: Vec<String>,
     /// The organisation it belongs to.
     #[serde(default)]
     pub org: Option<String>,
 }
 
-/// A person's agreement to a purpose.
+/// A consent to a purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConsentRule {
-    /// The subject that may act on it; `*` stands for any text.
+    /// The subject; `*` stands for any text.
     pub subject: String,
-    /// Where; `*` stands for any text.
+    /// The space; `*` stands for any text.
     pub space: String,
-    /// What for: `tool:<tool id>`, or `pii:<tool id>` to let the tool have the personal data it needs. `*` stands for any
-    /// text, except for tools of class HIGH, which need their own name here.
+    /// The purpose: `tool:<tool id>`, or `pii:<tool id>` to let the tool have the personal data that it needs. `*` stands for
+    /// any text, but tools of class HIGH need a consent that names them.
     pub purpose: String,
-    /// Takes the agreement back. A revoked consent goes before every given one.
+    /// Revokes the consent. A revoked consent overrides every given one.
     #[serde(default)]
     pub revoked: bool,
     /// Until when it holds, RFC 3339.
@@ -210,7 +211,7 @@ pub struct ConsentRule {
     pub until: Option<Timestamp>,
 }
 
-/// What tools may reach beyond their space.
+/// What tools may reach outside their space.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllowRules {
@@ -222,13 +223,13 @@ pub struct AllowRules {
     pub commands: Vec<String>,
 }
 
-/// The longest time a tool of each class may take, in milliseconds.
+/// The longest time that a tool of each class may take, in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeoutRules {
     /// Class LOW.
     pub low_ms: u64,
-    /// Class MEDIUM; must be less than LOW's.
+    /// Class MEDIUM; less than LOW's.
     pub medium_ms: u64,
     /// Class HIGH.
     pub high_ms: u64,
@@ -247,7 +248,7 @@ impl Default for TimeoutRules {
     }
 }
 
-/// What content is held for review.
+/// Which content is quarantined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SafetyRules {
@@ -257,34 +258,21 @@ pub struct SafetyRules {
     pub medium: ClassRules,
     /// For tools of class HIGH.
     pub high: ClassRules,
-    /// Types of embedded content (`data:` URLs) that pass, such as `image/png`; `*` stands for any text.
+    /// Types of embedded content (`data:` URLs) that are allowed, such as `image/png`; `*` stands for any text.
     pub types: Vec<String>,
-    /// Words that are held for review wherever they stand as a word, in any case.
+    /// Words that are quarantined, as whole words in any case.
     pub words: Vec<String>,
-    /// Regular expressions that are held for review. Matching takes linear time; a pattern that is too large is refused.
+    /// Regular expressions whose matches are quarantined. Matching takes linear time; a pattern that is too large is refused.
     pub patterns: Vec<String>,
 }
 
 impl Default for SafetyRules {
     fn default() -> Self {
         Self {
-            low: ClassRules {
-                text_bytes_max: limits::TEXT_BYTES_MAX_LOW,
-                checks: CheckName::ALL.to_vec(),
-            },
-            medium: ClassRules {
-                text_bytes_max: limits::TEXT_BYTES_MAX_MEDIUM,
-                checks: CheckName::ALL.to_vec(),
-            },
-            high: ClassRules {
-                text_bytes_max: limits::TEXT_BYTES_MAX_HIGH,
-                checks: CheckName::ALL.to_vec(),
-            },
-            types: vec![
-                "text/*".to_owned(),
-                "image/png".to_owned(),
-                "image/jpeg".to_owned(),
-            ],
+            low: ClassRules::all(limits::TEXT_BYTES_MAX_LOW),
+            medium: ClassRules::all(limits::TEXT_BYTES_MAX_MEDIUM),
+            high: ClassRules::all(limits::TEXT_BYTES_MAX_HIGH),
+            types: ["text/*", "image/png", "image/jpeg"].map(str::to_owned).to_vec(),
             words: Vec::new(),
             patterns: Vec::new(),
         }
@@ -297,107 +285,81 @@ impl Default for SafetyRules {
 pub struct ClassRules {
     /// Longest text in one parameter, in bytes.
     pub text_bytes_max: usize,
-    /// Which checks run; all of them unless listed.
+    /// The checks; all of them if left out.
     #[serde(default = "all_checks")]
     pub checks: Vec<CheckName>,
+}
+
+impl ClassRules {
+    fn all(text_bytes_max: usize) -> Self {
+        Self { text_bytes_max, checks: all_checks() }
+    }
 }
 
 fn all_checks() -> Vec<CheckName> {
     CheckName::ALL.to_vec()
 }
 
-/// The built-in checks of content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CheckName {
-    /// Text longer than the class allows.
-    Size,
-    /// Binary content, or embedded content of a type that is not listed.
-    Type,
-    /// Private keys, tokens and passwords in content.
-    Secrets,
-    /// Programs and scripts.
-    Executable,
-    /// Text that tries to instruct the model which reads it.
-    Injection,
-    /// The operator's own words and patterns.
-    Words,
-}
-
-impl CheckName {
-    pub const ALL: [CheckName; 6] = [
-        Self::Size,
-        Self::Type,
-        Self::Secrets,
-        Self::Executable,
-        Self::Injection,
-        Self::Words,
-    ];
-
-    /// The wire form.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Size => "size",
-            Self::Type => "type",
-            Self::Secrets => "secrets",
-            Self::Executable => "executable",
-            Self::Injection => "injection",
-            Self::Words => "words",
-        }
+wire_enum! {
+    /// The checks of content.
+    pub enum CheckName {
+        /// Text that is longer than the class allows.
+        Size = "size",
+        /// Binary content, or embedded content of a type that is not listed.
+        Type = "type",
+        /// Private keys, tokens and passwords.
+        Secrets = "secrets",
+        /// Programs and scripts.
+        Executable = "executable",
+        /// Text that tries to instruct the model which reads it.
+        Injection = "injection",
+        /// The operator's own words and patterns.
+        Words = "words",
     }
 }
 
-/// What personal data is removed beside e-mail addresses and phone numbers.
+/// Which personal data is removed in addition to e-mail addresses and phone numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RedactionRules {
-    /// Names of fields that hold faces, in any case, beside those that a schema marks `"x-pii": "face"`.
+    /// Names of fields with faces, in any case, in addition to those that a schema marks `"x-pii": "face"`.
     pub face_fields: Vec<String>,
 }
 
 impl Default for RedactionRules {
     fn default() -> Self {
-        let names = [
-            "face",
-            "faces",
-            "face_box",
-            "face_boxes",
-            "face_encoding",
-            "face_embedding",
-            "face_image",
-        ];
-        Self {
-            face_fields: names.map(str::to_owned).to_vec(),
-        }
+        let names =
+            ["face", "faces", "face_box", "face_boxes", "face_encoding", "face_embedding", "face_image"];
+        Self { face_fields: names.map(str::to_owned).to_vec() }
     }
 }
 
-/// A tool as the examples assume it.
+/// A tool of the examples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExampleTool {
-    /// Capabilities it requires.
+    /// The capabilities that it requires.
     #[serde(default)]
     pub caps: Vec<Capability>,
-    /// What it does to the world.
+    /// Its side effects.
     #[serde(default)]
     pub side_effects: BTreeSet<SideEffect>,
     /// Its safety class.
     pub safety_class: SafetyClass,
-    /// What it does, in one word.
+    /// What it does to the world, in one word.
     pub risk_level: RiskLevel,
-    /// A tier that its author declares.
+    /// The tier that its author declares.
     #[serde(default)]
     pub risk_tier: Option<RiskTier>,
     /// Whether its effect can be undone.
     #[serde(default)]
     pub reversible: bool,
-    /// The JSON Schema of its parameters, for annotations; left out, it has none.
+    /// The JSON Schema of its parameters, with annotations; none if left out.
     #[serde(default)]
     pub params_schema: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A request with the verdict it must get.
+/// A request with the verdict that it must get.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Example {
@@ -405,27 +367,27 @@ pub struct Example {
     pub name: String,
     /// `permit`, `deny`, `deny by <gate>`, `deny by mode`, `deny by reach`, `quarantine` or `needs approval`.
     pub expect: String,
-    /// Who the door sees.
+    /// The principal.
     pub principal: String,
-    /// On whose behalf.
+    /// The subject.
     pub subject: String,
-    /// Where.
+    /// The space.
     pub space: String,
-    /// With which tool of `example_tools`.
+    /// The tool, one of `example_tools`.
     pub tool: ToolId,
-    /// The person named in the request.
+    /// The actor that the request names.
     #[serde(default)]
     pub actor: Option<String>,
-    /// The device named in the request.
+    /// The device that the request names.
     #[serde(default)]
     pub device: Option<String>,
     /// The runtime's clock; noon of a Wednesday in UTC unless given.
     #[serde(default)]
     pub now: Option<Timestamp>,
-    /// The time that the request claims.
+    /// The time that the request names.
     #[serde(default)]
     pub time: Option<Timestamp>,
-    /// The automation that asks, if one does.
+    /// The automation, if one submits it.
     #[serde(default)]
     pub automation: Option<String>,
     /// The parameters.
@@ -437,7 +399,7 @@ pub struct Example {
     /// Whether success is verified and the effect can be rolled back.
     #[serde(default)]
     pub verified: bool,
-    /// What would change, as rules see it; nobody knows if it is left out.
+    /// What a preview predicts; unknown if left out.
     #[serde(default)]
     pub predicted: Option<Predicted>,
 }

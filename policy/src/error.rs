@@ -1,23 +1,20 @@
-//! What can be wrong with a policy. Every error names the file and the line, since a person has to find it.
+//! Errors of a policy. Each names the file and, where there is one, the line.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A place in a policy file.
+/// A line of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
     /// The file's name inside the policy directory.
     pub file: String,
-    /// The line, from one.
+    /// The line, from 1.
     pub line: u32,
 }
 
 impl Location {
     pub fn new(file: impl Into<String>, line: u32) -> Self {
-        Self {
-            file: file.into(),
-            line,
-        }
+        Self { file: file.into(), line }
     }
 }
 
@@ -27,8 +24,9 @@ impl fmt::Display for Location {
     }
 }
 
-/// An example that a policy does not live up to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// An example that the policy fails.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("example {name:?} expects {expected:?}, but the policy says {actual:?}: {why}")]
 pub struct ExampleFailed {
     pub name: String,
     pub expected: String,
@@ -36,22 +34,7 @@ pub struct ExampleFailed {
     pub why: String,
 }
 
-impl fmt::Display for ExampleFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            name,
-            expected,
-            actual,
-            why,
-        } = self;
-        write!(
-            f,
-            "example {name:?} expects {expected:?}, but the policy says {actual:?}: {why}"
-        )
-    }
-}
-
-/// Why a policy is not taken. The one in force stays in force.
+/// Why a policy is refused. The policy in force does not change.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The directory or a file in it cannot be read.
@@ -61,46 +44,38 @@ pub enum PolicyError {
         #[source]
         source: std::io::Error,
     },
-    /// The directory was being changed while it was read; half of an edit is not a policy.
+    /// The directory changed while it was read, so the policy could be half of an edit.
     #[error("{}: changed while it was being read", path.display())]
     Changing { path: PathBuf },
     /// There is no `policy.toml`.
     #[error("{}: there is no policy.toml", path.display())]
     Missing { path: PathBuf },
-    /// Others could change the policy.
+    /// A symlink, or users other than root and the daemon's could change the policy.
     #[error("{}: {why}", path.display())]
     Unsafe { path: PathBuf, why: String },
     #[error("{file}: {what} is {actual}; at most {max} are allowed")]
-    TooLarge {
-        file: String,
-        what: &'static str,
-        actual: usize,
-        max: usize,
-    },
+    TooLarge { file: String, what: &'static str, actual: usize, max: usize },
     /// Not UTF-8.
     #[error("{at}: this is not UTF-8 text")]
     NotText {
-        /// The first line that is not.
+        /// The first line that is not UTF-8.
         at: Location,
     },
     #[error("{at}: {message}")]
     Syntax { at: Location, message: String },
-    /// The file can be understood, and makes no sense.
+    /// The file is well-formed, but its content is invalid.
     #[error("{at}: {message}")]
     Invalid { at: Location, message: String },
-    /// The policy does not do what its own example says.
+    /// The policy fails one of its own examples.
     #[error("{at}: {failed}")]
-    Example {
-        at: Location,
-        failed: Box<ExampleFailed>,
-    },
-    /// A change by the command line that cannot be laid over any policy.
+    Example { at: Location, failed: Box<ExampleFailed> },
+    /// An invalid overlay.
     #[error("overlay: {0}")]
     Overlay(String),
 }
 
 impl PolicyError {
-    /// Whether reading the same directory again may succeed without anyone editing it.
+    /// Whether a retry may succeed although nobody edits the directory.
     pub fn retryable(&self) -> bool {
         match self {
             Self::Unreadable { .. } | Self::Changing { .. } | Self::Missing { .. } => true,
@@ -114,26 +89,7 @@ impl PolicyError {
         }
     }
 
-    /// Where in the files the fault is, if it is in one.
-    pub fn location(&self) -> Option<&Location> {
-        match self {
-            Self::NotText { at }
-            | Self::Syntax { at, .. }
-            | Self::Invalid { at, .. }
-            | Self::Example { at, .. } => Some(at),
-            Self::Unreadable { .. }
-            | Self::Changing { .. }
-            | Self::Missing { .. }
-            | Self::Unsafe { .. }
-            | Self::TooLarge { .. }
-            | Self::Overlay(_) => None,
-        }
-    }
-
     pub(crate) fn invalid(at: Location, message: impl Into<String>) -> Self {
-        Self::Invalid {
-            at,
-            message: message.into(),
-        }
+        Self::Invalid { at, message: message.into() }
     }
 }

@@ -1,48 +1,51 @@
-//! The decision. One function, in which the order of the gates can be read.
+//! The decision: one function, which shows the order of the gates.
 
 use effectd_contracts::{Code, Gate, GateResult, GateResults, Mode, SafetyClass};
 
 use crate::decision::{Decision, Denier, Verdict};
 use crate::facts::Facts;
-use crate::gates::{self, Answer};
+use crate::gates;
 use crate::mode;
 use crate::policy::Policy;
 use crate::risk::{self, Risk};
 
 /// Decides about one action. The same facts under the same policy give the same decision, on any machine, at any time.
 ///
-/// The gates are asked in the order of [`Gate::ALL`] — roles, attributes, consent, space, safety, redaction — and the first
-/// that refuses ends it. Then come the lists of hosts and programs, and last the mode with its floors.
+/// The gates come in the order of [`Gate::ALL`]: roles, attributes, consent, space, safety, redaction. The first one that
+/// refuses ends the decision. Then come the lists of hosts and programs, and last the mode with its floors.
 pub fn evaluate(facts: &Facts, policy: &Policy) -> Decision {
-    let risk = risk::assess(facts, policy);
+    let risk = risk::assess(facts, policy.tables());
     let mut decision = undecided(facts, &risk, policy);
     for gate in Gate::ALL {
         let answer = gates::ask(gate, facts, &risk, policy);
         decision.gates.set(gate, answer.result);
         match answer.result {
-            GateResult::Deny => return decision.denied(gate.into(), Code::PolicyDenied, answer),
-            GateResult::Quarantine => return decision.quarantined(answer),
+            GateResult::Deny => {
+                let verdict =
+                    Verdict::Deny { by: gate.into(), code: Code::PolicyDenied, reasons: answer.reasons };
+                return decision.with_verdict(verdict, answer.rule);
+            }
+            GateResult::Quarantine => {
+                let reasons = answer.reasons;
+                return decision.with_verdict(Verdict::Quarantine { reasons }, answer.rule);
+            }
             GateResult::Ok | GateResult::Applied | GateResult::NotApplicable => {
                 if gate == Gate::Abac {
-                    // On a permit, the rules that permitted are what people ask for.
+                    // A permit names the attribute rules that permitted the action.
                     decision.rule = answer.rule.into_owned();
                 }
             }
         }
     }
     if let Err((code, rule, reason)) = gates::reach(facts, policy) {
-        let answer = Answer {
-            result: GateResult::Deny,
-            reasons: vec![reason],
-            rule: rule.into(),
-        };
-        return decision.denied(Denier::Reach, code, answer);
+        let verdict = Verdict::Deny { by: Denier::Reach, code, reasons: vec![reason] };
+        return decision.with_verdict(verdict, rule);
     }
     decision.in_mode(facts, &risk, policy)
 }
 
 fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {
-    let timeouts = policy.timeouts();
+    let timeouts = &policy.tables().timeouts;
     let timeout_ms_max = match (facts.tool.uses_network(), risk.class) {
         (true, _) => timeouts.egress_ms,
         (false, SafetyClass::Low) => timeouts.low_ms,
@@ -66,21 +69,9 @@ fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {
 }
 
 impl Decision {
-    fn denied(mut self, by: Denier, code: Code, answer: Answer) -> Self {
-        self.rule = answer.rule.into_owned();
-        self.verdict = Verdict::Deny {
-            by,
-            code,
-            reasons: answer.reasons,
-        };
-        self
-    }
-
-    fn quarantined(mut self, answer: Answer) -> Self {
-        self.rule = answer.rule.into_owned();
-        self.verdict = Verdict::Quarantine {
-            reasons: answer.reasons,
-        };
+    fn with_verdict(mut self, verdict: Verdict, rule: impl Into<String>) -> Self {
+        self.rule = rule.into();
+        self.verdict = verdict;
         self
     }
 
@@ -91,18 +82,11 @@ impl Decision {
         self.clamped_by = resolved.clamped_by;
         self.grant_allowed = resolved.grant_allowed(facts, risk);
         let reasons = vec![mode::reason(&resolved, facts, risk)];
-        match resolved.mode {
+        let verdict = match resolved.mode {
             Mode::Allow => return self,
-            Mode::RequireApproval => self.verdict = Verdict::NeedsApproval { reasons },
-            Mode::Deny => {
-                self.verdict = Verdict::Deny {
-                    by: Denier::Mode,
-                    code: Code::PolicyDenied,
-                    reasons,
-                }
-            }
-        }
-        self.rule = resolved.rule;
-        self
+            Mode::RequireApproval => Verdict::NeedsApproval { reasons },
+            Mode::Deny => Verdict::Deny { by: Denier::Mode, code: Code::PolicyDenied, reasons },
+        };
+        self.with_verdict(verdict, resolved.rule)
     }
 }

@@ -1,4 +1,4 @@
-//! Examples inside a policy: requests with the verdict they must get. A policy that fails one of its own is refused.
+//! The examples of a policy: requests with the verdict that they must get. A policy that fails one of them is refused.
 
 use effectd_contracts::{Principal, Repeat, SandboxProfile, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec};
 use serde_json::Value;
@@ -8,42 +8,32 @@ use crate::document::{Document, Example, ExampleTool};
 use crate::error::{ExampleFailed, PolicyError};
 use crate::evaluate::evaluate;
 use crate::facts::{Facts, ToolFacts, skew_s};
-use crate::inspect::inspect_with;
-use crate::policy::Policy;
-use crate::source::{Lines, Step};
+use crate::policy::{Policy, inspect};
+use crate::source::Lines;
 
-/// The runtime's clock in examples that name none: noon of a Wednesday, in UTC.
+/// The time in examples that name none: noon of a Wednesday, in UTC.
 const EXAMPLE_NOW: &str = "2026-01-07T12:00:00Z";
 
-/// Tries all examples; the first that fails is the error.
+/// Checks all examples; the first that fails is the error.
 pub(crate) fn check_all(document: &Document, lines: &Lines<'_>, policy: &Policy) -> Result<(), PolicyError> {
     for (index, example) in document.examples.iter().enumerate() {
-        let at = || lines.at(&[Step::Name("examples"), Step::Index(index)]);
-        let expected = expected_words(&example.expect).ok_or_else(|| {
+        let index = index.to_string();
+        let path = ["examples", &index];
+        let Some(expected) = expected_words(&example.expect) else {
             let message = format!("{:?} is no verdict; write {EXPECTATIONS}", example.expect);
-            PolicyError::invalid(
-                lines.at(&[Step::Name("examples"), Step::Index(index), Step::Name("expect")]),
-                message,
-            )
-        })?;
-        let facts =
-            facts(example, document, policy).map_err(|message| PolicyError::invalid(at(), message))?;
+            return Err(lines.invalid(&["examples", &index, "expect"], message));
+        };
+        let facts = facts(example, document, policy).map_err(|message| lines.invalid(&path, message))?;
         let verdict = evaluate(&facts, policy).verdict;
         let actual = verdict.to_string();
         if actual != expected && !(expected == "deny" && actual.starts_with("deny")) {
-            let why: Vec<String> = verdict.reasons().iter().map(ToString::to_string).collect();
-            let why = if why.is_empty() {
-                "all gates agree".to_owned()
-            } else {
-                why.join("; ")
+            let why = match verdict.why() {
+                why if why.is_empty() => "all gates pass".to_owned(),
+                why => why,
             };
-            let failed = Box::new(ExampleFailed {
-                name: example.name.clone(),
-                expected,
-                actual,
-                why,
-            });
-            return Err(PolicyError::Example { at: at(), failed });
+            let failed = Box::new(ExampleFailed { name: example.name.clone(), expected, actual, why });
+            let at = lines.at(&path);
+            return Err(PolicyError::Example { at, failed });
         }
     }
     Ok(())
@@ -52,19 +42,8 @@ pub(crate) fn check_all(document: &Document, lines: &Lines<'_>, policy: &Policy)
 const EXPECTATIONS: &str = "permit, deny, deny by <rbac|abac|consent|space|safety|redaction|reach|mode>, quarantine or needs approval";
 
 fn expected_words(expect: &str) -> Option<String> {
-    let deniers = [
-        Denier::Rbac,
-        Denier::Abac,
-        Denier::Consent,
-        Denier::Space,
-        Denier::Safety,
-        Denier::Redaction,
-        Denier::Reach,
-        Denier::Mode,
-    ];
-    let by_name = |name: &str| deniers.iter().any(|denier| denier.as_str() == name);
     let known = match expect.strip_prefix("deny by ") {
-        Some(name) => by_name(name),
+        Some(name) => Denier::ALL.iter().any(|denier| denier.as_str() == name),
         None => ["permit", "deny", "quarantine", "needs approval"].contains(&expect),
     };
     known.then(|| expect.to_owned())
@@ -77,7 +56,7 @@ fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Fact
     let default_now: Timestamp = EXAMPLE_NOW.parse().unwrap_or(Timestamp::UNIX_EPOCH);
     let now = example.now.unwrap_or(default_now);
     let spec = tool_spec(&example.tool, tool);
-    let seen = inspect_with(&example.params, &spec, policy.content());
+    let seen = inspect(&example.params, &spec, policy);
     Ok(Facts {
         principal: Principal::new(&example.principal).map_err(text)?,
         subject: SubjectId::new(&example.subject).map_err(text)?,
@@ -98,7 +77,7 @@ fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Fact
     })
 }
 
-/// The description of a tool as the example assumes it, so that its tier follows by the same rules as a real one's.
+/// The spec of an example's tool, so that its tier is derived like that of a real tool.
 fn tool_spec(id: &ToolId, tool: &ExampleTool) -> ToolSpec {
     ToolSpec {
         tool_id: id.clone(),

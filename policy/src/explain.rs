@@ -1,20 +1,20 @@
-//! Why a decision came out as it did: every gate, what it saw, and what would have to change.
+//! Explains a decision: every gate, what it saw, and how to change its answer.
 //!
-//! Gates behind the one that refused are asked too, and marked as not reached: whoever mends one thing wants to know what
-//! comes next.
+//! Gates after the one that refused are evaluated as well and marked as not reached, so that a person who fixes one thing sees
+//! what comes next.
 
 use std::fmt;
 
-use effectd_contracts::{Gate, GateResult, Mode, ModeSource, SafetyClass};
+use effectd_contracts::{Gate, GateResult, Mode, ModeSource};
 
 use crate::decision::{Decision, Reason, Verdict};
 use crate::evaluate::evaluate;
-use crate::facts::Facts;
+use crate::facts::{Facts, RedactionCounts};
 use crate::gates;
 use crate::mode;
 use crate::policy::Policy;
-use crate::policy::consents::ConsentAnswer;
 use crate::risk;
+use crate::tables::consents::ConsentAnswer;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
@@ -27,19 +27,19 @@ pub struct Explanation {
 pub struct StepView {
     /// `rbac` … `redaction`, `reach`, `mode`.
     pub name: &'static str,
-    /// What it says, or would say.
+    /// The step's result, even if the decision did not reach the step.
     pub result: String,
-    /// Whether the decision came this far.
+    /// Whether the decision reached this step.
     pub reached: bool,
     pub rule: String,
     pub saw: Vec<String>,
-    /// Why it refuses, and what would have to change.
+    /// Why the step refuses, and how to change that.
     pub reasons: Vec<Reason>,
 }
 
 pub fn explain(facts: &Facts, policy: &Policy) -> Explanation {
     let decision = evaluate(facts, policy);
-    let risk = risk::assess(facts, policy);
+    let risk = risk::assess(facts, policy.tables());
     let mut steps = Vec::new();
     let mut reached = true;
     for gate in Gate::ALL {
@@ -47,7 +47,7 @@ pub fn explain(facts: &Facts, policy: &Policy) -> Explanation {
         let refuses = matches!(answer.result, GateResult::Deny | GateResult::Quarantine);
         steps.push(StepView {
             name: gate.as_str(),
-            result: result_word(answer.result).to_owned(),
+            result: answer.result.as_str().to_owned(),
             reached,
             rule: answer.rule.into_owned(),
             saw: saw(gate, facts, policy),
@@ -73,32 +73,17 @@ pub fn explain(facts: &Facts, policy: &Policy) -> Explanation {
     Explanation { decision, steps }
 }
 
-fn class_word(class: SafetyClass) -> &'static str {
-    match class {
-        SafetyClass::Low => "low",
-        SafetyClass::Medium => "medium",
-        SafetyClass::High => "high",
-    }
-}
-
-fn level_word(level: ModeSource) -> &'static str {
-    match level {
-        ModeSource::AutomationOverride => "the automation's own mode",
-        ModeSource::OrgDefault => "the organisation's mode",
-        ModeSource::InferredDefault => "what follows from the tier",
-    }
-}
-
 fn mode_step(facts: &Facts, risk: &risk::Risk, policy: &Policy, reached: bool) -> StepView {
     let resolved = mode::resolve(facts, risk, policy);
+    let (class, band) = (risk.class.as_str().to_lowercase(), resolved.band.as_str());
+    let level = match resolved.source {
+        ModeSource::AutomationOverride => "the automation's own mode",
+        ModeSource::OrgDefault => "the organisation's mode",
+        ModeSource::InferredDefault => "the mode that follows from the tier",
+    };
     let mut saw = vec![
-        format!(
-            "tier {:?}, class {}, band {}",
-            risk.tier,
-            class_word(risk.class),
-            mode::band_word(resolved.band)
-        ),
-        format!("the cascade answered at {}", level_word(resolved.source)),
+        format!("tier {:?}, class {class}, band {band}", risk.tier),
+        format!("the cascade answered at {level}"),
     ];
     if let Some(clamp) = resolved.clamped_by {
         saw.push(format!("made stricter by {}", clamp.as_str()));
@@ -107,14 +92,9 @@ fn mode_step(facts: &Facts, risk: &risk::Risk, policy: &Policy, reached: bool) -
         Mode::Allow => Vec::new(),
         Mode::RequireApproval | Mode::Deny => vec![mode::reason(&resolved, facts, risk)],
     };
-    let result = match resolved.mode {
-        Mode::Allow => "allow",
-        Mode::RequireApproval => "require_approval",
-        Mode::Deny => "deny",
-    };
     StepView {
         name: "mode",
-        result: result.to_owned(),
+        result: resolved.mode.as_str().to_owned(),
         reached,
         rule: resolved.rule,
         saw,
@@ -122,71 +102,49 @@ fn mode_step(facts: &Facts, risk: &risk::Risk, policy: &Policy, reached: bool) -
     }
 }
 
-const fn result_word(result: GateResult) -> &'static str {
-    match result {
-        GateResult::Ok => "ok",
-        GateResult::Deny => "deny",
-        GateResult::Quarantine => "quarantine",
-        GateResult::Applied => "applied",
-        GateResult::NotApplicable => "n/a",
-    }
+/// `[a, b]`.
+fn list<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    format!("[{}]", names.join(", "))
 }
 
 fn saw(gate: Gate, facts: &Facts, policy: &Policy) -> Vec<String> {
+    let (subject, space) = (&facts.subject, &facts.space);
+    let seen = facts.inspection.as_ref();
     match gate {
         Gate::Rbac => saw_rbac(facts, policy),
         Gate::Abac => saw_abac(facts, policy),
         Gate::Consent => {
             let purpose = format!("tool:{}", facts.tool.id);
-            let answer = policy.consent(facts.subject.as_str(), facts.space.as_str(), &purpose, facts.now);
-            let found = match answer {
-                ConsentAnswer::Given { explicit: true, rule } => format!("given by name in {rule}"),
-                ConsentAnswer::Given {
-                    explicit: false,
-                    rule,
-                } => format!("given by a pattern in {rule}"),
+            let found = match policy.consent(subject.as_str(), space.as_str(), &purpose, facts.now) {
+                ConsentAnswer::Given { explicit, rule } => {
+                    let by = if explicit { "by name" } else { "by a pattern" };
+                    format!("given {by} in {rule}")
+                }
                 ConsentAnswer::Revoked { rule } => format!("revoked in {rule}"),
                 ConsentAnswer::Expired { rule } => format!("expired in {rule}"),
                 ConsentAnswer::Missing => "none".to_owned(),
             };
-            vec![format!(
-                "consent of {} in {} for {purpose}: {found}",
-                facts.subject, facts.space
-            )]
+            vec![format!("consent of {subject} in {space} for {purpose}: {found}")]
         }
         Gate::Space => {
-            let band = policy
-                .tables()
-                .spaces
-                .get(&facts.space)
-                .map(|space| policy.band(&facts.space, space));
-            let band = band.map_or("unknown".to_owned(), |(band, rule)| {
-                format!("band {} in {rule}", mode::band_word(band))
+            let known = policy.tables().spaces.get(space);
+            let band = known.map_or("unknown".to_owned(), |known| {
+                let (band, rule) = policy.band(space, known);
+                format!("band {} in {rule}", band.as_str())
             });
-            let named = facts
-                .inspection
-                .iter()
-                .flat_map(|seen| &seen.spaces)
-                .cloned()
-                .collect::<Vec<_>>();
-            vec![
-                format!("{}: {band}", facts.space),
-                format!("spaces named in parameters: [{}]", named.join(", ")),
-            ]
+            let named = list(seen.iter().flat_map(|seen| &seen.spaces));
+            vec![format!("{space}: {band}"), format!("spaces named in parameters: {named}")]
         }
         Gate::Safety => {
-            let found = facts.inspection.as_ref().map_or(0, |seen| seen.findings.len());
+            let found = seen.map_or(0, |seen| seen.findings.len());
             vec![format!("{found} findings in the content")]
         }
-        Gate::Redaction => facts.inspection.as_ref().map_or_else(Vec::new, |seen| {
-            let counts = seen.redacted;
-            let removed = format!(
-                "removed {} e-mail addresses, {} phone numbers, {} faces",
-                counts.emails, counts.phones, counts.faces
-            );
+        Gate::Redaction => seen.map_or_else(Vec::new, |seen| {
+            let RedactionCounts { emails, phones, faces } = seen.redacted;
             vec![
-                removed,
-                format!("needed as they are: [{}]", seen.personal_required.join(", ")),
+                format!("removed {emails} e-mail addresses, {phones} phone numbers, {faces} faces"),
+                format!("needed unchanged: {}", list(&seen.personal_required)),
             ]
         }),
     }
@@ -194,27 +152,15 @@ fn saw(gate: Gate, facts: &Facts, policy: &Policy) -> Vec<String> {
 
 fn saw_rbac(facts: &Facts, policy: &Policy) -> Vec<String> {
     let holder = policy.tables().subjects.get(facts.subject.as_str());
-    let roles = holder.map_or_else(Vec::new, |holder| {
-        holder.roles.iter().map(|role| role.name.clone()).collect()
-    });
-    let own = holder.map_or_else(Vec::new, |holder| holder.own.names().map(str::to_owned).collect());
+    let roles = list(holder.iter().flat_map(|holder| &holder.roles).map(|role| &role.name));
+    let own = list(holder.iter().flat_map(|holder| holder.own.iter().map(|(cap, _)| cap)));
     let required = facts.tool.caps.iter().chain(policy.extra_caps(&facts.tool.id));
-    let required: Vec<String> = required
-        .map(|cap| gates::for_space(cap.as_str(), &facts.space).into_owned())
-        .collect();
+    let required = list(required.map(|cap| gates::for_space(cap.as_str(), &facts.space)));
+    let actor = facts.actor.as_deref().unwrap_or("none");
     vec![
-        format!(
-            "{} for {}, actor {}",
-            facts.principal,
-            facts.subject,
-            facts.actor.as_deref().unwrap_or("none")
-        ),
-        format!("required: [{}]", required.join(", ")),
-        format!(
-            "roles: [{}], own capabilities: [{}]",
-            roles.join(", "),
-            own.join(", ")
-        ),
+        format!("{} for {}, actor {actor}", facts.principal, facts.subject),
+        format!("required: {required}"),
+        format!("roles: {roles}, own capabilities: {own}"),
     ]
 }
 
@@ -222,67 +168,46 @@ fn saw_abac(facts: &Facts, policy: &Policy) -> Vec<String> {
     let tables = policy.tables();
     let time = tables.clock.time_of_day(facts.now, facts.utc_offset_min);
     let device = facts.device.as_deref();
-    let class = device.map_or("none", |id| {
-        tables.devices.get(id).map_or("unknown", String::as_str)
-    });
-    let skew = facts.skew_s.map_or("told no time".to_owned(), |skew| {
-        format!("told a time {skew} s away")
-    });
+    let class = device.map_or("none", |id| tables.devices.get(id).map_or("unknown", String::as_str));
+    let skew = facts.skew_s.map_or("names no time".to_owned(), |skew| format!("names a time {skew} s away"));
+    let (hour, minute, weekday) = (time.minute / 60, time.minute % 60, time.weekday);
     let night = if time.night { "night" } else { "day" };
     vec![
         format!("device {} of class {class}", device.unwrap_or("none")),
-        format!(
-            "clock {:02}:{:02} ({night}), weekday {}; the request {skew}",
-            time.minute / 60,
-            time.minute % 60,
-            time.weekday
-        ),
+        format!("clock {hour:02}:{minute:02} ({night}), weekday {weekday}; the request {skew}"),
     ]
 }
 
 fn saw_reach(facts: &Facts) -> Vec<String> {
-    let list = |names: Vec<&String>| {
-        names
-            .iter()
-            .map(|name| name.as_str())
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
     let seen = facts.inspection.as_ref();
-    let hosts = list(seen.iter().flat_map(|seen| &seen.hosts).collect());
-    let commands = list(seen.iter().flat_map(|seen| &seen.commands).collect());
-    vec![format!("hosts: [{hosts}], programs: [{commands}]")]
+    let hosts = list(seen.iter().flat_map(|seen| &seen.hosts));
+    let commands = list(seen.iter().flat_map(|seen| &seen.commands));
+    vec![format!("hosts: {hosts}, programs: {commands}")]
 }
 
-/// For a terminal. Texts from requests are printable by construction: ids and names are checked at the edge.
+/// For a terminal. Texts from requests are printable: ids and names are checked when a request is accepted.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} by {}", self.decision.verdict, self.decision.rule)?;
         writeln!(f, "policy {}", self.decision.policy_digest)?;
         for step in &self.steps {
             let reached = if step.reached { "" } else { "  (not reached)" };
-            writeln!(
-                f,
-                "\n{:<10} {:<16} {}{reached}",
-                step.name, step.result, step.rule
-            )?;
+            let (name, result, rule) = (step.name, &step.result, &step.rule);
+            writeln!(f, "\n{name:<10} {result:<16} {rule}{reached}")?;
             for line in &step.saw {
                 writeln!(f, "    saw     {line}")?;
             }
             for reason in &step.reasons {
                 writeln!(f, "    because {}", reason.text)?;
-                writeln!(f, "    change  {}", reason.change)?;
+                writeln!(f, "    fix     {}", reason.change)?;
             }
         }
         match &self.decision.verdict {
-            Verdict::Permit => writeln!(f, "\nNothing has to change."),
+            Verdict::Permit => writeln!(f, "\nNothing needs to change."),
             Verdict::Deny { .. } | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. } => {
-                writeln!(f, "\nFor another answer, at least one of these has to change:")?;
-                self.decision
-                    .verdict
-                    .reasons()
-                    .iter()
-                    .try_for_each(|reason| writeln!(f, "  - {}", reason.change))
+                writeln!(f, "\nFor another answer, do at least one of these:")?;
+                let mut reasons = self.decision.verdict.reasons().iter();
+                reasons.try_for_each(|reason| writeln!(f, "  - {}", reason.change))
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The six gates, and the lists of hosts and programs behind them. Each looks at facts and tables, and knows nothing of
-//! the others; their order is in [`crate::evaluate`].
+//! The six gates, and the lists of hosts and programs behind them. Each gate decides from facts and tables alone; their
+//! order is in `evaluate.rs`.
 
 use std::borrow::Cow;
 
@@ -7,120 +7,123 @@ use effectd_contracts::{Band, Code, Gate, GateResult, SafetyClass, SpaceId};
 
 use crate::abac::AbacAnswer;
 use crate::decision::Reason;
-use crate::facts::Facts;
+use crate::facts::{Facts, InspectionFacts};
+use crate::glob::any_matches;
 use crate::limits::REASONS_MAX;
-use crate::policy::consents::ConsentAnswer;
-use crate::policy::roles::Holder;
-use crate::policy::{Policy, any_matches, policy_rule};
-use crate::risk::Risk;
+use crate::policy::Policy;
+use crate::risk::{Risk, is_listed};
+use crate::tables::consents::ConsentAnswer;
+use crate::tables::roles::Holder;
+use crate::tables::{Principal, policy_rule};
 
-/// The capability that lets personal data through to a tool that needs it.
-pub const PERSONAL_DATA_CAP: &str = "pii.pass";
+/// The capability that lets a tool have the personal data that it needs.
+const PERSONAL_DATA_CAP: &str = "pii.pass";
+
+/// The name of a rule: a line of `policy.toml`, Cedar rules, or something built in.
+type Rule = Cow<'static, str>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) result: GateResult,
     pub(crate) reasons: Vec<Reason>,
-    pub(crate) rule: Cow<'static, str>,
+    pub(crate) rule: Rule,
 }
 
 impl Answer {
-    fn ok(rule: impl Into<Cow<'static, str>>) -> Self {
-        Self {
-            result: GateResult::Ok,
-            reasons: Vec::new(),
-            rule: rule.into(),
-        }
+    fn pass(result: GateResult, rule: impl Into<Rule>) -> Self {
+        Self { result, reasons: Vec::new(), rule: rule.into() }
     }
 
-    fn deny(rule: impl Into<Cow<'static, str>>, reason: Reason) -> Self {
-        Self {
-            result: GateResult::Deny,
-            reasons: vec![reason],
-            rule: rule.into(),
-        }
+    fn ok(rule: impl Into<Rule>) -> Self {
+        Self::pass(GateResult::Ok, rule)
     }
+
+    fn deny(
+        rule: impl Into<Rule>,
+        code: &'static str,
+        text: impl Into<String>,
+        change: impl Into<String>,
+    ) -> Self {
+        Self::deny_all(rule, vec![Reason::new(code, text, change)])
+    }
+
+    fn deny_all(rule: impl Into<Rule>, reasons: Vec<Reason>) -> Self {
+        Self { result: GateResult::Deny, reasons, rule: rule.into() }
+    }
+
+    fn unknown(what: Unknown, name: impl std::fmt::Display) -> Self {
+        let (word, rule, code) = match what {
+            Unknown::Subject => ("subject", "unknown subject", "subject_unknown"),
+            Unknown::Principal => ("principal", "unknown principal", "principal_unknown"),
+            Unknown::Space => ("space", "unknown space", "space_unknown"),
+        };
+        let text = format!("the policy does not know the {word} {name}");
+        Self::deny(rule, code, text, format!("add it to [{word}s]"))
+    }
+}
+
+/// The kind of a name that the policy does not list.
+#[derive(Clone, Copy)]
+enum Unknown {
+    Subject,
+    Principal,
+    Space,
 }
 
 pub(crate) fn ask(gate: Gate, facts: &Facts, risk: &Risk, policy: &Policy) -> Answer {
-    match gate {
+    let answer = match gate {
         Gate::Rbac => rbac(facts, policy),
         Gate::Abac => abac(facts, risk, policy),
-        Gate::Consent => consent(facts, risk, policy),
-        Gate::Space => space(facts, policy),
+        Gate::Consent => Ok(consent(facts, risk, policy, &facts.space)),
+        Gate::Space => space(facts, risk, policy),
         Gate::Safety => safety(facts),
         Gate::Redaction => redaction(facts, policy),
-    }
+    };
+    answer.unwrap_or_else(|refusal| refusal)
 }
 
-/// May the principal speak for the subject and the actor, and do the subject's capabilities cover the tool's?
-fn rbac(facts: &Facts, policy: &Policy) -> Answer {
-    if let Err(answer) = may_speak(facts, policy) {
-        return answer;
-    }
-    let tables = policy.tables();
-    let Some(subject) = tables.subjects.get(facts.subject.as_str()) else {
-        let text = format!("the policy does not know the subject {}", facts.subject);
-        return Answer::deny(
-            "unknown subject",
-            Reason::new("subject_unknown", text, "add it to [subjects]"),
-        );
-    };
-    let actor = match actor_of_automation(facts, policy) {
-        Ok(actor) => actor,
-        Err(answer) => return answer,
-    };
+/// Whether the principal may act for the subject and the actor, and the subject's capabilities cover the tool's.
+fn rbac(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
+    check_principal(facts, policy)?;
+    let subject = known_subject(facts, policy)?;
+    let actor = actor_of_automation(facts, policy)?;
     let missing = missing_caps(facts, policy, subject, actor, &facts.space);
-    if missing.is_empty() {
-        return Answer::ok(policy_rule(subject.line));
-    }
-    Answer {
-        result: GateResult::Deny,
-        reasons: missing,
-        rule: policy_rule(subject.line).into(),
-    }
+    let rule = policy_rule(subject.line);
+    if missing.is_empty() { Ok(Answer::ok(rule)) } else { Err(Answer::deny_all(rule, missing)) }
 }
 
-fn may_speak(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
-    let entries: Vec<_> = policy.tables().principals.of(facts.principal.as_str()).collect();
+fn known_subject<'p>(facts: &Facts, policy: &'p Policy) -> Result<&'p Holder, Answer> {
+    let subject = policy.tables().subjects.get(facts.subject.as_str());
+    subject.ok_or_else(|| Answer::unknown(Unknown::Subject, &facts.subject))
+}
+
+fn check_principal(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
+    let entries: Vec<_> = policy.tables().principals.matching(facts.principal.as_str()).collect();
     let Some(first) = entries.first() else {
-        let text = format!("the policy does not know the principal {}", facts.principal);
-        let reason = Reason::new("principal_unknown", text, "add it to [principals]");
-        return Err(Answer::deny("unknown principal", reason));
+        return Err(Answer::unknown(Unknown::Principal, &facts.principal));
     };
     let rule = policy_rule(first.line);
-    if !entries
-        .iter()
-        .any(|entry| entry.is_planner() && any_matches(&entry.subjects, facts.subject.as_str()))
-    {
+    let for_subject =
+        |entry: &Principal| entry.is_planner() && any_matches(&entry.subjects, facts.subject.as_str());
+    if !entries.iter().any(|entry| for_subject(entry)) {
         let text = format!("{} may not speak for {}", facts.principal, facts.subject);
         let change = format!("add the subject to the principal's subjects in {rule}");
-        return Err(Answer::deny(
-            rule,
-            Reason::new("subject_not_allowed", text, change),
-        ));
+        return Err(Answer::deny(rule, "subject_not_allowed", text, change));
     }
     let Some(actor) = facts.actor.as_deref() else {
         return Ok(());
     };
-    // One entry must allow both, or a principal could combine the subjects of one with the actors of another.
-    let both = |entry: &&&crate::policy::tables::Principal| {
-        entry.is_planner()
-            && any_matches(&entry.subjects, facts.subject.as_str())
-            && any_matches(&entry.actors, actor)
-    };
-    if !entries.iter().any(|entry| both(&entry)) {
-        let text = format!(
-            "{} may not act for the actor {actor:?} as {}",
-            facts.principal, facts.subject
-        );
+    // One entry must allow subject and actor, or a principal could combine the subjects of one entry with the actors of
+    // another.
+    if !entries.iter().any(|entry| for_subject(entry) && any_matches(&entry.actors, actor)) {
+        let text = format!("{} may not act for the actor {actor:?} as {}", facts.principal, facts.subject);
         let change = format!("add the actor to the principal's actors in {rule}");
-        return Err(Answer::deny(rule, Reason::new("actor_not_allowed", text, change)));
+        return Err(Answer::deny(rule, "actor_not_allowed", text, change));
     }
     Ok(())
 }
 
-/// An automation acts for the person who made it, and has only what both of them have.
+/// The actor of an automation: the person who created it. Only capabilities that automation and actor both have count.
 fn actor_of_automation<'p>(facts: &Facts, policy: &'p Policy) -> Result<Option<&'p Holder>, Answer> {
     if !facts.subject.as_str().starts_with("automation://") {
         return Ok(None);
@@ -133,15 +136,13 @@ fn actor_of_automation<'p>(facts: &Facts, policy: &'p Policy) -> Result<Option<&
                 "{} is an automation, and the policy does not know its actor {actor:?}",
                 facts.subject
             );
-            Err(Answer::deny(
-                "unknown actor",
-                Reason::new("actor_unknown", text, "name an actor of [actors]"),
-            ))
+            let change = "name an actor of [actors]";
+            Err(Answer::deny("unknown actor", "actor_unknown", text, change))
         }
     }
 }
 
-/// One reason for each capability that is missing in that space.
+/// One reason for each capability that is missing in this space.
 fn missing_caps(
     facts: &Facts,
     policy: &Policy,
@@ -160,16 +161,13 @@ fn missing_caps(
                 "{} lacks the capability {cap} that {} requires in {space}",
                 facts.subject, facts.tool.id
             );
-            Reason::new(
-                "cap_missing",
-                text,
-                format!("a role of {} is given {cap}", facts.subject),
-            )
+            let change = format!("give {cap} to a role of {}", facts.subject);
+            Reason::new("cap_missing", text, change)
         })
         .collect()
 }
 
-/// `workspace:<class>:<verb>` is about the class of the space at hand: a tool that asks for `workspace:shared:write` needs
+/// `workspace:<class>:<verb>` is about the class of the space at hand: a tool that requires `workspace:shared:write` requires
 /// `workspace:private:write` in a private space.
 pub(crate) fn for_space<'c>(cap: &'c str, space: &SpaceId) -> Cow<'c, str> {
     let mut parts = cap.splitn(3, ':');
@@ -181,315 +179,219 @@ pub(crate) fn for_space<'c>(cap: &'c str, space: &SpaceId) -> Cow<'c, str> {
     }
 }
 
-/// Do the circumstances allow it: the clock, the space's visibility, and the rules in Cedar?
-fn abac(facts: &Facts, risk: &Risk, policy: &Policy) -> Answer {
+/// Whether the circumstances allow the action: the clock, the space's visibility, and the Cedar rules.
+fn abac(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Answer, Answer> {
     let tables = policy.tables();
-    if let Some(skew) = facts.skew_s.filter(|skew| *skew > tables.clock.skew_s_max) {
-        let max = tables.clock.skew_s_max;
+    let max = tables.clock.skew_s_max;
+    if let Some(skew) = facts.skew_s.filter(|skew| *skew > max) {
         let text =
             format!("policy_ctx.time is {skew} s away from the runtime's clock; at most {max} s are allowed");
         let change = "send the current time, or leave policy_ctx.time out";
-        return Answer::deny(
-            policy_rule(tables.clock.line),
-            Reason::new("clock_skew", text, change),
-        );
+        let rule = policy_rule(tables.clock.line);
+        return Err(Answer::deny(rule, "clock_skew", text, change));
     }
-    let Some(subject) = tables.subjects.get(facts.subject.as_str()) else {
-        let text = format!("the policy does not know the subject {}", facts.subject);
-        return Answer::deny(
-            "unknown subject",
-            Reason::new("subject_unknown", text, "add it to [subjects]"),
-        );
-    };
+    let subject = known_subject(facts, policy)?;
     let Some(space) = tables.spaces.get(&facts.space) else {
-        let text = format!("the policy does not know the space {}", facts.space);
-        return Answer::deny(
-            "unknown space",
-            Reason::new("space_unknown", text, "add it to [spaces]"),
-        );
+        return Err(Answer::unknown(Unknown::Space, &facts.space));
     };
     if !space.visible(facts.subject.as_str(), subject) {
         let rule = policy_rule(space.line);
         let text = format!("the space {} is not visible to {}", facts.space, facts.subject);
         let change = format!("add the subject to visible_to of the space in {rule}");
-        return Answer::deny(rule, Reason::new("space_invisible", text, change));
+        return Err(Answer::deny(rule, "space_invisible", text, change));
     }
-    match policy.abac().ask(facts, risk, policy) {
-        AbacAnswer::Permit { rules } => Answer::ok(rules.join(", ")),
+    Err(match policy.abac().ask(facts, risk, policy.tables()) {
+        AbacAnswer::Permit { rules } => return Ok(Answer::ok(rules.join(", "))),
         AbacAnswer::Forbid { rules } => {
             let rule = rules.join(", ");
             let text = format!("forbidden by {rule}");
-            Answer::deny(
-                rule,
-                Reason::new(
-                    "rule_forbids",
-                    text,
-                    "the circumstances that the rule names change",
-                ),
-            )
+            let change = "change the rule, or the circumstances that it names";
+            Answer::deny(rule, "rule_forbids", text, change)
         }
         AbacAnswer::Silent => {
-            let reason = Reason::new(
-                "no_rule_permits",
-                "no attribute rule permits it",
-                "add a rule that permits it",
-            );
-            Answer::deny("no rule permits", reason)
+            let (text, change) = ("no attribute rule permits it", "add a rule that permits it");
+            Answer::deny("no rule permits", "no_rule_permits", text, change)
         }
         AbacAnswer::Failed { message } => {
             let text = format!("an attribute rule could not be evaluated: {message}");
-            Answer::deny(
-                "a rule failed",
-                Reason::new("rule_failed", text, "correct the rule"),
-            )
+            Answer::deny("a rule failed", "rule_failed", text, "correct the rule")
         }
-    }
+    })
 }
 
-/// Did someone agree to this purpose, for this subject, in this space?
-fn consent(facts: &Facts, risk: &Risk, policy: &Policy) -> Answer {
-    consent_in(facts, risk, policy, &facts.space)
-}
-
-fn consent_in(facts: &Facts, risk: &Risk, policy: &Policy, space: &SpaceId) -> Answer {
+/// Whether somebody consented to this tool, for this subject, in this space.
+fn consent(facts: &Facts, risk: &Risk, policy: &Policy, space: &SpaceId) -> Answer {
     let purpose = format!("tool:{}", facts.tool.id);
-    let explicit_needed = risk.class == SafetyClass::High;
-    let deny = |rule: Cow<'static, str>, code, why: &str| {
+    let deny = |rule: Rule, code, why: &str| {
         let text = format!("{} has no consent for {purpose} in {space}: {why}", facts.subject);
-        let change = format!("someone grants {purpose} to {} in {space}", facts.subject);
-        Answer::deny(rule, Reason::new(code, text, change))
+        let change =
+            format!("give {} the consent {purpose} in {space}: effectd policy grant-consent", facts.subject);
+        Answer::deny(rule, code, text, change)
     };
     let answer = policy.consent(facts.subject.as_str(), space.as_str(), &purpose, facts.now);
-    // A connection that the organisation made is the recorded agreement to talk to that service.
+    // A connection is the organisation's recorded consent to talk to that service.
     let connected = facts.connection && facts.tool.uses_network();
     match answer {
         ConsentAnswer::Revoked { rule } => {
             let why = format!("it was revoked by {rule}");
             deny(rule.into(), "consent_revoked", &why)
         }
-        ConsentAnswer::Given { explicit, rule } if explicit || !explicit_needed => Answer::ok(rule),
+        ConsentAnswer::Given { explicit, rule } if explicit || risk.class != SafetyClass::High => {
+            Answer::ok(rule)
+        }
         ConsentAnswer::Given { .. } | ConsentAnswer::Expired { .. } | ConsentAnswer::Missing if connected => {
             Answer::ok("connection")
         }
-        ConsentAnswer::Given { rule, .. } => deny(
-            rule.into(),
-            "consent_not_explicit",
-            "class HIGH needs one that names the subject and the tool",
-        ),
+        ConsentAnswer::Given { rule, .. } => {
+            let why = "class HIGH needs one that names the subject and the tool";
+            deny(rule.into(), "consent_not_explicit", why)
+        }
         ConsentAnswer::Expired { rule } => deny(rule.into(), "consent_expired", "it has expired"),
         ConsentAnswer::Missing => deny("no consent".into(), "consent_missing", "nobody gave one"),
     }
 }
 
-/// Is the space open at all, and does the action stay in it?
-fn space(facts: &Facts, policy: &Policy) -> Answer {
-    let tables = policy.tables();
-    let Some(space) = tables.spaces.get(&facts.space) else {
-        let text = format!("the policy does not know the space {}", facts.space);
-        return Answer::deny(
-            "unknown space",
-            Reason::new("space_unknown", text, "add it to [spaces]"),
-        );
+/// Whether the space's band is not BLACK, and the action stays in the space or may leave it.
+fn space(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Answer, Answer> {
+    let Some(space) = policy.tables().spaces.get(&facts.space) else {
+        return Err(Answer::unknown(Unknown::Space, &facts.space));
     };
     let (band, rule) = policy.band(&facts.space, space);
     if band == Band::Black {
         let text = format!("the space {} is closed: its band is BLACK", facts.space);
-        let change = format!("the band in {rule} becomes milder");
-        return Answer::deny(rule, Reason::new("space_closed", text, change));
+        let change = format!("set a milder band in {rule}");
+        return Err(Answer::deny(rule, "space_closed", text, change));
     }
     let others = facts.inspection.iter().flat_map(|seen| &seen.spaces);
     for other in others.filter(|other| *other != facts.space.as_str()) {
-        if let Err(answer) = other_space(facts, policy, other) {
-            return answer;
-        }
+        other_space(facts, risk, policy, other)?;
     }
-    Answer::ok(rule)
+    Ok(Answer::ok(rule))
 }
 
-/// Another space must allow everything that the request's own space does.
-fn other_space(facts: &Facts, policy: &Policy, other: &str) -> Result<(), Answer> {
+/// Checks another space that the parameters name like the request's own: visibility, band, capabilities, consent.
+fn other_space(facts: &Facts, risk: &Risk, policy: &Policy, other: &str) -> Result<(), Answer> {
     let tables = policy.tables();
     let rule = policy_rule(tables.allow_line);
-    if !tables.cross_space.contains(facts.tool.id.as_str()) {
-        let text = format!(
-            "the parameters name the space {other}, but the request is for {}",
-            facts.space
-        );
-        let change = format!(
-            "name the request's own space, or add {} to allow.cross_space",
-            facts.tool.id
-        );
-        return Err(Answer::deny(rule, Reason::new("cross_space", text, change)));
+    let refuse = |code, text: String, change: String| Err(Answer::deny(rule.clone(), code, text, change));
+    let tool = &facts.tool.id;
+    if !tables.cross_space.contains(tool.as_str()) {
+        let text = format!("the parameters name the space {other}, but the request is for {}", facts.space);
+        let change = format!("name the request's own space, or add {tool} to allow.cross_space");
+        return refuse("cross_space", text, change);
     }
-    let refuse =
-        |code, text: String, change: &str| Err(Answer::deny(rule.clone(), Reason::new(code, text, change)));
-    let known = SpaceId::new(other)
-        .ok()
-        .and_then(|id| tables.spaces.get(&id).map(|space| (id, space)));
+    let known = SpaceId::new(other).ok().and_then(|id| tables.spaces.get(&id).map(|space| (id, space)));
     let Some((id, space)) = known else {
-        return refuse(
-            "space_unknown",
-            format!("the policy does not know the space {other}"),
-            "add it to [spaces]",
-        );
+        let text = format!("the policy does not know the space {other}");
+        return refuse("space_unknown", text, "add it to [spaces]".to_owned());
     };
     let subject = tables.subjects.get(facts.subject.as_str());
     let Some(subject) = subject.filter(|subject| space.visible(facts.subject.as_str(), subject)) else {
         let text = format!("the space {id} is not visible to {}", facts.subject);
-        return refuse(
-            "space_invisible",
-            text,
-            "add the subject to the space's visible_to",
-        );
+        let change = "add the subject to the space's visible_to".to_owned();
+        return refuse("space_invisible", text, change);
     };
     if policy.band(&id, space).0 == Band::Black {
         let text = format!("the space {id} is closed: its band is BLACK");
-        return refuse("space_closed", text, "its band becomes milder");
+        return refuse("space_closed", text, "set a milder band".to_owned());
     }
     let actor = actor_of_automation(facts, policy)?;
     let missing = missing_caps(facts, policy, subject, actor, &id);
     if !missing.is_empty() {
-        return Err(Answer {
-            result: GateResult::Deny,
-            reasons: missing,
-            rule: rule.into(),
-        });
+        return Err(Answer::deny_all(rule, missing));
     }
-    let risk = crate::risk::assess(facts, policy);
-    let answer = consent_in(facts, &risk, policy, &id);
-    if answer.result == GateResult::Ok {
-        Ok(())
-    } else {
-        Err(answer)
-    }
+    let answer = consent(facts, risk, policy, &id);
+    if answer.result == GateResult::Ok { Ok(()) } else { Err(answer) }
 }
 
-/// Is the content fit to be used without someone looking at it?
-fn safety(facts: &Facts) -> Answer {
-    let Some(seen) = &facts.inspection else {
-        let reason = Reason::new(
-            "not_inspected",
-            "nobody has looked at the parameters",
-            "inspect them first",
-        );
-        return Answer::deny("not inspected", reason);
-    };
+fn inspected(facts: &Facts) -> Result<&InspectionFacts, Answer> {
+    facts.inspection.as_ref().ok_or_else(|| {
+        let (text, change) = ("the parameters were not inspected", "inspect them first");
+        Answer::deny("not inspected", "not_inspected", text, change)
+    })
+}
+
+/// Whether the content may be used without a review.
+fn safety(facts: &Facts) -> Result<Answer, Answer> {
+    let seen = inspected(facts)?;
     let mut reasons: Vec<Reason> = Vec::new();
     for finding in seen.findings.iter().take(REASONS_MAX) {
-        let text = format!(
-            "{} found {} in {:?}",
-            finding.check.as_str(),
-            finding.kind,
-            finding.pointer
-        );
-        reasons.push(Reason::new(
-            "content",
-            text,
-            "the content changes, or a person releases it",
-        ));
+        let (check, kind, pointer) = (finding.check.as_str(), &finding.kind, &finding.pointer);
+        let text = format!("{check} found {kind} in {pointer:?}");
+        let change = "change the content, or let a person release it";
+        reasons.push(Reason::new("content", text, change));
     }
     if seen.overflow && reasons.is_empty() {
-        let text = "there is more in the parameters than can be looked at";
+        let text = "the parameters hold more than can be inspected";
         reasons.push(Reason::new("too_much", text, "send less at once"));
     }
     if reasons.is_empty() {
-        return Answer::ok("content checks");
+        return Ok(Answer::ok("content checks"));
     }
-    Answer {
-        result: GateResult::Quarantine,
-        reasons,
-        rule: "content checks".into(),
-    }
+    Err(Answer { result: GateResult::Quarantine, reasons, rule: "content checks".into() })
 }
 
-/// Was personal data removed, or may the tool have it?
-fn redaction(facts: &Facts, policy: &Policy) -> Answer {
-    let Some(seen) = &facts.inspection else {
-        let reason = Reason::new(
-            "not_inspected",
-            "nobody has looked at the parameters",
-            "inspect them first",
-        );
-        return Answer::deny("not inspected", reason);
-    };
-    let applied = if seen.redacted.is_zero() {
-        GateResult::NotApplicable
-    } else {
-        GateResult::Applied
-    };
+/// Whether personal data was removed, or the tool may have it.
+fn redaction(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
+    let seen = inspected(facts)?;
     if seen.personal_required.is_empty() {
-        return Answer {
-            result: applied,
-            reasons: Vec::new(),
-            rule: "redaction".into(),
-        };
+        let removed = !seen.redacted.is_zero();
+        let result = if removed { GateResult::Applied } else { GateResult::NotApplicable };
+        return Ok(Answer::pass(result, "redaction"));
     }
+    let (tool, subject) = (&facts.tool.id, &facts.subject);
     let held = format!(
-        "{} needs {} as it is, since it names what the tool works on or is marked \"x-pii\": \"required\", and there is \
-        what looks like personal data in it",
-        facts.tool.id,
+        "{tool} needs {} unchanged, since it names what the tool works on or is marked \"x-pii\": \"required\", and it looks \
+        like personal data",
         seen.personal_required.join(", ")
     );
-    let subject = policy.tables().subjects.get(facts.subject.as_str());
-    let Some(line) = subject.and_then(|subject| subject.covers(PERSONAL_DATA_CAP)) else {
-        let text = format!("{held}; {} lacks {PERSONAL_DATA_CAP}", facts.subject);
-        let change = format!(
-            "a role of {} is given {PERSONAL_DATA_CAP}, or the data is left out",
-            facts.subject
-        );
-        return Answer::deny("redaction", Reason::new("personal_data", text, change));
+    let holder = policy.tables().subjects.get(subject.as_str());
+    let Some(line) = holder.and_then(|holder| holder.covers(PERSONAL_DATA_CAP)) else {
+        let text = format!("{held}; {subject} lacks {PERSONAL_DATA_CAP}");
+        let change = format!("give {PERSONAL_DATA_CAP} to a role of {subject}, or leave the data out");
+        return Err(Answer::deny("redaction", "personal_data", text, change));
     };
-    let purpose = format!("pii:{}", facts.tool.id);
-    let consent = policy.consent(facts.subject.as_str(), facts.space.as_str(), &purpose, facts.now);
+    let purpose = format!("pii:{tool}");
+    let consent = policy.consent(subject.as_str(), facts.space.as_str(), &purpose, facts.now);
     match consent {
-        // Passing personal data on is itself a redaction that was decided about, and the receipt lists it.
-        ConsentAnswer::Given { explicit: true, .. } => Answer {
-            result: GateResult::Applied,
-            reasons: Vec::new(),
-            rule: policy_rule(line).into(),
-        },
+        // Passing personal data on counts as `Applied`, so that the receipt shows it.
+        ConsentAnswer::Given { explicit: true, .. } => {
+            Ok(Answer::pass(GateResult::Applied, policy_rule(line)))
+        }
         ConsentAnswer::Given { .. }
         | ConsentAnswer::Revoked { .. }
         | ConsentAnswer::Expired { .. }
         | ConsentAnswer::Missing => {
             let text = format!("{held}; there is no consent for {purpose}");
-            let change = format!(
-                "someone grants {purpose} to {} by name, or the data is left out",
-                facts.subject
-            );
-            Answer::deny("redaction", Reason::new("personal_data", text, change))
+            let change = format!("give {subject} the consent {purpose} by name, or leave the data out");
+            Err(Answer::deny("redaction", "personal_data", text, change))
         }
     }
 }
 
-/// Are all hosts and programs that the call names on the operator's lists?
+/// Whether all hosts and programs that the call names are on the operator's lists.
 pub(crate) fn reach(facts: &Facts, policy: &Policy) -> Result<(), (Code, String, Reason)> {
     let tables = policy.tables();
     let rule = policy_rule(tables.allow_line);
     let seen = facts.inspection.as_ref();
+    let tool = &facts.tool.id;
     if facts.tool.uses_network() {
-        let hosts = seen.map(|seen| &seen.hosts);
-        let refused = |name: &str| {
-            let text = format!("{} may not talk to {name}", facts.tool.id);
-            let reason = Reason::new("host_not_listed", text, "add the host to allow.hosts");
-            (Code::NetworkNotWhitelisted, rule.clone(), reason)
+        let hosts = seen.map(|seen| &seen.hosts).filter(|hosts| !hosts.is_empty());
+        let refused = match hosts {
+            None => Some("a host that the request does not name"),
+            Some(hosts) => hosts.iter().find(|host| !is_listed(&tables.hosts, host)).map(String::as_str),
         };
-        match hosts.filter(|hosts| !hosts.is_empty()) {
-            None => return Err(refused("a host that the request does not name")),
-            Some(hosts) => {
-                if let Some(host) = hosts.iter().find(|host| !any_matches(&tables.hosts, host)) {
-                    return Err(refused(host));
-                }
-            }
+        if let Some(host) = refused {
+            let text = format!("{tool} may not talk to {host}");
+            let reason = Reason::new("host_not_listed", text, "add the host to allow.hosts");
+            return Err((Code::NetworkNotWhitelisted, rule, reason));
         }
     }
-    let commands = seen.into_iter().flat_map(|seen| &seen.commands);
-    for command in commands {
-        if !any_matches(&tables.commands, command) {
-            let text = format!("{} may not run {command}", facts.tool.id);
-            let reason = Reason::new("command_not_listed", text, "add the program to allow.commands");
-            return Err((Code::PolicyDenied, rule, reason));
-        }
+    let mut commands = seen.into_iter().flat_map(|seen| &seen.commands);
+    if let Some(command) = commands.find(|command| !is_listed(&tables.commands, command)) {
+        let text = format!("{tool} may not run {command}");
+        let reason = Reason::new("command_not_listed", text, "add the program to allow.commands");
+        return Err((Code::PolicyDenied, rule, reason));
     }
     Ok(())
 }

@@ -1,13 +1,17 @@
 //! Patterns with `*`, the only wildcard of a policy.
 //!
-//! Regular expressions in a rule about names are a trap: `.` matches more than its author means. Here `*` stands for any
-//! text, also none, and everything else for itself.
+//! A regular expression in a rule about names is a trap: `.` matches more than its author means. Here `*` stands for any text,
+//! also none, and every other character for itself.
 
+use std::collections::BTreeMap;
+
+use effectd_contracts::text::matches_pattern;
+
+/// A pattern. Every text is a valid pattern.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Glob(String);
 
 impl Glob {
-    /// Takes a pattern; every text is one.
     pub fn new(pattern: impl Into<String>) -> Self {
         Self(pattern.into())
     }
@@ -16,32 +20,53 @@ impl Glob {
         &self.0
     }
 
+    /// Whether the pattern has no `*`, so that it matches only its own text.
     pub fn is_exact(&self) -> bool {
         !self.0.contains('*')
     }
 
-    /// Whether the text is meant. Greedy with one point of return, so that no pattern takes more than
-    /// `pattern × text` steps.
     pub fn matches(&self, text: &str) -> bool {
-        let (pattern, text) = (self.0.as_bytes(), text.as_bytes());
-        let (mut p, mut t) = (0, 0);
-        let mut retry: Option<(usize, usize)> = None;
-        while t < text.len() {
-            if pattern.get(p) == Some(&b'*') {
-                retry = Some((p + 1, t));
-                p += 1;
-            } else if pattern.get(p) == Some(&text[t]) {
-                p += 1;
-                t += 1;
-            } else if let Some((after_star, from)) = retry {
-                retry = Some((after_star, from + 1));
-                p = after_star;
-                t = from + 1;
-            } else {
-                return false;
-            }
+        matches_pattern(&self.0, text)
+    }
+}
+
+pub(crate) fn any_matches(globs: &[Glob], text: &str) -> bool {
+    globs.iter().any(|glob| glob.matches(text))
+}
+
+/// Values by name or pattern.
+#[derive(Debug, Clone)]
+pub(crate) struct GlobMap<T> {
+    exact: BTreeMap<String, T>,
+    globs: Vec<(Glob, T)>,
+}
+
+impl<T> Default for GlobMap<T> {
+    fn default() -> Self {
+        Self { exact: BTreeMap::new(), globs: Vec::new() }
+    }
+}
+
+impl<T> GlobMap<T> {
+    /// Adds a value. A name without `*` keeps its first value.
+    pub(crate) fn add(&mut self, pattern: &str, value: T) {
+        let glob = Glob::new(pattern);
+        if glob.is_exact() {
+            self.exact.entry(glob.0).or_insert(value);
+        } else {
+            self.globs.push((glob, value));
         }
-        pattern[p..].iter().all(|byte| *byte == b'*')
+    }
+
+    /// The values of all patterns that match a name, an exact match first.
+    pub(crate) fn matching<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a T> {
+        let globs = self.globs.iter().filter(move |(glob, _)| glob.matches(name));
+        self.exact.get(name).into_iter().chain(globs.map(|(_, value)| value))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &T)> {
+        let exact = self.exact.iter().map(|(name, value)| (name.as_str(), value));
+        exact.chain(self.globs.iter().map(|(glob, value)| (glob.as_str(), value)))
     }
 }
 
@@ -64,11 +89,7 @@ mod tests {
             ("", "", true),
             ("", "x", false),
         ] {
-            assert_eq!(
-                Glob::new(pattern).matches(text),
-                expected,
-                "{pattern:?} on {text:?}"
-            );
+            assert_eq!(Glob::new(pattern).matches(text), expected, "{pattern:?} on {text:?}");
         }
     }
 

@@ -1,62 +1,57 @@
-//! Pre-approvals with a budget. They are asked here and nowhere else, and only after the cascade has said that a person
-//! must be asked: a grant weakens no rule, it only spares a person the same question again.
+//! Grants: approvals in advance, for a number of calls or until a time.
+//!
+//! A grant counts only after the cascade has demanded an approval. It weakens no rule; it spares a person the same question.
 
 use effectd_contracts::{GrantId, Principal, Timestamp, ToolId};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::decision::{Decision, Verdict};
 
-/// A pre-approval.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// A grant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// Names it.
     pub grant_id: GrantId,
-    /// Whether it is in force, or only asked for.
+    /// Whether it is active, or only requested.
     pub state: GrantState,
-    /// The organisation in whose spaces it holds.
+    /// The organisation in whose spaces it applies.
     pub org: String,
-    /// The session that it is for; none is the whole organisation.
+    /// The session that it covers; `None` covers the whole organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// The tools: an id, `<source>.*`, or `*`.
     pub tool: String,
-    /// How many calls it is good for; none is any number.
+    /// How many calls it covers; `None` is any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
-    /// How many it has been used for.
+    /// How many calls it has covered.
     #[serde(default)]
     pub calls_used: u32,
-    /// Until when it holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    /// When it was taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
-    /// When it was made or asked for.
+    /// When it was created or requested.
     pub created_at: Timestamp,
-    /// Who asked for it, or made it.
+    /// Who created or requested it.
     pub created_by: Principal,
-    /// Who put it in force, if that was somebody else.
+    /// Who activated it, if not `created_by`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activated_by: Option<Principal>,
-    /// What for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// Whether a grant is in force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Whether a grant is active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrantState {
-    /// Somebody asked for it; it stands in for nobody.
+    /// Requested; it covers nothing yet.
     Requested,
-    /// It is in force.
     Active,
 }
 
-/// What a pre-approval is looked for.
+/// The call for which a grant is looked up.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantAsk<'a> {
     pub org: &'a str,
@@ -66,12 +61,7 @@ pub struct GrantAsk<'a> {
 }
 
 impl Grant {
-    /// Whether it is for everything of a source or for everything: only administrators make such.
-    pub fn is_wide(&self) -> bool {
-        self.session.is_none() || self.tool.contains('*')
-    }
-
-    /// Whether it can never be used again.
+    /// Whether it cannot cover calls any more.
     pub fn is_over(&self, now: Timestamp) -> bool {
         let used_up = self.calls_max.is_some_and(|most| self.calls_used >= most);
         self.revoked_at.is_some() || used_up || self.expires_at.is_some_and(|end| end <= now)
@@ -81,29 +71,23 @@ impl Grant {
         match self.tool.strip_suffix('*') {
             None => self.tool == tool.as_str(),
             Some("") => true,
-            Some(source) => tool
-                .as_str()
-                .strip_prefix(source)
-                .is_some_and(|action| !action.is_empty()),
+            Some(source) => tool.as_str().strip_prefix(source).is_some_and(|action| !action.is_empty()),
         }
     }
 
-    /// Whether it stands in for a person here. The decision must have asked for one, and must allow a stand-in.
+    /// Whether it replaces the approval of this call. The decision must demand an approval and allow a grant.
     pub fn covers(&self, decision: &Decision, ask: &GrantAsk<'_>) -> bool {
         matches!(decision.verdict, Verdict::NeedsApproval { .. })
             && decision.grant_allowed
             && self.state == GrantState::Active
             && !self.is_over(ask.now)
             && self.org == ask.org
-            && self
-                .session
-                .as_deref()
-                .is_none_or(|session| session == ask.session)
+            && self.session.as_deref().is_none_or(|session| session == ask.session)
             && self.names(ask.tool)
     }
 }
 
-/// Whether a pattern of tools can be understood: an id, `<source>.*`, or `*`.
+/// Whether a tool pattern is valid: an id, `<source>.*`, or `*`.
 pub fn is_tool_pattern(text: &str) -> bool {
     let stem = text.strip_suffix('*').unwrap_or(text);
     let plain = !stem.contains('*') && ToolId::new(text).is_ok();

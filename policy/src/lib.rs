@@ -1,4 +1,4 @@
-//! What may happen: a pure function from recorded facts to an explained decision.
+//! The policy: a pure function from recorded facts to an explained decision.
 //!
 //! ```
 //! use effectd_policy::{Overlay, Policy, demo};
@@ -8,7 +8,7 @@
 //! # Ok::<(), effectd_policy::PolicyError>(())
 //! ```
 //!
-//! Synchronous, without clocks or sockets; only [`dir`] touches the disk. Read it in this order:
+//! The crate is synchronous, without clocks or sockets; only [`dir`] does I/O. Start with `evaluate.rs`, then `gates.rs`.
 
 pub mod limits;
 
@@ -16,7 +16,7 @@ pub mod decision;
 pub mod evaluate;
 pub mod explain;
 pub mod facts;
-pub mod gates;
+mod gates;
 mod mode;
 pub mod replay;
 pub mod risk;
@@ -24,8 +24,9 @@ pub mod risk;
 pub mod authority;
 pub mod grant;
 
-pub mod abac;
+mod abac;
 pub mod policy;
+mod tables;
 
 pub mod demo;
 pub mod dir;
@@ -39,18 +40,18 @@ pub mod source;
 pub mod inspect;
 pub mod redact;
 
-pub use authority::{Decider, PrincipalRole};
+pub use authority::Decider;
 pub use decision::{Clamp, Decision, Denier, Reason, Verdict};
 pub use dir::{DirStamp, PolicyDir};
-pub use document::Document;
+pub use document::{Document, PrincipalRole};
 pub use error::{ExampleFailed, Location, PolicyError};
 pub use evaluate::evaluate;
 pub use explain::{Explanation, StepView, explain};
 pub use facts::{Facts, Finding, InspectionFacts, RedactionCounts, ToolFacts};
 pub use grant::{Grant, GrantAsk, GrantState, is_tool_pattern};
-pub use inspect::{Inspection, inspect};
+pub use inspect::Inspection;
 pub use overlay::{Change, ConsentChange, Overlay};
-pub use policy::Policy;
+pub use policy::{Policy, inspect};
 pub use redact::{prune_result, prune_to, redact_secrets};
 pub use replay::{Recorded, ReplaySummary, Replayed, replay};
 pub use source::{Source, SourceFile};

@@ -1,5 +1,5 @@
-//! The mode cascade: automation, then organisation, then what follows from the risk; then drift, tier and band, which can
-//! only make it stricter. There is one function, and it knows nothing of where a tool comes from.
+//! The mode cascade: the automation's mode, or the organisation's, or the one that follows from the risk. Then drift, tier and
+//! band can only make it stricter. The cascade is the same for every tool, wherever the tool comes from.
 
 use effectd_contracts::{Band, Mode, ModeSource, RiskTier};
 
@@ -17,25 +17,16 @@ pub(crate) struct Resolved {
     pub(crate) band: Band,
 }
 
-/// Resolves the mode of one action. The space is known here.
+/// Resolves the mode of one action, whose space is known.
 pub(crate) fn resolve(facts: &Facts, risk: &Risk, policy: &Policy) -> Resolved {
     let (mode, source, rule) = cascade(facts, risk, policy);
     let (band, band_rule) = strictest_band(facts, policy);
-    let mut resolved = Resolved {
-        mode,
-        source,
-        clamped_by: None,
-        rule,
-        band,
-    };
+    let mut resolved = Resolved { mode, source, clamped_by: None, rule, band };
     if facts.drifted {
-        resolved.tighten(Mode::RequireApproval, Clamp::Drift, || {
-            "the tool's description changed".to_owned()
-        });
+        resolved.tighten(Mode::RequireApproval, Clamp::Drift, || "the tool's description changed".to_owned());
     }
-    resolved.tighten(tier_floor(risk.tier), Clamp::TierFloor, || {
-        format!("{:?} never runs unasked", risk.tier)
-    });
+    resolved
+        .tighten(tier_floor(risk.tier), Clamp::TierFloor, || format!("{:?} never runs unasked", risk.tier));
     if let Some(floor) = band_floor(band, risk.tier, facts.tool.risk_level) {
         resolved.tighten(floor, Clamp::BandFloor, || band_rule);
     }
@@ -51,7 +42,7 @@ impl Resolved {
         }
     }
 
-    /// A pre-approval may stand in for a person only where nothing demands one for this very call.
+    /// Whether a grant may replace the approval: not if tier, drift or band demands an approval for each call.
     pub(crate) fn grant_allowed(&self, facts: &Facts, risk: &Risk) -> bool {
         self.mode == Mode::RequireApproval
             && risk.tier < RiskTier::R3
@@ -62,26 +53,19 @@ impl Resolved {
 
 fn cascade(facts: &Facts, risk: &Risk, policy: &Policy) -> (Mode, ModeSource, String) {
     let tool = facts.tool.id.as_str();
-    let by_automation = facts
-        .automation
-        .as_deref()
-        .and_then(|id| policy.automation_modes().get(id, tool));
+    let by_automation = facts.automation.as_deref().and_then(|id| policy.automation_modes.get(id, tool));
     if let Some((mode, rule)) = by_automation {
         return (mode, ModeSource::AutomationOverride, rule);
     }
-    let org = policy
-        .tables()
-        .spaces
-        .get(&facts.space)
-        .and_then(|space| space.org.as_deref());
-    if let Some((mode, rule)) = org.and_then(|org| policy.org_modes().get(org, tool)) {
+    let org = policy.tables().spaces.get(&facts.space).and_then(|space| space.org.as_deref());
+    if let Some((mode, rule)) = org.and_then(|org| policy.org_modes.get(org, tool)) {
         return (mode, ModeSource::OrgDefault, rule);
     }
     let rule = format!("inferred from {:?}", risk.tier);
     (inferred_mode(facts, risk), ModeSource::InferredDefault, rule)
 }
 
-/// An action that reaches into another space is as restricted as the strictest of them.
+/// The strictest band of all spaces that the action touches.
 fn strictest_band(facts: &Facts, policy: &Policy) -> (Band, String) {
     let others = facts.inspection.iter().flat_map(|seen| &seen.spaces);
     let others = others.filter_map(|name| effectd_contracts::SpaceId::new(name).ok());
@@ -90,61 +74,44 @@ fn strictest_band(facts: &Facts, policy: &Policy) -> (Band, String) {
         Some(space) => policy.band(&id, space),
         None => (Band::Black, format!("{id} is unknown")),
     });
-    // Of equals the first, which is the request's own space.
+    // Of equal bands, the first counts, and the request's own space is first.
     bands
         .reduce(|best, next| if next.0 > best.0 { next } else { best })
         .unwrap_or((Band::Black, String::new()))
 }
 
-pub(crate) fn band_word(band: Band) -> &'static str {
-    match band {
-        Band::Green => "GREEN",
-        Band::Amber => "AMBER",
-        Band::Red => "RED",
-        Band::Black => "BLACK",
-    }
-}
-
-/// Why the mode is not `allow`, and what would have to change.
+/// Why the mode is not `allow`, and how to change it.
 pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason {
-    let tool = &facts.tool.id;
     let verb = match resolved.mode {
         Mode::Allow => "is allowed",
         Mode::RequireApproval => "needs a person's approval",
         Mode::Deny => "is denied",
     };
-    match (resolved.clamped_by, resolved.source) {
-        (Some(Clamp::Drift), _) => Reason::new(
+    let (tier, band, rule) = (risk.tier.as_str(), resolved.band.as_str(), &resolved.rule);
+    let (code, why, change) = match (resolved.clamped_by, resolved.source) {
+        (Some(Clamp::Drift), _) => (
             "drift",
-            format!("{tool} {verb}: its description changed since it was reviewed"),
-            "an administrator reviews the tool again",
+            ": its description changed since it was reviewed".to_owned(),
+            "let an administrator review the tool again".to_owned(),
         ),
-        (Some(Clamp::TierFloor), _) => Reason::new(
+        (Some(Clamp::TierFloor), _) => (
             "tier_floor",
-            format!("{tool} {verb}: actions of tier {:?} never run unasked", risk.tier),
-            "nothing lifts this floor; a person approves each call",
+            format!(": actions of tier {tier} never run unasked"),
+            "nothing lifts this floor: a person must approve each call".to_owned(),
         ),
-        (Some(Clamp::BandFloor), _) => Reason::new(
+        (Some(Clamp::BandFloor), _) => (
             "band_floor",
-            format!(
-                "{tool} {verb}: band {} demands it of tier {:?}",
-                band_word(resolved.band),
-                risk.tier
-            ),
-            format!("the band of {} in {} becomes milder", facts.space, resolved.rule),
+            format!(": band {band} demands it of tier {tier}"),
+            format!("set a milder band for {} in {rule}", facts.space),
         ),
-        (None, ModeSource::AutomationOverride | ModeSource::OrgDefault) => Reason::new(
-            "mode",
-            format!("{tool} {verb} by {}", resolved.rule),
-            format!("the mode in {} changes", resolved.rule),
-        ),
-        (None, ModeSource::InferredDefault) => Reason::new(
+        (None, ModeSource::AutomationOverride | ModeSource::OrgDefault) => {
+            ("mode", format!(" by {rule}"), format!("change the mode in {rule}"))
+        }
+        (None, ModeSource::InferredDefault) => (
             "inferred",
-            format!(
-                "{tool} {verb}: nobody set a mode, and that follows from tier {:?}",
-                risk.tier
-            ),
-            "a mode is set for this tool",
+            format!(": no mode is set for it, and this one follows from tier {tier}"),
+            "set a mode for this tool".to_owned(),
         ),
-    }
+    };
+    Reason::new(code, format!("{} {verb}{why}", facts.tool.id), change)
 }

@@ -1,40 +1,34 @@
-//! History under another policy: which verdicts would flip, and which cannot be known.
+//! Replay: recorded decisions under another policy. Which verdicts would change, and which cannot be known?
 //!
-//! Records stream through one by one, so that a year of receipts needs no more memory than one of them.
+//! Records are replayed one by one, so that a year of receipts needs no more memory than one.
 
 use effectd_contracts::{DecisionRecord, Gate, GateResult, Receipt};
 
-use crate::decision::{Decision, Verdict};
+use crate::decision::Decision;
 use crate::evaluate::evaluate;
 use crate::facts::Facts;
 use crate::policy::Policy;
 
+/// A recorded decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
-    /// Names it for people: the receipt's or the action's id.
+    /// The receipt's or the action's id.
     pub id: String,
-    /// What was decided, in the word of the record.
+    /// The recorded verdict.
     pub verdict: String,
-    /// What it was decided by, or why that cannot be read.
+    /// The recorded facts, or why they cannot be read.
     pub facts: Result<Facts, String>,
 }
 
 impl Recorded {
     pub fn new(id: impl Into<String>, record: &DecisionRecord) -> Self {
         let facts = Facts::from_record(record).map_err(|error| error.to_string());
-        Self {
-            id: id.into(),
-            verdict: record.verdict.clone(),
-            facts,
-        }
+        Self { id: id.into(), verdict: record.verdict.clone(), facts }
     }
 
-    /// From a receipt; `None` if the policy was never asked.
+    /// From a receipt; `None` if the policy was not asked.
     pub fn of(receipt: &Receipt) -> Option<Self> {
-        receipt
-            .decision
-            .as_ref()
-            .map(|record| Self::new(receipt.receipt_id.as_str(), record))
+        receipt.decision.as_ref().map(|record| Self::new(receipt.receipt_id.as_str(), record))
     }
 }
 
@@ -45,9 +39,8 @@ pub enum Replayed {
         /// The decision under the other policy.
         now: Box<Decision>,
     },
-    /// The facts do not tell.
+    /// The facts are not enough for a verdict.
     Unknowable {
-        /// Why not.
         why: String,
     },
 }
@@ -62,20 +55,13 @@ pub struct ReplaySummary {
 
 impl std::fmt::Display for ReplaySummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            total,
-            same,
-            flips,
-            unknowable,
-        } = self;
-        write!(
-            f,
-            "{total} decisions: {same} stay, {flips} flip, {unknowable} unknowable"
-        )
+        let (total, same, flips) = (self.total, self.same, self.flips);
+        let unknowable = self.unknowable;
+        write!(f, "{total} decisions: {same} stay, {flips} flip, {unknowable} unknowable")
     }
 }
 
-/// Evaluates each record under the policy and hands it over with what became of it.
+/// Decides each record under the policy, and calls `each` with the result.
 pub fn replay(
     records: impl IntoIterator<Item = Recorded>,
     policy: &Policy,
@@ -99,23 +85,19 @@ fn replay_one(record: &Recorded, policy: &Policy) -> Replayed {
     let facts = match &record.facts {
         Ok(facts) => facts,
         Err(why) => {
-            return Replayed::Unknowable {
-                why: format!("its facts cannot be read: {why}"),
-            };
+            return Replayed::Unknowable { why: format!("its facts cannot be read: {why}") };
         }
     };
     let now = evaluate(facts, policy);
-    // What a gate before safety refuses is refused whatever the content is.
+    // If a gate before safety refuses, the content makes no difference.
     let looked_at_content = now.gates.get(Gate::Space) == GateResult::Ok;
     if looked_at_content {
         match &facts.inspection {
             None => {
-                return Replayed::Unknowable {
-                    why: "nobody looked at its parameters then".to_owned(),
-                };
+                return Replayed::Unknowable { why: "its parameters were not inspected".to_owned() };
             }
             Some(seen) if seen.rules != policy.content_digest() => {
-                let why = "its content was checked by other rules, and is not kept";
+                let why = "its content was checked by other rules, and is not stored";
                 return Replayed::Unknowable { why: why.to_owned() };
             }
             Some(_) => {}
@@ -128,7 +110,7 @@ fn replay_one(record: &Recorded, policy: &Policy) -> Replayed {
     }
 }
 
-/// One line for people, such as `0198… permit -> deny by consent: … (policy.toml:12)`; `None` if nothing changed.
+/// One line for people: `0198… permit -> deny by consent: … (policy.toml:12)`; `None` if nothing changed.
 pub fn render(record: &Recorded, replayed: &Replayed) -> Option<String> {
     match replayed {
         Replayed::Same => None,
@@ -136,21 +118,12 @@ pub fn render(record: &Recorded, replayed: &Replayed) -> Option<String> {
             Some(format!("{} {} -> unknowable: {why}", record.id, record.verdict))
         }
         Replayed::Flip { now } => {
-            let verdict: &Verdict = &now.verdict;
-            let why: Vec<&str> = verdict
-                .reasons()
-                .iter()
-                .map(|reason| reason.text.as_str())
-                .collect();
-            let why = if why.is_empty() {
-                String::new()
-            } else {
-                format!(": {}", why.join("; "))
+            let why = match now.verdict.why() {
+                why if why.is_empty() => why,
+                why => format!(": {why}"),
             };
-            Some(format!(
-                "{} {} -> {verdict}{why} ({})",
-                record.id, record.verdict, now.rule
-            ))
+            let (id, before) = (&record.id, &record.verdict);
+            Some(format!("{id} {before} -> {}{why} ({})", now.verdict, now.rule))
         }
     }
 }

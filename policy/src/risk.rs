@@ -1,26 +1,28 @@
-//! How dangerous one action is: what its tool declares, what it reaches for, and what the space demands.
+//! The risk of one action: what its tool declares, what it reaches, and what the space's band demands.
 
 use effectd_contracts::{Band, Mode, RiskLevel, RiskTier, SafetyClass};
 
 use crate::facts::Facts;
-use crate::policy::{Policy, any_matches};
+use crate::glob::{Glob, any_matches};
+use crate::inspect::NOT_A_NAME;
+use crate::tables::Tables;
 
-/// The risk that decides.
+/// The risk of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Risk {
     pub tier: RiskTier,
-    /// The class whose precautions apply.
+    /// The safety class that applies.
     pub class: SafetyClass,
-    /// The action touches another space than the request's.
+    /// Whether the action touches another space than the request's.
     pub cross_space: bool,
 }
 
 /// Assesses one action.
 ///
-/// Talking to other machines is of class HIGH, whatever the tool says. It is milder only if every host is on the list and
-/// the organisation has a connection: then a read is MEDIUM and R1, and a write that can be undone is R2. Reaching into
-/// another space is never below R3. What the author declares can only raise the tier.
-pub(crate) fn assess(facts: &Facts, policy: &Policy) -> Risk {
+/// A network call is of class HIGH, whatever the tool declares. Its risk is lower only if every host is listed and the
+/// organisation has a connection: then a read is MEDIUM and R1, and a reversible write is R2. An action on another space is at
+/// least R3. The declared tier can only raise the result.
+pub(crate) fn assess(facts: &Facts, tables: &Tables) -> Risk {
     let tool = &facts.tool;
     let inspection = facts.inspection.as_ref();
     let own = facts.space.as_str();
@@ -29,7 +31,7 @@ pub(crate) fn assess(facts: &Facts, policy: &Policy) -> Risk {
     if tool.uses_network() {
         let hosts = inspection.map(|seen| &seen.hosts);
         let listed = |hosts: &std::collections::BTreeSet<String>| {
-            !hosts.is_empty() && hosts.iter().all(|host| any_matches(&policy.tables().hosts, host))
+            !hosts.is_empty() && hosts.iter().all(|host| is_listed(&tables.hosts, host))
         };
         let trusted = facts.connection && hosts.is_some_and(listed);
         (tier, class) = match (trusted, tool.risk_level) {
@@ -40,18 +42,14 @@ pub(crate) fn assess(facts: &Facts, policy: &Policy) -> Risk {
         };
         tier = tool.tier_declared.map_or(tier, |declared| declared.max(tier));
     }
-    // Without leave to do so, the space gate refuses it anyway, and its reason is the one that helps.
-    if cross_space && policy.tables().cross_space.contains(tool.id.as_str()) {
+    // If the tool may not leave its space, the space gate refuses; its reason helps more than a higher tier.
+    if cross_space && tables.cross_space.contains(tool.id.as_str()) {
         (tier, class) = (tier.max(RiskTier::R3), SafetyClass::High);
     }
-    Risk {
-        tier,
-        class,
-        cross_space,
-    }
+    Risk { tier, class, cross_space }
 }
 
-/// The least that a space's band demands of a tier; `None` where the cascade's answer stands.
+/// The mildest mode that a band allows for a tier; `None` if the cascade decides.
 pub const fn band_floor(band: Band, tier: RiskTier, level: RiskLevel) -> Option<Mode> {
     let ask = Some(Mode::RequireApproval);
     let deny = Some(Mode::Deny);
@@ -73,7 +71,7 @@ pub const fn band_floor(band: Band, tier: RiskTier, level: RiskLevel) -> Option<
     }
 }
 
-/// What follows from the risk alone when nobody has set a mode.
+/// The mode that follows from the risk if no mode is set.
 pub(crate) fn inferred_mode(facts: &Facts, risk: &Risk) -> Mode {
     let contained = facts.tool.is_contained() && !risk.cross_space;
     match risk.tier {
@@ -91,10 +89,15 @@ pub(crate) fn inferred_mode(facts: &Facts, risk: &Risk) -> Mode {
     }
 }
 
-/// The least that a tier demands, whatever anyone has set: R3 and R4 never run unasked.
+/// The mildest mode that a tier allows: R3 and R4 always need an approval.
 pub const fn tier_floor(tier: RiskTier) -> Mode {
     match tier {
         RiskTier::R0 | RiskTier::R1 | RiskTier::R2 => Mode::Allow,
         RiskTier::R3 | RiskTier::R4 => Mode::RequireApproval,
     }
+}
+
+/// Whether a host or a program is on a list. Text that is not a name is on none, not even on `*`.
+pub(crate) fn is_listed(list: &[Glob], name: &str) -> bool {
+    name != NOT_A_NAME && any_matches(list, name)
 }

@@ -1,8 +1,7 @@
-//! States made from copies.
+//! Restores a state from a backup.
 //!
-//! What was open when a copy was made may have been done since by whoever went on with the original, and so may much else. So a
-//! state that is made from a copy begins nothing of that by itself: effects are paused in it, and its bus stands still, until
-//! an operator says that it may go on.
+//! The original may have carried out actions that were open when the backup was made. So a restored state carries out nothing by
+//! itself: effects are paused, and nothing is taken from its bus, until an operator resumes it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,50 +9,45 @@ use std::io::{ErrorKind, Read};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use effectd_actors::held::entries;
+use effectd_actors::approvals::repository;
+use effectd_actors::claims::pending::{OpenDecision, last_fence, open_decisions};
+use effectd_actors::control::switches::{self, Switches};
+use effectd_actors::execution::log;
 use effectd_actors::limits::OPEN_TOLD_MAX;
-use effectd_actors::log;
-use effectd_actors::open::{OpenDecision, last_fence, open_decisions};
-use effectd_actors::switches::{self, Switches};
-use effectd_bus::embedded::rescue::{self, Checked};
 use effectd_bus::embedded::{self, EmbeddedConfig, JournalKind};
+use effectd_bus::offline::{self, Checked};
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{Clock, Principal, Timestamp, Topic};
 use serde::Serialize;
 
-use super::{Draft, FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, digest, failed, refused};
-use crate::error::Error;
-use crate::keys;
+use super::{Draft, FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, digest, refused};
+use crate::error::{AtPath, Error};
+use crate::state::keys;
 
-/// What a restored state holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
-    /// When the copy was begun.
-    pub made_at: Timestamp,
-    /// What the check of the restored store found.
-    pub checked: Checked,
-    /// What was open then, and waits.
-    pub open: Open,
+pub(crate) struct Restored {
+    /// When the backup began.
+    pub(crate) made_at: Timestamp,
+    pub(crate) checked: Checked,
+    pub(crate) open: Open,
 }
 
-/// What was open when a copy was made.
+/// What was unfinished at the time of the backup, and waits for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Open {
-    /// Decisions that had not ended.
-    pub decisions: u64,
-    /// Of them, those that were begun: whether they were done is not known.
-    pub begun: u64,
-    /// Questions that waited for a person.
-    pub questions: u64,
-    /// Dead letters.
-    pub dead_letters: u64,
-    /// The first of the decisions.
-    pub first: Vec<OpenDecision>,
+pub(crate) struct Open {
+    /// The number of unfinished decisions.
+    decisions: u64,
+    /// How many of these decisions had started; their outcome is unknown.
+    begun: u64,
+    /// The number of pending approvals.
+    questions: u64,
+    dead_letters: u64,
+    /// The first unfinished decisions.
+    first: Vec<OpenDecision>,
 }
 
-/// Makes a state from a copy and its keys: checked, with its index made anew, held back, and in its place only when all of it is
-/// right.
-pub fn restore(
+/// Makes a state from a backup and its keys: checks the copy, rebuilds its index, pauses it, and then renames it to `state`.
+pub(crate) fn restore(
     from: &Path,
     keys: &Path,
     state: &Path,
@@ -61,13 +55,10 @@ pub fn restore(
     by: &Principal,
 ) -> Result<Restored, Error> {
     if state.exists() {
-        return Err(refused(format!(
-            "{} is there already; move it away first",
-            state.display()
-        )));
+        return Err(refused(format!("{} is there already; move it away first", state.display())));
     }
     let (manifest, key_manifest) = (verify(from, "state")?, verify(keys, "keys")?);
-    // The two are made in one go, and have the same moment.
+    // A backup and the keys copied with it have the same time.
     if manifest.made_at != key_manifest.made_at {
         return Err(refused(format!(
             "{} are the keys of a backup of {}, and {} is one of {}; only its own keys open it",
@@ -79,55 +70,42 @@ pub fn restore(
     }
     let mut draft = Draft::begin(from, state)?;
     draft.all_of(&manifest)?;
-    let mut key_files = Draft {
-        from: keys.to_owned(),
-        path: draft.path.join("keys"),
-        files: BTreeMap::new(),
-        mark: None,
-    };
+    let mut key_files =
+        Draft { from: keys.to_owned(), path: draft.path.join("keys"), files: BTreeMap::new(), mark: None };
     key_files.all_of(&key_manifest)?;
     let config = EmbeddedConfig::new(&draft.path);
     if let Some(journal) = manifest.journal.as_deref().and_then(JournalKind::named) {
-        rescue::migrate(&config, journal)?;
+        offline::migrate(&config, journal)?;
     }
-    rescue::rebuild(&config, &**clock)?;
-    let checked = rescue::check(&config, &**clock)?;
+    offline::rebuild(&config, &**clock)?;
+    let checked = offline::check(&config, &**clock)?;
     if let Some(problem) = checked.problems.first() {
-        return Err(refused(format!("what was restored is not whole: {problem}")));
+        return Err(refused(format!("the restored state is not complete: {problem}")));
     }
-    let open = hold_back(&draft.path, manifest.made_at, clock, by)?;
+    let open = pause(&draft.path, manifest.made_at, clock, by)?;
     draft.put_in_place(state)?;
-    Ok(Restored {
-        made_at: manifest.made_at,
-        checked,
-        open,
-    })
+    Ok(Restored { made_at: manifest.made_at, checked, open })
 }
 
-/// Opens what was restored with its own keys, and leaves it so that nothing happens before somebody says so. Durable when it returns.
-fn hold_back(
+/// Opens the restored store with its keys and pauses it. The pause is durable when this returns.
+fn pause(
     state: &Path,
     backup_made_at: Timestamp,
     clock: &Arc<dyn Clock>,
     by: &Principal,
 ) -> Result<Open, Error> {
     let mut config = EmbeddedConfig::new(state);
-    // A few bytes, also where little is left for more.
+    // The pause is a small write, so a nearly full disk must not prevent it.
     config.disk_free_bytes_min = 0;
     let store = embedded::open(config, clock.clone())?;
     let signing = keys::current(&state.join("keys"), &store)?.key_id();
-    if log::keys(&store)?
-        .pop()
-        .is_some_and(|last| last.key_id != signing)
-    {
+    if log::keys(&store)?.pop().is_some_and(|last| last.key_id != signing) {
         return Err(refused(
             "the key in the backup of the keys is not the one that signs in this log; use the keys that were copied with it",
         ));
     }
     let topics = store.topics()?;
-    let decisions = topics
-        .iter()
-        .find(|(topic, _)| topic.as_str() == Topic::ActionDecision.as_str());
+    let decisions = topics.iter().find(|(topic, _)| topic.as_str() == Topic::ActionDecision.as_str());
     let restored = switches::Restored {
         by: by.clone(),
         at: clock.now(),
@@ -144,12 +122,10 @@ fn hold_back(
 
 fn open(store: &dyn Store, before: u64) -> Result<Open, StoreError> {
     let groups = store.groups(&Topic::ActionDecision.into()).wait()?;
-    let decisions = groups
-        .iter()
-        .map(|group| group.undelivered + group.waiting + group.leased);
+    let decisions = groups.iter().map(|group| group.undelivered + group.waiting + group.leased);
     let (mut questions, mut after) = (0, None::<String>);
     loop {
-        let (page, next) = entries::holds(store, after.as_deref())?;
+        let (page, next) = repository::holds(store, after.as_deref())?;
         questions += page.iter().filter(|hold| hold.value.decided().is_none()).count() as u64;
         match next {
             Some(next) => after = Some(next),
@@ -166,47 +142,32 @@ fn open(store: &dyn Store, before: u64) -> Result<Open, StoreError> {
     })
 }
 
-/// Reads a manifest, and that every file is as it says.
+/// Reads a manifest and checks every file against it.
 fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
     let path = copy.join(MANIFEST);
     let mut text = Vec::new();
-    File::open(&path)
-        .and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut text))
-        .map_err(|error| {
+    File::open(&path).and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut text)).map_err(
+        |error| {
             if error.kind() == ErrorKind::NotFound {
-                return refused(format!(
-                    "{} is no finished backup: it has no manifest",
-                    copy.display()
-                ));
+                return refused(format!("{} is no finished backup: it has no manifest", copy.display()));
             }
-            failed(&path, error)
-        })?;
+            Error::State { path: path.clone(), source: error }
+        },
+    )?;
     let manifest: Manifest =
         serde_json::from_slice(&text).map_err(|error| refused(format!("{}: {error}", path.display())))?;
     if manifest.backup != FORMAT || manifest.of != of {
-        let why = format!(
-            "{} is a backup of {:?}, version {}",
-            copy.display(),
-            manifest.of,
-            manifest.backup
-        );
-        return Err(refused(format!(
-            "{why}; expected one of {of:?}, version {FORMAT}"
-        )));
+        let why = format!("{} is a backup of {:?}, version {}", copy.display(), manifest.of, manifest.backup);
+        return Err(refused(format!("{why}; expected one of {of:?}, version {FORMAT}")));
     }
     for (name, expected) in &manifest.files {
-        let plain = Path::new(name)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
+        let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if !plain || name.is_empty() {
-            return Err(refused(format!(
-                "{} names a file outside of it: {name:?}",
-                path.display()
-            )));
+            return Err(refused(format!("{} names a file outside of it: {name:?}", path.display())));
         }
         let file = copy.join(name);
         let found = File::open(&file).and_then(|file| digest(file, |_| Ok(())));
-        if found.map_err(|error| failed(&file, error))? != *expected {
+        if found.at(&file)? != *expected {
             return Err(refused(format!(
                 "{} is not what the manifest says; this backup is damaged",
                 file.display()

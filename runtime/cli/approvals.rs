@@ -1,8 +1,8 @@
-//! `effectd approvals …`: what waits for a person, and that person's word. Through the daemon if one runs.
+//! `effectd approvals …`: pending approvals and the decisions about them.
 
 mod watch;
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,18 +16,20 @@ use effectd_gateway::views::approvals::{
     StandingView,
 };
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
-use super::backend::{Trouble, is_alone, with_client};
-use super::output::{Form, Printer, for_programs, line};
-use super::{Common, complain, prompt, show};
+use super::{
+    CliError, Common, Depth, Form, approval_view, eprint_line, is_in_process, line, print_json, print_rows,
+    receipt_view, run, with_client,
+};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Look at what waits for a person, approve it or deny it
+/// List pending approvals, approve or deny them
 ///
-/// Who may decide stands in the policy, and nobody decides about their own requests; where the policy names no approvers,
-/// whoever runs effectd does. An approval is for exactly what was asked: if the tool, a rule or a file has changed when the
-/// action comes to be carried out, a person is asked again.
+/// The policy says who may decide, and nobody decides about their own requests; if the policy names no approvers, the user who runs
+/// effectd decides. An approval is for exactly what was shown: if the tool, a rule or a file changes before the action runs, a person is
+/// asked again.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd approvals list\n  effectd approvals show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40"
@@ -35,49 +37,37 @@ use crate::runtime::Depth;
 pub(super) struct ApprovalsCommand {
     #[command(subcommand)]
     verb: Verb,
-    /// How the answer is shown
-    #[arg(
-        long,
-        short,
-        global = true,
-        value_enum,
-        default_value = "table",
-        value_name = "FORM"
-    )]
-    output: Form,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List what waits, the oldest first
+    /// List pending approvals, oldest first
     #[command(after_help = "Example:\n  effectd approvals list -o json")]
     List,
-    /// Look at what waits in the terminal, as it comes, and decide with one key each
+    /// Show pending approvals in the terminal as they come, and decide with one key
     ///
     /// Needs a terminal and a daemon. `a` approves once, `g` grants, `A` approves always, `d` denies with a reason.
     #[command(after_help = "Example:\n  effectd approvals watch")]
     Watch,
-    /// Show one of them: what is to happen, why a person is asked, and what was decided
+    /// Show one approval: what would happen, why a person is asked, and the decision
     #[command(after_help = "Example:\n  effectd approvals show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40")]
     Show(Which),
-    /// Say yes
+    /// Approve
     ///
-    /// The exit code is that of the action's outcome, 0 if it has not ended yet, 3 if you may not decide, 1 if somebody else
-    /// has, and 2 if --always or --edit was not confirmed.
-    #[command(
-        after_help = "Examples:\n  effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40\n  \
+    /// The exit code is that of the action's outcome, 0 if it has not ended yet, 3 if you may not decide, 1 if somebody else has
+    /// decided, and 2 if --always or --edit was not confirmed.
+    #[command(after_help = "Examples:\n  effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40\n  \
         effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a41 --grant --calls 5 --for 3600\n  \
-        effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a42 --always --yes"
-    )]
-    Approve(Box<Yes>),
-    /// Say no
+        effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a42 --always --yes")]
+    Approve(Box<Approve>),
+    /// Deny
     #[command(
         after_help = "Example:\n  effectd approvals deny 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a43 --reason \"not today\""
     )]
     Deny {
         #[command(flatten)]
         which: Which,
-        /// Why; it stands in the receipt
+        /// The reason, which goes into the receipt
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -85,252 +75,216 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Its handle
+    /// The approval's id
     #[arg(value_name = "APPROVAL")]
     id: ApprovalId,
 }
 
 #[derive(Debug, clap::Args)]
-struct Yes {
+struct Approve {
     #[command(flatten)]
     which: Which,
-    /// To this one only; this is what happens if nothing else is said
+    /// Only this action (the default)
     #[arg(long, conflicts_with_all = ["grant", "always"])]
     once: bool,
-    /// And to more calls of the tool, by the same session
+    /// Also further calls of the tool by the same session
     #[arg(long, conflicts_with = "always")]
     grant: bool,
-    /// With --grant: by everybody of the organisation; needs an administrator
+    /// With --grant: calls by the whole organisation; needs an administrator
     #[arg(long, requires = "grant")]
     org: bool,
-    /// With --grant: so many calls more
+    /// With --grant: number of further calls
     #[arg(long, value_name = "NUMBER", requires = "grant", value_parser = clap::value_parser!(u32).range(1..))]
     calls: Option<u32>,
-    /// With --grant: for so long, in seconds
+    /// With --grant: duration in seconds
     #[arg(long = "for", value_name = "SECONDS", requires = "grant")]
     lasts: Option<u64>,
-    /// And to all calls of the tool: sets the organisation's mode to `allow`; needs an administrator
+    /// Also all calls of the tool: sets the organisation's mode to `allow`; needs an administrator
     ///
-    /// What would change is shown first, with how many past questions it would have spared.
+    /// The change is shown first, with the number of past approvals that it would have made unnecessary.
     #[arg(long)]
     always: bool,
-    /// Do not ask back before --always and --edit
+    /// Do not ask for confirmation of --always and --edit
     #[arg(long)]
     yes: bool,
-    /// With the parameters in this file of JSON instead of the planner's; `-` reads standard input
+    /// Replace the planner's parameters with those in this JSON file; `-` reads standard input
     ///
-    /// They are judged and tried out anew. What they would change is shown first, and the yes is to exactly that.
+    /// The gates and the preview run again with them. The preview is shown first, and the approval is for exactly that.
     #[arg(long, value_name = "FILE")]
     edit: Option<PathBuf>,
-    /// Only if this is the digest of what is asked
+    /// Approve only if the request has this digest
     #[arg(long, value_name = "DIGEST")]
     digest: Option<String>,
-    /// Why; it stands in the receipt
+    /// The reason, which goes into the receipt
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// How long to wait for the end of the action, in seconds
+    /// How long to wait for the action's end, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     wait: u64,
 }
 
-const COLUMNS: [(&str, usize); 5] = [
-    ("APPROVAL", 36),
-    ("TOOL", 20),
-    ("TIER", 4),
-    ("EXPIRES", 20),
-    ("SUBJECT", 24),
-];
+const COLUMNS: [(&str, usize); 5] =
+    [("APPROVAL", 36), ("TOOL", 20), ("TIER", 4), ("EXPIRES", 20), ("SUBJECT", 24)];
 
 impl ApprovalsCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        let form = self.output;
-        super::block_on(async {
-            let done = match self.verb {
-                Verb::List => list(common, form).await,
-                Verb::Watch => watch::main(common).await,
-                Verb::Show(which) => one(common, &which.id, form).await,
-                Verb::Approve(yes) => say_yes(common, *yes, form).await,
-                Verb::Deny { which, reason } => say_no(common, &which.id, reason, form).await,
-            };
-            match done {
-                // That there is nothing of this name, or nothing to decide any more, is an answer.
-                Err(Trouble::Refused(problem)) if matches!(problem.status, 404 | 409 | 410) => {
-                    complain(&Trouble::Refused(problem));
-                    Ok(Exit::Failed)
-                }
-                done => done,
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        let done = match self.verb {
+            Verb::List => list(common).await,
+            Verb::Watch => watch::main(common).await,
+            Verb::Show(which) => show(common, &which.id).await,
+            Verb::Approve(args) => approve(common, *args).await,
+            Verb::Deny { which, reason } => deny(common, &which.id, reason).await,
+        };
+        match done {
+            // The approval is unknown or already decided: a result of the command, not an error.
+            Err(CliError::Refused(problem)) if matches!(problem.status, 404 | 409 | 410) => {
+                eprint_line(&CliError::Refused(problem));
+                Ok(Exit::Failed)
             }
-        })
+            done => done,
+        }
     }
 }
 
-async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
+async fn list(common: &Common) -> Result<Exit, CliError> {
     let views = with_client(common, Depth::Policy, all).await?;
-    let mut printer = Printer::new(form, true, &COLUMNS);
     if views.is_empty() {
-        complain(&"nothing waits for a person");
+        eprint_line(&"nothing waits for a person");
     }
-    for view in &views {
-        let tier = view
-            .prompt
-            .as_ref()
-            .map(|prompt| prompt.tier.as_str())
-            .unwrap_or_default();
+    print_rows(common.output, &COLUMNS, &views, |view| {
+        let tier = view.prompt.as_ref().map(|prompt| prompt.tier.clone());
         let expires = view.expires_at.as_deref().unwrap_or_default();
-        let expires = expires.split('.').next().unwrap_or_default();
-        // Plain data with text keys, for which serde_json has no failure.
-        let value = serde_json::to_value(view).unwrap_or_default();
-        printer.row(
-            &value,
-            &[&view.approval_id, &view.tool_id, tier, expires, &view.subject_id],
-        );
-    }
-    printer.finish();
+        [
+            view.approval_id.clone(),
+            view.tool_id.clone(),
+            tier.unwrap_or_default(),
+            expires.split('.').next().unwrap_or_default().to_owned(),
+            view.subject_id.clone(),
+        ]
+    });
     Ok(Exit::Done)
 }
 
-async fn all(client: &mut Client) -> Result<Vec<ApprovalView>, Trouble> {
+async fn all(client: &mut Client) -> Result<Vec<ApprovalView>, CliError> {
     let split = |page: ApprovalList| (page.approvals, page.next);
     Ok(client.pages("/v1/approvals", split).await?)
 }
 
-async fn one(common: &Common, id: &ApprovalId, form: Form) -> Result<Exit, Trouble> {
+async fn show(common: &Common, id: &ApprovalId) -> Result<Exit, CliError> {
     let view: ApprovalView =
         with_client(common, Depth::Policy, async |client| get(client, id, "").await).await?;
-    if !for_programs(form, &view) {
-        prompt::print(&prompt::of_approval(&view));
+    if !print_json(common.output, &view) {
+        approval_view::print(&approval_view::of_approval(&view));
     }
     Ok(Exit::Done)
 }
 
-async fn get<T: serde::de::DeserializeOwned>(
-    client: &mut Client,
-    id: &ApprovalId,
-    what: &str,
-) -> Result<T, Trouble> {
+async fn get<T: DeserializeOwned>(client: &mut Client, id: &ApprovalId, what: &str) -> Result<T, CliError> {
     let path = format!("/v1/approvals/{}{what}", percent_encoded(id.as_str()));
     Ok(client.get(&path).await?)
 }
 
-async fn post<T: serde::de::DeserializeOwned>(
+async fn post<T: DeserializeOwned>(
     client: &mut Client,
     id: &ApprovalId,
     what: &str,
     body: &impl Serialize,
-) -> Result<T, Trouble> {
+) -> Result<T, CliError> {
     let path = format!("/v1/approvals/{}/{what}", percent_encoded(id.as_str()));
     Ok(client.post(&path, body).await?)
 }
 
-async fn say_yes(common: &Common, yes: Yes, form: Form) -> Result<Exit, Trouble> {
-    let id = &yes.which.id;
-    let params = yes.edit.as_deref().map(read_params).transpose()?;
+async fn approve(common: &Common, args: Approve) -> Result<Exit, CliError> {
+    let id = &args.which.id;
+    let params = args.edit.as_deref().map(read_params).transpose()?;
     let (mut agreed, mut edited_digest) = (true, None);
     if let Some(params) = &params {
-        (agreed, edited_digest) = edited(common, &yes, params).await?;
+        (agreed, edited_digest) = edited(common, &args, params).await?;
     }
-    if !agreed || (yes.always && !standing_agreed(common, &yes).await?) {
-        complain(&"nothing was decided");
+    if !agreed || (args.always && !standing_agreed(common, &args).await?) {
+        eprint_line(&"nothing was decided");
         return Ok(Exit::Usage);
     }
-    let how = match (yes.grant, yes.always) {
+    let how = match (args.grant, args.always) {
         (true, _) => HowWord::Grant,
         (false, true) => HowWord::Always,
         (false, false) => HowWord::Once,
     };
     let body = ApproveBody {
         how,
-        digest: yes.digest.clone(),
+        digest: args.digest.clone(),
         params,
         edited_digest,
-        reason: yes.reason.clone(),
-        org: yes.org,
-        calls_max: yes.calls,
-        lasts_s: yes.lasts,
+        reason: args.reason.clone(),
+        org: args.org,
+        calls_max: args.calls,
+        lasts_s: args.lasts,
     };
-    let wait = Duration::from_secs(yes.wait).as_millis();
+    let wait = Duration::from_secs(args.wait).as_millis();
     let decided = with_client(common, Depth::Sandbox, async |client| {
         let decided = post(client, id, &format!("approve?wait_ms={wait}"), &body).await?;
-        if is_alone(client) {
-            complain(&"approved; it is carried out when a daemon runs, or by `effectd wait`");
+        if is_in_process(client) {
+            eprint_line(&"approved; it is carried out when a daemon runs, or by `effectd wait`");
         }
         Ok(decided)
     });
-    Ok(tell(&decided.await?, form))
+    Ok(print(&decided.await?, common.output))
 }
 
-/// Shows what a standing approval would change, and asks whether that is meant.
-async fn standing_agreed(common: &Common, yes: &Yes) -> Result<bool, Trouble> {
-    let id = &yes.which.id;
-    let change: StandingView = with_client(common, Depth::Policy, async |client| {
-        get(client, id, "/always").await
-    })
-    .await?;
-    let StandingView {
-        org,
-        tool,
-        asked,
-        covered,
-    } = change;
-    complain(&format!(
+/// Shows what a standing approval would change, and asks for confirmation.
+async fn standing_agreed(common: &Common, args: &Approve) -> Result<bool, CliError> {
+    let id = &args.which.id;
+    let change: StandingView =
+        with_client(common, Depth::Policy, async |client| get(client, id, "/always").await).await?;
+    let StandingView { org, tool, asked, covered } = change;
+    eprint_line(&format!(
         "the mode of {tool} in {org} becomes allow: nobody would have been asked {covered} of the last {asked} times"
     ));
-    Ok(is_meant(yes))
+    Ok(is_meant(args))
 }
 
-/// Shows what the changed parameters would do, and asks whether that is meant. The digest is that of what was shown.
+/// Shows the preview of the edited parameters, and asks for confirmation. Returns the digest of the preview.
 async fn edited(
     common: &Common,
-    yes: &Yes,
-    params: &serde_json::Map<String, serde_json::Value>,
-) -> Result<(bool, Option<String>), Trouble> {
-    let id = &yes.which.id;
-    let body = EditBody {
-        params: params.clone(),
-    };
-    let view: PreviewView = with_client(common, Depth::Sandbox, async |client| {
-        post(client, id, "preview", &body).await
-    })
-    .await?;
-    for row in prompt::of_request(&view) {
-        complain(&row.text);
+    args: &Approve,
+    params: &Map<String, Value>,
+) -> Result<(bool, Option<String>), CliError> {
+    let id = &args.which.id;
+    let body = EditBody { params: params.clone() };
+    let view: PreviewView =
+        with_client(common, Depth::Sandbox, async |client| post(client, id, "preview", &body).await).await?;
+    for row in approval_view::of_request(&view) {
+        eprint_line(&row.text);
     }
-    Ok((is_meant(yes), view.digest))
+    Ok((is_meant(args), view.digest))
 }
 
-/// Asks whether what was shown is meant, unless that was said before.
-fn is_meant(yes: &Yes) -> bool {
-    if yes.yes {
+/// Asks for confirmation, unless `--yes` was given.
+fn is_meant(args: &Approve) -> bool {
+    if args.yes {
         return true;
     }
     if !std::io::stdin().is_terminal() {
-        complain(&"say --yes if that is meant");
+        eprint_line(&"add --yes to confirm");
         return false;
     }
-    complain(&"is that meant? [y/N]");
+    eprint_line(&"is that meant? [y/N]");
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-async fn say_no(
-    common: &Common,
-    id: &ApprovalId,
-    reason: Option<String>,
-    form: Form,
-) -> Result<Exit, Trouble> {
+async fn deny(common: &Common, id: &ApprovalId, reason: Option<String>) -> Result<Exit, CliError> {
     let body = DenyBody { reason };
-    let decided = with_client(common, Depth::Policy, async |client| {
-        post(client, id, "deny", &body).await
-    });
-    tell(&decided.await?, form);
+    let decided = with_client(common, Depth::Policy, async |client| post(client, id, "deny", &body).await);
+    print(&decided.await?, common.output);
     Ok(Exit::Done)
 }
 
-fn tell(view: &DecisionView, form: Form) -> Exit {
-    if !for_programs(form, view) {
+fn print(view: &DecisionView, form: Form) -> Exit {
+    if !print_json(form, view) {
         match &view.action.receipt {
-            Some(receipt) => line(show::receipt(receipt, false).trim_end()),
+            Some(receipt) => line(receipt_view::receipt(receipt, false).trim_end()),
             None => line(&format!("{}: {}", view.approval.state, view.action.action_id)),
         }
         if let Some(grant) = &view.grant {
@@ -340,18 +294,11 @@ fn tell(view: &DecisionView, form: Form) -> Exit {
     view.action.outcome.map_or(Exit::Done, Exit::of)
 }
 
-fn read_params(file: &Path) -> Result<serde_json::Map<String, serde_json::Value>, Trouble> {
-    let mut bytes = Vec::new();
-    let most = REQUEST_BYTES_MAX as u64 + 1;
-    let read = if file.as_os_str() == "-" {
-        std::io::stdin().lock().take(most).read_to_end(&mut bytes)
-    } else {
-        std::fs::File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes))
-    };
+fn read_params(file: &Path) -> Result<Map<String, Value>, CliError> {
     let wrong = |why: String| {
         let what = format!("{}: {why}", file.display());
-        Trouble::Refused(Box::new(Problem::of(Kind::DecisionInvalid, what)))
+        CliError::Refused(Box::new(Problem::of(Kind::DecisionInvalid, what)))
     };
-    read.map_err(|error| wrong(error.to_string()))?;
+    let bytes = run::read_bounded(file).map_err(|error| wrong(error.to_string()))?;
     strict::parse(&bytes, REQUEST_BYTES_MAX).map_err(|error| wrong(error.to_string()))
 }

@@ -1,23 +1,22 @@
-//! `effectd artifacts`: what tools said at length, and what was kept as an artifact.
-
-pub(super) mod quarantine;
+//! `effectd artifacts`: long outputs of tools, and their quarantine.
 
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use effectd_actors::artifacts;
-use effectd_contracts::{Receipt, ReceiptId};
+use effectd_actors::effects::artifacts;
+use effectd_contracts::{Operation, Receipt, ReceiptId};
 use effectd_gateway::client::{Client, percent_encoded};
-use serde_json::json;
+use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
 
-use super::backend::{Trouble, with_client};
-use super::output::{Form, Printer, Stdout};
-use super::{Common, complain, named};
+use super::output::Stdout;
+use super::{
+    CliError, Common, Confirm, Depth, Printer, eprint_line, mutation, print_rows, receipt_ref, with_client,
+};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Get what a tool said at length: the receipt holds its beginning and its name
+/// Get the long outputs of tools, of which receipts hold the beginning and the id
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd artifacts list 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12\n  effectd artifacts quarantined"
@@ -40,39 +39,51 @@ enum Verb {
         effectd artifacts get 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --file build.log"
     )]
     Get(Get),
-    /// Take an artifact aside: it is listed, and not handed out any more
+    /// Quarantine an artifact: it is listed, but nobody can get it
     ///
-    /// Its id follows from its content, so that it is taken aside in every space. An event on the topic ARTIFACTS says so.
+    /// Its id is the digest of its content, so it is quarantined in every space. An event on the topic ARTIFACTS records it.
     #[command(
         after_help = "Example:\n  effectd artifacts quarantine 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --reason secrets --yes"
     )]
-    Quarantine(quarantine::Quarantine),
-    /// Hand an artifact out again
+    Quarantine {
+        /// The artifact's id
+        #[arg(value_name = "ARTIFACT")]
+        artifact: String,
+        /// The reason, for people; it is stored in clear
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// Make a quarantined artifact available again
     #[command(
         after_help = "Example:\n  effectd artifacts release 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 --yes"
     )]
-    Release(quarantine::Release),
-    /// List the artifacts that are not handed out
+    Release {
+        /// The artifact's id
+        #[arg(value_name = "ARTIFACT")]
+        artifact: String,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// List quarantined artifacts
     #[command(after_help = "Example:\n  effectd artifacts quarantined -o jsonl")]
-    Quarantined(quarantine::Quarantined),
+    Quarantined,
 }
 
 #[derive(Debug, clap::Args)]
 struct List {
-    /// Whose artifacts: the receipt's own id or its action's
+    /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
-    /// How they are shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
 }
 
 #[derive(Debug, clap::Args)]
 struct Get {
-    /// Whose artifact: the receipt's own id or its action's
+    /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
-    /// Which one
+    /// The artifact's id
     #[arg(value_name = "ARTIFACT")]
     artifact: Option<String>,
     /// Write it to this new file instead
@@ -80,64 +91,101 @@ struct Get {
     file: Option<PathBuf>,
 }
 
+const COLUMNS: [(&str, usize); 3] = [("ARTIFACT", 64), ("NAME", 12), ("BYTES", 12)];
+const QUARANTINED: [(&str, usize); 4] = [("ARTIFACT", 64), ("BY", 16), ("SINCE", 24), ("REASON", 32)];
+
 impl ArtifactsCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(async {
-            match &self.verb {
-                Verb::Quarantine(verb) => verb.main(common).await,
-                Verb::Release(verb) => verb.main(common).await,
-                Verb::Quarantined(verb) => verb.main(common).await,
-                Verb::List(List { receipt, .. }) | Verb::Get(Get { receipt, .. }) => {
-                    with_client(common, Depth::Store, async |client| {
-                        self.verb.of_receipt(client, receipt).await
-                    })
-                    .await
-                }
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match self.verb {
+            Verb::List(list) => {
+                let receipt = with_client(common, Depth::Store, async |client| {
+                    receipt_ref::receipt(client, &list.receipt).await
+                })
+                .await?;
+                print_rows(common.output, &COLUMNS, &artifacts::listed(&receipt), |artifact| {
+                    let bytes = artifact.bytes.map(|bytes| bytes.to_string());
+                    let name = artifact.name.unwrap_or_default().to_owned();
+                    [artifact.artifact_id.to_owned(), name, bytes.unwrap_or_default()]
+                });
+                Ok(Exit::Done)
             }
-        })
-    }
-}
-
-impl Verb {
-    async fn of_receipt(&self, client: &mut Client, id: &ReceiptId) -> Result<Exit, Trouble> {
-        let receipt = named::receipt(client, id).await?;
-        match self {
-            Verb::List(list) => Ok(list.show(&receipt)),
-            Verb::Get(get) => get.write(client, &receipt).await,
-            Verb::Quarantine(_) | Verb::Release(_) | Verb::Quarantined(_) => Ok(Exit::Usage),
+            Verb::Get(get) => {
+                with_client(common, Depth::Store, async |client| {
+                    let receipt = receipt_ref::receipt(client, &get.receipt).await?;
+                    get.write(client, &receipt).await
+                })
+                .await
+            }
+            Verb::Quarantine { artifact, reason, confirm } => {
+                quarantine(common, artifact, reason, confirm).await
+            }
+            Verb::Release { artifact, confirm } => release(common, artifact, confirm).await,
+            Verb::Quarantined => {
+                print_rows(common.output, &QUARANTINED, &quarantined(common).await?, cells);
+                Ok(Exit::Done)
+            }
         }
     }
 }
 
-impl List {
-    fn show(&self, receipt: &Receipt) -> Exit {
-        const COLUMNS: &[(&str, usize)] = &[("ARTIFACT", 64), ("NAME", 12), ("BYTES", 12)];
-        let mut printer = Printer::new(self.output, true, COLUMNS);
-        for artifact in artifacts::listed(receipt) {
-            let bytes = artifact.bytes.map(|bytes| bytes.to_string()).unwrap_or_default();
-            let name = artifact.name.unwrap_or_default();
-            printer.row(&json!(artifact), &[artifact.artifact_id, name, &bytes]);
-        }
-        printer.finish();
-        Exit::Done
+fn cells(view: &QuarantineView) -> [String; 4] {
+    let reason = view.reason.clone().unwrap_or_default();
+    [view.artifact_id.clone(), view.by.clone(), view.since.clone(), reason]
+}
+
+/// All quarantined artifacts.
+pub(super) async fn quarantined(common: &Common) -> Result<Vec<QuarantineView>, CliError> {
+    with_client(common, Depth::Store, async |client| {
+        let split = |page: QuarantineList| (page.artifacts, page.next);
+        Ok(client.pages("/v1/artifacts/quarantined", split).await?)
+    })
+    .await
+}
+
+async fn quarantine(
+    common: &Common,
+    artifact_id: String,
+    reason: Option<String>,
+    confirm: Confirm,
+) -> Result<Exit, CliError> {
+    let operation = Operation::QuarantineArtifact { artifact_id: artifact_id.clone(), reason };
+    let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
+        return Ok(Exit::Usage);
+    };
+    mutation::report_receipt(&done);
+    let mut printer = Printer::new(common.output, false, &QUARANTINED);
+    let all = quarantined(common).await?;
+    let this = all.iter().filter(|view| view.artifact_id == artifact_id);
+    this.for_each(|view| printer.row(view, &cells(view)));
+    printer.finish();
+    Ok(Exit::Done)
+}
+
+async fn release(common: &Common, artifact_id: String, confirm: Confirm) -> Result<Exit, CliError> {
+    let operation = Operation::ReleaseArtifact { artifact_id };
+    let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
+        return Ok(Exit::Usage);
+    };
+    if done.changed {
+        mutation::report_receipt(&done);
+        return Ok(Exit::Done);
     }
+    eprint_line(&"that artifact was not quarantined; `effectd artifacts quarantined` lists those that are");
+    Ok(Exit::Failed)
 }
 
 impl Get {
-    async fn write(&self, client: &mut Client, receipt: &Receipt) -> Result<Exit, Trouble> {
+    async fn write(&self, client: &mut Client, receipt: &Receipt) -> Result<Exit, CliError> {
         let names = artifacts::named(receipt);
         let name = match (&self.artifact, names.as_slice()) {
             (Some(name), _) => name.as_str(),
             (None, [only]) => only,
             (None, []) => {
-                complain(&"that action said nothing at length; `effectd receipts show` has all of it");
+                eprint_line(&"that action has no artifacts; `effectd receipts show` has its whole output");
                 return Ok(Exit::Failed);
             }
             (None, [_, _, ..]) => {
-                complain(&format!(
-                    "the receipt has several artifacts: name one of {}",
-                    names.join(", ")
-                ));
+                eprint_line(&format!("the receipt has several artifacts; name one of {}", names.join(", ")));
                 return Ok(Exit::Usage);
             }
         };
@@ -147,24 +195,23 @@ impl Get {
         };
         match written {
             Ok(()) => Ok(Exit::Done),
-            // Whoever has closed the other end has seen enough.
+            // The reader has closed the pipe, which is no failure.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Done),
             Err(error) => {
-                complain(&format!("the artifact cannot be written: {error}"));
+                eprint_line(&format!("the artifact cannot be written: {error}"));
                 Ok(Exit::Failed)
             }
         }
     }
 }
 
-/// Never in place of another file, and for nobody else to read. One that is not whole is removed again.
+/// Writes an artifact into a new file that only its owner can read. Removes the file if it is incomplete.
 async fn new_file(
     client: &mut Client,
     receipt: &Receipt,
     name: &str,
     path: &Path,
-) -> Result<io::Result<()>, Trouble> {
-    use std::os::unix::fs::OpenOptionsExt;
+) -> Result<io::Result<()>, CliError> {
     let mut options = std::fs::OpenOptions::new();
     let mut file = match options.write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => file,
@@ -173,23 +220,20 @@ async fn new_file(
     let written = fetch(client, receipt, name, &mut file).await;
     let written = written.map(|written| written.and_then(|()| file.sync_all()));
     if !matches!(written, Ok(Ok(()))) {
-        // Best effort: what went wrong with it is told in any case.
+        // Best effort: the caller reports the error of the write.
         let _ = std::fs::remove_file(path);
     }
     written
 }
 
-/// Writes an artifact in pieces. The inner error is that of the writing.
+/// Writes an artifact in pieces. The inner error is that of `to`, the outer that of the client.
 async fn fetch(
     client: &mut Client,
     receipt: &Receipt,
     name: &str,
     to: &mut impl Write,
-) -> Result<io::Result<()>, Trouble> {
-    let (receipt, name) = (
-        percent_encoded(receipt.receipt_id.as_str()),
-        percent_encoded(name),
-    );
+) -> Result<io::Result<()>, CliError> {
+    let (receipt, name) = (percent_encoded(receipt.receipt_id.as_str()), percent_encoded(name));
     let path = format!("/v1/receipts/{receipt}/artifacts/{name}");
     let written = client.fetch(&path, |piece| to.write_all(piece)).await?;
     Ok(written.and_then(|()| to.flush()))

@@ -1,105 +1,105 @@
-//! Reaches effectd: the daemon if one runs, otherwise the same routes in this process, and never without saying so.
+//! Connects a command with effectd: with the daemon if one runs, otherwise with the same routes in this process. Says which.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::{ActionId, ActionRequest};
-use effectd_gateway::client::{Client, ClientError, Told};
+use effectd_gateway::client::{Client, ClientError};
 use effectd_gateway::problem::Problem;
-use effectd_gateway::server::Stage;
-use effectd_gateway::views::State as Standing;
-use effectd_gateway::{Dial, Gateway};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use effectd_gateway::views::State as ActionState;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::told::exit_of_problem;
-use super::{Common, complain};
-use crate::config::{Config, STATE_DEFAULT, STATE_VARIABLE};
+use super::action_output::{self, problem_exit};
+use super::{ActionReply, Common, Depth, eprint_line};
+use crate::daemon::SERVE_STATE_DEFAULT;
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime::{Depth, Opened, Runtime};
-use crate::serve::SERVE_STATE_DEFAULT;
+use crate::host::in_process::{Idle, Running};
+use crate::host::runtime::Runtime;
+use crate::settings::config::{Config, STATE_DEFAULT, STATE_VARIABLE};
 use crate::settings::{Settings, SettingsError, default_socket};
 use crate::state::State;
 
-/// Where a daemon that the service manager runs listens, as the unit in `docs/deploy` has it.
+/// The socket of a daemon that runs as a service, as the unit in `docs/deploy` names it.
 const SYSTEM_SOCKET: &str = "/run/effectd/effectd.sock";
-/// The pause before a daemon that is not there is asked again.
+/// The pause before a request to a daemon that does not answer is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Longer than anything takes: a bound so that instants can be added up.
+/// The longest wait: longer than any action takes, and short enough to be added to an instant.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// How long one request waits; whoever wants to wait longer asks again.
+/// How long one request waits; longer waits take several requests.
 const WAIT_STEP: Duration = Duration::from_secs(60);
+/// The pause before a client tries to connect again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// Why a command cannot do what it is for.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum CliError {
     #[error(transparent)]
     Client(ClientError),
     #[error(transparent)]
     Runtime(#[from] Error),
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    #[error("{}", said(.0))]
+    #[error("{}", action_output::problem_line(.0))]
     Refused(Box<Problem>),
 }
 
-impl From<ClientError> for Trouble {
+impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Refused(problem) => Trouble::Refused(problem),
+            ClientError::Refused(problem) => CliError::Refused(problem),
             error @ (ClientError::NoDaemon(_)
             | ClientError::NotPermitted(_)
             | ClientError::Broken(_)
             | ClientError::Failed(_)
-            | ClientError::Strange(_)) => Trouble::Client(error),
+            | ClientError::Strange(_)) => CliError::Client(error),
         }
     }
 }
 
-fn said(problem: &Problem) -> String {
-    let change = problem.change.as_ref();
-    let change = change
-        .map(|change| format!("; {}", change.what))
-        .unwrap_or_default();
-    format!("{}: {}{change}", problem.code, problem.detail)
-}
+impl CliError {
+    pub(super) fn request(why: impl Into<String>) -> Self {
+        CliError::Runtime(Error::Request(why.into()))
+    }
 
-impl Trouble {
     pub(super) fn exit(&self) -> Exit {
         match self {
-            Trouble::Client(ClientError::NoDaemon(_) | ClientError::Broken(_)) => Exit::TryAgain,
-            Trouble::Client(ClientError::NotPermitted(_) | ClientError::Strange(_)) => Exit::Unavailable,
-            Trouble::Client(ClientError::Failed(_)) => Exit::Failed,
-            Trouble::Client(ClientError::Refused(problem)) => exit_of_problem(problem),
-            Trouble::Runtime(error) => error.exit(),
-            Trouble::Settings(_) => Exit::Usage,
-            Trouble::Refused(problem) => exit_of_problem(problem),
+            CliError::Client(ClientError::NoDaemon(_) | ClientError::Broken(_)) => Exit::TryAgain,
+            CliError::Client(ClientError::NotPermitted(_) | ClientError::Strange(_)) => Exit::Unavailable,
+            CliError::Client(ClientError::Failed(_)) => Exit::Failed,
+            CliError::Client(ClientError::Refused(problem)) | CliError::Refused(problem) => {
+                problem_exit(problem)
+            }
+            CliError::Runtime(error) => error.exit(),
+            CliError::Settings(_) => Exit::Usage,
         }
+    }
+
+    /// Whether the daemon cannot be reached, perhaps because it restarts.
+    pub(super) fn is_disconnect(&self) -> bool {
+        matches!(self, CliError::Client(ClientError::NoDaemon(_) | ClientError::Broken(_)))
     }
 }
 
-/// The state directory that a client means: what is named, or the one here, or the machine's.
-pub(super) fn client_state(common: &Common) -> PathBuf {
-    let variable = || {
-        std::env::var_os(STATE_VARIABLE)
-            .filter(|value| !value.is_empty())
-            .map(PathBuf::from)
-    };
-    let named = common.state.clone().or_else(variable);
-    named.unwrap_or_else(|| {
+/// The state directory that `--state` or the environment names.
+pub(super) fn named_state(common: &Common) -> Option<PathBuf> {
+    let variable = || std::env::var_os(STATE_VARIABLE).filter(|value| !value.is_empty());
+    common.state.clone().or_else(|| variable().map(PathBuf::from))
+}
+
+/// The state directory of a command: the named one, or `.effectd` if it exists here, or the daemon's default.
+pub(super) fn state_dir_of(common: &Common) -> PathBuf {
+    named_state(common).unwrap_or_else(|| {
         let here = PathBuf::from(STATE_DEFAULT);
-        if here.is_dir() {
-            here
-        } else {
-            PathBuf::from(SERVE_STATE_DEFAULT)
-        }
+        if here.is_dir() { here } else { PathBuf::from(SERVE_STATE_DEFAULT) }
     })
 }
 
-/// The settings of the daemon, as far as this user can read them: a planner need not be able to read the daemon's files.
+/// The settings of the daemon. If this user may not read the configuration file, they are without it.
 pub(super) fn readable_settings(common: &Common, state: &Path) -> Result<Settings, SettingsError> {
     match common.settings(Some(state)) {
         Err(SettingsError::File { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -109,7 +109,7 @@ pub(super) fn readable_settings(common: &Common, state: &Path) -> Result<Setting
     }
 }
 
-/// Where the daemon is looked for.
+/// The daemon's socket: the named one, the state directory's, or that of the system's daemon.
 pub(super) fn socket(common: &Common, state: &Path) -> Result<PathBuf, SettingsError> {
     let settings = readable_settings(common, state)?;
     let own = default_socket(state);
@@ -122,16 +122,20 @@ pub(super) fn socket(common: &Common, state: &Path) -> Result<PathBuf, SettingsE
     })
 }
 
-/// Says that no daemon runs, and what is done instead. Where there is nothing, nothing is said to be worked on; and who has named only
-/// a socket is told about that.
-pub(super) fn say_direct(common: &Common, socket: &Path, state: &Path) -> Result<(), Trouble> {
+/// A client of the daemon. It does not connect yet.
+pub(super) fn daemon_client(common: &Common) -> Result<Client, SettingsError> {
+    Ok(Client::new(socket(common, &state_dir_of(common))?))
+}
+
+/// Says that no daemon runs and that this process works on the store. Fails if there is no state directory.
+fn report_in_process(common: &Common, socket: &Path, state: &Path) -> Result<(), CliError> {
     match State::existing(state) {
         Err(Error::NoState(_)) if common.state.is_none() && common.settings(None)?.names_socket() => {
             return Err(ClientError::NoDaemon(socket.to_owned()).into());
         }
         existing => drop(existing?),
     }
-    complain(&format!(
+    eprint_line(&format!(
         "no daemon answers on {}; working on the store in {} directly",
         socket.display(),
         state.display()
@@ -139,46 +143,41 @@ pub(super) fn say_direct(common: &Common, socket: &Path, state: &Path) -> Result
     Ok(())
 }
 
-/// A client, with what answers it if that is in this process.
+/// A client and, if its server is in this process, the server.
 pub(super) struct Session {
     pub(super) client: Client,
-    inside: Option<Inside>,
+    server: Server,
 }
 
-struct Inside {
-    host: InsideHost,
-    /// Nobody closes these routes but by dropping them.
-    _stage: watch::Sender<Stage>,
-}
-
-enum InsideHost {
-    Opened(Arc<Opened>),
-    Running(Arc<Runtime>, JoinHandle<()>),
+enum Server {
+    Daemon,
+    Idle(Idle),
+    Running(Running),
 }
 
 impl Session {
-    /// The daemon, or, if none runs, the same routes in this process, on as much of the state as is needed; that is said.
-    pub(super) async fn reach(common: &Common, depth: Depth) -> Result<Self, Trouble> {
-        let state = client_state(common);
+    /// A session with the daemon. If none runs, says so and opens the state in this process, as deep as `depth`.
+    pub(super) async fn reach(common: &Common, depth: Depth) -> Result<Self, CliError> {
+        let state = state_dir_of(common);
         let socket = socket(common, &state)?;
         let mut client = Client::new(&socket);
         match client.connect().await {
             Err(ClientError::NoDaemon(_)) => {
-                say_direct(common, &socket, &state)?;
-                Self::alone(common, depth).await
+                report_in_process(common, &socket, &state)?;
+                Self::in_process(common, depth).await
             }
             Err(error) => Err(error.into()),
-            Ok(()) => Ok(Self { client, inside: None }),
+            Ok(()) => Ok(Self::of_daemon(client)),
         }
     }
 
     pub(super) fn of_daemon(client: Client) -> Self {
-        Self { client, inside: None }
+        Self { client, server: Server::Daemon }
     }
 
-    /// The routes in this process, set up as the daemon of this state directory would be.
-    pub(super) async fn alone(common: &Common, depth: Depth) -> Result<Self, Trouble> {
-        let state = client_state(common);
+    /// A session with this process, which has the settings of the state directory's daemon.
+    pub(super) async fn in_process(common: &Common, depth: Depth) -> Result<Self, CliError> {
+        let state = state_dir_of(common);
         let settings = common.settings(Some(&state))?;
         let mut config = Config::embedded(&state)?;
         config.seed_demo = false;
@@ -186,53 +185,39 @@ impl Session {
         Self::inside(config, &settings, depth).await
     }
 
-    pub(super) async fn inside(config: Config, settings: &Settings, depth: Depth) -> Result<Self, Trouble> {
-        let (dial, principal) = (
-            Dial::new(settings.values().door.clone()),
-            config.principal.clone(),
-        );
-        let (stage, open) = watch::channel(Stage::Open);
-        let (gateway, host) = if depth == Depth::Pipeline {
-            let runtime = Arc::new(Runtime::start(config).await?);
-            let gateway = runtime.gateway(dial, open).map_err(Error::from)?;
-            let beat = gateway.beat();
-            (gateway, InsideHost::Running(runtime, beat))
-        } else {
-            let opened = Arc::new(Opened::open(config, depth)?);
-            let gateway = Gateway::new(opened.clone(), None, dial, open).map_err(Error::from)?;
-            (gateway, InsideHost::Opened(opened))
-        };
-        Ok(Self {
-            client: gateway.client(principal),
-            inside: Some(Inside { host, _stage: stage }),
-        })
+    pub(super) async fn inside(
+        mut config: Config,
+        settings: &Settings,
+        depth: Depth,
+    ) -> Result<Self, CliError> {
+        config.interactive = std::io::stdin().is_terminal();
+        if depth == Depth::Pipeline {
+            let (running, client) = Running::start(config, settings).await?;
+            let server = Server::Running(running);
+            return Ok(Self { client, server });
+        }
+        let (idle, client) = Idle::open(config, settings, depth)?;
+        let server = Server::Idle(idle);
+        Ok(Self { client, server })
     }
 
-    /// The runtime in this process, if one runs there.
+    /// The runtime in this process, if there is one.
     pub(super) fn runtime(&self) -> Option<Arc<Runtime>> {
-        match self.inside.as_ref().map(|inside| &inside.host) {
-            Some(InsideHost::Running(runtime, _)) => Some(runtime.clone()),
-            Some(InsideHost::Opened(_)) | None => None,
+        match &self.server {
+            Server::Running(running) => Some(running.runtime.clone()),
+            Server::Daemon | Server::Idle(_) => None,
         }
     }
 
-    /// Finishes what is on its way in this process, and closes the store.
-    pub(super) async fn close(self) -> Result<(), Trouble> {
-        let Self { client, inside } = self;
-        drop(client);
-        match inside.map(|inside| inside.host) {
-            None => {}
-            Some(InsideHost::Opened(opened)) => opened.parts.store.close().map_err(Error::from)?,
-            Some(InsideHost::Running(runtime, beat)) => {
-                beat.abort();
-                // An aborted task has let go of the runtime only when it is joined.
-                let _ = beat.await;
-                let finished = match Arc::try_unwrap(runtime) {
-                    Ok(runtime) => runtime.stop().await,
-                    Err(runtime) => runtime.wind_down(std::future::pending()).await,
-                };
-                if !finished {
-                    complain(&"not everything is finished; it stays on the bus for the next start");
+    /// Finishes running actions in this process and closes the store.
+    pub(super) async fn close(self) -> Result<(), CliError> {
+        drop(self.client);
+        match self.server {
+            Server::Daemon => {}
+            Server::Idle(idle) => idle.close()?,
+            Server::Running(running) => {
+                if !running.stop().await {
+                    eprint_line(&"not everything is finished; it stays on the bus for the next start");
                 }
             }
         }
@@ -240,12 +225,12 @@ impl Session {
     }
 }
 
-/// Works with a client of the daemon, or, if none runs, of the same routes in this process.
+/// Runs `work` with a client of the daemon, or, if none runs, of this process.
 pub(super) async fn with_client<T>(
     common: &Common,
     depth: Depth,
-    work: impl AsyncFnOnce(&mut Client) -> Result<T, Trouble>,
-) -> Result<T, Trouble> {
+    work: impl AsyncFnOnce(&mut Client) -> Result<T, CliError>,
+) -> Result<T, CliError> {
     let mut session = Session::reach(common, depth).await?;
     let done = work(&mut session.client).await;
     let closed = session.close().await;
@@ -253,66 +238,100 @@ pub(super) async fn with_client<T>(
     closed.map(|()| done)
 }
 
-/// Whether the routes are in this process: nobody else does anything meanwhile.
-pub(super) fn is_alone(client: &Client) -> bool {
+/// One GET request.
+pub(super) async fn get<T: DeserializeOwned>(
+    common: &Common,
+    depth: Depth,
+    path: &str,
+) -> Result<T, CliError> {
+    with_client(common, depth, async |client| Ok(client.get(path).await?)).await
+}
+
+/// One POST request with a JSON body.
+pub(super) async fn post<T: DeserializeOwned>(
+    common: &Common,
+    depth: Depth,
+    path: &str,
+    body: &impl Serialize,
+) -> Result<T, CliError> {
+    with_client(common, depth, async |client| Ok(client.post(path, body).await?)).await
+}
+
+/// Whether the routes are in this process, so that nobody else uses the state.
+pub(super) fn is_in_process(client: &Client) -> bool {
     client.socket().is_none()
 }
 
-/// Waits on for an action that waits for a person. Nobody can decide while this process has the store.
-pub(super) async fn wait_on(client: &mut Client, told: Told, wait: Duration) -> Result<Told, Trouble> {
-    let held = match &told {
-        Told::View(view) if view.state == Standing::Held && !is_alone(client) => view.action_id.clone(),
-        Told::View(_) | Told::Problem(_) => return Ok(told),
+/// Waits until a daemon that could not be reached answers again.
+pub(super) async fn reconnected(client: &mut Client, error: &CliError) {
+    eprint_line(&format!("{error}; waiting for it to come back"));
+    while client.is_there().await.is_err() {
+        tokio::time::sleep(RECONNECT_PAUSE).await;
+    }
+}
+
+/// If the action awaits approval, waits until it ends. In this process it returns at once: nobody else can open the store.
+pub(super) async fn wait_on(
+    client: &mut Client,
+    reply: ActionReply,
+    wait: Duration,
+) -> Result<ActionReply, CliError> {
+    let held = match &reply {
+        ActionReply::View(view) if view.state == ActionState::Held && !is_in_process(client) => {
+            view.action_id.clone()
+        }
+        ActionReply::View(_) | ActionReply::Problem(_) => return Ok(reply),
     };
-    super::told::explain(&told);
+    action_output::explain(&reply);
     wait_for(client, &held, wait).await
 }
 
-/// Waits until an action has ended, or for this long.
+/// Waits until an action has ended, or at most for `wait`.
 pub(super) async fn wait_for(
     client: &mut Client,
     action: &ActionId,
     wait: Duration,
-) -> Result<Told, Trouble> {
+) -> Result<ActionReply, CliError> {
     let end = Instant::now() + wait.min(WAIT_MAX);
     loop {
         let step = (end - Instant::now()).min(WAIT_STEP);
-        let now = client.wait(action, step).await?;
-        let open = match &now {
-            Told::View(view) if view.state == Standing::Held => !is_alone(client),
-            Told::View(view) => view.state == Standing::Accepted,
-            Told::Problem(_) => false,
+        let reply = client.wait(action, step).await?;
+        let open = match &reply {
+            ActionReply::View(view) if view.state == ActionState::Held => !is_in_process(client),
+            ActionReply::View(view) => view.state == ActionState::Accepted,
+            ActionReply::Problem(_) => false,
         };
         if !open || Instant::now() >= end {
-            return Ok(now);
+            return Ok(reply);
         }
     }
 }
 
-/// Asks until there is an answer that trying again would not change.
-pub(super) async fn patiently(
+/// Submits a request, and repeats it until the reply is final or `patience` is over.
+pub(super) async fn submit_with_retry(
     client: &mut Client,
     request: &ActionRequest,
     wait: Option<Duration>,
     patience: Duration,
-) -> Result<Told, ClientError> {
+) -> Result<ActionReply, ClientError> {
     let begun = Instant::now();
     let end = wait.map(|wait| begun + wait.min(WAIT_MAX));
     loop {
         let step = end.map(|end| (end - Instant::now()).min(WAIT_STEP));
-        let told = client.submit(request, step).await;
+        let reply = client.submit(request, step).await;
         let over = end.is_none_or(|end| Instant::now() >= end);
-        let pause = match &told {
-            // Asking again with the same id goes on waiting.
-            Ok(Told::View(view)) if view.state == Standing::Accepted && !over => Duration::ZERO,
-            Ok(Told::Problem(problem)) if problem.receipt.is_none() && problem.retry_after_ms.is_some() => {
-                Duration::from_millis(problem.retry_after_ms.unwrap_or(0)).min(RETRY_PAUSE * 5)
-            }
+        let pause = match &reply {
+            // Repeating the same id continues the wait.
+            Ok(ActionReply::View(view)) if view.state == ActionState::Accepted && !over => Duration::ZERO,
+            Ok(ActionReply::Problem(problem)) if problem.receipt.is_none() => match problem.retry_after_ms {
+                Some(ms) => Duration::from_millis(ms).min(RETRY_PAUSE * 5),
+                None => return reply,
+            },
             Err(error) if error.may_retry() => RETRY_PAUSE,
-            Ok(_) | Err(_) => return told,
+            Ok(_) | Err(_) => return reply,
         };
         if pause > Duration::ZERO && begun.elapsed() + pause > patience {
-            return told;
+            return reply;
         }
         tokio::time::sleep(pause).await;
     }

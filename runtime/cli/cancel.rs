@@ -1,41 +1,31 @@
-//! `effectd cancel`: withdraw an action that has not started.
+//! `effectd cancel`: cancel an action that has not started.
 
 use effectd_contracts::{ActionId, Outcome};
-use effectd_gateway::client::Told;
 
-use super::Common;
-use super::backend::with_client;
-use super::output::Form;
-use super::told::show_one;
+use super::action_output::show_one;
+use super::{ActionReply, CliError, Common, Depth, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Withdraw an action that has not started
+/// Cancel an action that has not started
 ///
-/// It ends with a receipt that says `cancelled`; withdrawing it again is harmless. What has ended otherwise, or is on its
-/// way, cannot be withdrawn: the answer says which, and the exit code is 1. Without a daemon the store itself is used.
+/// It ends with a receipt that says `cancelled`; cancelling it again is harmless. An action that runs or has ended otherwise cannot
+/// be cancelled: the answer says which, and the exit code is 1. Without a daemon the store is used directly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd cancel 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36")]
 pub(super) struct Cancel {
-    /// Which action
+    /// The action's id
     #[arg(value_name = "ACTION")]
     action: ActionId,
-    /// How the answer is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
 }
 
 impl Cancel {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(async {
-            let told = with_client(common, Depth::Policy, async |client| {
-                Ok(client.cancel(&self.action).await?)
-            });
-            let told = told.await?;
-            let exit = show_one(&told, self.output);
-            // A refusal for everybody else, and just what was wanted here.
-            let withdrawn = matches!(&told, Told::View(view) if view.outcome == Some(Outcome::Cancelled));
-            Ok(if withdrawn { Exit::Done } else { exit })
-        })
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        let reply =
+            with_client(common, Depth::Policy, async |client| Ok(client.cancel(&self.action).await?));
+        let reply = reply.await?;
+        let exit = show_one(&reply, common.output);
+        // Every other command treats `cancelled` as a refusal; here it is success.
+        let cancelled = matches!(&reply, ActionReply::View(view) if view.outcome == Some(Outcome::Cancelled));
+        Ok(if cancelled { Exit::Done } else { exit })
     }
 }

@@ -1,4 +1,4 @@
-//! `effectd check`: one figure of the running daemon against two thresholds, for whatever watches machines.
+//! `effectd check`: compare one figure of the running daemon with two thresholds, for monitoring.
 
 use std::path::Path;
 
@@ -6,41 +6,39 @@ use clap::ValueEnum;
 use effectd_bus::{StoreError, embedded};
 use effectd_contracts::text::is_unprintable;
 use effectd_gateway::client::{Client, percent_encoded};
-use effectd_gateway::letters::CauseView;
-use effectd_gateway::replay::GroupView;
-use effectd_gateway::upkeep::StoreView;
 use effectd_gateway::views::BreakerView;
 use effectd_gateway::views::approvals::ApprovalList;
+use effectd_gateway::views::dead_letters::CauseView;
+use effectd_gateway::views::store::{GroupView, StoreView};
 use serde_json::json;
 
-use super::Common;
-use super::backend::{Trouble, client_state, readable_settings, socket};
-use super::output::{data, line};
-use crate::error::Error;
+use super::backend::{daemon_client, readable_settings};
+use super::{CliError, Common, data, line, state_dir_of};
+use crate::error::{Error, chain};
 use crate::exit::Exit;
 
 /// Check one figure of the running daemon against two thresholds
 ///
-/// Exits with 0 if it is fine, 1 if it is beyond `--warn`, 2 if it is beyond `--critical`, 3 if it cannot be told, as Nagios and its kin
-/// expect. `dlq`: dead letters that are not quarantined. `held`: questions that wait for a person. `lag`: events that the group furthest behind has
-/// still to read, the pipeline among them. `breakers`: breakers that are open. `disk`: percent of the state's disk that are free, where less is worse;
-/// critical in any case while the disk is so full, or read-only, that new work is refused.
+/// Exits with 0 if it is fine, 1 beyond `--warn`, 2 beyond `--critical`, 3 if it is unknown, as Nagios expects. `dlq`: dead letters that
+/// are not quarantined. `held`: pending approvals. `lag`: unread events of the consumer group furthest behind, including the pipeline.
+/// `breakers`: open breakers. `disk`: free percent of the state's disk, where less is worse; always critical while new work is refused
+/// because the disk is full or read-only.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd check dlq --warn 1 --critical 500\n  effectd check disk --warn 5 --critical 1 --format nagios\n  \
     effectd check lag --format prometheus"
 )]
 pub(super) struct Check {
-    /// Which figure
+    /// The figure
     #[arg(value_enum, value_name = "WHAT")]
     what: What,
-    /// From here on it is a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20]
+    /// Threshold of a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20]
     #[arg(long, value_name = "NUMBER")]
     warn: Option<u64>,
-    /// From here on it is critical [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10]
+    /// Critical threshold [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10]
     #[arg(long, value_name = "NUMBER")]
     critical: Option<u64>,
-    /// How it is told
+    /// Output format
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     format: Format,
 }
@@ -62,7 +60,7 @@ enum Format {
     Json,
     /// For the textfile collector of a node exporter.
     Prometheus,
-    /// A line with performance data, as Nagios and its kin read it.
+    /// A line with performance data, for Nagios.
     Nagios,
 }
 
@@ -84,7 +82,7 @@ impl Level {
         }
     }
 
-    /// The exit codes that monitoring knows. They have the numbers of other exits of ours, and another meaning here.
+    /// Monitoring plugins have exit codes of their own: here the numbers differ in meaning from [`Exit`].
     const fn exit(self) -> Exit {
         match self {
             Level::Fine => Exit::Done,
@@ -95,34 +93,23 @@ impl Level {
     }
 }
 
+/// The name, the unit and the default thresholds of a figure.
+struct Facts {
+    word: &'static str,
+    unit: &'static str,
+    warn: u64,
+    critical: u64,
+}
+
 impl What {
-    const fn word(self) -> &'static str {
+    #[rustfmt::skip]
+    const fn facts(self) -> Facts {
         match self {
-            What::Dlq => "dlq",
-            What::Held => "held",
-            What::Lag => "lag",
-            What::Breakers => "breakers",
-            What::Disk => "disk",
-        }
-    }
-
-    const fn unit(self) -> &'static str {
-        match self {
-            What::Dlq => "dead letters",
-            What::Held => "questions wait for a person",
-            What::Lag => "events behind",
-            What::Breakers => "breakers open",
-            What::Disk => "percent free",
-        }
-    }
-
-    const fn thresholds(self) -> (u64, u64) {
-        match self {
-            What::Dlq => (1, 1_000),
-            What::Held => (10, 100),
-            What::Lag => (1_000, 10_000),
-            What::Breakers => (1, 5),
-            What::Disk => (20, 10),
+            What::Dlq => Facts { word: "dlq", unit: "dead letters", warn: 1, critical: 1_000 },
+            What::Held => Facts { word: "held", unit: "questions wait for a person", warn: 10, critical: 100 },
+            What::Lag => Facts { word: "lag", unit: "events behind", warn: 1_000, critical: 10_000 },
+            What::Breakers => Facts { word: "breakers", unit: "breakers open", warn: 1, critical: 5 },
+            What::Disk => Facts { word: "disk", unit: "percent free", warn: 20, critical: 10 },
         }
     }
 
@@ -142,43 +129,38 @@ impl What {
 }
 
 impl Check {
-    pub(super) fn main(&self, common: &Common) -> Exit {
-        super::block_on(async {
-            let (warn, critical) = self.what.thresholds();
-            let (warn, critical) = (self.warn.unwrap_or(warn), self.critical.unwrap_or(critical));
-            let state = client_state(common);
-            let found = self.value(common, &state).await;
-            let found = found.and_then(|value| Ok((value, self.refusal(common, &state)?)));
-            let (level, value, says) = match found {
-                Ok((value, Some(refusal))) => {
-                    let says = format!("{value} {}, and new work is refused: {refusal}", self.what.unit());
-                    (Level::Critical, Some(value), says)
-                }
-                Ok((value, None)) => {
-                    let says = format!("{value} {}", self.what.unit());
-                    (self.what.level(value, warn, critical), Some(value), says)
-                }
-                Err(trouble) => (Level::Unknown, None, trouble.to_string()),
-            };
-            self.tell(level, value, &says, (warn, critical));
-            Ok(level.exit())
-        })
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
+        let facts = self.what.facts();
+        let (warn, critical) = (self.warn.unwrap_or(facts.warn), self.critical.unwrap_or(facts.critical));
+        let state = state_dir_of(common);
+        let found = self.value(common, &state).await;
+        let found = found.and_then(|value| Ok((value, self.refusal(common, &state)?)));
+        let (level, value, says) = match found {
+            Ok((value, Some(refusal))) => {
+                let says = format!("{value} {}, and new work is refused: {refusal}", facts.unit);
+                (Level::Critical, Some(value), says)
+            }
+            Ok((value, None)) => {
+                let says = format!("{value} {}", facts.unit);
+                (self.what.level(value, warn, critical), Some(value), says)
+            }
+            Err(error) => (Level::Unknown, None, chain(&error)),
+        };
+        self.print(level, value, &says, (warn, critical));
+        Ok(level.exit())
     }
 
-    fn tell(&self, level: Level, value: Option<u64>, says: &str, (warn, critical): (u64, u64)) {
-        let (what, word) = (self.what.word(), level.word());
-        // One line, whatever an error says.
-        let says: String = says
-            .chars()
-            .map(|c| if is_unprintable(c) || c == '|' { ' ' } else { c })
-            .collect();
+    fn print(&self, level: Level, value: Option<u64>, says: &str, (warn, critical): (u64, u64)) {
+        let facts = self.what.facts();
+        let (what, word) = (facts.word, level.word());
+        // Keep the text on one line; an error may have several.
+        let says: String =
+            says.chars().map(|c| if is_unprintable(c) || c == '|' { ' ' } else { c }).collect();
         match self.format {
-            Format::Text => line(&format!(
-                "{what} {word}: {says} (warn {warn}, critical {critical})"
-            )),
+            Format::Text => line(&format!("{what} {word}: {says} (warn {warn}, critical {critical})")),
             Format::Json => data(
                 &json!({
-                    "check": what, "status": word.to_lowercase(), "value": value, "unit": self.what.unit(),
+                    "check": what, "status": word.to_lowercase(), "value": value, "unit": facts.unit,
                     "warn": warn, "critical": critical, "says": says,
                 })
                 .to_string(),
@@ -186,10 +168,7 @@ impl Check {
             Format::Prometheus => {
                 line("# HELP effectd_check_status 0 ok, 1 warning, 2 critical, 3 unknown");
                 line("# TYPE effectd_check_status gauge");
-                line(&format!(
-                    "effectd_check_status{{check=\"{what}\"}} {}",
-                    level.exit().code()
-                ));
+                line(&format!("effectd_check_status{{check=\"{what}\"}} {}", level.exit().code()));
                 if let Some(value) = value {
                     line("# HELP effectd_check_value What was checked");
                     line("# TYPE effectd_check_value gauge");
@@ -198,7 +177,7 @@ impl Check {
             }
             Format::Nagios => {
                 let data = value.map_or_else(String::new, |value| {
-                    // Where less is worse, a range says so.
+                    // A colon makes the threshold a minimum: less is worse.
                     let ends = if self.what == What::Disk { ":" } else { "" };
                     format!(" | {what}={value};{warn}{ends};{critical}{ends};0")
                 });
@@ -207,24 +186,21 @@ impl Check {
         }
     }
 
-    /// Why the store refuses new work, for the check of its disk: the daemon's own judgement.
-    fn refusal(&self, common: &Common, state: &Path) -> Result<Option<StoreError>, Trouble> {
+    /// For the check of the disk: why the store refuses new work, by the rule that the daemon applies.
+    fn refusal(&self, common: &Common, state: &Path) -> Result<Option<StoreError>, CliError> {
         if self.what != What::Disk {
             return Ok(None);
         }
         let settings = readable_settings(common, state)?;
-        Ok(embedded::refusal(
-            state,
-            settings.values().store.disk_free_bytes_min,
-        ))
+        Ok(embedded::refusal(state, settings.values().store.disk_free_bytes_min))
     }
 
-    async fn value(&self, common: &Common, state: &Path) -> Result<u64, Trouble> {
-        let mut client = Client::new(socket(common, state)?);
+    async fn value(&self, common: &Common, state: &Path) -> Result<u64, CliError> {
+        let mut client = daemon_client(common)?;
         match self.what {
             What::Dlq => {
                 let causes: Vec<CauseView> = client.get("/v1/dlq/causes").await?;
-                // What is held for review is not a failure.
+                // A quarantined letter does not count as a failure.
                 let failed = causes.iter().filter(|cause| !cause.is_quarantined());
                 Ok(failed.map(|cause| cause.count).sum())
             }
@@ -240,13 +216,13 @@ impl Check {
     }
 }
 
-async fn held(client: &mut Client) -> Result<u64, Trouble> {
+async fn held(client: &mut Client) -> Result<u64, CliError> {
     let split = |page: ApprovalList| (page.approvals, page.next);
     Ok(client.pages("/v1/approvals", split).await?.len() as u64)
 }
 
-/// How far the group is behind that is furthest.
-async fn lag(client: &mut Client) -> Result<u64, Trouble> {
+/// The number of unread events of the slowest consumer group.
+async fn lag(client: &mut Client) -> Result<u64, CliError> {
     let store: StoreView = client.get("/v1/store").await?;
     let mut worst = 0;
     for topic in store.events.keys() {
@@ -257,12 +233,10 @@ async fn lag(client: &mut Client) -> Result<u64, Trouble> {
     Ok(worst)
 }
 
-/// How much of the disk is free for us.
-fn free_percent(state: &Path) -> Result<u64, Trouble> {
-    let stat = nix::sys::statvfs::statvfs(state).map_err(|errno| Error::State {
-        path: state.to_owned(),
-        source: errno.into(),
-    })?;
+/// The free percent of the state's disk.
+fn free_percent(state: &Path) -> Result<u64, CliError> {
+    let stat = nix::sys::statvfs::statvfs(state)
+        .map_err(|errno| Error::State { path: state.to_owned(), source: errno.into() })?;
     let all = stat.blocks().max(1);
     Ok(stat.blocks_available().saturating_mul(100) / all)
 }

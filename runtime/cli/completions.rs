@@ -1,19 +1,20 @@
-//! `effectd completions` and `effectd man`: for shells and for manual pages.
+//! `effectd completions` and `effectd man`: shell completions and manual pages.
 
 use std::io::Write;
 use std::path::PathBuf;
 
+use clap::CommandFactory;
 use clap_complete::Shell;
 
-use super::complain;
 use super::output::Stdout;
+use super::{Arguments, CliError, eprint_line};
 use crate::exit::Exit;
 
 /// Print completions for a shell
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd completions bash\n  effectd completions fish")]
 pub(super) struct Completions {
-    /// For which shell
+    /// The shell
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -22,7 +23,7 @@ pub(super) struct Completions {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd man\n  effectd man --into man1")]
 pub(super) struct Man {
-    /// Where the pages of all commands go; the folder is made if it is not there
+    /// The folder for the pages of all commands; it is created if it is missing
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
 }
@@ -30,41 +31,32 @@ pub(super) struct Man {
 impl Completions {
     pub(super) fn main(self) -> Exit {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut super::command(), "effectd", &mut script);
+        clap_complete::generate(self.shell, &mut Arguments::command(), "effectd", &mut script);
         print(&script)
     }
 }
 
 impl Man {
-    pub(super) fn main(self) -> Exit {
+    pub(super) fn main(self) -> Result<Exit, CliError> {
+        let mut page = Vec::new();
         let written = match &self.into {
             Some(folder) => std::fs::create_dir_all(folder)
-                .and_then(|()| clap_mangen::generate_to(super::command(), folder))
+                .and_then(|()| clap_mangen::generate_to(Arguments::command(), folder))
                 .map_err(|error| format!("{} cannot be written: {error}", folder.display())),
-            None => {
-                let mut page = Vec::new();
-                let rendered = clap_mangen::Man::new(super::command()).render(&mut page);
-                return match rendered {
-                    Ok(()) => print(&page),
-                    Err(error) => {
-                        complain(&error);
-                        Exit::Failed
-                    }
-                };
-            }
+            None => clap_mangen::Man::new(Arguments::command())
+                .render(&mut page)
+                .map_err(|error| error.to_string()),
         };
-        match written {
-            Ok(()) => Exit::Done,
-            Err(what) => {
-                complain(&what);
-                Exit::Failed
-            }
+        if let Err(why) = written {
+            eprint_line(&why);
+            return Ok(Exit::Failed);
         }
+        Ok(print(&page))
     }
 }
 
 fn print(bytes: &[u8]) -> Exit {
-    // A failure is noted.
+    // [`Stdout`] remembers a failure.
     let _ = Stdout.write_all(bytes);
     Exit::Done
 }

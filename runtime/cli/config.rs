@@ -1,14 +1,13 @@
-//! `effectd config`: what is set, and by whom.
+//! `effectd config`: the settings and their origins.
 
 use clap::Subcommand;
 use serde_json::json;
 
-use super::output::{Form, Printer};
-use super::{Common, complain, serve};
+use super::{CliError, Common, Printer, serve};
 use crate::exit::Exit;
 use crate::settings::Takes;
 
-/// Show what is set
+/// Show the settings
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd config show --origin")]
 pub(super) struct ConfigCommand {
@@ -21,44 +20,33 @@ enum Verb {
     Show(Show),
 }
 
-/// Show every setting of the daemon, as it would be in force
+/// Show every setting of the daemon
 ///
-/// The configuration file is config.toml in the state directory; above it stands the environment, and above that the
-/// command line (--set KEY=VALUE). With -o json, the variable of each key, its default, what values it takes and whether
-/// SIGHUP is enough for a new one are told, too. A configuration that cannot be used is an error here, too.
+/// The configuration file is config.toml in the state directory. The environment overrides it, and the command line (--set KEY=VALUE)
+/// overrides both. -o json adds each key's variable, default, permitted values and whether SIGHUP applies a change. A configuration
+/// that cannot be used is an error.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  effectd config show\n  effectd config show store. --origin\n  \
-    effectd config show --origin --set gateway.backlog_max=500 -o json"
-)]
+#[command(after_help = "Examples:\n  effectd config show\n  effectd config show store. --origin\n  \
+    effectd config show --origin --set gateway.backlog_max=500 -o json")]
 struct Show {
-    /// Only keys that begin so
+    /// Only keys that begin with this text
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
-    /// Show where each value comes from
+    /// Show the origin of each value
     #[arg(long)]
     origin: bool,
-    /// How the settings are shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
 }
 
 impl ConfigCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
+    pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
         let Verb::Show(show) = self.verb;
-        let settings = match common.settings(Some(&serve::state(common))) {
-            Ok(settings) => settings,
-            Err(error) => {
-                complain(&error);
-                return Exit::Usage;
-            }
-        };
+        let settings = common.settings(Some(&serve::state(common)))?;
         let columns: &'static [(&str, usize)] = if show.origin {
             &[("KEY", 33), ("VALUE", 10), ("ORIGIN", 8), ("WHAT", 0)]
         } else {
             &[("KEY", 33), ("VALUE", 10), ("WHAT", 0)]
         };
-        let mut printer = Printer::new(show.output, true, columns);
+        let mut printer = Printer::new(common.output, true, columns);
         for (key, text, origin) in settings.all() {
             if !key.name.starts_with(&show.prefix) {
                 continue;
@@ -81,6 +69,6 @@ impl ConfigCommand {
             printer.row(&value, &cells);
         }
         printer.finish();
-        Exit::Done
+        Ok(Exit::Done)
     }
 }

@@ -1,4 +1,4 @@
-//! `effectd dlq`: what could not be done, and what to do about it.
+//! `effectd dlq`: dead letters, which are actions that were given up.
 
 mod drain;
 mod requeue;
@@ -8,42 +8,29 @@ use std::collections::BTreeMap;
 use clap::Subcommand;
 use effectd_contracts::{Operation, ToolId};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
-use effectd_gateway::letters::{CauseView, LetterList, LetterNow, LetterView};
 use effectd_gateway::problem::Kind;
+use effectd_gateway::views::dead_letters::{CauseView, LetterList, LetterNow, LetterView};
 
-use super::backend::{Trouble, with_client};
-use super::operate::{self, Confirm, Doing};
-use super::output::{Form, Printer, line, lines};
-use super::{Common, complain};
+use super::mutation::RunMode;
+use super::{
+    CliError, Common, Confirm, Depth, Form, Printer, eprint_line, get, line, lines, mutation, print_rows,
+    with_client,
+};
 use crate::exit::Exit;
-use crate::runtime::Depth;
+use crate::tui::shown;
 
-const LETTERS: [(&str, usize); 6] = [
-    ("LETTER", 6),
-    ("TIME", 24),
-    ("CODE", 20),
-    ("CAUSE", 16),
-    ("TRIED", 5),
-    ("ACTION", 0),
-];
-const CAUSES: [(&str, usize); 7] = [
-    ("CAUSE", 16),
-    ("COUNT", 6),
-    ("CODE", 18),
-    ("TOOL", 20),
-    ("FIRST", 20),
-    ("LAST", 20),
-    ("SAMPLE", 0),
-];
-/// Letters that are dropped in one go.
+const LETTERS: [(&str, usize); 6] =
+    [("LETTER", 6), ("TIME", 24), ("CODE", 20), ("CAUSE", 16), ("TRIED", 5), ("ACTION", 0)];
+const CAUSES: [(&str, usize); 7] =
+    [("CAUSE", 16), ("COUNT", 6), ("CODE", 18), ("TOOL", 20), ("FIRST", 20), ("LAST", 20), ("SAMPLE", 0)];
+/// The number of letters that one request drops.
 const CHUNK: usize = 500;
 
-/// Look after dead letters: actions that were given up
+/// Manage dead letters: actions that were given up
 ///
-/// Through the daemon if one runs, otherwise on the store itself. The files `bus/dlq/<topic>.jsonl` in the state directory
-/// list the same letters at any time. What a safety check stopped is listed here, too, but only `effectd quarantine` and a letter's own
-/// number release or drop it. Whatever changes something says first what, asks (`--yes` answers), and leaves a receipt
-/// that names you.
+/// Uses the daemon if one runs, otherwise the store directly. The files `bus/dlq/<topic>.jsonl` in the state directory list the same
+/// letters. Quarantined actions are listed here, too, but only `effectd quarantine` and a letter's own number release or drop them. A
+/// command that changes something shows what, asks (`--yes` confirms), and leaves a receipt with your name.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd dlq causes\n  effectd dlq list --cause 3f2b5f0c9a36e1d0\n  effectd dlq drain --yes"
@@ -59,50 +46,41 @@ enum Command {
     #[command(after_help = "Example:\n  effectd dlq list -o jsonl")]
     List {
         #[command(flatten)]
-        which: Which,
-        #[command(flatten)]
-        shown: Shown,
+        which: LetterFilter,
     },
-    /// Show one dead letter: why, how often it was tried, and its receipt. Its parameters are not shown
+    /// Show one dead letter: the reason, the attempts and the receipt, without parameters
     #[command(after_help = "Example:\n  effectd dlq show 0 -o json")]
     Show {
-        /// Which letter
+        /// The letter's number
         #[arg(value_name = "LETTER")]
         letter: u64,
-        #[command(flatten)]
-        shown: Shown,
     },
-    /// List the causes that letters have in common, most frequent first, with a sample of each
+    /// List the causes of letters, most frequent first, with a sample of each
     #[command(after_help = "Example:\n  effectd dlq causes")]
-    Causes {
-        #[command(flatten)]
-        shown: Shown,
-    },
+    Causes,
     Requeue(requeue::Requeue),
     Drain(drain::Drain),
-    /// Say of a letter whose outcome is not known whether it happened
+    /// Settle a letter of unknown outcome: say whether the effect happened
     ///
-    /// Look first. With `--done` the letter goes, and the receipt says that you know it happened. With `--not-done` its
-    /// decision is put on the bus again.
+    /// Find out first. `--done` removes the letter, and the receipt says that the effect happened. `--not-done` puts its decision on the
+    /// bus again.
     #[command(
         after_help = "Examples:\n  effectd dlq settle 0 --done --yes\n  effectd dlq settle 0 --not-done --yes"
     )]
     Settle {
-        /// Which letter
+        /// The letter's number
         #[arg(value_name = "LETTER")]
         letter: u64,
-        /// It happened
+        /// The effect happened
         #[arg(long, required_unless_present = "not_done", conflicts_with = "not_done")]
         done: bool,
-        /// It did not happen
+        /// The effect did not happen
         #[arg(long)]
         not_done: bool,
         #[command(flatten)]
         confirm: Confirm,
-        #[command(flatten)]
-        shown: Shown,
     },
-    /// Forget letters; their receipts stay, and one more names you
+    /// Delete letters; their receipts stay
     #[command(
         visible_alias = "purge",
         after_help = "Examples:\n  effectd dlq drop 0 --yes\n  effectd dlq drop --cause 3f2b5f0c9a36e1d0 --yes"
@@ -112,31 +90,21 @@ enum Command {
         chosen: Chosen,
         #[command(flatten)]
         confirm: Confirm,
-        #[command(flatten)]
-        shown: Shown,
     },
     /// Write letters as JSON lines, oldest first, without parameters
     #[command(after_help = "Example:\n  effectd dlq export --tool files.write_text")]
     Export {
         #[command(flatten)]
-        which: Which,
+        which: LetterFilter,
     },
 }
 
-#[derive(Debug, clap::Args)]
-struct Shown {
-    /// How the answer is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-}
-
-/// Which letters are meant.
 #[derive(Debug, Clone, Default, clap::Args)]
-struct Which {
+struct LetterFilter {
     /// Only those of this topic
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
-    /// Only those of this cause, as `dlq causes` tells it
+    /// Only those of this cause, as in `dlq causes`
     #[arg(long, value_name = "CAUSE")]
     cause: Option<String>,
     /// Only those of this tool
@@ -146,79 +114,50 @@ struct Which {
 
 #[derive(Debug, clap::Args)]
 struct Chosen {
-    /// Which letters
+    /// The letters' numbers
     #[arg(
         value_name = "LETTER",
         required_unless_present_any = ["all", "topic", "cause", "tool"],
         conflicts_with_all = ["all", "topic", "cause", "tool"]
     )]
     letters: Vec<u64>,
-    /// All of them
+    /// All letters
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    which: Which,
+    which: LetterFilter,
 }
 
-/// One letter of those that are meant, and no more of it than is needed.
+/// A selected letter, reduced to what requeueing and dropping need.
 #[derive(Debug, Clone)]
 struct Pick {
     letter: u64,
     action_id: Option<String>,
+    /// Empty if the letter does not exist any more.
     cause: String,
     code: String,
 }
 
 impl DlqCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(self.command.run(common))
-    }
-}
-
-impl Command {
-    async fn run(&self, common: &Common) -> Result<Exit, Trouble> {
-        match self {
-            Command::Requeue(requeue) => return requeue.main(common).await,
-            Command::Drain(drain) => return drain.main(common).await,
-            Command::Drop {
-                chosen,
-                confirm,
-                shown,
-            } => return discard(common, chosen, *confirm, shown.output).await,
-            Command::Settle {
-                letter,
-                done,
-                confirm,
-                shown,
-                ..
-            } => {
-                let (letter, done) = (*letter, *done);
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match self.command {
+            Command::List { which } => list(common, &which).await,
+            Command::Show { letter } => show(common, letter).await,
+            Command::Causes => causes(common).await,
+            Command::Export { which } => export(common, &which).await,
+            Command::Requeue(requeue) => requeue.main(common).await,
+            Command::Drain(drain) => drain.main(common).await,
+            Command::Drop { chosen, confirm } => discard(common, &chosen, confirm).await,
+            Command::Settle { letter, done, confirm, .. } => {
                 let operation = Operation::SettleLetter { letter, done };
-                return operate::main(common, &operation, *confirm, shown.output).await;
-            }
-            Command::List { .. } | Command::Show { .. } | Command::Causes { .. } | Command::Export { .. } => {
-            }
-        }
-        with_client(common, Depth::Store, async |client| self.look(client).await).await
-    }
-
-    /// What changes nothing.
-    async fn look(&self, client: &mut Client) -> Result<Exit, Trouble> {
-        match self {
-            Command::List { which, shown } => list(client, which, shown.output).await,
-            Command::Show { letter, shown } => show(client, *letter, shown.output).await,
-            Command::Causes { shown } => causes(client, shown.output).await,
-            Command::Export { which } => export(client, which).await,
-            Command::Requeue(_) | Command::Drain(_) | Command::Drop { .. } | Command::Settle { .. } => {
-                Ok(Exit::Usage)
+                mutation::run(common, &operation, confirm).await
             }
         }
     }
 }
 
-impl Which {
-    /// One page of the letters that are meant.
-    async fn page(&self, client: &mut Client, from: u64) -> Result<LetterList, Trouble> {
+impl LetterFilter {
+    async fn page(&self, client: &mut Client, from: u64) -> Result<LetterList, CliError> {
         let mut path = format!("/v1/dlq?from={from}");
         let tool = self.tool.as_ref().map(ToString::to_string);
         for (name, value) in [("topic", &self.topic), ("cause", &self.cause), ("tool", &tool)] {
@@ -228,33 +167,50 @@ impl Which {
         }
         Ok(client.get(&path).await?)
     }
+
+    /// Visits the letters of this filter page by page, until `visit` returns `false`.
+    async fn each_page(
+        &self,
+        client: &mut Client,
+        mut visit: impl FnMut(&[LetterView]) -> bool,
+    ) -> Result<(), CliError> {
+        let mut from = Some(0);
+        while let Some(at) = from {
+            let page = self.page(client, at).await?;
+            let more = visit(&page.letters);
+            from = page.next.filter(|_| more);
+        }
+        Ok(())
+    }
 }
 
 impl Chosen {
-    /// The letters that are meant, so many at most. Those that are named need not be there any more.
-    async fn picks(&self, client: &mut Client, max: usize) -> Result<Vec<Pick>, Trouble> {
+    /// The selected letters, at most `max`. Those named by number may not exist any more.
+    async fn picks(&self, client: &mut Client, max: usize) -> Result<Vec<Pick>, CliError> {
         let mut picks = Vec::new();
         for letter in &self.letters {
             let found = one(client, *letter).await?;
             picks.push(found.map_or_else(|| Pick::gone(*letter), |found| Pick::of(&found)));
         }
-        let mut from = self.letters.is_empty().then_some(0);
-        while let Some(at) = from.filter(|_| picks.len() < max) {
-            let page = self.which.page(client, at).await?;
-            // Nobody means what is held for review by a whole lot: each is looked at, with `effectd quarantine`.
-            let failed = page.letters.iter().filter(|letter| !letter.is_quarantined());
-            picks.extend(failed.map(Pick::of));
-            from = page.next;
+        if self.letters.is_empty() && max > 0 {
+            self.which
+                .each_page(client, |page| {
+                    // A filter never selects quarantined letters: each of them needs a review, with `effectd quarantine`.
+                    let failed = page.iter().filter(|letter| !letter.is_quarantined());
+                    picks.extend(failed.map(Pick::of));
+                    picks.len() < max
+                })
+                .await?;
         }
         picks.truncate(max);
         Ok(picks)
     }
 
-    async fn say_none(&self, client: &mut Client) -> Result<(), Trouble> {
+    async fn report_none(&self, client: &mut Client) -> Result<(), CliError> {
         if self.all {
-            return say_none(client).await;
+            return report_none(client).await;
         }
-        complain(&"there are no such dead letters");
+        eprint_line(&"there are no such dead letters");
         Ok(())
     }
 }
@@ -270,12 +226,7 @@ impl Pick {
     }
 
     fn gone(letter: u64) -> Self {
-        Self {
-            letter,
-            action_id: None,
-            cause: String::new(),
-            code: String::new(),
-        }
+        Self { letter, action_id: None, cause: String::new(), code: String::new() }
     }
 
     fn is_gone(&self) -> bool {
@@ -283,7 +234,7 @@ impl Pick {
     }
 }
 
-/// The letters of each cause, the oldest first.
+/// Groups letters by cause; within a cause the oldest comes first.
 fn by_cause(picks: Vec<Pick>) -> BTreeMap<String, Vec<Pick>> {
     let mut causes: BTreeMap<String, Vec<Pick>> = BTreeMap::new();
     for pick in picks {
@@ -292,91 +243,74 @@ fn by_cause(picks: Vec<Pick>) -> BTreeMap<String, Vec<Pick>> {
     causes
 }
 
-/// What would happen to so many letters, a line for each cause.
+/// Says what would happen to the letters, in one line per cause.
 fn summary(verb: &str, causes: &BTreeMap<String, Vec<Pick>>) -> Vec<String> {
-    let told = causes.iter().filter_map(|(cause, picks)| {
+    let lines = causes.iter().filter_map(|(cause, picks)| {
         let first = picks.first().filter(|pick| !pick.is_gone())?;
-        Some(format!(
-            "{verb} {} of cause {cause} ({})",
-            picks.len(),
-            first.code
-        ))
+        Some(format!("{verb} {} of cause {cause} ({})", picks.len(), first.code))
     });
-    told.collect()
+    lines.collect()
 }
 
 fn row(printer: &mut Printer, letter: &LetterView) {
-    printer.row(
-        // Plain data with text keys, for which serde_json has no failure.
-        &serde_json::to_value(letter).unwrap_or_default(),
-        &[
-            &letter.letter.to_string(),
-            &letter.time,
-            &letter.code,
-            &letter.cause,
-            &letter.attempts.to_string(),
-            letter.action_id.as_deref().unwrap_or_default(),
-        ],
-    );
+    let cells = [
+        &letter.letter.to_string(),
+        &letter.time,
+        &letter.code,
+        &letter.cause,
+        &letter.attempts.to_string(),
+        letter.action_id.as_deref().unwrap_or_default(),
+    ];
+    printer.row(letter, &cells);
 }
 
-async fn list(client: &mut Client, which: &Which, form: Form) -> Result<Exit, Trouble> {
-    let mut printer = Printer::new(form, true, &LETTERS);
-    let mut from = Some(0);
-    while let Some(at) = from {
-        let page = which.page(client, at).await?;
-        page.letters.iter().for_each(|letter| row(&mut printer, letter));
-        from = page.next;
-    }
+async fn list(common: &Common, which: &LetterFilter) -> Result<Exit, CliError> {
+    let mut printer = Printer::new(common.output, true, &LETTERS);
+    with_client(common, Depth::Store, async |client| {
+        let mut print = |page: &[LetterView]| {
+            page.iter().for_each(|letter| row(&mut printer, letter));
+            true
+        };
+        which.each_page(client, &mut print).await
+    })
+    .await?;
     printer.finish();
     Ok(Exit::Done)
 }
 
-/// The same for files: whoever cannot write them is told.
-async fn export(client: &mut Client, which: &Which) -> Result<Exit, Trouble> {
-    let mut from = Some(0);
-    while let Some(at) = from {
-        let page = which.page(client, at).await?;
-        let texts = page
-            .letters
-            .iter()
-            .filter_map(|letter| serde_json::to_string(letter).ok());
-        if !lines(texts) {
-            return Ok(Exit::Done);
-        }
-        from = page.next;
-    }
+async fn export(common: &Common, which: &LetterFilter) -> Result<Exit, CliError> {
+    let texts =
+        |page: &[LetterView]| lines(page.iter().filter_map(|letter| serde_json::to_string(letter).ok()));
+    with_client(common, Depth::Store, async |client| which.each_page(client, texts).await).await?;
     Ok(Exit::Done)
 }
 
-/// One letter; `None` if there is none of this number.
-async fn one(client: &mut Client, number: u64) -> Result<Option<LetterView>, Trouble> {
+/// The letter with this number, if it exists.
+async fn one(client: &mut Client, number: u64) -> Result<Option<LetterView>, CliError> {
     known(client.get(&format!("/v1/dlq/{number}")).await)
 }
 
-/// What was found; `None` if there is no such letter.
-pub(super) fn known<T>(found: Result<T, ClientError>) -> Result<Option<T>, Trouble> {
+/// `None` if the letter is unknown.
+pub(super) fn known<T>(found: Result<T, ClientError>) -> Result<Option<T>, CliError> {
     match found {
         Err(ClientError::Refused(problem)) if problem.code == Kind::LetterUnknown.code() => Ok(None),
         found => Ok(Some(found?)),
     }
 }
 
-async fn show(client: &mut Client, number: u64, form: Form) -> Result<Exit, Trouble> {
-    let Some(letter) = one(client, number).await? else {
-        complain(&format!(
-            "there is no dead letter {number}; `effectd dlq list` tells which there are"
-        ));
+async fn show(common: &Common, number: u64) -> Result<Exit, CliError> {
+    let found = with_client(common, Depth::Store, async |client| one(client, number).await).await?;
+    let Some(letter) = found else {
+        eprint_line(&format!("there is no dead letter {number}; `effectd dlq list` lists them"));
         return Ok(Exit::Failed);
     };
-    let mut printer = Printer::new(form, false, &LETTERS);
+    let mut printer = Printer::new(common.output, false, &LETTERS);
     row(&mut printer, &letter);
     printer.finish();
-    if form == Form::Table {
-        if let Some(detail) = &letter.detail {
-            line(&format!("  why      {}", quoted(detail)));
-        } else {
-            line("  why      it cannot be read any more: the key that it was sealed under is gone");
+    if common.output == Form::Table {
+        match &letter.detail {
+            Some(detail) => line(&format!("  why      {}", quoted(detail))),
+            None => line("  why      it cannot be read any more: the key that it was sealed under is gone"),
         }
         if let Some(receipt) = &letter.receipt_id {
             line(&format!("  receipt  {receipt}"));
@@ -388,79 +322,72 @@ async fn show(client: &mut Client, number: u64, form: Form) -> Result<Exit, Trou
     Ok(Exit::Done)
 }
 
-/// What tools said, as it is told: it must not command the terminal.
+/// Text from a tool, without terminal commands.
 fn quoted(text: &str) -> String {
-    crate::tui::shown(text, usize::MAX)
+    shown(text, usize::MAX)
 }
 
-async fn all_causes(client: &mut Client) -> Result<Vec<CauseView>, Trouble> {
+async fn all_causes(client: &mut Client) -> Result<Vec<CauseView>, CliError> {
     Ok(client.get("/v1/dlq/causes").await?)
 }
 
-/// Says that there is nothing to be done here, and what is left to another command.
-async fn say_none(client: &mut Client) -> Result<(), Trouble> {
-    let held: u64 = all_causes(client).await?.iter().map(|cause| cause.count).sum();
-    complain(&if held == 0 {
+/// Says that there is nothing to do, and how many letters are left to `effectd quarantine`.
+async fn report_none(client: &mut Client) -> Result<(), CliError> {
+    let quarantined: u64 = all_causes(client).await?.iter().map(|cause| cause.count).sum();
+    eprint_line(&if quarantined == 0 {
         "there are no dead letters".to_owned()
     } else {
         format!(
-            "there are no dead letters but {held} that a safety check stopped; `effectd quarantine list` shows them"
+            "there are no dead letters but {quarantined} that a safety check stopped; `effectd quarantine list` shows them"
         )
     });
     Ok(())
 }
 
-/// The same without what is held for review.
-async fn failed_causes(client: &mut Client) -> Result<Vec<CauseView>, Trouble> {
+/// All causes but those of quarantined letters.
+async fn failed_causes(client: &mut Client) -> Result<Vec<CauseView>, CliError> {
     let mut causes = all_causes(client).await?;
     causes.retain(|cause| !cause.is_quarantined());
     Ok(causes)
 }
 
-async fn causes(client: &mut Client, form: Form) -> Result<Exit, Trouble> {
-    let mut printer = Printer::new(form, true, &CAUSES);
-    for cause in all_causes(client).await? {
-        let value = serde_json::to_value(&cause).unwrap_or_default();
-        let count = cause.count.to_string();
-        let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
-        let sample = quoted(&cause.sample.unwrap_or_default());
-        printer.row(
-            &value,
-            &[
-                &cause.cause,
-                &count,
-                &cause.code,
-                cause.tool_id.as_deref().unwrap_or_default(),
-                &second(&cause.first),
-                &second(&cause.last),
-                &sample,
-            ],
-        );
-    }
-    printer.finish();
+async fn causes(common: &Common) -> Result<Exit, CliError> {
+    let causes: Vec<CauseView> = get(common, Depth::Store, "/v1/dlq/causes").await?;
+    let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
+    print_rows(common.output, &CAUSES, &causes, |cause| {
+        [
+            cause.cause.clone(),
+            cause.count.to_string(),
+            cause.code.clone(),
+            cause.tool_id.clone().unwrap_or_default(),
+            second(&cause.first),
+            second(&cause.last),
+            quoted(cause.sample.as_deref().unwrap_or_default()),
+        ]
+    });
     Ok(Exit::Done)
 }
 
-/// Forgets letters, and says of each what became of it.
-async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
+/// Drops letters, and prints the result for each.
+async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm) -> Result<Exit, CliError> {
     let picks = with_client(common, Depth::Store, async |client| {
         let picks = chosen.picks(client, usize::MAX).await?;
         if picks.is_empty() {
-            chosen.say_none(client).await?;
+            chosen.report_none(client).await?;
         }
         Ok(picks)
     })
     .await?;
     let numbers: Vec<u64> = picks.iter().map(|pick| pick.letter).collect();
     let says = summary("drop", &by_cause(picks));
-    if !says.is_empty() && !confirm.given(&says) {
+    if !says.is_empty() && !confirm.confirmed(&says) {
         return Ok(Exit::Usage);
     }
-    let mut printer = Printer::new(form, true, &NOW);
+    let mut printer = Printer::new(common.output, true, &NOW);
     for chunk in numbers.chunks(CHUNK) {
         let letters = chunk.to_vec();
-        let done = operate::ask(common, &Operation::DropLetters { letters }, Doing::ForReal).await?;
-        tell(&mut printer, &done.letters);
+        let done = mutation::send(common, &Operation::DropLetters { letters }, RunMode::Execute).await?;
+        print_results(&mut printer, &done.letters);
     }
     printer.finish();
     Ok(Exit::Done)
@@ -468,9 +395,8 @@ async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm, form: Form)
 
 const NOW: [(&str, usize); 2] = [("LETTER", 6), ("NOW", 0)];
 
-fn tell(printer: &mut Printer, letters: &[LetterNow]) {
+fn print_results(printer: &mut Printer, letters: &[LetterNow]) {
     for now in letters {
-        let value = serde_json::to_value(now).unwrap_or_default();
-        printer.row(&value, &[&now.letter.to_string(), &now.now]);
+        printer.row(now, &[&now.letter.to_string(), &now.now]);
     }
 }

@@ -1,4 +1,4 @@
-//! `effectd doctor`: what this host can enforce.
+//! `effectd doctor`: what this machine can enforce.
 
 use std::path::Path;
 
@@ -6,48 +6,39 @@ use effectd_policy::Overlay;
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::doctor::{Finding, Verdict, examine};
 
-use super::backend::client_state;
-use super::output::{Form, for_programs, line};
-use super::{Common, complain};
+use super::{CliError, Common, eprint_line, line, print_json, state_dir_of};
+use crate::error::chain;
 use crate::exit::Exit;
-use crate::spaces::Roots;
 use crate::state::State;
+use crate::state::spaces::Roots;
 
-/// Attack a sandbox of one's own, and tell what this host can enforce
+/// Attack a sandbox, and show what this machine can enforce
 ///
-/// Every line is proved by trying it in a real child. Where there is a state directory, the roots of its spaces are looked at as well. The
-/// exit code is 0 if effectd may serve here, otherwise 69; a space that cannot be used does not keep it from serving.
+/// Every line is tested in a real child. If there is a state directory, the roots of its spaces are checked, too. The exit code is 0 if
+/// effectd can run here, otherwise 69; an unusable space does not prevent that.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd doctor")]
-pub(super) struct Doctor {
-    /// How the report is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-}
+pub(super) struct Doctor {}
 
 impl Doctor {
-    pub(super) fn main(self, common: &Common) -> Exit {
+    pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
         let program = match std::env::current_exe() {
             Ok(program) => program,
             Err(error) => {
-                complain(&format!("this program cannot be found on disk: {error}"));
-                return Exit::Unavailable;
+                eprint_line(&format!("this program cannot be found on disk: {error}"));
+                return Ok(Exit::Unavailable);
             }
         };
         let mut report = examine(&SandboxConfig::new(program), &std::env::temp_dir());
-        report.findings.extend(roots(&client_state(common)));
-        if !for_programs(self.output, &report) {
+        report.findings.extend(roots(&state_dir_of(common)));
+        if !print_json(common.output, &report) {
             line(&report.to_string());
         }
-        if report.may_serve() {
-            Exit::Done
-        } else {
-            Exit::Unavailable
-        }
+        Ok(if report.may_serve() { Exit::Done } else { Exit::Unavailable })
     }
 }
 
-/// What stands at the roots of the spaces. A state that is not there, or not to be read, has nothing to be said about.
+/// Findings about the roots of spaces. Empty if there is no readable state.
 fn roots(state: &Path) -> Vec<Finding> {
     let Ok(state) = State::existing(state) else {
         return Vec::new();
@@ -56,28 +47,18 @@ fn roots(state: &Path) -> Vec<Finding> {
         let roots = Roots::of(&state)?;
         Ok(roots.survey(&policy, &roots.pins()))
     });
-    let finding = |verdict, what| Finding {
-        promise: "space roots",
-        verdict,
-        what,
-        fix: None,
-        required: false,
-    };
+    let finding =
+        |verdict, what| Finding { promise: "space roots", verdict, what, fix: None, required: false };
     let found = match found {
         Ok(found) => found,
-        Err(error) => return vec![finding(Verdict::Missing, error.to_string())],
+        Err(error) => return vec![finding(Verdict::Missing, chain(&error))],
     };
-    let unusable = found
-        .unusable
-        .iter()
-        .map(|(space, error)| format!("{space}: {error}"));
+    let unusable = found.unusable.iter().map(|(space, error)| format!("{space}: {error}"));
     let changed = found.changes.iter().map(|change| {
         let space = &change.space_id;
         format!("{space}: its root is another folder than before; `effectd policy reload` shows the change and takes it over")
     });
-    let wrong = unusable
-        .chain(changed)
-        .map(|what| finding(Verdict::Missing, what));
+    let wrong = unusable.chain(changed).map(|what| finding(Verdict::Missing, what));
     let mut findings: Vec<_> = wrong.collect();
     if findings.is_empty() {
         let what = "nobody else can replace them, and each is the folder that it was";

@@ -1,48 +1,34 @@
-//! `effectd grants …`: pre-approvals with a budget. Through the daemon if one runs.
+//! `effectd grants …`: pre-approvals with a budget.
 
 use clap::Subcommand;
 use effectd_contracts::GrantId;
 use effectd_gateway::client::{Client, percent_encoded};
-use effectd_gateway::views::approvals::{GrantBody, GrantList, GrantView, GrantWould};
+use effectd_gateway::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
-use super::backend::{Trouble, with_client};
-use super::operate::Confirm;
-use super::output::{Form, Printer};
-use super::{Common, complain};
+use super::{CliError, Common, Confirm, Depth, Printer, eprint_line, post, print_rows, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// List, ask for, make and take back grants: pre-approvals with a budget
+/// List, request, create and revoke grants: pre-approvals with a budget
 ///
-/// A grant spares a person the same question again. It never stands in for actions of the tiers R3 and R4, for spaces that
-/// are not GREEN, or for a tool whose description has changed. One tool for one session is an approver's to grant,
-/// everything wider an administrator's; planners can only ask.
+/// A grant replaces the same approval for further calls. It never covers actions of the risk tiers R3 and R4, spaces that are not
+/// GREEN, or a tool whose description has changed. An approver may grant one tool for one session; everything wider needs an
+/// administrator. Planners can only request.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd grants list")]
 pub(super) struct GrantsCommand {
     #[command(subcommand)]
     verb: Verb,
-    /// How the answer is shown
-    #[arg(
-        long,
-        short,
-        global = true,
-        value_enum,
-        default_value = "table",
-        value_name = "FORM"
-    )]
-    output: Form,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List grants: those that are asked for, in force, or over since not long ago
+    /// List grants: requested, in force, or ended recently
     #[command(after_help = "Example:\n  effectd grants list -o json")]
     List,
-    /// Ask for a grant; somebody who may puts it in force
+    /// Request a grant, which somebody with the authority puts in force
     ///
-    /// If you may make it yourself, it would be in force at once: what that means is said first, and you are asked.
+    /// If you have the authority yourself, it would be in force at once: you are told what that means and asked first.
     #[command(
         after_help = "Example:\n  effectd grants request --org home --tool files.copy --calls 5 --reason \"the weekly backup\" --yes"
     )]
@@ -52,16 +38,16 @@ enum Verb {
         #[command(flatten)]
         confirm: Confirm,
     },
-    /// Make a grant, or put one in force that somebody asked for
+    /// Create a grant, or put a requested one in force
     #[command(
         after_help = "Examples:\n  effectd grants create --org home --tool files.copy --calls 5 --for 3600 --yes\n  \
         effectd grants create --from 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes"
     )]
     Create(Create),
-    /// Take a grant back, at once
+    /// Revoke a grant at once
     #[command(after_help = "Example:\n  effectd grants revoke 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes")]
     Revoke {
-        /// Which grant
+        /// The grant's id
         #[arg(value_name = "GRANT")]
         id: GrantId,
         #[command(flatten)]
@@ -71,29 +57,29 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct New {
-    /// The organisation, as the policy names it
+    /// The organisation, as named in the policy
     #[arg(long, value_name = "NAME")]
     org: String,
     /// The tools: an id, `<source>.*`, or `*`
     #[arg(long, value_name = "TOOL")]
     tool: String,
-    /// The session: `agent:<subject>` for a planner without one; needs no administrator then
+    /// The session, `agent:<subject>` for a planner without one; a grant for a session needs no administrator
     #[arg(long, value_name = "ID")]
     session: Option<String>,
-    /// For so many calls
+    /// Number of calls
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     calls: Option<u32>,
-    /// For so long, in seconds
+    /// Duration in seconds
     #[arg(long = "for", value_name = "SECONDS")]
     lasts: Option<u64>,
-    /// What for
+    /// The reason
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
 struct Create {
-    /// The one that somebody asked for
+    /// The id of a requested grant
     #[arg(long, value_name = "GRANT", conflicts_with_all = ["org", "tool", "session", "calls", "lasts", "reason"])]
     from: Option<GrantId>,
     #[command(flatten)]
@@ -102,49 +88,64 @@ struct Create {
     confirm: Confirm,
 }
 
-const COLUMNS: [(&str, usize); 6] = [
-    ("GRANT", 36),
-    ("STATE", 9),
-    ("TOOL", 20),
-    ("CALLS", 9),
-    ("EXPIRES", 20),
-    ("FOR", 24),
-];
+const COLUMNS: [(&str, usize); 6] =
+    [("GRANT", 36), ("STATE", 9), ("TOOL", 20), ("CALLS", 9), ("EXPIRES", 20), ("FOR", 24)];
 
 impl GrantsCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(async {
-            let many = matches!(self.verb, Verb::List);
-            if let Some((confirm, says)) = self.verb.preview(common).await?
-                && !confirm.given(&says)
-            {
-                return Ok(Exit::Usage);
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        let path = |id: &GrantId, verb: &str| format!("/v1/grants/{}/{verb}", percent_encoded(id.as_str()));
+        let (path, body, confirm, says) = match self.verb {
+            Verb::List => {
+                let views = with_client(common, Depth::Policy, all).await?;
+                print_rows(common.output, &COLUMNS, &views, cells);
+                return Ok(Exit::Done);
             }
-            let answer = with_client(common, Depth::Policy, async |client| self.verb.ask(client).await).await;
-            let views = match answer {
-                Err(Trouble::Refused(problem)) if problem.status == 404 => {
-                    complain(&Trouble::Refused(problem));
-                    return Ok(Exit::Failed);
-                }
-                answer => answer?,
-            };
-            let mut printer = Printer::new(self.output, many, &COLUMNS);
-            for view in &views {
-                let cells = cells(view);
-                // Plain data with text keys, for which serde_json has no failure.
-                let value = serde_json::to_value(view).unwrap_or_default();
-                printer.row(&value, &cells.each_ref().map(String::as_str));
+            Verb::Request { new, confirm } => {
+                let preview = "/v1/grants/requests/preview";
+                let would: GrantWould = post(common, Depth::Policy, preview, &new.body()).await?;
+                // A request that somebody else must grant changes nothing yet, so no confirmation is needed.
+                let says = format!("you may grant this yourself; at once, {}", new.says());
+                let says = would.in_force.then_some(says);
+                ("/v1/grants/requests".to_owned(), Some(new.body()), confirm, says)
             }
-            printer.finish();
-            Ok(Exit::Done)
-        })
+            Verb::Create(Create { from: Some(id), confirm, .. }) => {
+                let says = format!("in force from now on: {}", describe(common, &id).await?);
+                (path(&id, "activate"), None, confirm, Some(says))
+            }
+            Verb::Create(Create { new, confirm, .. }) => {
+                // clap makes sure that there is either `--from` or a new grant.
+                let new = new.ok_or_else(|| CliError::request("name a grant"))?;
+                let says = Some(new.says());
+                ("/v1/grants".to_owned(), Some(new.body()), confirm, says)
+            }
+            Verb::Revoke { id, confirm } => {
+                let says = format!("taken back: {}", describe(common, &id).await?);
+                (path(&id, "revoke"), None, confirm, Some(says))
+            }
+        };
+        if says.is_some_and(|says| !confirm.confirmed(&[says])) {
+            return Ok(Exit::Usage);
+        }
+        let sent = with_client(common, Depth::Policy, async |client| match &body {
+            Some(body) => Ok(client.post(&path, body).await?),
+            None => Ok(client.call::<GrantView>(Method::POST, &path, "").await?),
+        });
+        let view = match sent.await {
+            Err(CliError::Refused(problem)) if problem.status == 404 => {
+                eprint_line(&CliError::Refused(problem));
+                return Ok(Exit::Failed);
+            }
+            sent => sent?,
+        };
+        let mut printer = Printer::new(common.output, false, &COLUMNS);
+        printer.row(&view, &cells(&view));
+        printer.finish();
+        Ok(Exit::Done)
     }
 }
 
 fn cells(view: &GrantView) -> [String; 6] {
-    let most = view
-        .calls_max
-        .map_or_else(|| "-".to_owned(), |most| most.to_string());
+    let most = view.calls_max.map_or_else(|| "-".to_owned(), |most| most.to_string());
     let expires = view.expires_at.as_deref().unwrap_or("-");
     [
         view.grant_id.clone(),
@@ -152,14 +153,12 @@ fn cells(view: &GrantView) -> [String; 6] {
         view.tool.clone(),
         format!("{}/{most}", view.calls_used),
         expires.split('.').next().unwrap_or_default().to_owned(),
-        view.session
-            .clone()
-            .unwrap_or_else(|| format!("all of {}", view.org)),
+        view.session.clone().unwrap_or_else(|| format!("all of {}", view.org)),
     ]
 }
 
-/// A grant in words, if it is there and may be looked at.
-async fn known(common: &Common, id: &GrantId) -> Result<String, Trouble> {
+/// A grant as text; only its id if the caller may not see it.
+async fn describe(common: &Common, id: &GrantId) -> Result<String, CliError> {
     let views = with_client(common, Depth::Policy, all).await?;
     let found = views.iter().find(|view| view.grant_id == id.as_str());
     Ok(found.map_or_else(|| format!("grant {id}"), |view| cells(view).join("  ")))
@@ -171,23 +170,10 @@ impl New {
             || format!("everybody of {}", self.org),
             |session| format!("the session {session} of {}", self.org),
         );
-        let calls = self.calls.map_or_else(
-            || "any number of calls".to_owned(),
-            |calls| format!("{calls} calls"),
-        );
-        let lasts = self
-            .lasts
-            .map_or_else(String::new, |seconds| format!(" within {seconds} s"));
+        let calls =
+            self.calls.map_or_else(|| "any number of calls".to_owned(), |calls| format!("{calls} calls"));
+        let lasts = self.lasts.map_or_else(String::new, |seconds| format!(" within {seconds} s"));
         format!("nobody is asked about {} for {whom}: {calls}{lasts}", self.tool)
-    }
-
-    /// Whether asking for it would put it in force, since whoever asks may make it.
-    async fn would_be_in_force(&self, common: &Common) -> Result<bool, Trouble> {
-        let would: GrantWould = with_client(common, Depth::Policy, async |client| {
-            Ok(client.post("/v1/grants/requests/preview", &self.body()).await?)
-        })
-        .await?;
-        Ok(would.in_force)
     }
 
     fn body(&self) -> GrantBody {
@@ -202,61 +188,7 @@ impl New {
     }
 }
 
-enum One<'a> {
-    Request(&'a New),
-    Create(&'a New),
-    Activate(&'a GrantId),
-    Revoke(&'a GrantId),
-}
-
-impl Verb {
-    fn one(&self) -> Option<One<'_>> {
-        match self {
-            Verb::List => None,
-            Verb::Request { new, .. } => Some(One::Request(new)),
-            Verb::Create(Create { from: Some(id), .. }) => Some(One::Activate(id)),
-            // One of the two is there: clap has seen to it that what is not `--from` is a whole grant.
-            Verb::Create(Create { from: None, new, .. }) => new.as_ref().map(One::Create),
-            Verb::Revoke { id, .. } => Some(One::Revoke(id)),
-        }
-    }
-
-    /// What would change, for those who change something.
-    async fn preview(&self, common: &Common) -> Result<Option<(Confirm, Vec<String>)>, Trouble> {
-        let confirm = match self {
-            Verb::List => return Ok(None),
-            Verb::Request { confirm, .. }
-            | Verb::Create(Create { confirm, .. })
-            | Verb::Revoke { confirm, .. } => *confirm,
-        };
-        let says = match self.one() {
-            None => return Ok(None),
-            Some(One::Request(new)) if new.would_be_in_force(common).await? => {
-                vec![format!("you may grant this yourself; at once, {}", new.says())]
-            }
-            // Asking for one that somebody else must grant puts nothing in force.
-            Some(One::Request(_)) => return Ok(None),
-            Some(One::Create(new)) => vec![new.says()],
-            Some(One::Activate(id)) => vec![format!("in force from now on: {}", known(common, id).await?)],
-            Some(One::Revoke(id)) => vec![format!("taken back: {}", known(common, id).await?)],
-        };
-        Ok(Some((confirm, says)))
-    }
-
-    async fn ask(&self, client: &mut Client) -> Result<Vec<GrantView>, Trouble> {
-        let path = |id: &GrantId, verb: &str| format!("/v1/grants/{}/{verb}", percent_encoded(id.as_str()));
-        let one = match self.one() {
-            None => return all(client).await,
-            Some(One::Request(new)) => client.post("/v1/grants/requests", &new.body()).await,
-            Some(One::Create(new)) => client.post("/v1/grants", &new.body()).await,
-            Some(One::Activate(id)) => client.call(Method::POST, &path(id, "activate"), "").await,
-            Some(One::Revoke(id)) => client.call(Method::POST, &path(id, "revoke"), "").await,
-        };
-        Ok(vec![one?])
-    }
-}
-
-async fn all(client: &mut Client) -> Result<Vec<GrantView>, Trouble> {
+async fn all(client: &mut Client) -> Result<Vec<GrantView>, CliError> {
     let split = |page: GrantList| (page.grants, page.next);
     Ok(client.pages("/v1/grants", split).await?)
 }

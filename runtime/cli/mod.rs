@@ -1,8 +1,9 @@
-//! The command line: one file a command. Data goes to standard output, talk to standard error.
+//! The command line: one file per command. Results go to standard output, everything else to standard error.
 
+mod action_output;
+mod approval_view;
 mod approvals;
 mod artifacts;
-mod ask;
 mod backend;
 mod backup;
 mod breaker;
@@ -11,56 +12,60 @@ mod cancel;
 mod check;
 mod completions;
 mod config;
-mod context;
 mod dlq;
 mod doctor;
 mod erase;
 mod grants;
 mod init;
 mod keys;
-mod listing;
-mod named;
+mod mutation;
 mod notifications;
-mod operate;
 mod output;
 mod pause;
 mod policy;
 mod preview;
-mod prompt;
 mod quarantine;
+mod receipt_filter;
+mod receipt_ref;
+mod receipt_view;
 mod receipts;
+mod request_args;
 mod run;
 mod serve;
-mod show;
 mod status;
 mod store;
 mod submit;
-mod support;
-mod told;
+mod support_bundle;
 mod tools;
 mod top;
+mod trace_context;
 mod undo;
 mod wait;
 
+use std::ffi::OsString;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::exit::Exit;
-use crate::settings::{self, Above, Settings, SettingsError};
+use crate::host::runtime::Depth;
+use crate::settings::{self, Overrides, Settings, SettingsError};
 use crate::telemetry::{self, LogForm};
+
+// What every command uses.
+use action_output::ActionReply;
+use backend::{CliError, Session, get, is_in_process, post, state_dir_of, with_client};
+use mutation::Confirm;
+use output::{Form, Printer, data, line, lines, print_json, print_rows};
 
 /// effectd carries out what AI planners decide: gated by policy, confined by the kernel, with a signed receipt for each.
 #[derive(Debug, Parser)]
-#[command(
-    name = "effectd",
-    version,
-    disable_help_subcommand = true,
-    arg_required_else_help = true
-)]
+#[command(name = "effectd", version, disable_help_subcommand = true, arg_required_else_help = true)]
 #[command(
     after_help = "Example:\n  effectd run examples/write_note.json\n\nExit codes: 0 done, 1 failed, 2 usage, \
     3 denied, 4 held for approval, 5 quarantined, 6 outcome unknown, 69 unavailable, 70 broken, 75 try again"
@@ -72,35 +77,34 @@ struct Arguments {
     command: Command,
 }
 
-/// What every command takes.
+/// The arguments of every command.
 #[derive(Debug, Clone, clap::Args)]
 struct Common {
-    /// Where everything is kept [default: $EFFECTD_STATE, or ./.effectd; /var/lib/effectd for serve, and for commands that
-    /// look for a state and find no ./.effectd]
+    /// State directory [default: $EFFECTD_STATE, or ./.effectd; /var/lib/effectd for serve, and for commands that find no
+    /// ./.effectd]
     #[arg(long, global = true, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Log what happens, not only what goes wrong ($EFFECTD_LOG chooses in detail)
+    /// Log more than warnings and errors ($EFFECTD_LOG sets levels in detail)
     #[arg(long, short, global = true)]
     verbose: bool,
-    /// How log lines look [default: text; json for serve]
+    /// Format of log lines [default: text; json for serve]
     #[arg(long, global = true, value_enum, value_name = "FORM")]
     log: Option<LogForm>,
-    /// Where the daemon listens [default: $EFFECTD_SOCKET, or run/effectd.sock in the state directory]
+    /// The daemon's socket [default: $EFFECTD_SOCKET, or run/effectd.sock in the state directory]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Set something, above configuration file and environment; `config show` lists what can be set
+    /// Output format
+    #[arg(long, short, global = true, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+    /// Override a setting of the configuration file and the environment; `config show` lists all settings
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
 
 impl Common {
-    /// Everything that is set, with the configuration file of this state directory if there is one.
+    /// The settings, with the configuration file of this state directory if there is one.
     fn settings(&self, state: Option<&Path>) -> Result<Settings, SettingsError> {
-        let mut flags = self
-            .set
-            .iter()
-            .map(|text| settings::pair(text))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut flags = self.set.iter().map(|text| settings::pair(text)).collect::<Result<Vec<_>, _>>()?;
         if let Some(socket) = &self.socket {
             flags.push(("gateway.socket".to_owned(), socket.to_string_lossy().into_owned()));
         }
@@ -110,7 +114,7 @@ impl Common {
         if self.verbose {
             flags.push(("log.level".to_owned(), "debug".to_owned()));
         }
-        Settings::load(state, &Above::of_process(flags))
+        Settings::load(state, &Overrides::of_process(flags))
     }
 }
 
@@ -146,22 +150,64 @@ enum Command {
     Check(check::Check),
     Backup(backup::Backup),
     Restore(backup::Restore),
-    SupportBundle(support::SupportBundle),
+    SupportBundle(support_bundle::SupportBundle),
     Doctor(doctor::Doctor),
     Completions(completions::Completions),
     Man(completions::Man),
 }
 
+/// Commands that have only one output format, or a `--format` of their own.
+const WITHOUT_OUTPUT: [&str; 21] = [
+    "approvals watch",
+    "artifacts get",
+    "artifacts release",
+    "bus export",
+    "bus replay",
+    "bus tail",
+    "check",
+    "completions",
+    "dlq drain",
+    "dlq export",
+    "init",
+    "keys rotate",
+    "man",
+    "receipts export",
+    "receipts head",
+    "receipts proof",
+    "receipts tail",
+    "serve",
+    "store export",
+    "support-bundle",
+    "top",
+];
+
+/// Parses the arguments. Refuses `--output` where it would be ignored.
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let (mut names, mut last): (Vec<&str>, &ArgMatches) = (Vec::new(), &matches);
+    while let Some((name, below)) = last.subcommand() {
+        names.push(name);
+        last = below;
+    }
+    let name = names.join(" ");
+    let given = matches.value_source("output") == Some(ValueSource::CommandLine);
+    if given && WITHOUT_OUTPUT.contains(&name.as_str()) {
+        let why = format!("`effectd {name}` has no --output");
+        return Err(Arguments::command().error(ErrorKind::UnknownArgument, why));
+    }
+    Arguments::from_arg_matches(&matches)
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match parse(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             let said = error.print();
             if error.use_stderr() {
                 return Exit::Usage.into();
             }
-            // A failure is noted.
+            // `note` remembers a failure.
             let _ = output::note(said);
             return output::ended(Exit::Done).into();
         }
@@ -173,82 +219,109 @@ pub fn main() -> ExitCode {
     let traced = matches!(&command, Command::Run(run) if run.trace);
     let level = if traced || common.verbose { "info" } else { "warn" };
     telemetry::start(level, common.log.unwrap_or(LogForm::Text));
-    output::ended(match command {
-        Command::Run(run) => run.main(&common),
-        Command::Submit(submit) => submit.main(&common),
-        Command::Status(status) => status.main(&common),
-        Command::Wait(wait) => wait.main(&common),
-        Command::Cancel(cancel) => cancel.main(&common),
-        Command::Preview(preview) => preview.main(&common),
-        Command::Approvals(approvals) => approvals.main(&common),
-        Command::Grants(grants) => grants.main(&common),
-        Command::Quarantine(quarantine) => quarantine.main(&common),
-        Command::Tools(tools) => tools.main(&common),
-        Command::Pause(pause) => pause.main(&common),
-        Command::Resume(resume) => resume.main(&common),
-        Command::Undo(undo) => undo.main(&common),
-        Command::Serve(serve) => start_serving(serve, &common),
+    output::ended(exit_of(match command {
+        Command::Run(run) => block_on(run.main(&common)),
+        Command::Submit(submit) => block_on(submit.main(&common)),
+        Command::Status(status) => block_on(status.main(&common)),
+        Command::Wait(wait) => block_on(wait.main(&common)),
+        Command::Cancel(cancel) => block_on(cancel.main(&common)),
+        Command::Preview(preview) => block_on(preview.main(&common)),
+        Command::Approvals(approvals) => block_on(approvals.main(&common)),
+        Command::Grants(grants) => block_on(grants.main(&common)),
+        Command::Quarantine(quarantine) => block_on(quarantine.main(&common)),
+        Command::Tools(tools) => block_on(tools.main(&common)),
+        Command::Pause(pause) => block_on(pause.main(&common)),
+        Command::Resume(resume) => block_on(resume.main(&common)),
+        Command::Undo(undo) => block_on(undo.main(&common)),
+        Command::Serve(serve) => Ok(start_serving(serve, &common)),
         Command::Config(config) => config.main(&common),
-        Command::Dlq(dlq) => dlq.main(&common),
+        Command::Dlq(dlq) => block_on(dlq.main(&common)),
         Command::Store(store) => store.main(&common),
-        Command::Completions(completions) => completions.main(),
+        Command::Completions(completions) => Ok(completions.main()),
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
-        Command::Receipts(receipts) => receipts.main(&common),
-        Command::Bus(bus) => bus.main(&common),
-        Command::Top(top) => top.main(&common),
-        Command::Check(check) => check.main(&common),
+        Command::Receipts(receipts) => block_on(receipts.main(&common)),
+        Command::Bus(bus) => block_on(bus.main(&common)),
+        Command::Top(top) => block_on(top.main(&common)),
+        Command::Check(check) => block_on(check.main(&common)),
         Command::Backup(backup) => backup.main(&common),
         Command::Restore(restore) => restore.main(&common),
-        Command::SupportBundle(bundle) => bundle.main(&common),
-        Command::Keys(keys) => keys.main(&common),
-        Command::Artifacts(artifacts) => artifacts.main(&common),
-        Command::Notifications(notifications) => notifications.main(&common),
-        Command::Policy(policy) => policy.main(&common),
-        Command::Breaker(breaker) => breaker.main(&common),
+        Command::SupportBundle(bundle) => block_on(bundle.main(&common)),
+        Command::Keys(keys) => block_on(keys.main(&common)),
+        Command::Artifacts(artifacts) => block_on(artifacts.main(&common)),
+        Command::Notifications(notifications) => block_on(notifications.main(&common)),
+        Command::Policy(policy) => block_on(policy.main(&common)),
+        Command::Breaker(breaker) => block_on(breaker.main(&common)),
         Command::Doctor(doctor) => doctor.main(&common),
-    })
+    }))
     .into()
 }
 
-/// The daemon's log is set up by its settings, not by the flags alone.
+/// Starts the daemon. Its log follows its settings, not only the flags.
 fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
     let settings = match common.settings(Some(&serve::state(common))) {
         Ok(settings) => settings,
-        Err(error) => {
-            complain(&error);
-            return Exit::Usage;
-        }
+        Err(error) => return exit_of(Err(error.into())),
     };
-    let form = if settings.values().log_form == "json" {
-        LogForm::Json
-    } else {
-        LogForm::Text
-    };
+    let form = if settings.values().log_form == "json" { LogForm::Json } else { LogForm::Text };
     let log = telemetry::start(&settings.values().log_level, form);
-    serve.main(common, settings, log)
+    exit_of(block_on(serve.main(common, settings, log)))
 }
 
-/// The whole command line, for shells and manual pages.
-fn command() -> clap::Command {
-    Arguments::command()
+fn block_on(work: impl Future<Output = Result<Exit, CliError>>) -> Result<Exit, CliError> {
+    let threads = tokio::runtime::Runtime::new();
+    let threads = threads.map_err(|error| Error::Internal(format!("no threads can be started: {error}")))?;
+    threads.block_on(work)
 }
 
-/// Runs the asynchronous part of a command, and says what went wrong.
-fn block_on(work: impl Future<Output = Result<Exit, backend::Trouble>>) -> Exit {
-    let outcome = match tokio::runtime::Runtime::new() {
-        Ok(runtime) => runtime.block_on(work),
-        Err(error) => Err(Error::Internal(format!("no threads can be started: {error}")).into()),
-    };
-    outcome.unwrap_or_else(|trouble| {
-        complain(&trouble);
-        trouble.exit()
+/// The exit code; prints an error with its causes.
+fn exit_of(ended: Result<Exit, CliError>) -> Exit {
+    ended.unwrap_or_else(|error| {
+        eprint_line(&chain(&error));
+        error.exit()
     })
 }
 
-/// One line that says what went wrong and what to do.
-#[expect(clippy::print_stderr, reason = "this is where the program talks to people")]
-fn complain(what: &dyn std::fmt::Display) {
-    // What others wrote may be quoted; it must not command the terminal.
+/// Prints a message on standard error.
+#[expect(clippy::print_stderr, reason = "messages for people go to standard error")]
+fn eprint_line(what: &dyn std::fmt::Display) {
+    // The message may quote foreign text, which must not control the terminal.
     eprintln!("effectd: {}", crate::tui::shown_text(&what.to_string()));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, clap::Error> {
+        parse(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn an_output_format_that_would_be_ignored_is_refused() {
+        for line in [
+            "effectd check dlq -o json",
+            "effectd -o json top",
+            "effectd receipts head -o table",
+            "effectd events tail --output jsonl",
+        ] {
+            let error = parsed(line).unwrap_err();
+            assert!(error.use_stderr() && error.to_string().contains("has no --output"), "{line}: {error}");
+        }
+        for line in ["effectd check dlq", "effectd receipts list -o json", "effectd -o json tools list"] {
+            assert!(parsed(line).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn commands_without_an_output_format_exist() {
+        for name in WITHOUT_OUTPUT {
+            let mut command = &Arguments::command();
+            for part in name.split(' ') {
+                command = command.find_subcommand(part).unwrap();
+            }
+            assert!(!command.has_subcommands(), "{name}");
+        }
+    }
 }

@@ -1,27 +1,24 @@
-//! `effectd notifications`: what people were told, and what became of it.
+//! `effectd notifications`: the notifications that tools sent, and whether they were delivered.
 
 use clap::Subcommand;
 use effectd_contracts::ReceiptId;
 use effectd_gateway::client::{ClientError, percent_encoded};
-use effectd_gateway::problem::{Kind, Problem};
+use effectd_gateway::problem::Kind;
 use effectd_gateway::views::notifications::{NotificationList, NotificationView};
 
-use super::backend::{Trouble, with_client};
-use super::output::{self, Form, Printer};
-use super::{Common, complain};
+use super::{CliError, Common, Depth, eprint_line, line, print_json, print_rows, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 use crate::tui::{shown, shown_lines};
 
 const TITLE_COLUMNS: usize = 48;
-/// Columns and lines of a body; `-o json` has all of it.
+/// The columns and lines of a body that are shown; `-o json` has the whole body.
 const BODY_COLUMNS: usize = 200;
 const BODY_LINES: usize = 200;
 
-/// Read what people were told, and what became of it
+/// Read notifications and whether they were delivered
 ///
-/// A notification is shown on the desktop of the session that the daemon runs in, if it has one, and can be read here in any case.
-/// It cannot be unsent. For operators: what notifications say is not told to others.
+/// A notification is shown on the desktop of the daemon's session, if it has one, and can always be read here. It cannot be unsent. For
+/// operators only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd notifications\n  effectd notifications list -o jsonl")]
 pub(super) struct NotificationsCommand {
@@ -33,131 +30,85 @@ pub(super) struct NotificationsCommand {
 enum Verb {
     /// List them, oldest first
     #[command(after_help = "Example:\n  effectd notifications list -o json")]
-    List(List),
+    List,
     /// Show one, by the receipt of the action that sent it
     #[command(after_help = "Example:\n  effectd notifications show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
-    Show(Show),
+    Show {
+        /// The receipt of the action that sent it
+        #[arg(value_name = "RECEIPT")]
+        receipt: ReceiptId,
+    },
 }
 
-#[derive(Debug, clap::Args)]
-struct List {
-    /// How they are shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-}
-
-#[derive(Debug, clap::Args)]
-struct Show {
-    /// Whose notification
-    #[arg(value_name = "RECEIPT")]
-    receipt: ReceiptId,
-    /// How it is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-}
+const COLUMNS: [(&str, usize); 5] =
+    [("RECEIPT", 36), ("SENT", 20), ("URGENCY", 8), ("DELIVERY", 11), ("TITLE", TITLE_COLUMNS)];
 
 impl NotificationsCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        let verb = self.verb.unwrap_or(Verb::List(List { output: Form::Table }));
-        super::block_on(async {
-            match verb {
-                Verb::List(list) => list.list(common).await,
-                Verb::Show(show) => show.show(common).await,
-            }
-        })
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match self.verb.unwrap_or(Verb::List) {
+            Verb::List => list(common).await,
+            Verb::Show { receipt } => show(common, &receipt).await,
+        }
     }
 }
 
-impl List {
-    async fn list(&self, common: &Common) -> Result<Exit, Trouble> {
-        let views = with_client(common, Depth::Store, async |client| {
-            let split = |page: NotificationList| (page.notifications, page.next);
-            Ok(client.pages("/v1/notifications", split).await?)
+async fn list(common: &Common) -> Result<Exit, CliError> {
+    let views = with_client(common, Depth::Store, async |client| {
+        let split = |page: NotificationList| (page.notifications, page.next);
+        Ok(client.pages("/v1/notifications", split).await?)
+    })
+    .await?;
+    print_rows(common.output, &COLUMNS, &views, |view| {
+        let title = view.title.as_deref().map(|title| shown(title, TITLE_COLUMNS));
+        [
+            view.receipt_id.clone(),
+            // Without fractions of a second.
+            view.sent_at.split('.').next().unwrap_or_default().to_owned(),
+            view.urgency.clone().unwrap_or_default(),
+            view.delivery.clone(),
+            title.unwrap_or_else(|| "(not kept any more)".to_owned()),
+        ]
+    });
+    Ok(Exit::Done)
+}
+
+async fn show(common: &Common, receipt: &ReceiptId) -> Result<Exit, CliError> {
+    let path = format!("/v1/notifications/{}", percent_encoded(receipt.as_str()));
+    let view =
+        with_client(common, Depth::Store, async |client| match client.get::<NotificationView>(&path).await {
+            Err(ClientError::Refused(problem)) if problem.code == Kind::NotificationUnknown.code() => {
+                Ok(None)
+            }
+            found => Ok(Some(found?)),
         })
         .await?;
-        self.print(&views);
-        Ok(Exit::Done)
+    let Some(view) = view else {
+        eprint_line(
+            &"that receipt sent no notification, or none that is remembered; `effectd notifications` lists them",
+        );
+        return Ok(Exit::Failed);
+    };
+    if !print_json(common.output, &view) {
+        print(&view);
     }
-
-    fn print(&self, views: &[NotificationView]) {
-        const COLUMNS: &[(&str, usize)] = &[
-            ("RECEIPT", 36),
-            ("SENT", 20),
-            ("URGENCY", 8),
-            ("DELIVERY", 11),
-            ("TITLE", TITLE_COLUMNS),
-        ];
-        let mut printer = Printer::new(self.output, true, COLUMNS);
-        for view in views {
-            let value = serde_json::to_value(view).unwrap_or_default();
-            let title = view.title.as_deref().map(|title| shown(title, TITLE_COLUMNS));
-            let title = title.unwrap_or_else(|| "(not kept any more)".to_owned());
-            // To the second.
-            let sent = view.sent_at.split('.').next().unwrap_or_default();
-            let urgency = view.urgency.as_deref().unwrap_or_default();
-            let cells = [&view.receipt_id, sent, urgency, &view.delivery, &title];
-            printer.row(&value, &cells);
-        }
-        printer.finish();
-    }
+    Ok(Exit::Done)
 }
 
-impl Show {
-    async fn show(&self, common: &Common) -> Result<Exit, Trouble> {
-        let path = format!("/v1/notifications/{}", percent_encoded(self.receipt.as_str()));
-        let view = with_client(common, Depth::Store, async |client| {
-            match client.get::<NotificationView>(&path).await {
-                Err(ClientError::Refused(problem)) if is_unknown(&problem) => Ok(None),
-                found => Ok(Some(found?)),
-            }
-        })
-        .await?;
-        let Some(view) = view else {
-            complain(
-                &"that receipt sent no notification, or none that is remembered; `effectd notifications` lists them",
-            );
-            return Ok(Exit::Failed);
-        };
-        if !output::for_programs(self.output, &view) {
-            print(&view);
-        }
-        Ok(Exit::Done)
-    }
-}
-
-fn is_unknown(problem: &Problem) -> bool {
-    problem.code == Kind::NotificationUnknown.code()
-}
-
-/// For people. What it says is somebody else's text, and commands no terminal.
 fn print(view: &NotificationView) {
     match (&view.title, &view.missing) {
-        (Some(title), _) => output::line(&shown(title, BODY_COLUMNS)),
-        (None, Some(why)) => output::line(&format!(
-            "(its text cannot be told: {})",
-            shown(why, BODY_COLUMNS)
-        )),
+        (Some(title), _) => line(&shown(title, BODY_COLUMNS)),
+        (None, Some(why)) => line(&format!("(its text is not available: {})", shown(why, BODY_COLUMNS))),
         (None, None) => {}
     }
-    for line in shown_lines(view.body.as_deref().unwrap_or_default(), BODY_COLUMNS, BODY_LINES) {
-        output::line(&line);
-    }
-    output::line("");
-    let why = view
-        .why
-        .as_deref()
-        .map(|why| format!(": {}", shown(why, BODY_COLUMNS)));
-    output::line(&format!("sent       {} by {}", view.sent_at, view.subject_id));
-    output::line(&format!("space      {}", view.space_id));
-    output::line(&format!(
-        "urgency    {}",
-        view.urgency.as_deref().unwrap_or("not known")
-    ));
-    output::line(&format!(
-        "delivery   {}{}",
-        view.delivery,
-        why.unwrap_or_default()
-    ));
-    output::line(&format!("since      {}", view.since));
-    output::line(&format!("receipt    {}; it cannot be unsent", view.receipt_id));
+    let body = view.body.as_deref().unwrap_or_default();
+    shown_lines(body, BODY_COLUMNS, BODY_LINES).iter().for_each(|text| line(text));
+    line("");
+    let why = view.why.as_deref();
+    let why = why.map(|why| format!(": {}", shown(why, BODY_COLUMNS)));
+    line(&format!("sent       {} by {}", view.sent_at, view.subject_id));
+    line(&format!("space      {}", view.space_id));
+    line(&format!("urgency    {}", view.urgency.as_deref().unwrap_or("not known")));
+    line(&format!("delivery   {}{}", view.delivery, why.unwrap_or_default()));
+    line(&format!("since      {}", view.since));
+    line(&format!("receipt    {}; it cannot be unsent", view.receipt_id));
 }

@@ -1,16 +1,16 @@
-//! How results are shown: a table for people, JSON for programs, JSON lines for streams.
+//! Prints results: a table for people, JSON for programs, JSON lines for streams.
 
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
-use serde_json::Value;
+use serde::Serialize;
 
-use super::complain;
+use super::eprint_line;
 use crate::exit::Exit;
 use crate::tui::{shown, shown_text};
 
-/// How results are shown.
+/// An output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
     /// For people.
@@ -18,31 +18,41 @@ pub(super) enum Form {
     Table,
     /// For programs: one JSON value.
     Json,
-    /// For programs that read as it comes: one JSON value a line.
+    /// For programs that read a stream: one JSON value per line.
     Jsonl,
 }
 
-/// Prints results one after another, as they come.
+/// The name and the width of a column.
+pub(super) type Column = (&'static str, usize);
+
+/// Prints results one by one.
 pub(super) struct Printer {
     form: Form,
-    /// Several results are an array in JSON.
+    /// Whether JSON output is an array of results.
     many: bool,
-    columns: &'static [(&'static str, usize)],
+    columns: &'static [Column],
     printed: usize,
 }
 
+/// Prints a list.
+pub(super) fn print_rows<T: Serialize, const N: usize>(
+    form: Form,
+    columns: &'static [Column; N],
+    items: &[T],
+    cells: impl Fn(&T) -> [String; N],
+) {
+    let mut printer = Printer::new(form, true, columns);
+    items.iter().for_each(|item| printer.row(item, &cells(item)));
+    printer.finish();
+}
+
 impl Printer {
-    pub(super) fn new(form: Form, many: bool, columns: &'static [(&'static str, usize)]) -> Self {
-        Self {
-            form,
-            many,
-            columns,
-            printed: 0,
-        }
+    pub(super) fn new(form: Form, many: bool, columns: &'static [Column]) -> Self {
+        Self { form, many, columns, printed: 0 }
     }
 
-    /// One result: the whole of it, and what stands in the columns.
-    pub(super) fn row(&mut self, value: &Value, cells: &[&str]) {
+    /// Prints one result; `cells` are its columns in a table.
+    pub(super) fn row(&mut self, value: &impl Serialize, cells: &[impl AsRef<str>]) {
         let first = self.printed == 0;
         self.printed += 1;
         match self.form {
@@ -53,26 +63,23 @@ impl Printer {
                 }
                 line(self.aligned(cells).trim_end());
             }
-            Form::Jsonl => data(&value.to_string()),
-            Form::Json => {
-                if self.many {
+            Form::Jsonl | Form::Json => {
+                if self.many && self.form == Form::Json {
                     data(if first { "[" } else { "," });
                 }
-                match serde_json::to_string_pretty(value) {
-                    Ok(text) => data(&text),
-                    Err(error) => complain(&error),
-                }
+                // Cannot fail: results are plain data with text keys.
+                print_json(self.form, &serde_json::to_value(value).unwrap_or_default());
             }
         }
     }
 
-    /// One row. A cell is one line, whatever is in it.
-    fn aligned(&self, cells: &[&str]) -> String {
+    /// One row of a table. Line breaks in a cell are escaped.
+    fn aligned(&self, cells: &[impl AsRef<str>]) -> String {
         let padded = self
             .columns
             .iter()
             .zip(cells)
-            .map(|((_, width), cell)| format!("{:<width$}", shown(cell, usize::MAX)));
+            .map(|((_, width), cell)| format!("{:<width$}", shown(cell.as_ref(), usize::MAX)));
         padded.collect::<Vec<_>>().join("  ")
     }
 
@@ -86,8 +93,8 @@ impl Printer {
     }
 }
 
-/// One value, for programs: `false` if people want to read something else.
-pub(super) fn for_programs(form: Form, value: &impl serde::Serialize) -> bool {
+/// Prints a value as JSON; `false` if the format is a table, which the caller prints.
+pub(super) fn print_json(form: Form, value: &impl Serialize) -> bool {
     let text = match form {
         Form::Table => return false,
         Form::Json => serde_json::to_string_pretty(value),
@@ -95,13 +102,13 @@ pub(super) fn for_programs(form: Form, value: &impl serde::Serialize) -> bool {
     };
     match text {
         Ok(text) => data(&text),
-        Err(error) => complain(&error),
+        Err(error) => eprint_line(&error),
     }
     true
 }
 
-/// Standard output: every command writes through this. What cannot be written is noted, and the program ends with
-/// [`Exit::Output`]; a reader that has closed the pipe has seen enough, and that is no failure.
+/// Standard output of all commands. After a failed write the program ends with [`Exit::Output`]. If the reader has closed the
+/// pipe, that is no failure.
 pub(super) struct Stdout;
 
 static FAILED: OnceLock<String> = OnceLock::new();
@@ -116,44 +123,44 @@ impl Write for Stdout {
     }
 }
 
-/// Notes a failure to write to standard output.
+/// Remembers a failed write to standard output.
 pub(super) fn note<T>(done: io::Result<T>) -> io::Result<T> {
     let harmless = [io::ErrorKind::BrokenPipe, io::ErrorKind::Interrupted];
     if let Err(error) = &done
         && !harmless.contains(&error.kind())
     {
-        // The first one is told.
+        // Only the first failure is kept.
         let _ = FAILED.set(error.to_string());
     }
     done
 }
 
-/// How the program ends after all output is written.
+/// The exit code of the program, after it has flushed all output.
 pub(super) fn ended(exit: Exit) -> Exit {
-    // A failure is noted.
+    // [`Stdout`] remembers a failure.
     let _ = Stdout.flush();
     let Some(why) = FAILED.get() else {
         return exit;
     };
-    complain(&format!("standard output cannot be written: {why}"));
+    eprint_line(&format!("standard output cannot be written: {why}"));
     Exit::Output
 }
 
-/// Lines of data: `false` if they cannot be written, or their reader is gone.
+/// Prints lines for programs. Returns `false` if they cannot be written or the reader has closed the pipe.
 pub(super) fn lines(texts: impl Iterator<Item = String>) -> bool {
     let mut out = io::BufWriter::new(Stdout);
     let mut texts = texts;
     texts.try_for_each(|text| writeln!(out, "{text}")).is_ok() && out.flush().is_ok()
 }
 
-/// A line for people, or several: text from elsewhere in it commands no terminal.
+/// Prints text for people, without terminal commands.
 pub(super) fn line(text: &str) {
     data(&shown_text(text));
 }
 
-/// A line for programs, as it is.
+/// Prints a line for programs, unchanged.
 pub(super) fn data(text: &str) {
-    // A failure is noted.
+    // [`Stdout`] remembers a failure.
     let _ = writeln!(Stdout, "{text}");
 }
 

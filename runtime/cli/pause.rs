@@ -1,54 +1,37 @@
-//! `effectd pause` and `effectd resume`: planning goes on, effects do not.
+//! `effectd pause` and `effectd resume`: turn all effects off and on.
 
 use effectd_contracts::Operation;
 
-use super::Common;
-use super::operate::{self, Confirm};
-use super::output::Form;
+use super::{CliError, Common, Confirm, mutation};
 use crate::exit::Exit;
 
-/// Only try out whatever comes, until it is resumed
+/// Dry-run every action until `effectd resume`
 ///
-/// Every action goes its whole way, and its receipt says `skipped`: nothing is changed. What has begun is finished. It stays
-/// so over a restart.
+/// Every action passes all stages, but nothing is changed and its receipt says `skipped`. Running actions are finished. The pause
+/// survives a restart.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd pause --yes")]
 pub(super) struct Pause {
     #[command(flatten)]
-    asking: Asking,
+    confirm: Confirm,
 }
 
-/// Carry out again what comes
+/// Carry out actions again
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd resume --yes")]
 pub(super) struct Resume {
     #[command(flatten)]
-    asking: Asking,
-}
-
-#[derive(Debug, clap::Args)]
-struct Asking {
-    #[command(flatten)]
     confirm: Confirm,
-    /// How the answer is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-}
-
-impl Asking {
-    fn main(&self, common: &Common, operation: &Operation) -> Exit {
-        super::block_on(operate::main(common, operation, self.confirm, self.output))
-    }
 }
 
 impl Pause {
-    pub(super) fn main(&self, common: &Common) -> Exit {
-        self.asking.main(common, &Operation::Pause {})
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
+        mutation::run(common, &Operation::Pause {}, self.confirm).await
     }
 }
 
 impl Resume {
-    pub(super) fn main(&self, common: &Common) -> Exit {
-        self.asking.main(common, &Operation::Resume {})
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
+        mutation::run(common, &Operation::Resume {}, self.confirm).await
     }
 }

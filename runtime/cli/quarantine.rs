@@ -1,40 +1,31 @@
-//! `effectd quarantine …`: content that a safety check found something in, held for review.
+//! `effectd quarantine …`: review actions that a safety check stopped, and quarantined artifacts.
 //!
-//! A quarantined action is a dead letter: sealed, kept for as long as those, and forgotten with its subject. This is where
-//! people look at what it holds, send it through the gates again, or destroy it. Artifacts that an operator or an audit has taken
-//! aside are listed with them, and released by the same verb.
+//! A quarantined action is a dead letter: sealed, kept as long as other dead letters, and erased with its subject.
 
 use clap::Subcommand;
 use effectd_contracts::Operation;
-use effectd_gateway::letters::{LetterList, ReviewView};
 use effectd_gateway::views::artifacts::QuarantineView;
+use effectd_gateway::views::dead_letters::{LetterList, ReviewView};
+use serde::Serialize;
 
-use super::backend::{Trouble, with_client};
-use super::operate::{self, Confirm};
-use super::output::{Form, Printer, for_programs, line};
-use super::{Common, artifacts, complain};
+use super::{
+    CliError, Common, Confirm, Depth, Printer, artifacts, eprint_line, line, mutation, print_json,
+    with_client,
+};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 use crate::tui::shown;
 
-const COLUMNS: [(&str, usize); 5] = [
-    ("WHICH", 6),
-    ("TIME", 24),
-    ("TOOL", 20),
-    ("ACTION", 36),
-    ("WHY", 0),
-];
-/// Longest line that is printed.
+const COLUMNS: [(&str, usize); 5] = [("WHICH", 6), ("TIME", 24), ("TOOL", 20), ("ACTION", 36), ("WHY", 0)];
+/// The longest line, in columns.
 const COLUMNS_MAX: usize = 512;
 
 /// Review quarantined content: list, show, release or shred it
 ///
-/// What a safety check finds something in has no effect and is held here, sealed. Releasing sends it through every gate
-/// again, under the policy of then, and it ends in a receipt of its own; shredding destroys what it holds. Both ask first
-/// and leave a receipt that names you. Of one subject only so much is held (`effectd config show control.quarantined`); of more there
-/// is the receipt alone.
-/// Artifacts that were taken aside, with `effectd artifacts quarantine` or by an audit, are listed, too; releasing one hands it out
-/// again. Through the daemon if one runs, otherwise on the store itself.
+/// An action that a safety check stops has no effect and is kept here, sealed. Releasing it sends it through every gate again under the
+/// current policy, and it gets a receipt of its own; shredding it destroys its content. Both ask first and leave a receipt with your
+/// name. Actions kept per subject are limited (`effectd config show control.quarantined`); beyond it only the receipt is kept.
+/// Quarantined artifacts (`artifacts quarantine`, `receipts audit`) are listed, too; releasing one makes it available again. Uses
+/// the daemon if one runs, otherwise the store directly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd quarantine list\n  effectd quarantine list -o json")]
 pub(super) struct QuarantineCommand {
@@ -44,62 +35,53 @@ pub(super) struct QuarantineCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List what is held for review, the oldest first
+    /// List quarantined actions and artifacts, oldest first
     #[command(after_help = "Example:\n  effectd quarantine list -o jsonl")]
-    List {
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Show what one of them holds and why it was stopped, without secrets and personal data
+    List,
+    /// Show the content of one and why it was stopped, without secrets and personal data
     #[command(after_help = "Example:\n  effectd quarantine show 0 -o json")]
     Show {
         #[command(flatten)]
         which: Which,
-        #[command(flatten)]
-        output: Output,
     },
-    /// Send an action through the gates again, or hand out an artifact again
+    /// Send an action through the gates again, or make an artifact available again
     ///
-    /// Nothing is waved through: if the policy still finds something in it, it is quarantined again. Change the rule first.
+    /// The gates apply: an action that the policy still objects to is quarantined again. Change the rule first.
     #[command(after_help = "Example:\n  effectd quarantine release 0 --yes")]
     Release {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
         confirm: Confirm,
-        #[command(flatten)]
-        output: Output,
     },
-    /// Destroy what an action holds; its receipt stays
+    /// Destroy the content of an action; its receipt stays
     ///
-    /// An artifact belongs to the receipts that name it, and goes with their subject (`effectd erase`) or with time.
+    /// An artifact belongs to the receipts that name it, and is deleted by an erasure of their subject (`effectd store erase`) or by retention.
     #[command(after_help = "Example:\n  effectd quarantine shred 0 --yes")]
     Shred {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
         confirm: Confirm,
-        #[command(flatten)]
-        output: Output,
     },
 }
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// Which one, by its number in the list, or the artifact's id
+    /// The number in the list, or the artifact's id
     #[arg(value_name = "WHICH", value_parser = which)]
     which: Held,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Held {
-    /// An action, as the dead letter of this number.
+    /// An action, by the number of its dead letter.
     Letter(u64),
     Artifact(String),
 }
 
 fn which(word: &str) -> Result<Held, String> {
-    // Ids of artifacts are as long as digests: no letter has such a number.
+    // An artifact's id is a digest of this length; no letter's number is so long.
     if word.len() == ARTIFACT_CHARS && word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(Held::Artifact(word.to_owned()));
     }
@@ -109,67 +91,36 @@ fn which(word: &str) -> Result<Held, String> {
 
 const ARTIFACT_CHARS: usize = 64;
 
-#[derive(Debug, clap::Args)]
-struct Output {
-    /// How the answer is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-}
-
 impl QuarantineCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(self.verb.run(common))
-    }
-}
-
-impl Verb {
-    async fn run(&self, common: &Common) -> Result<Exit, Trouble> {
-        match self {
-            Verb::List { output } => list(common, output.output).await,
-            Verb::Show { which, output } => match &which.which {
-                Held::Letter(number) => {
-                    let found = find(common, *number).await?;
-                    if let Some(view) = &found
-                        && !for_programs(output.output, view)
-                    {
-                        tell(view);
-                    }
-                    Ok(if found.is_some() { Exit::Done } else { Exit::Failed })
-                }
-                Held::Artifact(id) => show_artifact(common, id, output.output).await,
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match self.verb {
+            Verb::List => list(common).await,
+            Verb::Show { which } => match which.which {
+                Held::Letter(number) => show_action(common, number).await,
+                Held::Artifact(id) => show_artifact(common, &id).await,
             },
-            Verb::Release {
-                which,
-                confirm,
-                output,
-            } => match which.which.clone() {
+            Verb::Release { which, confirm } => match which.which {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
-                    let operation = Operation::RequeueLetters { letters };
-                    rid(common, letter, &operation, *confirm, output.output).await
+                    change(common, letter, &Operation::RequeueLetters { letters }, confirm).await
                 }
                 Held::Artifact(artifact_id) => {
                     if find_artifact(common, &artifact_id).await?.is_none() {
                         return Ok(Exit::Failed);
                     }
                     let operation = Operation::ReleaseArtifact { artifact_id };
-                    operate::main(common, &operation, *confirm, output.output).await
+                    mutation::run(common, &operation, confirm).await
                 }
             },
-            Verb::Shred {
-                which,
-                confirm,
-                output,
-            } => match which.which.clone() {
+            Verb::Shred { which, confirm } => match which.which {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
-                    let operation = Operation::DropLetters { letters };
-                    rid(common, letter, &operation, *confirm, output.output).await
+                    change(common, letter, &Operation::DropLetters { letters }, confirm).await
                 }
                 Held::Artifact(_) => {
-                    complain(
-                        &"an artifact belongs to the receipts that name it: it stays aside until it goes with their subject \
-                         (`effectd erase`) or with time",
+                    eprint_line(
+                        &"an artifact belongs to the receipts that name it: it stays quarantined until an erasure of their \
+                         subject (`effectd store erase`) or retention deletes it",
                     );
                     Ok(Exit::Usage)
                 }
@@ -178,8 +129,8 @@ impl Verb {
     }
 }
 
-async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
-    let mut printer = Printer::new(form, true, &COLUMNS);
+async fn list(common: &Common) -> Result<Exit, CliError> {
+    let mut printer = Printer::new(common.output, true, &COLUMNS);
     with_client(common, Depth::Store, async |client| {
         let mut from = Some(0);
         while let Some(at) = from {
@@ -200,9 +151,9 @@ async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
         Ok(())
     })
     .await?;
-    for artifact in artifacts::quarantine::all(common).await? {
+    for artifact in artifacts::quarantined(common).await? {
         let why = shown(artifact.reason.as_deref().unwrap_or_default(), COLUMNS_MAX);
-        let by = shown(&format!("aside, by {}", artifact.by), COLUMNS_MAX);
+        let by = shown(&format!("quarantined by {}", artifact.by), COLUMNS_MAX);
         let cells = [&artifact.artifact_id, &artifact.since, "(artifact)", &by, &why];
         printer.row(&with_kind("artifact", &artifact), &cells);
     }
@@ -210,9 +161,9 @@ async fn list(common: &Common, form: Form) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
-/// For programs, which of the two it is.
-fn with_kind(kind: &str, view: &impl serde::Serialize) -> serde_json::Value {
-    // Plain data with text keys, for which serde_json has no failure.
+/// Adds `kind`, which tells actions and artifacts apart.
+fn with_kind(kind: &str, view: &impl Serialize) -> serde_json::Value {
+    // Cannot fail: views are plain data with text keys.
     let mut value = serde_json::to_value(view).unwrap_or_default();
     if let Some(fields) = value.as_object_mut() {
         fields.insert("kind".to_owned(), kind.into());
@@ -220,24 +171,24 @@ fn with_kind(kind: &str, view: &impl serde::Serialize) -> serde_json::Value {
     value
 }
 
-/// An artifact that is aside, if it is.
-async fn find_artifact(common: &Common, id: &str) -> Result<Option<QuarantineView>, Trouble> {
-    let aside = artifacts::quarantine::all(common).await?;
-    let found = aside.into_iter().find(|artifact| artifact.artifact_id == id);
+/// The quarantined artifact with this id, if there is one.
+async fn find_artifact(common: &Common, id: &str) -> Result<Option<QuarantineView>, CliError> {
+    let quarantined = artifacts::quarantined(common).await?;
+    let found = quarantined.into_iter().find(|artifact| artifact.artifact_id == id);
     if found.is_none() {
-        complain(&"that artifact is not aside; `effectd quarantine list` tells which are");
+        eprint_line(&"that artifact is not quarantined; `effectd quarantine list` lists those that are");
     }
     Ok(found)
 }
 
-/// Who took it aside, when and why. What is in it is handed out to nobody.
-async fn show_artifact(common: &Common, id: &str, form: Form) -> Result<Exit, Trouble> {
+/// Shows who quarantined an artifact, when and why. Its content is available to nobody.
+async fn show_artifact(common: &Common, id: &str) -> Result<Exit, CliError> {
     let Some(artifact) = find_artifact(common, id).await? else {
         return Ok(Exit::Failed);
     };
-    if !for_programs(form, &with_kind("artifact", &artifact)) {
+    if !print_json(common.output, &with_kind("artifact", &artifact)) {
         let say = |text: String| line(&shown(&text, COLUMNS_MAX));
-        say(format!("aside: artifact {}", artifact.artifact_id));
+        say(format!("quarantined: artifact {}", artifact.artifact_id));
         say(format!("  by        {}", artifact.by));
         say(format!("  why       {}", artifact.reason.unwrap_or_default()));
         say(format!("  since     {}", artifact.since));
@@ -245,54 +196,52 @@ async fn show_artifact(common: &Common, id: &str, form: Form) -> Result<Exit, Tr
     Ok(Exit::Done)
 }
 
-/// One of them, if it is one.
-async fn find(common: &Common, number: u64) -> Result<Option<ReviewView>, Trouble> {
+/// The quarantined action with this number, if there is one.
+async fn find(common: &Common, number: u64) -> Result<Option<ReviewView>, CliError> {
     let path = format!("/v1/quarantine/{number}");
-    let found = with_client(common, Depth::Store, async |client| {
-        super::dlq::known(client.get(&path).await)
-    })
-    .await?;
+    let found =
+        with_client(common, Depth::Store, async |client| super::dlq::known(client.get(&path).await)).await?;
     if found.is_none() {
-        complain(&format!(
-            "nothing of number {number} is quarantined; `effectd quarantine list` tells what is"
+        eprint_line(&format!(
+            "no quarantined action has the number {number}; `effectd quarantine list` lists them"
         ));
     }
     Ok(found)
 }
 
-fn tell(view: &ReviewView) {
+async fn show_action(common: &Common, number: u64) -> Result<Exit, CliError> {
+    let Some(view) = find(common, number).await? else {
+        return Ok(Exit::Failed);
+    };
+    if !print_json(common.output, &view) {
+        print(&view);
+    }
+    Ok(Exit::Done)
+}
+
+fn print(view: &ReviewView) {
     let say = |text: String| line(&shown(&text, COLUMNS_MAX));
     say(format!("quarantined: {} in {}", view.tool_id, view.space_id));
     say(format!("  asked by  {}, for {}", view.principal, view.subject_id));
-    say(format!(
-        "  why       {}",
-        view.letter.detail.as_deref().unwrap_or_default()
-    ));
+    say(format!("  why       {}", view.letter.detail.as_deref().unwrap_or_default()));
     for (name, value) in &view.params {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         say(format!("  with      {name} = {text}"));
     }
     say(format!("  since     {}", view.letter.time));
-    say(format!(
-        "  action    {}",
-        view.letter.action_id.as_deref().unwrap_or_default()
-    ));
-    say(format!(
-        "  receipt   {}",
-        view.letter.receipt_id.as_deref().unwrap_or_default()
-    ));
+    say(format!("  action    {}", view.letter.action_id.as_deref().unwrap_or_default()));
+    say(format!("  receipt   {}", view.letter.receipt_id.as_deref().unwrap_or_default()));
 }
 
-/// Releases or shreds one, if that is meant; a receipt names whoever did it.
-async fn rid(
+/// Releases or shreds an action.
+async fn change(
     common: &Common,
     number: u64,
     operation: &Operation,
     confirm: Confirm,
-    form: Form,
-) -> Result<Exit, Trouble> {
+) -> Result<Exit, CliError> {
     if find(common, number).await?.is_none() {
         return Ok(Exit::Failed);
     }
-    operate::main(common, operation, confirm, form).await
+    mutation::run(common, operation, confirm).await
 }

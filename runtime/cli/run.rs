@@ -1,4 +1,4 @@
-//! `effectd run`: carry out one request, here and now, and show its receipt.
+//! `effectd run`: carry out one request and show its receipt.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,24 +8,25 @@ use std::time::Duration;
 use effectd_actors::Answer;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
-use effectd_gateway::client::{Client, ClientError, Told};
+use effectd_gateway::client::{Client, ClientError};
 use effectd_gateway::problem::Problem;
 
-use super::backend::{Session, Trouble, WAIT_MAX, patiently};
-use super::output::{Form, for_programs, line};
-use super::told::explain;
-use super::{Common, complain, context, show};
-use crate::config::{Config, state_dir};
-use crate::error::Error;
+use super::backend::{WAIT_MAX, submit_with_retry};
+use super::{
+    ActionReply, CliError, Common, Depth, Form, Session, action_output, eprint_line, line, print_json,
+    receipt_view, trace_context,
+};
+use crate::daemon::signals::Signals;
+use crate::error::{Error, chain};
 use crate::exit::Exit;
-use crate::runtime::{Depth, Runtime};
-use crate::signals::Signals;
+use crate::host::in_process::failure_of;
+use crate::host::runtime::Runtime;
+use crate::settings::config::{Config, state_dir};
 
 /// Carry out one request and show its receipt
 ///
-/// The request passes validation and every gate of the policy, runs in a fresh sandbox, and ends in one signed receipt.
-/// The same request again is not done again: you get the receipt of the first time. In an empty state directory a demo
-/// policy is put in place first.
+/// The request passes validation and every gate of the policy, runs in a fresh sandbox, and ends in one signed receipt. The same
+/// request again is not carried out again: you get the first receipt. An empty state directory gets a demo policy first.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd run examples/write_note.json\n  planner | effectd run - -o json"
@@ -34,168 +35,135 @@ pub(super) struct Run {
     /// The request, in JSON; `-` reads standard input
     #[arg(value_name = "FILE")]
     request: PathBuf,
-    /// How the receipt is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-    /// Show the action's way through the stages
+    /// Log the stages that the action passes
     #[arg(long)]
     pub(super) trace: bool,
 }
 
-/// How long a daemon that is overloaded or about to come back is asked again.
+/// How long a request to an overloaded or restarting daemon is repeated.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Run {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        let request = match self.read() {
-            Ok(request) => request,
-            Err(what) => {
-                complain(&what);
-                return Exit::Usage;
-            }
-        };
-        super::block_on(async {
-            let told = self.carry_out(common, &request).await?;
-            Ok(self.tell(&told))
-        })
-    }
-
-    fn read(&self) -> Result<ActionRequest, String> {
-        read(&self.request)
-    }
-
-    /// Has it carried out by the daemon that has the state, or here.
-    async fn carry_out(&self, common: &Common, request: &ActionRequest) -> Result<Told, Trouble> {
-        let state = state_dir(common.state.clone());
-        let settings = common.settings(Some(&state));
-        let settings = settings.map_err(|error| Error::Request(error.to_string()))?;
-        let mut client = Client::new(settings.socket(&state));
-        match client.connect().await {
-            Err(ClientError::NoDaemon(_)) => {}
-            Ok(()) => {
-                let told = patiently(&mut client, request, Some(WAIT_MAX), PATIENCE).await;
-                return Ok(told.unwrap_or_else(|error| unreachable(&error)));
-            }
-            Err(error) => return Ok(unreachable(&error)),
-        }
-        let mut config = Config::embedded(&state)?;
-        settings.apply(&mut config);
-        let signals = Signals::listen()?;
-        let mut session = Session::inside(config, &settings, Depth::Pipeline).await?;
-        let runtime = session.runtime();
-        let seeded = runtime.as_ref().map(|runtime| runtime.state());
-        if let Some(state) = seeded.filter(|state| state.seeded()) {
-            complain(&format!(
-                "first use: a demo policy is in {}; it permits the example and little else",
-                state.policy_dir().display()
-            ));
-        }
-        let told = obey(runtime.as_deref(), &mut session.client, request, signals).await;
-        let broken = runtime.as_ref().and_then(|runtime| runtime.broken());
-        drop(runtime);
-        session.close().await?;
-        match (told?, broken) {
-            (Told::Problem(problem), Some(reason)) if problem.receipt.is_none() => {
-                Err(Error::Broken(reason).into())
-            }
-            (told, _) => Ok(told),
-        }
-    }
-
-    fn tell(&self, told: &Told) -> Exit {
-        let (receipt, before) = match told {
-            Told::View(view) => (view.receipt.as_deref(), view.already_done),
-            Told::Problem(problem) => (problem.receipt.as_deref(), false),
-        };
-        if let Some(receipt) = receipt {
-            if !for_programs(self.output, receipt) {
-                line(show::receipt(receipt, before).trim_end());
-            } else if before && receipt.outcome == Outcome::Executed {
-                complain(&"already done before; this is the receipt of that time");
-            }
-            return match receipt.error.as_ref().map(|failure| failure.code) {
-                Some(Code::SandboxUnavailable) => Exit::Unavailable,
-                Some(_) | None => Exit::of(receipt.outcome),
-            };
-        }
-        let problem = match told {
-            Told::View(view) => match &view.approval {
-                Some(held) => {
-                    for_programs(self.output, &serde_json::json!({ "held": held }));
-                    explain(told);
-                    return Exit::Held;
-                }
-                None => &Problem::failed(&Failure::new(
-                    Code::Overloaded,
-                    Phase::Accept,
-                    "it has not ended yet",
-                )),
-            },
-            Told::Problem(problem) => problem,
-        };
-        let code = problem.code.parse().unwrap_or(Code::Internal);
-        let phase = problem.phase.unwrap_or(Phase::Accept);
-        let mut failure = Failure::new(code, phase, problem.detail.clone());
-        failure.retryable = problem.retryable;
-        failure.gate = problem.gate;
-        failure.retry_after_ms = problem.retry_after_ms;
-        for_programs(self.output, &serde_json::json!({ "refused": failure }));
-        complain(&failure);
-        Exit::of_answer(&Answer::Refused(failure))
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        let request = read(&self.request)?;
+        let reply = carry_out(common, &request).await?;
+        Ok(print(&reply, common.output))
     }
 }
 
-fn unreachable(error: &ClientError) -> Told {
+fn print(reply: &ActionReply, form: Form) -> Exit {
+    let (receipt, before) = action_output::receipt_of(reply);
+    if let Some(receipt) = receipt {
+        if !print_json(form, receipt) {
+            line(receipt_view::receipt(receipt, before).trim_end());
+        } else if before && receipt.outcome == Outcome::Executed {
+            eprint_line(&"already done before; this is the first receipt");
+        }
+        return match receipt.error.as_ref().map(|failure| failure.code) {
+            Some(Code::SandboxUnavailable) => Exit::Unavailable,
+            Some(_) | None => Exit::of(receipt.outcome),
+        };
+    }
+    let failure = match reply {
+        ActionReply::View(view) => match &view.approval {
+            Some(held) => {
+                print_json(form, &serde_json::json!({ "held": held }));
+                action_output::explain(reply);
+                return Exit::Held;
+            }
+            None => Failure::new(Code::Overloaded, Phase::Accept, "it has not ended yet"),
+        },
+        ActionReply::Problem(problem) => failure_of(problem),
+    };
+    print_json(form, &serde_json::json!({ "refused": failure }));
+    eprint_line(&failure);
+    Exit::of_answer(&Answer::Refused(failure))
+}
+
+/// Lets the daemon of the state, or this process, carry out a request.
+async fn carry_out(common: &Common, request: &ActionRequest) -> Result<ActionReply, CliError> {
+    let state = state_dir(common.state.clone());
+    let settings = common.settings(Some(&state));
+    let settings = settings.map_err(|error| CliError::request(chain(&error)))?;
+    let mut client = Client::new(settings.socket(&state));
+    match client.connect().await {
+        Err(ClientError::NoDaemon(_)) => {}
+        Ok(()) => {
+            let reply = submit_with_retry(&mut client, request, Some(WAIT_MAX), PATIENCE).await;
+            return Ok(reply.unwrap_or_else(|error| unreachable(&error)));
+        }
+        Err(error) => return Ok(unreachable(&error)),
+    }
+    let mut config = Config::embedded(&state)?;
+    settings.apply(&mut config);
+    let signals = Signals::listen()?;
+    let mut session = Session::inside(config, &settings, Depth::Pipeline).await?;
+    let runtime = session.runtime();
+    let state = runtime.as_ref().map(|runtime| runtime.state());
+    if let Some(state) = state.filter(|state| state.seeded()) {
+        eprint_line(&format!(
+            "first use: a demo policy is in {}; it permits the example and little else",
+            state.policy_dir().display()
+        ));
+    }
+    let reply = submit_until_signal(runtime.as_deref(), &mut session.client, request, signals).await;
+    let broken = runtime.as_ref().and_then(|runtime| runtime.broken());
+    drop(runtime);
+    session.close().await?;
+    match (reply?, broken) {
+        (ActionReply::Problem(problem), Some(reason)) if problem.receipt.is_none() => {
+            Err(Error::Broken(reason).into())
+        }
+        (reply, _) => Ok(reply),
+    }
+}
+
+fn unreachable(error: &ClientError) -> ActionReply {
     let failure = Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string());
-    Told::Problem(Problem::failed(&failure))
+    ActionReply::Problem(Problem::failed(&failure))
 }
 
-/// Carries out the request, unless a signal says to stop: then it may finish within its grace, and a second signal takes
-/// even that. What is not finished is on the bus, and the next start goes on with it.
-async fn obey(
+/// Carries out the request. After a signal, the action may finish within the grace period; a second signal stops at once. An
+/// unfinished action stays on the bus for the next start.
+async fn submit_until_signal(
     runtime: Option<&Runtime>,
     client: &mut Client,
     request: &ActionRequest,
     mut signals: Signals,
-) -> Result<Told, ClientError> {
-    let mut told = std::pin::pin!(patiently(client, request, Some(WAIT_MAX), Duration::ZERO));
+) -> Result<ActionReply, ClientError> {
+    let mut reply = std::pin::pin!(submit_with_retry(client, request, Some(WAIT_MAX), Duration::ZERO));
     tokio::select! {
         biased;
-        told = &mut told => return told,
-        () = signals.stop() => complain(&"stopping once this action has ended; a second signal stops at once"),
+        reply = &mut reply => return reply,
+        () = signals.stop() => eprint_line(&"stopping once this action has ended; a second signal stops at once"),
     }
     let stopped = async {
         if let Some(runtime) = runtime {
             runtime.wind_down(signals.stop()).await;
         }
     };
-    tokio::join!(stopped, told).1
+    tokio::join!(stopped, reply).1
 }
 
-/// A request, from a file or, with `-`, from standard input.
-pub(super) fn read(file: &Path) -> Result<ActionRequest, String> {
+/// Reads at most one byte more than a request may have, so that a longer request is refused and not cut.
+pub(super) fn read_bounded(file: &Path) -> std::io::Result<Vec<u8>> {
+    let input: Box<dyn Read> =
+        if file.as_os_str() == "-" { Box::new(std::io::stdin()) } else { Box::new(File::open(file)?) };
+    let mut bytes = Vec::new();
+    input.take(REQUEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A request from a file or, with `-`, from standard input.
+pub(super) fn read(file: &Path) -> Result<ActionRequest, CliError> {
     let name = file.display();
-    let read = |input: &mut dyn Read| {
-        // One byte more than is allowed, so that what is too large is refused and not cut.
-        let mut bytes = Vec::new();
-        input
-            .take(REQUEST_BYTES_MAX as u64 + 1)
-            .read_to_end(&mut bytes)
-            .map(|_| bytes)
-    };
-    let bytes = if file.as_os_str() == "-" {
-        read(&mut std::io::stdin().lock())
-    } else {
-        File::open(file).and_then(|mut file| read(&mut file))
-    };
-    let bytes =
-        bytes.map_err(|error| format!("{name} cannot be read: {error}; name a file that holds a request"))?;
-    let mut request = ActionRequest::parse(&bytes).map_err(|failure| {
-        format!(
-            "{name} is no request: {}; examples/write_note.json is one",
-            failure.message
-        )
+    let bytes = read_bounded(file).map_err(|error| {
+        CliError::request(format!("{name} cannot be read: {error}; name a file that holds a request"))
     })?;
-    context::adopt(&mut request);
+    let mut request = ActionRequest::parse(&bytes).map_err(|failure| {
+        let why = failure.message;
+        CliError::request(format!("{name} is no request: {why}; examples/write_note.json is one"))
+    })?;
+    trace_context::adopt(&mut request);
     Ok(request)
 }

@@ -1,33 +1,33 @@
-//! `effectd store`: looking after what is on disk while nobody uses it.
+//! `effectd store`: check, repair, shrink and count the store.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use effectd_bus::embedded::rescue::{self, Checked, Migrated, Rebuilt};
-use effectd_bus::embedded::salvage::{Salvaged, salvage};
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
+use effectd_bus::offline::{self, Checked, Migrated, Rebuilt};
+use effectd_bus::salvage::{Salvaged, salvage};
 use effectd_bus::{Blobs, BlobsChecked, StoreError};
 use effectd_contracts::SystemClock;
-use effectd_gateway::upkeep::{RetainedView, StoreView};
+use effectd_gateway::views::store::{RetainedView, StoreView};
 use hyper::Method;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::backend::{Trouble, client_state, with_client};
-use super::operate::Confirm;
-use super::output::{Form, Printer};
-use super::{Common, complain};
-use crate::error::Error;
+use super::{
+    CliError, Common, Confirm, Depth, Form, Printer, block_on, bus, eprint_line, erase, get, print_json,
+    state_dir_of, with_client,
+};
+use crate::error::{Error, chain};
 use crate::exit::Exit;
-use crate::keys;
-use crate::runtime::Depth;
-use crate::state::State;
+use crate::state::{State, keys};
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
 
-/// Check the store, make its index anew, save what a damaged one still has, count what is in it
+/// Check the store, rebuild its index, salvage a damaged store, count its contents
 ///
-/// `stats`, `export`, `retain` and `erase` go through the daemon if one runs. `check`, `rebuild`, `salvage` and `migrate` need the store
-/// for themselves: while a daemon runs on it, they say so and exit with 75.
+/// `stats`, `export`, `retain` and `erase` use the daemon if one runs. `check`, `rebuild`, `salvage` and `migrate` need the store for
+/// themselves: while a daemon uses it, they exit with 75.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
 pub(super) struct StoreCommand {
@@ -37,175 +37,133 @@ pub(super) struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Read everything and change nothing: checksums, order, that index and journal agree, and every blob
+    /// Check everything and change nothing: checksums, order, index against journal, and every blob
     ///
     /// Exits with 1 if anything is wrong, and says what.
     #[command(after_help = "Example:\n  effectd store check")]
-    Check {
-        /// How the answer is shown
-        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-        output: Form,
-    },
-    /// Make the index anew from the journal, and say whether it is the same as before
+    Check,
+    /// Rebuild the index from the journal, and report whether it is the same as before
     #[command(after_help = "Example:\n  effectd store rebuild")]
-    Rebuild {
-        /// How the answer is shown
-        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-        output: Form,
-    },
-    /// Write what can be read of a damaged store into a new directory, as JSON lines, and say what cannot
+    Rebuild,
+    /// Write the readable contents of a damaged store into a new directory, as JSON lines, and report the rest
     ///
-    /// The damaged store is left as it is. What is sealed stays sealed. Exits with 1 if something could not be read.
+    /// The damaged store is not changed. Sealed contents stay sealed. Exits with 1 if something could not be read.
     #[command(after_help = "Example:\n  effectd store salvage salvaged")]
     Salvage {
-        /// A directory that is not there yet
+        /// The new directory
         #[arg(value_name = "DIR")]
         into: PathBuf,
-        /// How the answer is shown
-        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-        output: Form,
     },
-    /// Write the journal into another engine: plain files, or a sled database
+    /// Move the journal to another engine: plain files, or a sled database
     ///
-    /// The new one is written beside the old one, compared with it block by block, and put in its place in one step: whatever ends
-    /// the command, one of the two is there and whole. Needs room on disk for both.
+    /// The new journal is written beside the old one, compared block by block, and replaces it in one step: whatever interrupts the
+    /// command, one of the two is complete. Needs disk space for both.
     #[command(after_help = "Example:\n  effectd store migrate --journal sled")]
     Migrate {
-        /// What carries the journal from then on
+        /// The new engine
         #[arg(long, value_name = "KIND", value_parser = ["files", "sled"])]
         journal: String,
-        /// How the answer is shown
-        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-        output: Form,
     },
     /// Write the events of a topic as JSON lines, in order
     ///
-    /// What is sealed is not opened: such an event has no body here.
+    /// Sealed events are not opened: they have no body here.
     #[command(after_help = "Example:\n  effectd store export ACTION_EXECUTED")]
     Export {
-        /// Which topic
+        /// The topic
         #[arg(value_name = "TOPIC")]
         topic: String,
-        /// The first event; without it, the first that is kept
+        /// The offset of the first event [default: the first that is kept]
         #[arg(long, value_name = "OFFSET")]
         from: Option<u64>,
     },
-    /// Let go of what is kept no longer, and give the disk its room back
+    /// Apply retention: delete what is past its time, and free disk space
     ///
-    /// A daemon does this by itself every hour. How long things are kept is set by `store.retention.*`. Says first what would go, and asks.
+    /// A daemon does this every hour. The settings `store.retention.*` say how long things are kept. Shows first what would be deleted,
+    /// and asks.
     #[command(
         after_help = "Examples:\n  effectd store retain --dry-run\n  effectd store retain --yes -o json"
     )]
     Retain {
-        /// Only say what would go
+        /// Only show what would be deleted
         #[arg(long, conflicts_with = "yes")]
         dry_run: bool,
         #[command(flatten)]
         confirm: Confirm,
-        /// How the answer is shown
-        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-        output: Form,
     },
-    /// Erase subjects: no key opens what was sealed for them until now
+    /// Erase subjects: destroy the keys of everything that was sealed for them
     ///
-    /// Says first what would go, and asks. Dead letters of the subjects are forgotten, what their actions replaced,
-    /// wrote or said at length is destroyed, and all keys of payloads so far are, after what is alive of others was sealed
-    /// anew. Receipts stay, in clear as they are, with their signatures and proofs. Questions of the subjects that wait for a
-    /// person have to be decided first; what is under way has to end, for which it waits a minute. Exits with 75 if that was
-    /// not enough. Take the subject out of the policy first: what it sends meanwhile is not part of this.
+    /// Shows first what would be deleted, and asks. Deletes the subjects' dead letters, pre-images and artifacts, and destroys all payload
+    /// keys so far, after sealing the live data of others again. Receipts stay, with their signatures and proofs. Pending approvals of the
+    /// subjects must be decided first. Running actions must end, for which it waits a minute; exits with 75 if they do not. Remove the
+    /// subject from the policy first: what it sends meanwhile is not erased.
     #[command(after_help = "Example:\n  effectd store erase --subject agent://planner --yes")]
-    Erase(super::erase::Erase),
-    /// Count what is in the store
+    Erase(erase::Erase),
+    /// Count the contents of the store
     #[command(after_help = "Example:\n  effectd store stats -o json")]
-    Stats {
-        /// How the answer is shown
-        #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-        output: Form,
-    },
+    Stats,
 }
 
 impl StoreCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        let outcome = match &self.command {
-            Command::Check { output } => check(common, *output),
-            Command::Rebuild { output } => rebuild(common, *output),
-            Command::Migrate { journal, output } => migrate(common, journal, *output),
-            Command::Salvage { into, output } => save(common, into, *output),
-            Command::Export { topic, from } => {
-                return super::block_on(super::bus::export(common, topic, *from));
-            }
-            Command::Stats { output } => return super::block_on(stats(common, *output)),
-            Command::Erase(erase) => return super::block_on(erase.main(common)),
-            Command::Retain {
-                dry_run,
-                confirm,
-                output,
-            } => return super::block_on(retain(common, *dry_run, *confirm, *output)),
-        };
-        outcome.unwrap_or_else(|error| {
-            complain(&error);
-            error.exit()
-        })
+    pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match &self.command {
+            Command::Check => Ok(check(common)?),
+            Command::Rebuild => Ok(rebuild(common)?),
+            Command::Migrate { journal } => Ok(migrate(common, journal)?),
+            Command::Salvage { into } => Ok(save(common, into)?),
+            Command::Export { topic, from } => block_on(bus::export(common, topic, *from)),
+            Command::Stats => block_on(stats(common)),
+            Command::Erase(erase) => block_on(erase.main(common)),
+            Command::Retain { dry_run, confirm } => block_on(retain(common, *dry_run, *confirm)),
+        }
     }
 }
 
 fn config(common: &Common) -> Result<EmbeddedConfig, Error> {
-    let state = State::existing(&client_state(common))?;
+    let state = State::existing(&state_dir_of(common))?;
     Ok(EmbeddedConfig::new(state.path()))
 }
 
-/// A value as people read it: nothing is a dash, and lists are on one line.
+/// A JSON value as text on one line; a dash for an empty one.
 pub(super) fn words(value: &Value) -> String {
     let all: Vec<String> = match value {
         Value::String(text) => return text.clone(),
         Value::Null => Vec::new(),
         Value::Array(items) => items.iter().map(words).collect(),
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(name, value)| format!("{name} {}", words(value)))
-            .collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| format!("{name} {}", words(value))).collect()
+        }
         Value::Bool(_) | Value::Number(_) => return value.to_string(),
     };
-    if all.is_empty() {
-        "-".to_owned()
-    } else {
-        all.join(", ")
-    }
+    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
 }
 
-/// One value for programs, a line for each of its fields for people.
-pub(super) fn show(value: &Value, form: Form) {
+/// Prints one value: as JSON, or a line for each of its fields.
+pub(super) fn show(value: &impl Serialize, form: Form) {
+    // Cannot fail: the value is plain data with text keys.
+    let value = serde_json::to_value(value).unwrap_or_default();
+    if print_json(form, &value) {
+        return;
+    }
     let mut printer = Printer::new(form, false, &COLUMNS);
-    match (form, value.as_object()) {
-        (Form::Table, Some(fields)) => {
-            for (name, value) in fields {
-                printer.row(value, &[&name.replace('_', " "), &words(value)]);
-            }
-        }
-        (Form::Table | Form::Json | Form::Jsonl, _) => printer.row(value, &[]),
+    for (name, value) in value.as_object().into_iter().flatten() {
+        printer.row(value, &[name.replace('_', " "), words(value)]);
     }
     printer.finish();
 }
 
-fn check(common: &Common, form: Form) -> Result<Exit, Error> {
-    let Checked {
-        blocks,
-        records,
-        bytes,
-        entries,
-        behind,
-        mut problems,
-    } = rescue::check(&config(common)?, &SystemClock)?;
+fn check(common: &Common) -> Result<Exit, Error> {
+    let Checked { blocks, records, bytes, entries, behind, mut problems } =
+        offline::check(&config(common)?, &SystemClock)?;
     let blobs = match check_blobs(common) {
         Ok(blobs) => blobs,
         Err(error @ Error::Store(StoreError::Locked { .. })) => return Err(error),
         Err(error) => {
-            problems.push(format!("the blobs were not read: {error}"));
+            problems.push(format!("the blobs were not read: {}", chain(&error)));
             BlobsChecked::default()
         }
     };
     problems.extend(blobs.problems);
-    problems.iter().for_each(|problem| complain(problem));
+    problems.iter().for_each(|problem| eprint_line(problem));
     show(
         &json!({
             "ok": problems.is_empty(),
@@ -219,55 +177,40 @@ fn check(common: &Common, form: Form) -> Result<Exit, Error> {
             "notes": blobs.notes,
             "problems": problems,
         }),
-        form,
+        common.output,
     );
-    Ok(if problems.is_empty() {
-        Exit::Done
-    } else {
-        Exit::Failed
-    })
+    Ok(if problems.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
 fn check_blobs(common: &Common) -> Result<BlobsChecked, Error> {
-    let (config, root) = (config(common)?, client_state(common).join("blobs"));
-    let key = keys::blobs_there(&State::existing(&client_state(common))?.keys_dir())?;
+    let (config, root) = (config(common)?, state_dir_of(common).join("blobs"));
+    let key = keys::blobs_there(&State::existing(&state_dir_of(common))?.keys_dir())?;
     match key {
-        // The quota counts only where something is stored.
-        Some(key) => Ok(rescue::check_blobs(&config, &Blobs::new(root, &key, 0))?),
-        None if root.exists() => Err(Error::Request(
-            "there is no keys/blobs.key; restore it from your backup".to_owned(),
-        )),
+        // The quota does not matter here: it limits only writes.
+        Some(key) => Ok(offline::check_blobs(&config, &Blobs::new(root, &key, 0))?),
+        None if root.exists() => {
+            Err(Error::Request("there is no keys/blobs.key; restore it from your backup".to_owned()))
+        }
         None => Ok(BlobsChecked::default()),
     }
 }
 
-fn rebuild(common: &Common, form: Form) -> Result<Exit, Error> {
-    let Rebuilt { blocks, same } = rescue::rebuild(&config(common)?, &SystemClock)?;
-    show(&json!({ "blocks": blocks, "same_as_before": same }), form);
+fn rebuild(common: &Common) -> Result<Exit, Error> {
+    let Rebuilt { blocks, same } = offline::rebuild(&config(common)?, &SystemClock)?;
+    show(&json!({ "blocks": blocks, "same_as_before": same }), common.output);
     Ok(Exit::Done)
 }
 
-fn migrate(common: &Common, journal: &str, form: Form) -> Result<Exit, Error> {
+fn migrate(common: &Common, journal: &str) -> Result<Exit, Error> {
     let to = JournalKind::named(journal).unwrap_or_default();
-    let Migrated { blocks, changed } = rescue::migrate(&config(common)?, to)?;
-    show(
-        &json!({ "journal": journal, "blocks": blocks, "changed": changed }),
-        form,
-    );
+    let Migrated { blocks, changed } = offline::migrate(&config(common)?, to)?;
+    show(&json!({ "journal": journal, "blocks": blocks, "changed": changed }), common.output);
     Ok(Exit::Done)
 }
 
-fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Error> {
-    let Salvaged {
-        opened,
-        trouble,
-        blocks,
-        missing,
-        missing_blocks,
-        receipts,
-        events,
-        letters,
-    } = salvage(&config(common)?, into)?;
+fn save(common: &Common, into: &Path) -> Result<Exit, Error> {
+    let Salvaged { opened, trouble, blocks, missing, missing_blocks, receipts, events, letters } =
+        salvage(&config(common)?, into)?;
     let whole = opened && trouble.is_none() && missing_blocks == 0;
     show(
         &json!({
@@ -280,61 +223,54 @@ fn save(common: &Common, into: &std::path::Path, form: Form) -> Result<Exit, Err
             "events": events,
             "letters": letters,
         }),
-        form,
+        common.output,
     );
     Ok(if whole { Exit::Done } else { Exit::Failed })
 }
 
-async fn stats(common: &Common, form: Form) -> Result<Exit, Trouble> {
-    let told: StoreView = with_client(common, Depth::Store, async |client| {
-        Ok(client.get("/v1/store").await?)
-    })
-    .await?;
-    let mut value = serde_json::to_value(&told).unwrap_or_default();
-    // Whoever may look into the state directory sees what it takes on disk.
-    let state = client_state(common);
-    for (name, field) in [
-        ("journal", "journal_bytes"),
-        ("index", "index_bytes"),
-        ("blobs", "blob_bytes"),
-    ] {
+async fn stats(common: &Common) -> Result<Exit, CliError> {
+    let view: StoreView = get(common, Depth::Store, "/v1/store").await?;
+    let mut value = serde_json::to_value(&view).unwrap_or_default();
+    // If this user can read the state directory, add the sizes on disk.
+    let state = state_dir_of(common);
+    for (name, field) in [("journal", "journal_bytes"), ("index", "index_bytes"), ("blobs", "blob_bytes")] {
         if let Ok(bytes) = size_of(&state.join(name)) {
             value[field] = json!(bytes);
         }
     }
-    show(&value, form);
+    show(&value, common.output);
     Ok(Exit::Done)
 }
 
-/// Says what would go, asks, and lets it go.
-async fn retain(common: &Common, dry_run: bool, confirm: Confirm, form: Form) -> Result<Exit, Trouble> {
-    let preview = turns(common, true).await?;
+/// Shows what retention would delete, asks, and applies it.
+async fn retain(common: &Common, dry_run: bool, confirm: Confirm) -> Result<Exit, CliError> {
+    let preview = run_retention(common, true).await?;
     let would = serde_json::to_value(&preview).unwrap_or_default();
     if dry_run {
-        show(&would, form);
+        show(&would, common.output);
         return Ok(Exit::Done);
     }
-    if !confirm.given(&[format!("what would go: {}", words(&would))]) {
+    if !confirm.confirmed(&[format!("retention would delete: {}", words(&would))]) {
         return Ok(Exit::Usage);
     }
-    let went = turns(common, false).await?;
-    show(&serde_json::to_value(&went).unwrap_or_default(), form);
+    let went = run_retention(common, false).await?;
+    show(&went, common.output);
     Ok(Exit::Done)
 }
 
-/// Takes turns until there is no more to let go.
-async fn turns(common: &Common, dry_run: bool) -> Result<Option<RetainedView>, Trouble> {
+/// Repeats the request until nothing is left to delete.
+async fn run_retention(common: &Common, dry_run: bool) -> Result<Option<RetainedView>, CliError> {
     let mut all: Option<RetainedView> = None;
     loop {
         let path = format!("/v1/store/retain?preview={dry_run}");
-        let told: RetainedView = with_client(common, Depth::Policy, async |client| {
+        let retained: RetainedView = with_client(common, Depth::Policy, async |client| {
             Ok(client.call(Method::POST, &path, "").await?)
         })
         .await?;
-        let more = told.more;
+        let more = retained.more;
         all = Some(match all {
-            None => told,
-            Some(before) => before.and(told),
+            None => retained,
+            Some(before) => before.and(retained),
         });
         if !more {
             return Ok(all);
@@ -342,18 +278,13 @@ async fn turns(common: &Common, dry_run: bool) -> Result<Option<RetainedView>, T
     }
 }
 
-/// What the files of a directory take on disk.
-fn size_of(path: &std::path::Path) -> std::io::Result<u64> {
-    use std::os::unix::fs::MetadataExt;
+/// The disk usage of a directory.
+fn size_of(path: &Path) -> std::io::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(path)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
-        bytes += if metadata.is_dir() {
-            size_of(&entry.path())?
-        } else {
-            metadata.blocks() * 512
-        };
+        bytes += if metadata.is_dir() { size_of(&entry.path())? } else { metadata.blocks() * 512 };
     }
     Ok(bytes)
 }

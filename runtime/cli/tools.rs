@@ -1,23 +1,20 @@
-//! `effectd tools`: what can happen here, and trying one out.
-
-mod switch;
+//! `effectd tools`: list, show, try and disable tools.
 
 use clap::builder::PossibleValue;
-use effectd_actors::{Entry, Registry};
-use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, SubjectId, ToolId, ToolSpec};
-use effectd_gateway::client::{Client, ClientError, percent_encoded};
+use effectd_actors::{RegisteredTool, Registry};
+use effectd_contracts::{Capability, Operation, Repeat, RiskLevel, ToolId, ToolSpec};
+use effectd_gateway::client::{ClientError, percent_encoded};
 use effectd_gateway::views::{tool_details, tool_summary};
 use serde_json::{Map, Value, json};
 
-use super::ask::{self, Asking};
-use super::backend::{Trouble, client_state, socket};
-use super::output::{Form, Printer, line};
-use super::{Common, complain};
+use super::backend::daemon_client;
+use super::request_args::{self, RequestArgs};
+use super::{CliError, Common, Confirm, eprint_line, line, mutation, print_json, print_rows};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::tools::registry;
+use crate::tool_registry::{self, registry};
 
-/// List, show and try the tools, and switch them off and on
+/// List, show and try tools, disable and enable them
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd tools list\n  effectd tools show files.write_text")]
 pub(super) struct ToolsCommand {
@@ -30,64 +27,98 @@ enum Command {
     List(List),
     Show(Show),
     Try(Box<Try>),
-    Disable(switch::Disable),
-    Enable(switch::Enable),
-    SetCaps(switch::SetCaps),
+    /// Disable a tool: every call gets a receipt that says so, and nothing happens
+    ///
+    /// Takes effect with the next call and survives a restart.
+    #[command(after_help = "Example:\n  effectd tools disable files.write_text --yes")]
+    Disable(Change),
+    /// Enable a tool again
+    #[command(after_help = "Example:\n  effectd tools enable files.write_text --yes")]
+    Enable(Change),
+    SetCaps(SetCaps),
+}
+
+/// Require other capabilities than the tool's description does
+///
+/// If no role of the policy has one of them, the gate `rbac` denies every caller, from the next call on. `--reset` goes back to the
+/// tool's description.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  effectd tools set-caps files.write_text nobody.has_this --yes\n  \
+    effectd tools set-caps files.write_text --reset --yes")]
+struct SetCaps {
+    #[command(flatten)]
+    change: Change,
+    /// The capabilities that callers need from now on
+    #[arg(value_name = "CAPABILITY", required_unless_present = "reset", conflicts_with = "reset")]
+    caps: Vec<Capability>,
+    /// Require what the tool's description does
+    #[arg(long)]
+    reset: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    /// The tool's id
+    #[arg(value_name = "TOOL", value_parser = KnownTool)]
+    tool: ToolId,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+impl Change {
+    async fn send(
+        self,
+        common: &Common,
+        operation: impl FnOnce(ToolId) -> Operation,
+    ) -> Result<Exit, CliError> {
+        mutation::run(common, &operation(self.tool), self.confirm).await
+    }
 }
 
 /// List the tools
 ///
-/// Those of the daemon, if one runs, and whether they are switched off; otherwise those of this program.
+/// The daemon's tools, if one runs, and whether they are disabled; otherwise those of this program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd tools list\n  effectd tools list -o json")]
-struct List {
-    /// How they are shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
-}
+struct List {}
 
-/// Show one tool: what it takes, what it does, how it is confined and recovered
+/// Show one tool: parameters, effects, sandbox and recovery
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd tools show files.edit_text\n  effectd tools show diagnose_error -o json"
 )]
 struct Show {
-    /// Which tool
+    /// The tool's id
     #[arg(value_name = "TOOL", value_parser = KnownTool)]
     tool: ToolId,
-    /// How it is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
 }
 
-/// Try a tool: one request from the command line, through every gate, with its receipt
+/// Try a tool: make a request on the command line, which passes every gate and gets a receipt
 ///
-/// Parameters are given as name=value, read as the tool's schema has them, or all together as JSON. The space is a
-/// parameter that need not be named. A daemon carries it out if one runs.
+/// Parameters are given as name=value and read by the tool's schema, or together as JSON. The parameter `space_id` may be left out. The
+/// daemon carries the request out if one runs.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  effectd tools try files.list path=workspace recursive=true\n  \
+#[command(after_help = "Examples:\n  effectd tools try files.list path=workspace recursive=true\n  \
     effectd tools try files.write_text path=workspace/try.txt text=hello --dry-run\n  \
-    effectd tools try files.stat --json '{ \"path\": \"workspace\" }' -o json"
-)]
+    effectd tools try files.stat --json '{ \"path\": \"workspace\" }' -o json")]
 struct Try {
-    /// Which tool
+    /// The tool's id
     #[arg(value_name = "TOOL", value_parser = KnownTool)]
     tool: ToolId,
     /// Parameters
     #[arg(value_name = "NAME=VALUE")]
     params: Vec<String>,
-    /// All parameters, as one JSON object; those given by name are added to it
+    /// Parameters as one JSON object; those given by name are added
     #[arg(long, value_name = "OBJECT")]
     json: Option<String>,
-    /// Go the whole way, but change nothing
+    /// Pass all stages, but change nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    asking: Asking,
+    request: RequestArgs,
 }
 
-/// A tool that effectd brings. Shells complete its name; a program's own tools may be named as well.
+/// Lets shells complete the ids of built-in tools. Other ids are accepted, too.
 #[derive(Debug, Clone)]
 struct KnownTool;
 
@@ -107,119 +138,98 @@ impl clap::builder::TypedValueParser for KnownTool {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = effectd_adapters::all().iter().map(|tool| {
-            PossibleValue::new(tool.id())
-                .aliases(tool.aliases().iter().copied())
-                .hide(false)
-        });
+        let names = effectd_adapters::all()
+            .iter()
+            .map(|tool| PossibleValue::new(tool.id()).aliases(tool.aliases().iter().copied()).hide(false));
         Some(Box::new(names))
     }
 }
 
 impl ToolsCommand {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(async {
-            match self.command {
-                Command::List(list) => list.main(common).await,
-                Command::Show(show) => show.main(common).await,
-                Command::Try(attempt) => attempt.main(common).await,
-                Command::Disable(disable) => disable.main(common).await,
-                Command::Enable(enable) => enable.main(common).await,
-                Command::SetCaps(set) => set.main(common).await,
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match self.command {
+            Command::List(list) => list.main(common).await,
+            Command::Show(show) => show.main(common).await,
+            Command::Try(attempt) => attempt.main(common).await,
+            Command::Disable(change) => {
+                change.send(common, |tool_id| Operation::DisableTool { tool_id }).await
             }
-        })
+            Command::Enable(change) => change.send(common, |tool_id| Operation::EnableTool { tool_id }).await,
+            Command::SetCaps(SetCaps { change, caps, reset }) => {
+                let operation = |tool_id| match reset {
+                    true => Operation::ResetCaps { tool_id },
+                    false => Operation::SetCaps { tool_id, caps },
+                };
+                change.send(common, operation).await
+            }
+        }
     }
 }
 
-/// What the daemon says of its tools, or, where none runs, what this program has. No store is needed for that.
-async fn told<T: serde::de::DeserializeOwned>(
+/// What the daemon says about its tools. If none runs, the tools of this program, without opening a store.
+async fn fetch<T: serde::de::DeserializeOwned>(
     common: &Common,
     path: &str,
     own: impl FnOnce(&Registry) -> Result<T, Exit>,
-) -> Result<Result<T, Exit>, Trouble> {
-    let state = client_state(common);
-    let mut client = Client::new(socket(common, &state)?);
-    match client.get(path).await {
-        Err(ClientError::NoDaemon(_)) => {
-            let registry =
-                registry(crate::tools::own()).map_err(|error| Error::Internal(error.to_string()))?;
-            Ok(own(&registry))
-        }
+) -> Result<Result<T, Exit>, CliError> {
+    match daemon_client(common)?.get(path).await {
+        Err(ClientError::NoDaemon(_)) => Ok(own(&registry(tool_registry::own()).map_err(Error::internal)?)),
         Err(ClientError::Refused(problem)) if problem.code == "tool_unknown" => {
-            complain(&problem.detail);
+            eprint_line(&problem.detail);
             Ok(Err(Exit::Usage))
         }
         answer => Ok(Ok(answer?)),
     }
 }
 
-/// One tool, or a complaint that says what there is instead.
-async fn one(common: &Common, tool: &ToolId) -> Result<Result<Value, Exit>, Trouble> {
+/// The description of one tool. If its id is unknown, the message names similar ones.
+async fn one(common: &Common, tool: &ToolId) -> Result<Result<Value, Exit>, CliError> {
     let path = format!("/v1/tools/{}", percent_encoded(tool.as_str()));
-    told(common, &path, |registry| {
-        Ok(tool_details(find(registry, tool)?, false))
-    })
-    .await
+    fetch(common, &path, |registry| Ok(tool_details(find(registry, tool)?, false))).await
 }
 
-fn spec_of(details: &Value) -> Result<ToolSpec, Trouble> {
+fn spec_of(details: &Value) -> Result<ToolSpec, CliError> {
     let spec = serde_json::from_value(details["spec"].clone());
     Ok(spec.map_err(|error| ClientError::Strange(error.to_string()))?)
 }
 
-/// The tool, or a complaint that says what there is instead.
-fn find<'r>(registry: &'r Registry, tool: &ToolId) -> Result<&'r Entry, Exit> {
+fn find<'r>(registry: &'r Registry, tool: &ToolId) -> Result<&'r RegisteredTool, Exit> {
     registry.find(tool).map(|entry| &**entry).map_err(|error| {
-        complain(&error);
+        eprint_line(&error);
         Exit::Usage
     })
 }
 
-const COLUMNS: [(&str, usize); 7] = [
-    ("TOOL", 20),
-    ("VERSION", 7),
-    ("TIER", 4),
-    ("CLASS", 6),
-    ("UNDO", 4),
-    ("OFF", 3),
-    ("WHAT IT DOES", 60),
-];
+const COLUMNS: [(&str, usize); 7] =
+    [("TOOL", 20), ("VERSION", 7), ("TIER", 4), ("CLASS", 6), ("UNDO", 4), ("OFF", 3), ("WHAT IT DOES", 60)];
 
 impl List {
-    async fn main(self, common: &Common) -> Result<Exit, Trouble> {
+    async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let own = |registry: &Registry| Ok(registry.iter().map(|entry| tool_summary(entry, false)).collect());
-        let tools: Vec<Value> = match told(common, "/v1/tools", own).await? {
+        let tools: Vec<Value> = match fetch(common, "/v1/tools", own).await? {
             Ok(tools) => tools,
             Err(exit) => return Ok(exit),
         };
-        let mut printer = Printer::new(self.output, true, &COLUMNS);
-        for tool in &tools {
+        print_rows(common.output, &COLUMNS, &tools, |tool| {
             let text = |name: &str| tool[name].as_str().unwrap_or_default();
             let yes = |name: &str| if tool[name] == true { "yes" } else { "" };
-            let does = first_words(text("description"));
-            let (class, undo, mut off) = (text("safety_class"), yes("reversible"), yes("disabled"));
-            if tool["quarantined"].is_object() {
-                off = "quarantined";
-            }
-            printer.row(
-                tool,
-                &[
-                    text("tool_id"),
-                    text("version"),
-                    text("tier"),
-                    class,
-                    undo,
-                    off,
-                    does,
-                ],
-            );
-        }
-        printer.finish();
+            let off = if tool["quarantined"].is_object() { "quarantined" } else { yes("disabled") };
+            [
+                text("tool_id"),
+                text("version"),
+                text("tier"),
+                text("safety_class"),
+                yes("reversible"),
+                off,
+                first_words(text("description")),
+            ]
+            .map(str::to_owned)
+        });
         Ok(Exit::Done)
     }
 }
 
-/// The first sentence, up to its end or a semicolon. A dot within a name is no end.
+/// The first sentence or clause. A dot within a name does not end it.
 fn first_words(text: &str) -> &str {
     let ends = |(at, c): (usize, char)| {
         let after = text[at + c.len_utf8()..].chars().next();
@@ -235,30 +245,22 @@ fn word(value: &impl serde::Serialize) -> String {
 }
 
 impl Show {
-    async fn main(self, common: &Common) -> Result<Exit, Trouble> {
+    async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let details = match one(common, &self.tool).await? {
             Ok(details) => details,
             Err(exit) => return Ok(exit),
         };
-        match self.output {
-            Form::Table => line(&page(&details)?),
-            Form::Json | Form::Jsonl => {
-                let mut printer = Printer::new(self.output, false, &COLUMNS);
-                printer.row(&details, &[]);
-                printer.finish();
-            }
+        if !print_json(common.output, &details) {
+            line(&page(&details)?);
         }
         Ok(Exit::Done)
     }
 }
 
-/// One tool on one screen.
-fn page(details: &Value) -> Result<String, Trouble> {
+/// The description of a tool, as text.
+fn page(details: &Value) -> Result<String, CliError> {
     let spec = &spec_of(details)?;
-    let mut lines = vec![
-        format!("{} {}: {}", spec.tool_id, spec.version, spec.description),
-        String::new(),
-    ];
+    let mut lines = vec![format!("{} {}: {}", spec.tool_id, spec.version, spec.description), String::new()];
     let mut row = |name: &str, value: String| {
         if !value.is_empty() {
             lines.push(format!("  {name:<9} {value}"));
@@ -267,31 +269,17 @@ fn page(details: &Value) -> Result<String, Trouble> {
     let join = |words: Vec<String>| words.join(", ");
     let texts = |name: &str| {
         let texts = details[name].as_array().into_iter().flatten();
-        texts
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
+        texts.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
     };
     row("also", join(texts("aliases")));
-    row(
-        "needs",
-        join(spec.caps_required.iter().map(ToString::to_string).collect()),
-    );
+    row("needs", join(spec.caps_required.iter().map(ToString::to_string).collect()));
     row("needs now", join(texts("caps_set")));
     row("effects", join(spec.side_effects.iter().map(word).collect()));
     row(
         "risk",
-        format!(
-            "tier {:?}, class {}, {}",
-            spec.tier(),
-            word(&spec.safety_class),
-            word(&spec.risk_level)
-        ),
+        format!("tier {:?}, class {}, {}", spec.tier(), word(&spec.safety_class), word(&spec.risk_level)),
     );
-    row(
-        "sandbox",
-        format!("{}, at most {} ms", spec.effective_profile(), spec.timeout_ms),
-    );
+    row("sandbox", format!("{}, at most {} ms", spec.effective_profile(), spec.timeout_ms));
     row("repeat", repeat(spec).to_owned());
     row("undo", undo(spec).to_owned());
     row("takes", fields(&spec.params_schema));
@@ -315,41 +303,35 @@ fn page(details: &Value) -> Result<String, Trouble> {
 
 fn repeat(spec: &ToolSpec) -> &'static str {
     match spec.repeat {
-        effectd_contracts::Repeat::Safe => "safe: after a crash it is run again",
-        effectd_contracts::Repeat::Probe => "probe: after a crash it looks whether it was done",
-        effectd_contracts::Repeat::Never => "never: after a crash a person looks whether it was done",
+        Repeat::Safe => "safe: after a crash it is run again",
+        Repeat::Probe => "probe: after a crash it looks whether it was done",
+        Repeat::Never => "never: after a crash a person looks whether it was done",
     }
 }
 
 fn undo(spec: &ToolSpec) -> &'static str {
     match (spec.reversible, spec.risk_level) {
         (true, _) => "yes: effectd undo <receipt>",
-        (false, effectd_contracts::RiskLevel::Read) => "",
-        (false, effectd_contracts::RiskLevel::Write | effectd_contracts::RiskLevel::Danger) => {
+        (false, RiskLevel::Read) => "",
+        (false, RiskLevel::Write | RiskLevel::Danger) => {
             "not promised; the receipt says whether it is possible"
         }
     }
 }
 
-/// The names of an object schema's fields, those that may be left out in brackets.
+/// The fields of an object schema, optional ones in brackets.
 fn fields(schema: &Value) -> String {
     let required = schema.get("required").and_then(Value::as_array);
     let is_required =
         |name: &String| required.is_some_and(|names| names.iter().any(|n| n.as_str() == Some(name)));
     let fields = schema.get("properties").and_then(Value::as_object);
     let names = fields.into_iter().flat_map(Map::keys);
-    let told = names.map(|name| {
-        if is_required(name) {
-            name.clone()
-        } else {
-            format!("[{name}]")
-        }
-    });
-    told.collect::<Vec<_>>().join(", ")
+    let fields = names.map(|name| if is_required(name) { name.clone() } else { format!("[{name}]") });
+    fields.collect::<Vec<_>>().join(", ")
 }
 
 impl Try {
-    async fn main(self, common: &Common) -> Result<Exit, Trouble> {
+    async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let details = match one(common, &self.tool).await? {
             Ok(details) => details,
             Err(exit) => return Ok(exit),
@@ -358,15 +340,15 @@ impl Try {
         let params = match self.read(&spec) {
             Ok(params) => params,
             Err(why) => {
-                complain(&why);
+                eprint_line(&why);
                 return Ok(Exit::Usage);
             }
         };
-        let request = request(&self.asking, spec.tool_id.clone(), params, self.dry_run);
-        ask::have_done(common, request, self.asking.output).await
+        let request = self.request.request(spec.tool_id, params, self.dry_run);
+        request_args::execute_and_print(common, request).await
     }
 
-    /// The parameters, each as its schema has it.
+    /// The parameters, with types by the tool's schema.
     fn read(&self, spec: &ToolSpec) -> Result<Map<String, Value>, String> {
         let mut params = match &self.json {
             None => Map::new(),
@@ -382,13 +364,13 @@ impl Try {
         }
         let takes_space = spec.params_schema.pointer("/properties/space_id").is_some();
         if takes_space && !params.contains_key("space_id") {
-            params.insert("space_id".to_owned(), json!(self.asking.space));
+            params.insert("space_id".to_owned(), json!(self.request.space));
         }
         Ok(params)
     }
 }
 
-/// A value as its schema has it; what the schema does not know stays a text, and the tool says what it thinks of it.
+/// A value, with its type by the schema. A parameter that the schema does not have stays text, and the tool checks it.
 fn typed(spec: &ToolSpec, name: &str, text: &str) -> Result<Value, String> {
     let kind = spec.params_schema.pointer(&format!("/properties/{name}/type"));
     match kind.and_then(Value::as_str) {
@@ -400,33 +382,6 @@ fn typed(spec: &ToolSpec, name: &str, text: &str) -> Result<Value, String> {
     }
 }
 
-/// A request made on the command line, under an id of its own.
-pub(super) fn request(
-    asking: &Asking,
-    tool_id: ToolId,
-    params: Map<String, Value>,
-    dry_run: bool,
-) -> ActionRequest {
-    let (subject_id, space_id): (SubjectId, SpaceId) = (asking.subject.clone(), asking.space.clone());
-    ActionRequest {
-        action_id: ActionId::fresh(),
-        subject_id,
-        space_id,
-        tool_id,
-        params,
-        qos: Qos::default(),
-        policy_ctx: PolicyCtx::default(),
-        idempotency_key: None,
-        candidates: Vec::new(),
-        propensity: None,
-        rationale: None,
-        dry_run,
-        trace_id: None,
-        traceparent: None,
-        tracestate: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::first_words;
@@ -434,10 +389,7 @@ mod tests {
     #[test]
     fn a_sentence_ends_at_a_dot_that_ends_it() {
         for (text, first) in [
-            (
-                "Packs it into a .tar.gz file. Then more.",
-                "Packs it into a .tar.gz file",
-            ),
+            ("Packs it into a .tar.gz file. Then more.", "Packs it into a .tar.gz file"),
             ("Reads a file; never writes.", "Reads a file"),
             ("Waits.", "Waits"),
             ("No end", "No end"),

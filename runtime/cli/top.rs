@@ -1,49 +1,48 @@
-//! `effectd top`: the running daemon, live.
+//! `effectd top`: a live view of the running daemon.
 
-mod figures;
-mod picture;
+mod metrics;
+mod view;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::{Clock, SystemClock};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
-use effectd_gateway::letters::CauseView;
 use effectd_gateway::views::approvals::{ApprovalList, ApprovalView};
-use effectd_gateway::views::{BreakerView, Health};
+use effectd_gateway::views::dead_letters::CauseView;
+use effectd_gateway::views::{ActorView, BreakerView, Health};
 use hyper::Method;
 use hyper::body::Bytes;
 use serde_json::json;
 
-use super::Common;
-use super::backend::{Trouble, client_state, socket};
-use super::output::data;
+use super::backend::daemon_client;
+use super::{CliError, Common, data};
 use crate::exit::Exit;
 use crate::tui::ratatui::crossterm::event::KeyCode;
 use crate::tui::{Event, Events, Screen};
-use figures::{Figures, Pace, StageRow, ToolRow};
-use picture::{Focus, Picture};
+use metrics::{Figures, Rates, StageRow, ToolRow};
+use view::{Focus, View};
 
-/// Watch the running daemon: throughput, latency, stages and their queues, outcomes by tool, breakers, what waits for people, dead letters
+/// Watch the running daemon: throughput, latency, stages and queues, outcomes by tool, breakers, pending approvals, dead letters
 ///
-/// Keys lead to one of the lists and back. `--once` prints the same as one JSON value, for programs and where there is no
-/// terminal; rates are those of one second then.
+/// Keys select one of the lists. `--once` prints the same as one JSON value, for programs and without a terminal; its rates are those of
+/// one second.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd top --once\n  effectd top --once --every-ms 200")]
 pub(super) struct Top {
-    /// How often is looked
+    /// Refresh interval in milliseconds
     #[arg(long, value_name = "NUMBER", default_value = "1000", value_parser = clap::value_parser!(u64).range(100..=60_000))]
     every_ms: u64,
-    /// Print what is to be seen as JSON, and end
+    /// Print the figures as JSON, and end
     #[arg(long)]
     once: bool,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Snapshot {
     figures: Figures,
     at: Option<Instant>,
-    pace: Pace,
+    rates: Rates,
     tools: Vec<ToolRow>,
     stages: Vec<StageRow>,
     breakers: Vec<BreakerView>,
@@ -53,16 +52,16 @@ struct Seen {
     paused: bool,
 }
 
-/// How often the causes of dead letters are asked for although none came or went: all letters are looked at for it.
+/// How often to fetch the causes of dead letters while the number of letters stays the same: the daemon reads all letters for it.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
-/// The most questions that are looked at; beyond them it is said that there are more.
+/// The number of approvals that are fetched; the view says if there are more.
 const HELD_SHOWN_MAX: usize = 1_000;
-/// How long a daemon is waited for that does not answer.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+/// The time limit of one refresh.
+const REPLY_MAX: Duration = Duration::from_secs(5);
 
-impl Seen {
-    /// Asks the daemon, and compares with what was seen before.
-    async fn next(&self, client: &mut Client) -> Result<Self, Trouble> {
+impl Snapshot {
+    /// Fetches the next snapshot, and compares it with this one.
+    async fn next(&self, client: &mut Client) -> Result<Self, CliError> {
         let (status, text) = client.ask(Method::GET, "/metrics", Bytes::new()).await?;
         if status != 200 {
             return Err(ClientError::Strange(format!("/metrics answers {status}")).into());
@@ -77,10 +76,17 @@ impl Seen {
             Some(_) => self.causes.clone(),
             None => client.get("/v1/dlq/causes").await?,
         };
+        let actors: Vec<ActorView> = client.get("/v1/tree").await?;
+        let mut stages = figures.stages(before);
+        for stage in &mut stages {
+            if let Some(actor) = actors.iter().find(|actor| actor.name == stage.stage) {
+                (stage.workers, stage.restarts) = (actor.workers, actor.restarts);
+            }
+        }
         Ok(Self {
-            pace: before.map_or_else(Pace::default, |(before, time)| figures.pace(before, time)),
+            rates: before.map_or_else(Rates::default, |(before, time)| figures.rates(before, time)),
             tools: figures.tools(before),
-            stages: figures.stages(before),
+            stages,
             breakers: client.get("/v1/breakers").await?,
             held,
             causes,
@@ -91,21 +97,21 @@ impl Seen {
         })
     }
 
-    /// [`Seen::next`], from a daemon that answers.
-    async fn soon(&self, client: &mut Client) -> Result<Self, Trouble> {
-        if let Ok(next) = tokio::time::timeout(LOOK_MAX, self.next(client)).await {
+    /// [`Snapshot::next`] with a time limit.
+    async fn next_in_time(&self, client: &mut Client) -> Result<Self, CliError> {
+        if let Ok(next) = tokio::time::timeout(REPLY_MAX, self.next(client)).await {
             return next;
         }
-        // The answer may still come, and would be taken for that to the next question.
+        // A new connection, so that a late reply is not taken for the next one.
         *client = client.another();
-        let why = format!("no answer within {} s", LOOK_MAX.as_secs());
+        let why = format!("no answer within {} s", REPLY_MAX.as_secs());
         Err(ClientError::Broken(why).into())
     }
 
-    fn told(&self) -> serde_json::Value {
+    fn to_json(&self) -> serde_json::Value {
         let figures = &self.figures;
         json!({
-            "paused": self.paused, "pace": self.pace, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
+            "paused": self.paused, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
             "held": self.held.iter().map(|held| json!({
                 "approval_id": held.approval_id, "tool_id": held.tool_id, "expires_at": held.expires_at,
             })).collect::<Vec<_>>(),
@@ -115,8 +121,8 @@ impl Seen {
     }
 }
 
-/// What waits for people, as much of it as is shown.
-async fn held(client: &mut Client) -> Result<Vec<ApprovalView>, Trouble> {
+/// Pending approvals, up to [`HELD_SHOWN_MAX`] or a page more.
+async fn held(client: &mut Client) -> Result<Vec<ApprovalView>, CliError> {
     let (mut path, mut held) = ("/v1/approvals".to_owned(), Vec::new());
     loop {
         let page: ApprovalList = client.get(&path).await?;
@@ -131,40 +137,32 @@ async fn held(client: &mut Client) -> Result<Vec<ApprovalView>, Trouble> {
 }
 
 impl Top {
-    pub(super) fn main(&self, common: &Common) -> Exit {
-        super::block_on(async {
-            let state = client_state(common);
-            let mut client = Client::new(socket(common, &state)?);
-            let every = Duration::from_millis(self.every_ms);
-            let first = Seen::default().soon(&mut client).await?;
-            if self.once {
-                tokio::time::sleep(every).await;
-                let seen = first.soon(&mut client).await?;
-                data(&serde_json::to_string_pretty(&seen.told()).unwrap_or_default());
-                return Ok(Exit::Done);
-            }
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
+        let mut client = daemon_client(common)?;
+        let every = Duration::from_millis(self.every_ms);
+        let first = Snapshot::default().next_in_time(&mut client).await?;
+        if self.once {
+            tokio::time::sleep(every).await;
+            let snapshot = first.next_in_time(&mut client).await?;
+            data(&serde_json::to_string_pretty(&snapshot.to_json()).unwrap_or_default());
+        } else {
             watch(&mut client, first, every).await?;
-            Ok(Exit::Done)
-        })
+        }
+        Ok(Exit::Done)
     }
 }
 
-/// Draws and looks again, until somebody has seen enough.
-async fn watch(client: &mut Client, mut seen: Seen, every: Duration) -> Result<(), Trouble> {
+/// Draws and refreshes until an event ends the view.
+async fn watch(client: &mut Client, mut snapshot: Snapshot, every: Duration) -> Result<(), CliError> {
     let mut screen = Screen::take("`effectd top --once`")?;
     let mut events = Events::of_terminal(every)?;
-    let (mut focus, mut from, mut trouble) = (Focus::All, 0_usize, None::<String>);
+    let (mut focus, mut from, mut error_shown) = (Focus::All, 0_usize, None::<String>);
     let mut waiting = VecDeque::new();
     loop {
-        let picture = Picture {
-            seen: &seen,
-            focus,
-            from,
-            now: SystemClock.now(),
-            trouble: trouble.as_deref(),
-        };
-        screen.draw(|frame| picture.draw(frame))?;
-        let last = picture.list(focus).1.len().saturating_sub(1);
+        let view =
+            View { snapshot: &snapshot, focus, from, now: SystemClock.now(), error: error_shown.as_deref() };
+        screen.draw(|frame| view.draw(frame))?;
+        let last = view.list(focus).1.len().saturating_sub(1);
         let event = match waiting.pop_front() {
             Some(event) => event,
             None => events.next().await,
@@ -172,15 +170,15 @@ async fn watch(client: &mut Client, mut seen: Seen, every: Duration) -> Result<(
         match event {
             Event::Stop => return Ok(()),
             Event::Resized => {}
-            Event::Tick => match look(client, &seen, &mut events, &mut waiting).await {
+            Event::Tick => match poll(client, &snapshot, &mut events, &mut waiting).await {
                 None => return Ok(()),
-                Some(Ok(next)) => (seen, trouble) = (next, None),
-                // What was seen stays, and it is said that it is old: the daemon may come back.
-                Some(Err(error)) => trouble = Some(error.to_string()),
+                Some(Ok(next)) => (snapshot, error_shown) = (next, None),
+                // Keep the old figures, marked as old: the daemon may come back.
+                Some(Err(error)) => error_shown = Some(error.to_string()),
             },
             Event::Key(key) if key.code == KeyCode::Char('q') => return Ok(()),
             Event::Key(key) => {
-                if let Some(next) = led_to(key.code) {
+                if let Some(next) = focus_of(key.code) {
                     (focus, from) = (next, 0);
                 } else if key.code == KeyCode::Down {
                     from = (from + 1).min(last);
@@ -192,14 +190,14 @@ async fn watch(client: &mut Client, mut seen: Seen, every: Duration) -> Result<(
     }
 }
 
-/// Looks again; `None` if somebody has seen enough, also while nobody answers. What else happens meanwhile waits.
-async fn look(
+/// The next snapshot; `None` if an event ends the view. Other events are queued meanwhile.
+async fn poll(
     client: &mut Client,
-    seen: &Seen,
+    snapshot: &Snapshot,
     events: &mut Events,
     waiting: &mut VecDeque<Event>,
-) -> Option<Result<Seen, Trouble>> {
-    let mut soon = std::pin::pin!(seen.soon(client));
+) -> Option<Result<Snapshot, CliError>> {
+    let mut soon = std::pin::pin!(snapshot.next_in_time(client));
     loop {
         let event = tokio::select! {
             next = &mut soon => return Some(next),
@@ -209,17 +207,16 @@ async fn look(
             Event::Stop => return None,
             Event::Key(key) if key.code == KeyCode::Char('q') => return None,
             Event::Tick => {}
-            // Those that are pressed while nobody answers are few; more than that are not keys of a person.
             Event::Resized | Event::Key(_) if waiting.len() >= WAITING_MAX => {}
             Event::Resized | Event::Key(_) => waiting.push_back(event),
         }
     }
 }
 
-/// How many keys are remembered that were pressed while the daemon was asked.
+/// The number of events that are queued during a refresh; a person does not press more keys.
 const WAITING_MAX: usize = 64;
 
-fn led_to(code: KeyCode) -> Option<Focus> {
+fn focus_of(code: KeyCode) -> Option<Focus> {
     let ways = [
         (KeyCode::Char('s'), Focus::Stages),
         (KeyCode::Char('t'), Focus::Tools),
@@ -228,7 +225,5 @@ fn led_to(code: KeyCode) -> Option<Focus> {
         (KeyCode::Char('d'), Focus::Letters),
         (KeyCode::Esc, Focus::All),
     ];
-    ways.into_iter()
-        .find(|(key, _)| *key == code)
-        .map(|(_, focus)| focus)
+    ways.into_iter().find(|(key, _)| *key == code).map(|(_, focus)| focus)
 }

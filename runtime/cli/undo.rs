@@ -1,58 +1,40 @@
-//! `effectd undo`: take back what an action changed.
+//! `effectd undo`: undo what an action changed.
 
 use effectd_contracts::{ReceiptId, UNDO_TOOL};
 use serde_json::json;
 
-use super::ask::{self, Asking};
-use super::backend::{Trouble, with_client};
-use super::output::Form;
-use super::{Common, named, tools};
+use super::request_args::{self, RequestArgs};
+use super::{CliError, Common, Depth, receipt_ref, with_client};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Take back what an action changed, if nothing has changed since
+/// Undo what an action changed, if nothing has changed since
 ///
-/// The files that the action of this receipt replaced come back byte for byte, as an action of its own that passes every
-/// gate and has its own receipt. Undoing that receipt does it again.
+/// The undo restores the files that the action replaced, byte for byte. It is an action of its own: it passes every gate and has its
+/// own receipt. Undoing that receipt repeats the change.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  effectd undo --dry-run 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12\n  \
-    effectd undo 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12"
-)]
+#[command(after_help = "Examples:\n  effectd undo --dry-run 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12\n  \
+    effectd undo 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
 pub(super) struct Undo {
-    /// Which receipt, by its own id or its action's
+    /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
     /// Say whether it could be undone, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// How the answer is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
 }
 
 impl Undo {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(self.undo(common))
-    }
-
-    async fn undo(self, common: &Common) -> Result<Exit, Trouble> {
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let found = with_client(common, Depth::Store, async |client| {
-            named::receipt(client, &self.receipt).await
+            receipt_ref::receipt(client, &self.receipt).await
         })
         .await?;
-        let asking = Asking {
-            subject: found.subject_id.clone(),
-            space: found.space_id.clone(),
-            output: self.output,
-        };
         let params = json!({ "receipt_id": found.receipt_id, "space_id": found.space_id });
         let params = params.as_object().cloned().unwrap_or_default();
-        let tool = UNDO_TOOL
-            .parse()
-            .map_err(|error| Error::Internal(format!("{error}")))?;
-        let request = tools::request(&asking, tool, params, self.dry_run);
-        ask::have_done(common, request, self.output).await
+        let tool = UNDO_TOOL.parse().map_err(Error::internal)?;
+        let args = RequestArgs { subject: found.subject_id, space: found.space_id };
+        let request = args.request(tool, params, self.dry_run);
+        request_args::execute_and_print(common, request).await
     }
 }

@@ -3,62 +3,55 @@
 use std::time::Duration;
 
 use effectd_contracts::ActionId;
-use effectd_gateway::client::Told;
 use effectd_gateway::views::State;
 
-use super::Common;
-use super::backend::{Session, Trouble, is_alone, wait_for};
-use super::output::Form;
-use super::told::show_one;
+use super::action_output::show_one;
+use super::backend::wait_for;
+use super::{ActionReply, CliError, Common, Depth, Session, is_in_process};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
 /// Wait until an action has ended, and show its receipt
 ///
-/// The exit code is that of its outcome, or 75 if the time was over before. Without a daemon, this process carries out what
+/// The exit code is that of the action's outcome, or 75 if the time is over before. Without a daemon, this process carries out what
 /// is on the bus.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  effectd wait 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36\n  \
-    effectd wait --timeout 5 -o json 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36"
-)]
+#[command(after_help = "Examples:\n  effectd wait 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36\n  \
+    effectd wait --timeout 5 -o json 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36")]
 pub(super) struct Wait {
-    /// Which action
+    /// The action's id
     #[arg(value_name = "ACTION")]
     action: ActionId,
     /// How long to wait, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     timeout: u64,
-    /// How the answer is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
+}
+
+fn is_open(reply: &ActionReply) -> bool {
+    matches!(reply, ActionReply::View(view) if view.state == State::Accepted)
 }
 
 impl Wait {
-    pub(super) fn main(self, common: &Common) -> Exit {
-        super::block_on(async {
-            let told = self.told(common).await?;
-            let exit = show_one(&told, self.output);
-            let over = matches!(&told, Told::View(view) if view.state == State::Accepted);
-            Ok(if over { Exit::TryAgain } else { exit })
-        })
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        let reply = self.reply(common).await?;
+        let exit = show_one(&reply, common.output);
+        Ok(if is_open(&reply) { Exit::TryAgain } else { exit })
     }
 
-    async fn told(&self, common: &Common) -> Result<Told, Trouble> {
+    async fn reply(&self, common: &Common) -> Result<ActionReply, CliError> {
         let wait = Duration::from_secs(self.timeout);
         let mut session = Session::reach(common, Depth::Store).await?;
-        if is_alone(&session.client) {
-            // Nobody but this process can end it, by carrying out what is on the bus.
-            let told = session.client.status(&self.action).await;
+        if is_in_process(&session.client) {
+            let reply = session.client.status(&self.action).await;
             session.close().await?;
-            let told = told?;
-            if !matches!(&told, Told::View(view) if view.state == State::Accepted) {
-                return Ok(told);
+            let reply = reply?;
+            if !is_open(&reply) {
+                return Ok(reply);
             }
-            session = Session::alone(common, Depth::Pipeline).await?;
+            // No daemon runs, so this process must carry out the action.
+            session = Session::in_process(common, Depth::Pipeline).await?;
         }
-        let told = wait_for(&mut session.client, &self.action, wait).await;
+        let reply = wait_for(&mut session.client, &self.action, wait).await;
         session.close().await?;
-        told
+        reply
     }
 }

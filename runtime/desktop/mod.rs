@@ -1,14 +1,14 @@
-//! Desktop notifications. Tools cannot reach a desktop from inside the sandbox, and nothing else of effectd speaks to one.
+//! Desktop notifications: the only part of effectd that speaks to a desktop, since tools in the sandbox cannot.
 //!
-//! `broker.rs` follows the receipts of `notify.local`. With the cargo feature `desktop`, `deliver.rs` hands each notification to the
-//! session bus through `session.rs`, and `words.rs` makes its text safe to show; without it, notifications are remembered only.
+//! `worker.rs` follows the receipts of `notify.local`. With the cargo feature `desktop`, `deliver.rs` sends each notification to the
+//! session bus through `session.rs`, and `text.rs` makes its text safe to show. Without the feature, notifications are only stored.
 
-mod broker;
 #[cfg(feature = "desktop")]
 mod deliver;
 #[cfg(feature = "desktop")]
 mod session;
 #[cfg(feature = "desktop")]
-mod words;
+mod text;
+mod worker;
 
-pub(crate) use broker::Broker;
+pub(crate) use worker::NotificationWorker;

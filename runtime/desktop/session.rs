@@ -1,4 +1,4 @@
-//! A connection to the session bus. Every answer has a bound in time; zbus bounds each message by the size that D-Bus allows.
+//! A connection to the D-Bus session bus. Every reply has a time limit; zbus limits the size of messages.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -9,27 +9,26 @@ use zbus::address::Address;
 use zbus::address::transport::{Transport, Unix, UnixSocket};
 use zbus::{Connection, DBusError, Variant, connection, fdo};
 
-/// Where a session bus listens beneath the folder of a user who is logged in.
+/// The socket's name in a user's runtime folder.
 const SOCKET: &str = "bus";
 const SERVICE: &str = "org.freedesktop.Notifications";
 const PATH: &str = "/org/freedesktop/Notifications";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BusError {
-    /// There is no session bus, or none that lets us in. Nothing was sent.
+    /// There is no usable session bus, so nothing was sent.
     #[error("there is no session bus: {0}")]
     None(String),
     #[error("nobody shows notifications on the session bus")]
     Nobody,
     #[error("it was refused with {0}")]
     Refused(String),
-    /// It was sent, and its outcome is not known.
+    /// The notification was sent, and its outcome is unknown.
     #[error("it was sent, and there was no answer: {0}")]
     Unanswered(String),
 }
 
-/// The addresses of the session bus in this environment. Only sockets of this machine count: other addresses lead over a network or
-/// start programs.
+/// The session bus in the environment. Only local sockets count: other addresses use a network or start programs.
 pub(super) fn addresses(variable: impl Fn(&str) -> Option<String>) -> Vec<Address> {
     let named = variable("DBUS_SESSION_BUS_ADDRESS").filter(|address| !address.is_empty());
     if let Some(named) = named {
@@ -56,7 +55,7 @@ fn is_socket(address: &Address) -> bool {
 pub(super) struct Shown<'t> {
     /// One line of text.
     pub(super) title: &'t str,
-    /// More, in which markup is markup.
+    /// Longer text, in which the desktop interprets markup.
     pub(super) body: &'t str,
     pub(super) urgency: Urgency,
 }
@@ -64,7 +63,7 @@ pub(super) struct Shown<'t> {
 pub(super) struct Session(Connection);
 
 impl Session {
-    /// Connects to the first bus that answers at one of these addresses, in this time.
+    /// Connects to the first bus that answers within `time_max`.
     pub(super) async fn open(addresses: &[Address], time_max: Duration) -> Result<Self, BusError> {
         let mut why = "none is named in the environment".to_owned();
         for address in addresses {
@@ -78,7 +77,7 @@ impl Session {
         Err(BusError::None(why))
     }
 
-    /// Has a notification shown, and answers the number that it has there.
+    /// Shows a notification and returns the number that the desktop gave it.
     pub(super) async fn notify(&self, shown: &Shown<'_>, time_max: Duration) -> Result<u32, BusError> {
         let urgency = match shown.urgency {
             Urgency::Low => 0_u8,
@@ -87,21 +86,10 @@ impl Session {
         };
         let (replaces, icon, actions) = (0_u32, "", Vec::<&str>::new());
         let hints = HashMap::from([("urgency", Variant::from(urgency))]);
-        // The desktop decides how long it is shown.
+        // The desktop decides how long to show the notification.
         let time = -1_i32;
-        let body = (
-            "effectd",
-            replaces,
-            icon,
-            shown.title,
-            shown.body,
-            actions,
-            hints,
-            time,
-        );
-        let call = self
-            .0
-            .call_method(Some(SERVICE), PATH, Some(SERVICE), "Notify", &body);
+        let body = ("effectd", replaces, icon, shown.title, shown.body, actions, hints, time);
+        let call = self.0.call_method(Some(SERVICE), PATH, Some(SERVICE), "Notify", &body);
         match tokio::time::timeout(time_max, call).await {
             Ok(Ok(answer)) => answer.body().deserialize().map_err(outcome),
             Ok(Err(error)) => Err(outcome(error)),
@@ -112,7 +100,7 @@ impl Session {
 
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "whatever else goes wrong after the call was sent leaves its outcome open"
+    reason = "every other error after the call was sent leaves its outcome unknown"
 )]
 fn outcome(error: zbus::Error) -> BusError {
     match error {
@@ -126,7 +114,7 @@ fn outcome(error: zbus::Error) -> BusError {
     }
 }
 
-/// A name from the bus, as it may stand in what we store.
+/// An error name from the bus, in safe characters.
 fn plain(name: &str) -> String {
     const NAME_BYTES_MAX: usize = 255;
     let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
@@ -164,33 +152,22 @@ mod tests {
     #[test]
     fn a_bus_is_where_the_environment_says() {
         assert_eq!(
-            found(
-                Some("unix:path=/run/user/7/bus,guid=0123456789abcdef0123456789abcdef"),
-                None
-            ),
+            found(Some("unix:path=/run/user/7/bus,guid=0123456789abcdef0123456789abcdef"), None),
             ["/run/user/7/bus"]
         );
         assert_eq!(
-            found(
-                Some("tcp:host=x,port=1;unix:abstract=/tmp/d-x;unix:path=/a"),
-                None
-            ),
+            found(Some("tcp:host=x,port=1;unix:abstract=/tmp/d-x;unix:path=/a"), None),
             ["\0/tmp/d-x", "/a"]
         );
         assert_eq!(found(None, Some("/run/user/7")), ["/run/user/7/bus"]);
         assert_eq!(found(Some(""), Some("/run/user/7")), ["/run/user/7/bus"]);
-        for none in [
-            "unix:path=relative",
-            "autolaunch:",
-            "unix:dir=/tmp",
-            "unixexec:path=/bin/sh",
-        ] {
+        for none in ["unix:path=relative", "autolaunch:", "unix:dir=/tmp", "unixexec:path=/bin/sh"] {
             assert!(found(Some(none), Some("/run/user/7")).is_empty(), "{none}");
         }
         assert!(found(None, Some("relative")).is_empty() && found(None, None).is_empty());
     }
 
-    /// Another end that says these bytes and nothing else. Only silence is ended by the clock.
+    /// Opens a session with a bus that sends only these bytes. Only a silent bus has a short time limit.
     async fn against(said: &'static [u8]) -> Result<Session, BusError> {
         let time_max = Duration::from_millis(if said.is_empty() { 500 } else { 60_000 });
         let folder = tempfile::tempdir().unwrap();

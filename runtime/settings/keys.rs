@@ -1,4 +1,4 @@
-//! Everything that can be set, as one table.
+//! The table of all settings.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;
@@ -15,35 +15,31 @@ use super::Values;
 /// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Takes {
-    /// On SIGHUP, while the daemon runs.
+    /// On SIGHUP.
     Reload,
-    /// When the daemon is started the next time.
+    /// At the next start.
     Restart,
 }
 
-/// One thing that can be set.
+/// One setting.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
-    /// Its name in the file and after `--set`.
+    /// The name in the configuration file and after `--set`.
     pub name: &'static str,
-    /// What it is for.
     pub about: &'static str,
-    /// When a changed value takes effect.
     pub takes: Takes,
     kind: Kind,
     field: fn(&mut Values) -> &mut dyn Value,
 }
 
-/// Keys whose variables are shorter than the rule has it: people type them.
+/// Settings whose environment variables are shorter than [`Key::variable`] would derive, since people type them.
 const SHORT: [(&str, &str); 2] = [("gateway.socket", "EFFECTD_SOCKET"), ("log.level", "EFFECTD_LOG")];
 
 impl Key {
-    /// The key of this name.
-    pub fn named(name: &str) -> Option<&'static Self> {
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
         KEYS.iter().find(|key| key.name == name)
     }
 
-    /// Its value unless another is set.
     pub fn default(&self) -> String {
         self.shown(&Values::default())
     }
@@ -52,13 +48,13 @@ impl Key {
         (self.field)(&mut values.clone()).shown()
     }
 
-    /// Sets it; if the text does not fit, says what would.
+    /// Sets the value; the error describes the permitted values.
     pub(super) fn set(&self, values: &mut Values, text: &str) -> Result<(), String> {
         let fits = self.kind.fits(text) && (self.field)(values).set(text);
         if fits { Ok(()) } else { Err(self.expected()) }
     }
 
-    /// What values it takes, in words.
+    /// The permitted values, in words.
     pub fn expected(&self) -> String {
         match self.kind {
             Kind::Text => "a text".to_owned(),
@@ -72,15 +68,12 @@ impl Key {
         }
     }
 
-    /// Whether it is an amount, which tells nothing about a person or a place.
+    /// Whether the value is a number; a number reveals nothing about a person or a place.
     pub(crate) fn is_amount(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::Number(..) | Kind::Decimal(..) | Kind::AnyOrFrom(_)
-        )
+        matches!(self.kind, Kind::Number(..) | Kind::Decimal(..) | Kind::AnyOrFrom(_))
     }
 
-    /// Its name in the environment.
+    /// The name of the environment variable.
     pub fn variable(&self) -> String {
         let short = SHORT.iter().find(|(name, _)| *name == self.name);
         short.map_or_else(
@@ -90,20 +83,20 @@ impl Key {
     }
 }
 
-/// What values a key takes.
+/// The permitted values of a key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Text,
     Word(&'static [&'static str]),
-    /// A whole number from the first to the second.
+    /// A whole number from the first to the second, inclusive.
     Number(u64, u64),
-    /// A number from the first to the second.
+    /// A number from the first to the second, inclusive.
     Decimal(f64, f64),
-    /// 0 for any number, or at least this.
+    /// 0 for no limit, or at least this number.
     AnyOrFrom(u64),
-    /// Permissions, in octal.
+    /// File permissions, in octal.
     Mode,
-    /// An ordinary user, or nothing.
+    /// The number of an ordinary user, or empty.
     Uid,
     Log,
 }
@@ -115,11 +108,9 @@ impl Kind {
             Kind::Text => true,
             Kind::Word(words) => words.contains(&text),
             Kind::Number(min, max) => number.is_ok_and(|number| (min..=max).contains(&number)),
-            Kind::Decimal(min, max) => text
-                .parse::<f64>()
-                .is_ok_and(|number| (min..=max).contains(&number)),
+            Kind::Decimal(min, max) => text.parse::<f64>().is_ok_and(|number| (min..=max).contains(&number)),
             Kind::AnyOrFrom(min) => number.is_ok_and(|number| number == 0 || number >= min),
-            // Without write permission nobody can connect; others are never let in.
+            // Connecting to a socket needs write permission, which users outside of the group never get.
             Kind::Mode => matches!(u32::from_str_radix(text, 8), Ok(0o600 | 0o660)),
             Kind::Uid => text.is_empty() || number.is_ok_and(|uid| uid > 0 && uid < u64::from(u32::MAX)),
             Kind::Log => EnvFilter::try_new(text).is_ok(),
@@ -129,46 +120,45 @@ impl Kind {
 
 /// A time: from a millisecond to a day.
 const MILLIS: Kind = Kind::Number(1, 86_400_000);
-/// The window of budgets: up to a year.
+/// The budget window: up to a year.
 const WINDOW: Kind = Kind::Number(1_000, 31_536_000_000);
-/// A shorter lease would be lost by honest work, and the store gives no longer one.
+/// A lease. A shorter one would expire during normal work, and the store grants no longer one.
 const LEASE: Kind = Kind::Number(1_000, 3_600_000);
-/// Less than a stage may take.
+/// The time limit of a preview: shorter than that of a stage.
 const PREVIEW: Kind = Kind::Number(100, 20_000);
-/// A number of things that take little each.
+/// A number of things that cost little.
 const COUNT: Kind = Kind::Number(1, 1_000_000_000);
-/// A number of things that take a thread, a descriptor or a megabyte each.
+/// A number of things that cost a thread, a descriptor or a megabyte each.
 const FEW: Kind = Kind::Number(1, 10_000);
 /// A number of processes.
 const CHILDREN: Kind = Kind::Number(1, 256);
-/// As many as the store counts.
+/// A number of deliveries; the store counts no further.
 const DELIVERIES: Kind = Kind::Number(1, 1_000);
 const SCAN: Kind = Kind::Number(0, 1_000_000);
-/// 0 is no limit.
+/// A limit; 0 for none.
 const AMOUNT: Kind = Kind::Number(0, 1_000_000_000_000);
 const RATE: Kind = Kind::Number(0, 1_000_000);
 const ANY_BYTES: Kind = Kind::Number(0, u64::MAX);
-/// A number of days: up to a hundred years, or 0 for ever.
+/// A number of days, up to a hundred years; 0 is for ever.
 const DAYS: Kind = Kind::Number(0, 36_500);
 /// A size: from a mebibyte to a pebibyte.
 const BYTES: Kind = Kind::Number(1_048_576, 1_125_899_906_842_624);
-/// From the largest blob that is read whole to a tebibyte.
+/// A quota for blobs: from the largest blob that is read in one piece to a tebibyte.
 const QUOTA: Kind = Kind::Number(8_388_608, 1_099_511_627_776);
-/// Positions in a file are four bytes.
+/// The size of a segment; offsets in a segment have four bytes.
 const SEGMENT: Kind = Kind::Number(1_048_576, 1_073_741_824);
 const SHARE: Kind = Kind::Decimal(0.0, 1.0);
 const WEIGHT: Kind = Kind::Decimal(0.0, WEIGHT_MAX);
 const COST: Kind = Kind::Decimal(0.001, 86_400_000.0);
 const WATTS: Kind = Kind::Decimal(0.1, 1_000.0);
 
-/// A field of [`Values`], as text.
+/// A field of [`Values`], set and shown as text.
 trait Value {
     fn shown(&self) -> String;
-    /// False if the text does not fit.
+    /// Returns `false` if the text is not a permitted value.
     fn set(&mut self, text: &str) -> bool;
 }
 
-/// Sets what the parsed text makes of it.
 fn parsed<T: FromStr, V>(into: &mut V, text: &str, make: impl FnOnce(T) -> V) -> bool {
     text.parse().map(|value| *into = make(value)).is_ok()
 }
@@ -193,7 +183,7 @@ impl Value for Duration {
     }
 }
 
-/// In days; 0 is for ever.
+/// In days; 0 is for ever (`None`).
 impl Value for Option<Duration> {
     fn shown(&self) -> String {
         self.map_or(0, |age| age.as_secs() / 86_400).to_string()
@@ -204,7 +194,7 @@ impl Value for Option<Duration> {
     }
 }
 
-/// 0 is any number.
+/// 0 is no limit (`None`).
 impl Value for Option<u64> {
     fn shown(&self) -> String {
         self.unwrap_or(0).to_string()
@@ -215,7 +205,7 @@ impl Value for Option<u64> {
     }
 }
 
-/// 0 is any number.
+/// 0 is no limit (`None`).
 impl Value for Option<NonZeroU32> {
     fn shown(&self) -> String {
         self.map_or(0, NonZeroU32::get).to_string()
@@ -226,7 +216,7 @@ impl Value for Option<NonZeroU32> {
     }
 }
 
-/// A user; empty is none.
+/// The number of a user; empty is `None`.
 impl Value for Option<u32> {
     fn shown(&self) -> String {
         self.map(|uid| uid.to_string()).unwrap_or_default()
@@ -260,77 +250,77 @@ macro_rules! key {
     };
 }
 
-/// Everything that can be set, in the order of the names.
+/// All settings, sorted by name.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
-    key!("approvals.interactive_ms_max", MILLIS, Restart, "how long an action waits for a person when somebody sits at a terminal", pipeline.held_interactive_max),
-    key!("approvals.per_session_max", FEW, Restart, "actions of one session that may wait for a person at once", pipeline.held_per_session_max),
-    key!("approvals.unattended_ms_max", MILLIS, Restart, "how long an action waits for a person when nobody sits there", pipeline.held_unattended_max),
-    key!("control.admission_wait_ms_max", MILLIS, Restart, "how long a caller waits for a place before it is told `overloaded`", pipeline.control.admission_wait_max),
+    key!("approvals.interactive_ms_max", MILLIS, Restart, "how long an approval stays open when somebody waits at a terminal", pipeline.held_interactive_max),
+    key!("approvals.per_session_max", FEW, Restart, "actions of one session that may await approval at the same time", pipeline.held_per_session_max),
+    key!("approvals.unattended_ms_max", MILLIS, Restart, "how long an approval stays open when nobody waits at a terminal", pipeline.held_unattended_max),
+    key!("control.admission_wait_ms_max", MILLIS, Restart, "how long a caller waits for a free place before it is refused as `overloaded`", pipeline.control.admission_wait_max),
     key!("control.breaker_cool_down_ms", MILLIS, Restart, "how long a breaker stays open the first time", pipeline.control.breaker.cool_down),
     key!("control.breaker_error_share_max", SHARE, Restart, "share of failed calls that opens a breaker", pipeline.control.breaker.error_share_max),
     key!("control.breaker_failures_max", FEW, Restart, "failures in a row that open a breaker", pipeline.control.breaker.failures_max),
-    key!("control.budget_calls_max", AMOUNT, Restart, "actions that may run on behalf of one subject within the window of budgets; 0 for any number", pipeline.control.budgets.calls_max),
-    key!("control.budget_cost_micros_max", AMOUNT, Restart, "what the actions of one subject may cost within the window of budgets, by the prices of their tools, in millionths; 0 for any", pipeline.control.budgets.cost_micros_max),
-    key!("control.budget_cpu_ms_max", AMOUNT, Restart, "processor time that one subject may use within the window of budgets, in milliseconds; 0 for any", pipeline.control.budgets.cpu_ms_max),
-    key!("control.budget_window_ms", WINDOW, Restart, "the window of budgets", pipeline.control.budgets.window),
-    key!("control.principal_rate_max", RATE, Restart, "actions a second that one principal may ask for; 0 for any number", pipeline.control.rates.principal),
-    key!("control.quarantined_subject_max", FEW, Restart, "actions of one subject in quarantine; of more there is only the receipt", pipeline.quarantined_max),
-    key!("control.session_actions_max", COUNT, Restart, "actions a minute that one session may ask for", pipeline.control.session_actions_max),
-    key!("control.space_rate_max", RATE, Restart, "actions a second in one space; 0 for any number", pipeline.control.rates.space),
-    key!("control.subject_in_flight_max", FEW, Restart, "actions on their way on behalf of one subject", pipeline.control.subject_in_flight_max),
-    key!("control.subject_rate_max", RATE, Restart, "actions a second on behalf of one subject; 0 for any number", pipeline.control.rates.subject),
-    key!("control.tool_in_flight_max", FEW, Restart, "actions on their way with one tool", pipeline.control.tool_in_flight_max),
-    key!("control.tool_rate_max", RATE, Restart, "actions a second with one tool; 0 for any number", pipeline.control.rates.tool),
-    key!("control.waiting_max", COUNT, Restart, "callers that may wait for a place, a quarter of them for one subject", pipeline.control.waiting_max),
-    key!("gateway.backlog_bytes_max", BYTES, Reload, "bytes of decisions that are accepted and not yet ended before more are turned away", door.backlog_bytes_max),
-    key!("gateway.backlog_max", COUNT, Reload, "decisions that are accepted and not yet ended before more are turned away", door.backlog_max),
-    key!("gateway.body_time_ms_max", MILLIS, Reload, "how long a client may take to send its body", door.body_time_max),
-    key!("gateway.connections_max", COUNT, Reload, "connections open at one time", door.connections_max),
-    key!("gateway.connections_per_user_max", COUNT, Reload, "connections of one user at one time", door.connections_per_user_max),
-    key!("gateway.header_time_ms_max", MILLIS, Reload, "how long a client may take to send its headers, or idle", door.header_time_max),
-    key!("gateway.socket", Kind::Text, Restart, "where the daemon listens; empty for run/effectd.sock in the state directory", socket),
+    key!("control.budget_calls_max", AMOUNT, Restart, "actions of one subject within the budget window; 0 for no limit", pipeline.control.budgets.calls_max),
+    key!("control.budget_cost_micros_max", AMOUNT, Restart, "cost of one subject's actions within the budget window, by the prices of their tools, in millionths; 0 for no limit", pipeline.control.budgets.cost_micros_max),
+    key!("control.budget_cpu_ms_max", AMOUNT, Restart, "processor time of one subject within the budget window, in milliseconds; 0 for no limit", pipeline.control.budgets.cpu_ms_max),
+    key!("control.budget_window_ms", WINDOW, Restart, "the budget window", pipeline.control.budgets.window),
+    key!("control.principal_rate_max", RATE, Restart, "actions per second of one principal; 0 for no limit", pipeline.control.rates.principal),
+    key!("control.quarantined_subject_max", FEW, Restart, "quarantined actions kept for one subject; of further ones only the receipt is kept", pipeline.quarantined_max),
+    key!("control.session_actions_max", COUNT, Restart, "actions per minute of one session", pipeline.control.session_actions_max),
+    key!("control.space_rate_max", RATE, Restart, "actions per second in one space; 0 for no limit", pipeline.control.rates.space),
+    key!("control.subject_in_flight_max", FEW, Restart, "actions of one subject in flight", pipeline.control.subject_in_flight_max),
+    key!("control.subject_rate_max", RATE, Restart, "actions per second of one subject; 0 for no limit", pipeline.control.rates.subject),
+    key!("control.tool_in_flight_max", FEW, Restart, "actions of one tool in flight", pipeline.control.tool_in_flight_max),
+    key!("control.tool_rate_max", RATE, Restart, "actions per second of one tool; 0 for no limit", pipeline.control.rates.tool),
+    key!("control.waiting_max", COUNT, Restart, "callers that may wait for a free place; one subject may have a quarter of them", pipeline.control.waiting_max),
+    key!("gateway.backlog_bytes_max", BYTES, Reload, "bytes of accepted, unfinished decisions above which new ones are refused", door.backlog_bytes_max),
+    key!("gateway.backlog_max", COUNT, Reload, "accepted, unfinished decisions above which new ones are refused", door.backlog_max),
+    key!("gateway.body_time_ms_max", MILLIS, Reload, "how long a client may take to send a request body", door.body_time_max),
+    key!("gateway.connections_max", COUNT, Reload, "open connections", door.connections_max),
+    key!("gateway.connections_per_user_max", COUNT, Reload, "open connections of one user", door.connections_per_user_max),
+    key!("gateway.header_time_ms_max", MILLIS, Reload, "how long a client may take to send headers, or idle", door.header_time_max),
+    key!("gateway.socket", Kind::Text, Restart, "the daemon's socket; empty for run/effectd.sock in the state directory", socket),
     key!("gateway.socket_mode", Kind::Mode, Restart, "who may connect: 0600 for the daemon's user, 0660 for its group too", socket_mode),
     key!("gateway.wait_time_ms_max", MILLIS, Reload, "how long one request may wait for a receipt", door.wait_time_max),
-    key!("gateway.write_time_ms_max", MILLIS, Reload, "how long a client may leave its answer unread", door.write_time_max),
-    key!("log.form", Kind::Word(&["text", "json"]), Restart, "how the daemon's log lines look", log_form),
-    key!("log.level", Kind::Log, Reload, "what the daemon logs: `info`, `effectd_actors=debug` …", log_level),
-    key!("notifications.desktop", Kind::Word(&["auto", "off"]), Restart, "whether notifications are shown on the desktop: `auto` where there is one, or `off`", desktop),
-    key!("notifications.kept_max", FEW, Restart, "notifications that are remembered; the oldest are forgotten first", pipeline.notifications_max),
+    key!("gateway.write_time_ms_max", MILLIS, Reload, "how long a client may leave a response unread", door.write_time_max),
+    key!("log.form", Kind::Word(&["text", "json"]), Restart, "format of the daemon's log lines", log_form),
+    key!("log.level", Kind::Log, Reload, "log level of the daemon: `info`, `effectd_actors=debug` …", log_level),
+    key!("notifications.desktop", Kind::Word(&["auto", "off"]), Restart, "notifications on the desktop: `auto` (if there is one) or `off`", desktop),
+    key!("notifications.kept_max", FEW, Restart, "notifications that are kept; the oldest go first", pipeline.notifications_max),
     key!("pipeline.core_watts", WATTS, Restart, "power of one busy processor core, for the energy figure of receipts", pipeline.core_watts),
-    key!("pipeline.deliveries_max", DELIVERIES, Restart, "deliveries of one decision before it is recorded as poison", pipeline.deliveries_max),
-    key!("pipeline.in_flight_max", FEW, Restart, "actions between acceptance and receipt at one time", pipeline.in_flight_max),
-    key!("pipeline.lease_ttl_ms", LEASE, Restart, "how long a decision is held by a part that does not get on", lease_ttl),
-    key!("pipeline.preview_time_ms_max", PREVIEW, Restart, "longest time of one preview", pipeline.preview_time_max),
-    key!("pipeline.scan_entries_max", SCAN, Restart, "files and folders of a space that are compared before and after a tool of another program runs; 0 for none", pipeline.scan_entries_max),
-    key!("pipeline.sweep_every_ms", MILLIS, Restart, "how often is looked for what has expired", pipeline.sweep_every),
-    key!("reward.cost_budget_ms", COST, Restart, "processor time that counts as the whole cost of an action in its reward", weights.cost_budget_ms),
-    key!("reward.weight_cost", WEIGHT, Restart, "what cost counts against a reward", weights.parts.cost),
-    key!("reward.weight_latency", WEIGHT, Restart, "what time counts against a reward", weights.parts.latency),
-    key!("reward.weight_quality", WEIGHT, Restart, "what quality counts for in a reward", weights.parts.quality),
-    key!("reward.weight_success", WEIGHT, Restart, "what being done counts for in a reward", weights.parts.success),
-    key!("runtime.stop_grace_ms", MILLIS, Restart, "how long work on its way may take to finish when the daemon stops", stop_grace),
-    key!("sandbox.ready_max", CHILDREN, Restart, "most children kept ready for each profile and space", sandbox.ready_max),
-    key!("sandbox.ready_min", CHILDREN, Restart, "children kept ready for each profile and space when nothing is going on", sandbox.ready_min),
-    key!("sandbox.uid", Kind::Uid, Restart, "the ordinary user that tools run as; empty for the owner of the workspace", sandbox.uid),
-    key!("sandbox.zygotes_max", CHILDREN, Restart, "most pairs of profile and space that are kept ready", sandbox.zygotes_max),
-    key!("store.blob_quota_bytes", QUOTA, Restart, "room for pre-images, and as much for long outputs, in each space", store.blob_quota_bytes),
-    key!("store.disk_free_bytes_min", BYTES, Restart, "free space below which new work is refused", store.disk_free_bytes_min),
-    key!("store.index_cache_bytes", BYTES, Restart, "what the store's index may cache in memory", store.index_cache_bytes),
-    key!("store.journal", Kind::Word(&["files", "sled"]), Restart, "what carries the journal of a store that is made: plain files, or a sled database", store.journal),
-    key!("store.journal_cache_bytes", BYTES, Restart, "what a journal in sled may cache in memory", store.journal_cache_bytes),
-    key!("store.retention.decision_bytes_max", ANY_BYTES, Restart, "how many bytes of ACTION_DECISION are kept, the oldest go first; 0 is any number. What is not settled is kept all the same", decisions().bytes),
-    key!("store.retention.decision_days", DAYS, Restart, "how long events of ACTION_DECISION are kept; 0 is for ever. What is not settled is kept all the same", decisions().age),
-    key!("store.retention.executed_bytes_max", ANY_BYTES, Restart, "how many bytes of ACTION_EXECUTED, and of every other topic, are kept; 0 is any number", pipeline.retention.others.keep.bytes),
-    key!("store.retention.executed_days", DAYS, Restart, "how long events of ACTION_EXECUTED, and of every other topic, are kept; 0 is for ever", pipeline.retention.others.keep.age),
-    key!("store.retention.letter_days", DAYS, Restart, "how long dead letters are kept, always longer than receipts; 0 is for ever", pipeline.retention.letters),
-    key!("store.retention.receipt_bytes_max", Kind::AnyOrFrom(RECEIPT_BYTES_MIN), Restart, "how many bytes of receipts are kept, the oldest go first; 0 is any number", pipeline.retention.receipts.bytes),
-    key!("store.retention.receipt_days", DAYS, Restart, "how long receipts are kept, and with them their keys and what they replaced; 0 is for ever", pipeline.retention.receipts.age),
-    key!("store.segment_bytes", SEGMENT, Restart, "size at which a file of the journal is full", store.segment_bytes),
+    key!("pipeline.deliveries_max", DELIVERIES, Restart, "deliveries of one decision before it becomes a dead letter", pipeline.deliveries_max),
+    key!("pipeline.in_flight_max", FEW, Restart, "actions in flight", pipeline.in_flight_max),
+    key!("pipeline.lease_ttl_ms", LEASE, Restart, "how long a stalled stage holds a decision before another worker takes it", lease_ttl),
+    key!("pipeline.preview_time_ms_max", PREVIEW, Restart, "time limit of a preview", pipeline.preview_time_max),
+    key!("pipeline.scan_entries_max", SCAN, Restart, "files and folders of a space that are compared before and after a tool of the embedding program runs; 0 for none", pipeline.scan_entries_max),
+    key!("pipeline.sweep_every_ms", MILLIS, Restart, "how often expired things are removed", pipeline.sweep_every),
+    key!("reward.cost_budget_ms", COST, Restart, "processor time at which an action's cost counts fully in its reward", weights.cost_budget_ms),
+    key!("reward.weight_cost", WEIGHT, Restart, "weight of the cost in the reward", weights.parts.cost),
+    key!("reward.weight_latency", WEIGHT, Restart, "weight of the latency in the reward", weights.parts.latency),
+    key!("reward.weight_quality", WEIGHT, Restart, "weight of the quality in the reward", weights.parts.quality),
+    key!("reward.weight_success", WEIGHT, Restart, "weight of success in the reward", weights.parts.success),
+    key!("runtime.stop_grace_ms", MILLIS, Restart, "how long running actions may take to finish when the daemon stops", stop_grace),
+    key!("sandbox.ready_max", CHILDREN, Restart, "maximum of children kept ready for each profile and space", sandbox.ready_max),
+    key!("sandbox.ready_min", CHILDREN, Restart, "children kept ready for each profile and space when idle", sandbox.ready_min),
+    key!("sandbox.uid", Kind::Uid, Restart, "uid that tools run as, not root; empty for the owner of the workspace", sandbox.uid),
+    key!("sandbox.zygotes_max", CHILDREN, Restart, "maximum of pairs of profile and space that are kept ready", sandbox.zygotes_max),
+    key!("store.blob_quota_bytes", QUOTA, Restart, "space on disk for pre-images, and as much for artifacts, in each space", store.blob_quota_bytes),
+    key!("store.disk_free_bytes_min", BYTES, Restart, "free disk space below which new work is refused", store.disk_free_bytes_min),
+    key!("store.index_cache_bytes", BYTES, Restart, "memory for the cache of the store's index", store.index_cache_bytes),
+    key!("store.journal", Kind::Word(&["files", "sled"]), Restart, "journal engine of a new store: plain files, or a sled database", store.journal),
+    key!("store.journal_cache_bytes", BYTES, Restart, "memory for the cache of a sled journal", store.journal_cache_bytes),
+    key!("store.retention.decision_bytes_max", ANY_BYTES, Restart, "bytes of ACTION_DECISION that are kept; the oldest go first; 0 for no limit. Unfinished decisions are always kept", decisions().bytes),
+    key!("store.retention.decision_days", DAYS, Restart, "days that events of ACTION_DECISION are kept; 0 for ever. Unfinished decisions are always kept", decisions().age),
+    key!("store.retention.executed_bytes_max", ANY_BYTES, Restart, "bytes of ACTION_EXECUTED, and of every other topic, that are kept; 0 for no limit", pipeline.retention.others.keep.bytes),
+    key!("store.retention.executed_days", DAYS, Restart, "days that events of ACTION_EXECUTED, and of every other topic, are kept; 0 for ever", pipeline.retention.others.keep.age),
+    key!("store.retention.letter_days", DAYS, Restart, "days that dead letters are kept, always longer than receipts; 0 for ever", pipeline.retention.letters),
+    key!("store.retention.receipt_bytes_max", Kind::AnyOrFrom(RECEIPT_BYTES_MIN), Restart, "bytes of receipts that are kept; the oldest go first; 0 for no limit", pipeline.retention.receipts.bytes),
+    key!("store.retention.receipt_days", DAYS, Restart, "days that receipts are kept, with their keys and pre-images; 0 for ever", pipeline.retention.receipts.age),
+    key!("store.segment_bytes", SEGMENT, Restart, "size of a journal segment", store.segment_bytes),
 ];
 
 pub(super) fn nearest(name: &str) -> &'static str {
-    // Somebody who forgets the section means the key.
+    // The name may lack its section.
     let likeness = |key: &&Key| {
         let bare = key.name.rsplit('.').next().unwrap_or(key.name);
         distance(name, key.name).min(distance(name, bare))
@@ -340,16 +330,14 @@ pub(super) fn nearest(name: &str) -> &'static str {
 
 pub(super) fn nearest_variable(name: &str) -> String {
     let known = KEYS.iter().map(Key::variable);
-    known
-        .min_by_key(|known| distance(name, known))
-        .unwrap_or_default()
+    known.min_by_key(|known| distance(name, known)).unwrap_or_default()
 }
 
-/// How many letters must be changed, put in or left out to make one text from the other.
+/// The Levenshtein distance of two texts.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
-    // A name that long is not a slip; it is not worth the work.
+    // A name of more than 128 characters is no typing error.
     for (at, letter) in left.chars().take(128).enumerate() {
         let mut diagonal = std::mem::replace(&mut row[0], at + 1);
         for (place, other) in right.iter().enumerate() {
@@ -367,10 +355,7 @@ mod tests {
 
     #[test]
     fn keys_are_sorted_and_their_defaults_are_permitted() {
-        assert!(
-            KEYS.is_sorted_by(|left, right| left.name < right.name),
-            "keep the table in order"
-        );
+        assert!(KEYS.is_sorted_by(|left, right| left.name < right.name), "keep the table in order");
         for key in KEYS {
             let default = key.default();
             let mut values = Values::default();
@@ -385,9 +370,6 @@ mod tests {
         let expected = Some("EFFECTD_PIPELINE_IN_FLIGHT_MAX".to_owned());
         assert_eq!(variable("pipeline.in_flight_max"), expected);
         assert_eq!(variable("log.level"), Some("EFFECTD_LOG".to_owned()));
-        assert_eq!(
-            nearest_variable("EFFECTD_PIPELINE_INFLIGHT_MAX"),
-            "EFFECTD_PIPELINE_IN_FLIGHT_MAX"
-        );
+        assert_eq!(nearest_variable("EFFECTD_PIPELINE_INFLIGHT_MAX"), "EFFECTD_PIPELINE_IN_FLIGHT_MAX");
     }
 }

@@ -1,48 +1,38 @@
-//! The layers that settings come from: the file, the environment, the command line.
+//! Reads settings from the file, the environment and the command line.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
 use super::SettingsError;
-use crate::config::STATE_VARIABLE;
+use crate::settings::config::STATE_VARIABLE;
 
 /// The largest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 65_536;
-/// What every variable of ours begins with.
 const PREFIX: &str = "EFFECTD_";
-/// What is said by the environment and is no setting: where the state is, and what tests need.
-const RESERVED: [&str; 4] = [
-    STATE_VARIABLE,
-    "EFFECTD_BLESS",
-    "EFFECTD_TEST_",
-    "EFFECTD_FAILPOINT",
-];
+/// Variables with effectd's prefix that are not settings: the state directory, and variables of tests.
+const RESERVED: [&str; 4] = [STATE_VARIABLE, "EFFECTD_BLESS", "EFFECTD_TEST_", "EFFECTD_FAILPOINT"];
 
-/// What is said above the file.
+/// Values that override the configuration file.
 #[derive(Debug, Clone, Default)]
-pub struct Above {
-    /// The variables of the environment whose names begin with ours.
-    pub environment: Vec<(String, String)>,
-    /// Keys and values of the command line.
-    pub flags: Vec<(String, String)>,
+pub(crate) struct Overrides {
+    /// Environment variables with effectd's prefix.
+    pub(crate) environment: Vec<(String, String)>,
+    /// Keys and values from the command line.
+    pub(crate) flags: Vec<(String, String)>,
 }
 
-impl Above {
-    /// This process's environment, and these flags.
-    pub fn of_process(flags: Vec<(String, String)>) -> Self {
+impl Overrides {
+    /// The environment of this process, and the given flags.
+    pub(crate) fn of_process(flags: Vec<(String, String)>) -> Self {
         let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
         let ours = std::env::vars_os()
             .map(|(name, value)| (text(name), text(value)))
             .filter(|(name, _)| name.starts_with(PREFIX));
-        Self {
-            environment: ours.collect(),
-            flags,
-        }
+        Self { environment: ours.collect(), flags }
     }
 }
 
-/// Whether a variable of ours is none of the settings, and rightly so.
 pub(super) fn reserved(name: &str) -> bool {
     RESERVED.iter().any(|reserved| {
         name == *reserved
@@ -50,53 +40,36 @@ pub(super) fn reserved(name: &str) -> bool {
     })
 }
 
-/// A pair of `--set`.
-pub fn pair(text: &str) -> Result<(String, String), SettingsError> {
-    let (key, value) = text
-        .split_once('=')
-        .ok_or_else(|| SettingsError::NotAPair(text.to_owned()))?;
+/// Splits the `key=value` after `--set`.
+pub(crate) fn pair(text: &str) -> Result<(String, String), SettingsError> {
+    let (key, value) = text.split_once('=').ok_or_else(|| SettingsError::NotAPair(text.to_owned()))?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
 pub(super) fn read_file(path: &Path) -> Result<Vec<(String, String)>, SettingsError> {
-    let failed = |source| SettingsError::File {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| SettingsError::File { path: path.to_owned(), source };
     let file = match File::open(path) {
         Ok(file) => file,
-        // Where there is no folder there is no file either; what that means for the state is told elsewhere.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(Vec::new());
         }
         Err(error) => return Err(failed(error)),
     };
     let mut text = String::new();
-    file.take(FILE_BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(failed(io::Error::other(format!(
-            "it is larger than {FILE_BYTES_MAX} bytes"
-        ))));
+        return Err(failed(io::Error::other(format!("it is larger than {FILE_BYTES_MAX} bytes"))));
     }
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error: toml::de::Error| SettingsError::Syntax {
-            path: path.to_owned(),
-            why: error.to_string().trim_end().to_owned(),
-        })?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| SettingsError::Syntax {
+        path: path.to_owned(),
+        why: error.to_string().trim_end().to_owned(),
+    })?;
     let mut found = Vec::new();
     flatten("", &table, &mut found);
     Ok(found)
 }
 
-/// `[gateway]` with `socket` in it is `gateway.socket`.
+/// Flattens tables: `socket` in `[gateway]` becomes `gateway.socket`.
 fn flatten(prefix: &str, table: &toml::Table, found: &mut Vec<(String, String)>) {
     for (name, value) in table {
         let name = format!("{prefix}{name}");

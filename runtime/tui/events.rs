@@ -1,4 +1,4 @@
-//! What happens to a view: somebody presses a key, the window changes, time passes, it is time to stop.
+//! The events of a view: keys, resizes, ticks and the signal to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,25 +11,21 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::error::Error;
 
-/// So many keys may be pressed before the view has looked at the first; after that the terminal keeps them.
+/// The number of events that are queued; further ones stay in the terminal.
 const WAITING_MAX: usize = 64;
-/// How soon the thread that listens notices that nobody wants to know any more.
-const NOTICE: Duration = Duration::from_millis(50);
+/// How soon the listening thread notices that the view is gone.
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
-/// Something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody pressed a key.
     Key(KeyEvent),
-    /// The window has another size; what is drawn next fills it.
     Resized,
-    /// Time has passed: what is shown may be old.
+    /// Time to refresh the data.
     Tick,
-    /// It is time to stop: Ctrl-C, a signal, or there is no terminal any more.
+    /// Ctrl-C, a signal, or the terminal is gone.
     Stop,
 }
 
-/// Where events come from.
 #[derive(Debug)]
 pub struct Events {
     happened: mpsc::Receiver<Event>,
@@ -39,55 +35,31 @@ pub struct Events {
 }
 
 impl Events {
-    /// From the terminal, from signals, and a tick as often as this. To be made after [`super::Screen`] was taken.
+    /// Events of the terminal and of signals, and a tick every `every`. Create it after [`super::Screen`].
     pub fn of_terminal(every: Duration) -> Result<Self, Error> {
-        let no_signal = |error| Error::Internal(format!("no signal can be listened for: {error}"));
-        let kinds = [
-            SignalKind::terminate(),
-            SignalKind::interrupt(),
-            SignalKind::hangup(),
-            SignalKind::quit(),
-        ];
-        let signals = kinds
-            .into_iter()
-            .map(signal)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(no_signal)?;
-        let (tell, happened) = mpsc::channel(WAITING_MAX);
+        let no_signal = |error| Error::Internal(format!("signals cannot be handled: {error}"));
+        let kinds =
+            [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()];
+        let signals = kinds.into_iter().map(signal).collect::<Result<Vec<_>, _>>().map_err(no_signal)?;
+        let (send, happened) = mpsc::channel(WAITING_MAX);
         let over = Arc::new(AtomicBool::new(false));
         let until = over.clone();
-        let listening = std::thread::Builder::new()
-            .name("terminal".to_owned())
-            .spawn(move || listen(&tell, &until));
+        let listening =
+            std::thread::Builder::new().name("terminal".to_owned()).spawn(move || listen(&send, &until));
         listening.map_err(|error| Error::Internal(format!("no thread can be started: {error}")))?;
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self {
-            happened,
-            ticks: Some(ticks),
-            signals,
-            over,
-        })
+        Ok(Self { happened, ticks: Some(ticks), signals, over })
     }
 
-    /// From somebody who makes them up; when that one is gone, it is time to stop.
+    /// Events from a test. When the sender is dropped, the next event is [`Event::Stop`].
     pub fn from(happened: mpsc::Receiver<Event>) -> Self {
-        Self {
-            happened,
-            ticks: None,
-            signals: Vec::new(),
-            over: Arc::new(AtomicBool::new(false)),
-        }
+        Self { happened, ticks: None, signals: Vec::new(), over: Arc::new(AtomicBool::new(false)) }
     }
 
-    /// What happens next. Stopping comes before all else.
+    /// The next event. A signal goes before all other events.
     pub async fn next(&mut self) -> Event {
-        let Self {
-            happened,
-            ticks,
-            signals,
-            over: _,
-        } = self;
+        let Self { happened, ticks, signals, over: _ } = self;
         let tick = async {
             match ticks {
                 Some(ticks) => drop(ticks.tick().await),
@@ -95,14 +67,8 @@ impl Events {
             }
         };
         let signal = std::future::poll_fn(|context| {
-            let told = signals
-                .iter_mut()
-                .any(|signal| signal.poll_recv(context).is_ready());
-            if told {
-                std::task::Poll::Ready(())
-            } else {
-                std::task::Poll::Pending
-            }
+            let received = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+            if received { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         });
         tokio::select! {
             biased;
@@ -119,17 +85,17 @@ impl Drop for Events {
     }
 }
 
-/// Reads the terminal until nobody wants to know any more, or there is nothing to read from.
-fn listen(tell: &mpsc::Sender<Event>, over: &AtomicBool) {
+/// Reads the terminal until the view or the terminal is gone.
+fn listen(send: &mpsc::Sender<Event>, over: &AtomicBool) {
     while !over.load(Ordering::Acquire) {
-        let read = match event::poll(NOTICE) {
+        let read = match event::poll(POLL_EVERY) {
             Ok(false) => continue,
             Ok(true) => event::read(),
             Err(error) => Err(error),
         };
         let Ok(read) = read else { return };
         if let Some(event) = meaning(read)
-            && tell.blocking_send(event).is_err()
+            && send.blocking_send(event).is_err()
         {
             return;
         }
@@ -165,25 +131,22 @@ mod tests {
     #[test]
     fn control_c_stops_and_c_is_a_letter() {
         assert_eq!(meaning(key('c', KeyModifiers::CONTROL)), Some(Event::Stop));
-        assert!(matches!(
-            meaning(key('c', KeyModifiers::NONE)),
-            Some(Event::Key(_))
-        ));
+        assert!(matches!(meaning(key('c', KeyModifiers::NONE)), Some(Event::Key(_))));
         assert_eq!(meaning(event::Event::Paste("approve".to_owned())), None);
         assert_eq!(meaning(event::Event::Resize(1, 1)), Some(Event::Resized));
     }
 
     #[tokio::test]
     async fn events_come_in_order_and_the_end_of_them_is_a_stop() {
-        let (tell, happened) = mpsc::channel(2);
+        let (send, happened) = mpsc::channel(2);
         let mut events = Events::from(happened);
-        tell.send(Event::Tick).await.unwrap();
-        tell.send(Event::Resized).await.unwrap();
-        drop(tell);
-        let mut told = Vec::new();
+        send.send(Event::Tick).await.unwrap();
+        send.send(Event::Resized).await.unwrap();
+        drop(send);
+        let mut received = Vec::new();
         for _ in 0..3 {
-            told.push(events.next().await);
+            received.push(events.next().await);
         }
-        assert_eq!(told, [Event::Tick, Event::Resized, Event::Stop]);
+        assert_eq!(received, [Event::Tick, Event::Resized, Event::Stop]);
     }
 }

@@ -1,9 +1,7 @@
-//! The ground of everything that takes over a terminal: a screen that is always given back, what happens to it, and text
-//! that cannot command it.
+//! Full-screen terminal views: a screen that is always restored, its events, and text without terminal commands.
 //!
-//! A program that dies in raw mode leaves its user with a terminal that shows nothing they type. And what is shown here was
-//! written by planners and tools: an escape sequence in a file must stay text, or the person who is asked sees something
-//! else than what will happen.
+//! Text on the screen comes from planners and tools. An escape sequence in it must stay text. Otherwise the person who decides
+//! could see something other than what will happen.
 
 mod events;
 mod screen;
@@ -11,7 +9,7 @@ mod text;
 
 pub use events::{Event, Events};
 pub use screen::Screen;
-pub use text::{shown, shown_lines, shown_text};
+pub use text::shown;
+pub(crate) use text::{shown_lines, shown_text};
 
-/// What views are drawn with.
 pub use ratatui;

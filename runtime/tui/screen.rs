@@ -1,4 +1,4 @@
-//! The screen while a program has it, and the terminal as it was before.
+//! The terminal's alternate screen, which is left again in every case.
 
 use std::io::{self, IsTerminal, Stdout, stdout};
 use std::sync::Once;
@@ -14,20 +14,19 @@ use ratatui::{Frame, Terminal};
 
 use crate::error::Error;
 
-/// Whether the terminal is ours right now: then, and only then, there is something to give back.
+/// Whether the terminal is taken over and must be restored.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 static ON_PANIC: Once = Once::new();
 
-/// The terminal, taken over. It is given back when this is dropped, and also when any thread panics, before the panic is
-/// told: its message would be lost with the other screen. Signals that end a program come as [`super::Event::Stop`], so that
-/// what holds this can drop it.
+/// The terminal in raw mode. Dropping this restores it. If any thread panics, it is restored before the panic's message is
+/// printed, which the alternate screen would lose. Signals arrive as [`super::Event::Stop`], so that the owner can drop this.
 #[derive(Debug)]
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
 
 impl Screen {
-    /// Takes the terminal over. Where there is none, `instead` says what programs use.
+    /// Takes over the terminal. Without a terminal, the error names `instead`: the command for programs.
     pub fn take(instead: &str) -> Result<Self, Error> {
         if !io::stdin().is_terminal() || !stdout().is_terminal() {
             return Err(Error::Request(format!(
@@ -35,15 +34,15 @@ impl Screen {
             )));
         }
         ON_PANIC.call_once(|| {
-            let told = std::panic::take_hook();
+            let default_hook = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
-                give_back();
-                told(panic);
+                restore();
+                default_hook(panic);
             }));
         });
         TAKEN.store(true, Ordering::SeqCst);
         Self::enter().map_err(|error| {
-            give_back();
+            restore();
             Error::Request(format!("the terminal cannot be taken over: {error}"))
         })
     }
@@ -55,27 +54,25 @@ impl Screen {
         Ok(Self { terminal })
     }
 
-    /// Shows the next picture; only what is different is written.
+    /// Draws the next frame.
     pub fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> Result<(), Error> {
-        // A thread that panicked has given the terminal back: what is drawn now would go between other people's lines.
+        // A panic in another thread has restored the terminal; drawing would garble it.
         if !TAKEN.load(Ordering::SeqCst) {
-            return Err(Error::Internal("a part of the program has failed".to_owned()));
+            return Err(Error::Internal("another thread has panicked".to_owned()));
         }
         let drawn = self.terminal.draw(picture);
-        drawn
-            .map(drop)
-            .map_err(|error| Error::Request(format!("the terminal cannot be written to: {error}")))
+        drawn.map(drop).map_err(|error| Error::Request(format!("the terminal cannot be written to: {error}")))
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore();
     }
 }
 
-/// Gives the terminal back, once. What fails here fails because there is no terminal any more.
-fn give_back() {
+/// Restores the terminal if it is taken over. This fails only if the terminal is gone.
+fn restore() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();

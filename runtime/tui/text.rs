@@ -1,20 +1,20 @@
-//! Text from elsewhere, made safe to show: nothing in it commands the terminal, hides, or turns the line round.
+//! Makes text from planners and tools safe to show: no terminal commands, nothing hidden, no change of direction.
 
 use effectd_contracts::text::is_unprintable;
 use unicode_width::UnicodeWidthChar;
 
-/// So many marks may stand on one letter, as some scripts need; more of them climb over the lines around.
+/// The number of combining marks on one letter, as some scripts need; more would reach into other lines.
 const MARKS_MAX: usize = 2;
 const TAB: usize = 4;
 
-/// One line of text as it can be shown, in at most so many columns; what is cut off is told by `…`.
+/// One line of text, safe to show, in at most `columns_max` columns; `…` marks a cut.
 ///
-/// What a terminal would obey is shown as a picture of it (`␛`), what it would hide or what turns the direction of writing
-/// as its number (`‹U+202E›`), and so is the end of a line. Whatever is put in, no column is taken that is not counted.
+/// A control character, such as a line break, is shown as its picture (`␛`), a hidden or direction-changing character as its
+/// number (`‹U+202E›`), and a tab as spaces.
 pub fn shown(text: &str, columns_max: usize) -> String {
     let mut out = String::new();
     let (mut columns, mut marks) = (0_usize, MARKS_MAX);
-    // Where to cut if there is no room for all: the last place that leaves a column for the sign of it.
+    // Where to cut if the text is too long: the last position that leaves a column for `…`.
     let mut cut = 0;
     for c in text.chars() {
         let piece = Piece::of(c, &mut marks);
@@ -34,25 +34,18 @@ pub fn shown(text: &str, columns_max: usize) -> String {
     out
 }
 
-/// A text of any length, each of its lines as [`shown`].
-pub fn shown_text(text: &str) -> String {
+/// Each line of a text as [`shown`].
+pub(crate) fn shown_text(text: &str) -> String {
     let lines = text.split('\n').map(|line| shown(line, usize::MAX));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The lines of a text, each as [`shown`], at most so many; the last says how many more there are.
-pub fn shown_lines(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
+/// The first `lines_max` lines of a text, each as [`shown`]. If there are more lines, the last one says how many.
+pub(crate) fn shown_lines(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
     let all = text.lines().count();
-    let mut lines: Vec<String> = text
-        .lines()
-        .take(lines_max)
-        .map(|line| shown(line, columns_max))
-        .collect();
+    let mut lines: Vec<String> = text.lines().take(lines_max).map(|line| shown(line, columns_max)).collect();
     if all > lines_max && lines.pop().is_some() {
-        lines.push(shown(
-            &format!("… {} more lines", all - lines_max + 1),
-            columns_max,
-        ));
+        lines.push(shown(&format!("… {} more lines", all - lines_max + 1), columns_max));
     }
     lines
 }
@@ -82,7 +75,7 @@ impl Piece {
         }
         match c.width() {
             None => plain(number(c)),
-            // A mark stands on the letter before it: none at the beginning, and not more than a script needs.
+            // A combining mark needs a letter before it, and a letter has at most `MARKS_MAX` of them.
             Some(0) if *marks == MARKS_MAX => plain(number(c)),
             Some(0) => {
                 *marks += 1;
@@ -96,7 +89,7 @@ impl Piece {
     }
 }
 
-/// The picture of a control character of ASCII.
+/// The picture of an ASCII control character.
 fn picture(c: char) -> Option<char> {
     match c as u32 {
         code @ 0..=0x1f => char::from_u32(0x2400 + code),

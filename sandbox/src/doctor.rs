@@ -1,4 +1,4 @@
-//! What this host can enforce, each line proved by trying it in a real child.
+//! `doctor`: what this host can enforce, each line proved by an attack in a real child.
 
 use std::fmt;
 use std::fs;
@@ -19,11 +19,11 @@ use crate::sandbox::{Sandbox, SandboxConfig, check_landlock};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It was attacked and held.
+    /// The promise withstood an attack.
     Enforced,
-    /// It holds in a weaker form, which receipts state; profiles that need more are refused.
+    /// The promise holds in a weaker form, which receipts state; profiles that need more are refused.
     Weaker,
-    /// It does not hold: nothing of this profile can run here.
+    /// The promise does not hold.
     Missing,
 }
 
@@ -32,25 +32,23 @@ pub struct Finding {
     /// The promise, in one word or two.
     pub promise: &'static str,
     pub verdict: Verdict,
-    /// What was tried, and what came of it.
+    /// What was tried, and with what result.
     pub what: String,
     pub fix: Option<String>,
-    /// Whether effectd may serve without it.
+    /// Whether effectd refuses to serve if the promise does not hold.
     pub required: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// One for each promise, in the order in which they were tried.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
     /// Whether effectd may serve on this host: everything that the `default` profile promises holds.
     pub fn may_serve(&self) -> bool {
-        self.findings
-            .iter()
-            .all(|finding| !finding.required || finding.verdict != Verdict::Missing)
+        let holds = |finding: &Finding| !finding.required || finding.verdict != Verdict::Missing;
+        self.findings.iter().all(holds)
     }
 }
 
@@ -78,40 +76,30 @@ impl fmt::Display for Report {
 
 /// Attacks a sandbox of its own, in a fresh folder beneath `scratch`, and reports what held.
 ///
-/// It blocks for about two seconds, since one attack has to use up a second of processor time, and works in and outside of
-/// an async runtime.
+/// It blocks for about two seconds, because one attack has to use a second of processor time. It works inside and outside
+/// of an async runtime.
 pub fn examine(config: &SandboxConfig, scratch: &Path) -> Report {
-    let mut findings = vec![landlock()];
+    let mut findings = vec![match check_landlock() {
+        Ok(abi) => Finding::new("landlock", format!("version {abi}, by the raw system call")),
+        Err(error) => from_error("landlock", error),
+    }];
     if findings[0].verdict != Verdict::Missing {
         let (config, scratch) = (config.clone(), scratch.to_owned());
-        // A thread of its own, since a runtime must not be started within another.
+        // A thread of its own, because a runtime cannot be started within another.
         let examined = std::thread::spawn(move || examine_children(config, &scratch)).join();
         findings.extend(examined.unwrap_or_else(|_| vec![failed("examination", "it panicked".to_owned())]));
     }
     Report { findings }
 }
 
-fn failed(promise: &'static str, what: String) -> Finding {
-    Finding {
-        promise,
-        verdict: Verdict::Missing,
-        what,
-        fix: None,
-        required: true,
+impl Finding {
+    fn new(promise: &'static str, what: String) -> Self {
+        Self { promise, verdict: Verdict::Enforced, what, fix: None, required: true }
     }
 }
 
-fn landlock() -> Finding {
-    match check_landlock() {
-        Ok(abi) => Finding {
-            promise: "landlock",
-            verdict: Verdict::Enforced,
-            what: format!("version {abi}, by the raw system call"),
-            fix: None,
-            required: true,
-        },
-        Err(error) => from_error("landlock", error),
-    }
+fn failed(promise: &'static str, what: String) -> Finding {
+    Finding { verdict: Verdict::Missing, ..Finding::new(promise, what) }
 }
 
 fn from_error(promise: &'static str, error: SandboxError) -> Finding {
@@ -125,35 +113,27 @@ fn from_error(promise: &'static str, error: SandboxError) -> Finding {
         | SandboxError::Closed
         | SandboxError::Io { .. } => (error.to_string(), None),
     };
-    Finding {
-        promise,
-        verdict: Verdict::Missing,
-        what,
-        fix,
-        required: true,
-    }
+    Finding { fix, ..failed(promise, what) }
 }
 
 fn examine_children(config: SandboxConfig, scratch: &Path) -> Vec<Finding> {
-    let ground = match Ground::prepare(config, scratch) {
-        Ok(ground) => ground,
+    let examination = match Examination::prepare(config, scratch) {
+        Ok(examination) => examination,
         Err(finding) => return vec![*finding],
     };
-    let mut findings = ground.confinement();
-    // Where no child can be confined, there is nothing left to attack.
-    if findings
-        .iter()
-        .all(|finding| finding.verdict == Verdict::Enforced)
-    {
-        findings.extend(ground.attacks());
-        findings.extend(ground.limits());
-        findings.extend(ground.exec());
+    let mut findings = examination.confinement();
+    // Where no child can be confined, there is nothing to attack.
+    let is_enforced = |finding: &Finding| finding.verdict == Verdict::Enforced;
+    if findings.iter().all(is_enforced) {
+        findings.extend(examination.attacks());
+        findings.push(examination.tree_memory());
+        findings.extend(examination.exec());
     }
-    ground.remove();
+    examination.remove();
     findings
 }
 
-struct Ground {
+struct Examination {
     base: PathBuf,
     workspace: PathBuf,
     secret: PathBuf,
@@ -161,18 +141,8 @@ struct Ground {
     runtime: tokio::runtime::Runtime,
 }
 
-const DEFAULT: SandboxProfile = SandboxProfile {
-    base: BaseProfile::Default,
-    high_isolation: false,
-};
-const EXEC: SandboxProfile = SandboxProfile {
-    base: BaseProfile::Exec,
-    high_isolation: false,
-};
-const EXEC_HIGH: SandboxProfile = SandboxProfile {
-    base: BaseProfile::Exec,
-    high_isolation: true,
-};
+const DEFAULT: SandboxProfile = SandboxProfile { base: BaseProfile::Default, high_isolation: false };
+const EXEC: SandboxProfile = SandboxProfile { base: BaseProfile::Exec, high_isolation: false };
 
 enum Expected {
     Done,
@@ -180,27 +150,23 @@ enum Expected {
     Ends(Code),
 }
 
-impl Ground {
+impl Examination {
     fn prepare(config: SandboxConfig, scratch: &Path) -> Result<Self, Box<Finding>> {
         let cannot = |what: &str, error: &dyn fmt::Display| {
             Box::new(failed("scratch folder", format!("{what}: {error}")))
         };
         let base = scratch.join(format!("doctor-{}", std::process::id()));
-        let (workspace, secret) = (base.join("workspace"), base.join("secret"));
-        fs::create_dir_all(&workspace).map_err(|error| cannot("it cannot be made", &error))?;
-        let base = base
-            .canonicalize()
-            .map_err(|error| cannot("it cannot be found", &error))?;
+        fs::create_dir_all(base.join("workspace")).map_err(|error| cannot("it cannot be made", &error))?;
+        let base = base.canonicalize().map_err(|error| cannot("it cannot be found", &error))?;
+        let secret = base.join("secret");
         fs::write(&secret, "secret").map_err(|error| cannot("it cannot be written", &error))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| cannot("no runtime", &error))?;
-        let sandbox = Sandbox::start(config).map_err(|error| Box::new(from_error("sandbox", error)))?;
         Ok(Self {
             workspace: base.join("workspace"),
-            secret: base.join("secret"),
+            secret,
             base,
-            sandbox,
-            runtime,
+            runtime: runtime.map_err(|error| cannot("no runtime", &error))?,
+            sandbox: Sandbox::start(config).map_err(|error| Box::new(from_error("sandbox", error)))?,
         })
     }
 
@@ -209,16 +175,12 @@ impl Ground {
         let _left = fs::remove_dir_all(self.base);
     }
 
-    fn run(
-        &self,
-        profile: SandboxProfile,
-        drill: Drill,
-        timeout_ms: u64,
-        limits: Limits,
-    ) -> Result<Answer, SandboxError> {
+    fn run(&self, profile: SandboxProfile, drill: Drill, limits: Limits) -> Result<Answer, SandboxError> {
         let (Ok(tool_id), Ok(trace_id)) = (ToolId::new("effectd.doctor"), TraceId::new("doctor")) else {
             return Err(SandboxError::Closed);
         };
+        // On a busy host, a second of processor time may take many seconds; a slow host is not a weak one.
+        let timeout_ms = if drill == Drill::Stay { 100 } else { 60_000 };
         let call = Call {
             tool_id,
             profile,
@@ -233,185 +195,119 @@ impl Ground {
         self.runtime.block_on(self.sandbox.drill(call, drill))
     }
 
-    /// Attacks, and says whether what must come of it came.
-    fn attack(
+    /// Runs a drill in the profile `default`.
+    fn attack(&self, promise: &'static str, what: &str, drill: Drill, expected: Expected) -> Finding {
+        self.attack_in(DEFAULT, promise, what, drill, expected)
+    }
+
+    /// Runs a drill, and reports whether it ended as expected.
+    fn attack_in(
         &self,
+        profile: SandboxProfile,
         promise: &'static str,
         what: &str,
-        (profile, drill): (SandboxProfile, Drill),
-        limits: Limits,
-        expected: &Expected,
+        drill: Drill,
+        expected: Expected,
     ) -> Finding {
-        // On a busy host, a second of processor time may take many seconds; a slow host is not a weak one.
-        let timeout_ms = if drill == Drill::Stay { 100 } else { 60_000 };
-        let answer = match self.run(profile, drill, timeout_ms, limits) {
+        let mut limits = Limits::default();
+        if matches!(drill, Drill::Burn | Drill::Eat(_)) {
+            limits.cpu_ms = Some(1_000);
+            limits.memory_bytes = Some(32 << 20);
+        }
+        let answer = match self.run(profile, drill, limits) {
             Ok(answer) => answer,
             Err(error) => return from_error(promise, error),
         };
-        let (held, came) = match (expected, &answer.ending) {
-            (Expected::Done, Ending::Replied(said)) => (said.is_empty(), "done".to_owned()),
-            (Expected::Refused, Ending::Replied(said)) => {
-                (!said.is_empty(), String::from_utf8_lossy(said).into_owned())
+        let (held, outcome) = match (expected, &answer.ending) {
+            (Expected::Done, Ending::Replied(error)) => (error.is_empty(), "done".to_owned()),
+            (Expected::Refused, Ending::Replied(error)) => {
+                (!error.is_empty(), String::from_utf8_lossy(error).into_owned())
             }
-            (Expected::Ends(code), Ending::Killed { code: came, .. }) => (code == came, came.to_string()),
-            (_, Ending::Killed { code, detail, .. }) => (false, format!("{code}: {detail}")),
+            (Expected::Ends(wanted), Ending::Killed { code, .. }) => (wanted == *code, code.to_string()),
+            (Expected::Done | Expected::Refused, Ending::Killed { code, detail, .. }) => {
+                (false, format!("{code}: {detail}"))
+            }
             (Expected::Ends(_), Ending::Replied(_)) => (false, "it was not stopped".to_owned()),
         };
-        let verdict = if held { Verdict::Enforced } else { Verdict::Missing };
-        let fix =
-            (!held).then(|| "this is a fault of effectd or of this kernel; please report it".to_owned());
-        Finding {
-            promise,
-            verdict,
-            what: format!("{what}: {came}"),
-            fix,
-            required: true,
-        }
-    }
-
-    fn confinement(&self) -> Vec<Finding> {
-        let none = Limits::default();
-        let mut findings = vec![self.attack(
-            "confinement",
-            "a child confined itself",
-            (DEFAULT, Drill::Answer),
-            none,
-            &Expected::Done,
-        )];
-        if findings[0].verdict == Verdict::Enforced {
-            findings.push(self.ownership());
-        }
-        findings
-    }
-
-    fn ownership(&self) -> Finding {
-        let create = (DEFAULT, Drill::Create("created".into()));
-        let mut finding = self.attack(
-            "ownership",
-            "a file was created",
-            create,
-            Limits::default(),
-            &Expected::Done,
-        );
-        let owner = |path: &Path| fs::metadata(path).map(|metadata| metadata.uid()).ok();
-        let (file, folder) = (owner(&self.workspace.join("created")), owner(&self.workspace));
-        if finding.verdict == Verdict::Enforced && file != folder {
+        let mut finding = Finding::new(promise, format!("{what}: {outcome}"));
+        if !held {
             finding.verdict = Verdict::Missing;
-            finding.what = format!("the file belongs to {file:?}, its workspace to {folder:?}");
+            finding.fix = Some("this is a fault of effectd or of this kernel; please report it".to_owned());
         }
         finding
     }
 
+    fn confinement(&self) -> Vec<Finding> {
+        let confined = self.attack("confinement", "a child confined itself", Drill::Answer, Expected::Done);
+        if confined.verdict != Verdict::Enforced {
+            return vec![confined];
+        }
+        let create = Drill::Create("created".into());
+        let mut created = self.attack("ownership", "a file was created", create, Expected::Done);
+        let owner = |path: &Path| fs::metadata(path).map(|metadata| metadata.uid()).ok();
+        let (file, folder) = (owner(&self.workspace.join("created")), owner(&self.workspace));
+        if created.verdict == Verdict::Enforced && file != folder {
+            created.verdict = Verdict::Missing;
+            created.what = format!("the file belongs to {file:?}, its workspace to {folder:?}");
+        }
+        vec![confined, created]
+    }
+
     fn attacks(&self) -> Vec<Finding> {
-        let none = Limits::default();
+        use Expected::{Ends, Refused};
         let network = match TcpListener::bind("127.0.0.1:0")
             .and_then(|listener| Ok((listener.local_addr()?, listener)))
         {
             Ok((address, _listener)) => {
-                let denied = Expected::Ends(Code::NetworkDenied);
-                self.attack(
-                    "network",
-                    "connecting to a live listener",
-                    (DEFAULT, Drill::Connect(address)),
-                    none,
-                    &denied,
-                )
+                let connect = Drill::Connect(address);
+                let denied = Ends(Code::NetworkDenied);
+                self.attack("network", "connecting to a live listener", connect, denied)
             }
             Err(error) => failed("network", format!("no listener could be made: {error}")),
         };
-        let me = std::process::id() as i32;
+        let read = Drill::Read(self.secret.clone());
+        let signal = Drill::Signal(std::process::id() as i32);
+        let attack = |promise, what, drill, expected| self.attack(promise, what, drill, expected);
         vec![
-            self.attack(
-                "files",
-                "reading a file outside",
-                (DEFAULT, Drill::Read(self.secret.clone())),
-                none,
-                &Expected::Refused,
-            ),
+            attack("files", "reading a file outside", read, Refused),
             network,
-            self.attack(
-                "system calls",
-                "making a namespace",
-                (DEFAULT, Drill::Unshare),
-                none,
-                &Expected::Ends(Code::SyscallDenied),
-            ),
-            self.attack(
-                "processes",
-                "signalling a process outside",
-                (DEFAULT, Drill::Signal(me)),
-                none,
-                &Expected::Refused,
-            ),
+            attack("system calls", "making a namespace", Drill::Unshare, Ends(Code::SyscallDenied)),
+            attack("processes", "signalling a process outside", signal, Refused),
+            attack("deadline", "staying too long", Drill::Stay, Ends(Code::TimedOut)),
+            attack("processor", "computing too long", Drill::Burn, Ends(Code::CpuLimit)),
+            attack("memory", "taking too much", Drill::Eat(128 << 20), Ends(Code::MemoryLimit)),
         ]
     }
 
-    fn limits(&self) -> Vec<Finding> {
-        let none = Limits::default();
-        let little = Limits {
-            memory_bytes: Some(32 << 20),
-            cpu_ms: Some(1_000),
-            ..none
-        };
-        let mut findings = vec![
-            self.attack(
-                "deadline",
-                "staying too long",
-                (DEFAULT, Drill::Stay),
-                none,
-                &Expected::Ends(Code::TimedOut),
-            ),
-            self.attack(
-                "processor",
-                "computing too long",
-                (DEFAULT, Drill::Burn),
-                little,
-                &Expected::Ends(Code::CpuLimit),
-            ),
-            self.attack(
-                "memory",
-                "taking too much",
-                (DEFAULT, Drill::Eat(128 << 20)),
-                little,
-                &Expected::Ends(Code::MemoryLimit),
-            ),
-        ];
-        findings.push(match self.sandbox.tree_memory() {
-            Some(by) => Finding {
-                promise: "tree memory",
-                verdict: Verdict::Enforced,
-                what: format!("bounded for whole process trees by {by}"),
-                fix: None,
-                required: false,
-            },
+    fn tree_memory(&self) -> Finding {
+        let finding = match self.sandbox.tree_memory() {
+            Some(by) => Finding::new("tree memory", format!("bounded for whole process trees by {by}")),
             None => Finding {
-                promise: "tree memory",
                 verdict: Verdict::Weaker,
-                what: "bounded for each process only; exec tools with high isolation are refused".to_owned(),
                 fix: Some("delegate a cgroup: run as a systemd service with Delegate=yes and DelegateSubgroup=runtime, or as root".to_owned()),
-                required: false,
+                ..Finding::new(
+                    "tree memory",
+                    "bounded for each process only; exec tools with high isolation are refused".to_owned(),
+                )
             },
-        });
-        findings
+        };
+        Finding { required: false, ..finding }
     }
 
     fn exec(&self) -> Vec<Finding> {
-        let none = Limits::default();
-        let run = || Drill::Execute("/bin/true".into());
-        let mut plain = self.attack("exec", "running a program", (EXEC, run()), none, &Expected::Done);
-        plain.required = false;
-        let mut findings = vec![plain];
-        if self.sandbox.tree_memory().is_some() {
-            let mut high = self.attack(
-                "exec, isolated",
+        let isolated = SandboxProfile { high_isolation: true, ..EXEC };
+        let mut profiles = vec![("exec", EXEC)];
+        profiles.extend(self.sandbox.tree_memory().map(|_| ("exec, isolated", isolated)));
+        let run = |(promise, profile)| Finding {
+            required: false,
+            ..self.attack_in(
+                profile,
+                promise,
                 "running a program",
-                (EXEC_HIGH, run()),
-                none,
-                &Expected::Done,
-            );
-            high.required = false;
-            findings.push(high);
-        }
-        findings
+                Drill::Execute("/bin/true".into()),
+                Expected::Done,
+            )
+        };
+        profiles.into_iter().map(run).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! Attacks on our own sandbox, for `doctor`: each runs in a real child and must fail.
+//! Drills: attacks on our own sandbox for `doctor`. Each runs in a real child.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 /// What a child tries instead of running a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Drill {
-    /// Nothing: that it answers at all is the proof.
+    /// Nothing: an answer proves that a child can run.
     Answer,
-    /// To read a file outside.
+    /// To read a file outside of the workspace.
     Read(PathBuf),
     /// To write a file in the workspace, which it may.
     Create(PathBuf),
-    /// To reach a listener that is really there.
+    /// To connect to a live listener.
     Connect(SocketAddr),
-    /// To make a world of its own.
+    /// To make a namespace.
     Unshare,
-    /// To signal a process outside.
+    /// To signal a process outside of the sandbox.
     Signal(i32),
-    /// To stay longer than it may.
+    /// To run past its deadline.
     Stay,
     /// To use more processor time than it may.
     Burn,
@@ -35,10 +35,10 @@ pub(crate) enum Drill {
 }
 
 impl Drill {
-    /// Tries it, and says how it went: empty for success, or the error.
+    /// Tries the attack; returns the text of its error, or nothing if the attack succeeded.
     pub(crate) fn run(&self) -> Vec<u8> {
         let errno = |error: std::io::Error| error.to_string();
-        let went: Result<(), String> = match self {
+        let result: Result<(), String> = match self {
             Self::Answer => Ok(()),
             Self::Read(path) => fs::read(path).map(drop).map_err(errno),
             Self::Create(path) => fs::write(path, "").map_err(errno),
@@ -60,6 +60,6 @@ impl Drill {
             }
             Self::Execute(path) => std::process::Command::new(path).status().map(drop).map_err(errno),
         };
-        went.err().unwrap_or_default().into_bytes()
+        result.err().unwrap_or_default().into_bytes()
     }
 }

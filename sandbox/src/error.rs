@@ -1,4 +1,4 @@
-//! Why a call could not be made at all. What happens *inside* a sandbox is an [`crate::Ending`], never an error.
+//! Errors of calls that did not start. How a started call ends is an [`crate::Ending`], never an error.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,18 +6,14 @@ use std::sync::Arc;
 
 use effectd_contracts::{Code, Failure, Phase};
 
-/// A call that was not made. Nothing has run.
+/// Why a call did not start. Nothing has run.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SandboxError {
     /// The host cannot enforce what the profile promises.
     #[error("the sandbox is unavailable: {what}; {fix}")]
     Unavailable { what: String, fix: String },
     #[error("the workspace {} cannot be used: {what}; {fix}", path.display())]
-    Workspace {
-        path: PathBuf,
-        what: String,
-        fix: String,
-    },
+    Workspace { path: PathBuf, what: String, fix: String },
     #[error("profile: {0}")]
     Profile(String),
     /// The request breaks a bound of the sandbox.
@@ -28,20 +24,14 @@ pub enum SandboxError {
     Busy(&'static str),
     #[error("the sandbox is shut down")]
     Closed,
-    /// The zygote could not be started or talked to.
+    /// The zygote could not be started or reached.
     #[error("{what}: {source}")]
-    Io {
-        what: &'static str,
-        source: Arc<io::Error>,
-    },
+    Io { what: &'static str, source: Arc<io::Error> },
 }
 
 impl SandboxError {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io {
-            what,
-            source: Arc::new(source),
-        }
+        move |source| Self::Io { what, source: Arc::new(source) }
     }
 
     pub const fn code(&self) -> Code {
@@ -54,7 +44,7 @@ impl SandboxError {
         }
     }
 
-    /// Whether the same call may succeed later without anything being repaired.
+    /// Whether the same call may succeed later without a repair.
     pub const fn retryable(&self) -> bool {
         self.code().retryable()
     }

@@ -1,4 +1,4 @@
-//! What each layer of confinement costs, for the bench: each step is taken alone, in a fresh process, as a child takes it.
+//! What each layer of confinement costs, for the bench: each step is measured alone, in a fresh process.
 //!
 //! Behind the feature `testing`, because nothing that ships measures itself.
 
@@ -12,12 +12,12 @@ use effectd_contracts::SandboxProfile;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 
-use crate::cgroup::Cgroups;
-use crate::profile::Profile;
-use crate::rules::{Scope, restrict_to_profile};
+use crate::confine::profile::Profile;
+use crate::confine::rules::{Scope, restrict_to_profile};
+use crate::host::cgroup::Cgroups;
 use crate::sys::{mount, process, seccomp};
 
-/// One layer: its name, and its median.
+/// The name of a layer, and its median cost.
 pub type Layer = (&'static str, Duration);
 
 type Step = fn(&Given) -> io::Result<()>;
@@ -27,8 +27,8 @@ struct Given {
     profile: Profile,
 }
 
-/// Measures every layer of the profile `default`. Call it before any thread is started: it forks. The processes that measure
-/// enter a user namespace of their own, as a zygote does.
+/// Measures every layer of the profile `default`. Call it before any thread starts: it forks. The measuring processes
+/// enter a user namespace, as a zygote does.
 pub fn costs(workspace: &Path, rounds: usize) -> io::Result<Vec<Layer>> {
     let other = |error: crate::SandboxError| io::Error::other(error.to_string());
     let given = Given {
@@ -52,9 +52,7 @@ pub fn costs(workspace: &Path, rounds: usize) -> io::Result<Vec<Layer>> {
         ("a scratch filesystem, made and taken down", scratch),
         ("Landlock rules", landlock),
         ("no capabilities", |_| process::drop_capabilities()),
-        ("the base filter (once, in the zygote)", |given| {
-            seccomp::install(&given.profile.base_filter)
-        }),
+        ("the base filter (once, in the zygote)", |given| seccomp::install(&given.profile.base_filter)),
         ("the second filter, with its listener", |given| {
             seccomp::install_with_listener(&given.profile.narrow_filter).map(drop)
         }),
@@ -69,7 +67,7 @@ pub fn costs(workspace: &Path, rounds: usize) -> io::Result<Vec<Layer>> {
     Ok(layers)
 }
 
-/// Puts a child, which waits for its end, into a group and takes the group back when it is gone.
+/// Puts a child into a cgroup, and recycles the cgroup when the child is killed.
 fn placed(cgroups: &Arc<Cgroups>) -> io::Result<Duration> {
     let (pid, handle) = match process::clone_process(0)? {
         process::Cloned::Child => loop {
@@ -90,21 +88,12 @@ fn placed(cgroups: &Arc<Cgroups>) -> io::Result<Duration> {
 
 fn scratch(_: &Given) -> io::Result<()> {
     let options = [(c"size", Some(c"16m")), (c"mode", Some(c"700"))];
-    mount::fresh(
-        c"tmpfs",
-        &options,
-        mount::NO_SUID | mount::NO_DEV | mount::NO_EXEC,
-    )
-    .map(drop)
+    mount::fresh(c"tmpfs", &options, mount::NO_SUID | mount::NO_DEV | mount::NO_EXEC).map(drop)
 }
 
 fn landlock(given: &Given) -> io::Result<()> {
-    let scope = Scope {
-        workspace: given.workspace.as_fd(),
-        tmp: given.workspace.as_fd(),
-        entries: &[],
-        proc: None,
-    };
+    let scope =
+        Scope { workspace: given.workspace.as_fd(), tmp: given.workspace.as_fd(), entries: &[], proc: None };
     restrict_to_profile(&scope).map_err(io::Error::other)
 }
 
@@ -113,7 +102,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Runs `what` in a process of its own, in a user namespace, and returns the median of the times that it sends.
+/// Runs `what` in a process with its own user namespace, and returns the median of its times.
 fn in_namespace(what: impl Fn(usize) -> io::Result<Duration>, rounds: usize) -> io::Result<Duration> {
     let (reader, writer) = nix::unistd::pipe()?;
     match process::clone_process(0)? {
@@ -125,21 +114,30 @@ fn in_namespace(what: impl Fn(usize) -> io::Result<Duration>, rounds: usize) -> 
                 std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
                 std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
                 let times = (0..rounds).map(what).collect::<io::Result<Vec<_>>>()?;
-                let bytes = (median(times).as_nanos() as u64).to_le_bytes();
-                nix::unistd::write(&writer, &bytes).map_err(io::Error::from)
+                send(&writer, median(times))
             })();
             process::exit_now(i32::from(measured.is_err()))
         }
         process::Cloned::Parent { pid, .. } => {
             drop(writer);
-            let mut bytes = [0; 8];
-            let count = nix::unistd::read(&reader, &mut bytes)?;
-            nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;
-            match count {
-                8 => Ok(Duration::from_nanos(u64::from_le_bytes(bytes))),
-                _ => Err(io::Error::other("a layer could not be measured")),
-            }
+            receive(&reader, pid)
         }
+    }
+}
+
+fn send(writer: &OwnedFd, time: Duration) -> io::Result<()> {
+    let bytes = (time.as_nanos() as u64).to_le_bytes();
+    Ok(nix::unistd::write(writer, &bytes).map(drop)?)
+}
+
+/// The time that the process measured, once it is reaped.
+fn receive(reader: &OwnedFd, pid: i32) -> io::Result<Duration> {
+    let mut bytes = [0; 8];
+    let count = nix::unistd::read(reader, &mut bytes)?;
+    nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;
+    match count {
+        8 => Ok(Duration::from_nanos(u64::from_le_bytes(bytes))),
+        _ => Err(io::Error::other("a layer could not be measured")),
     }
 }
 
@@ -165,19 +163,13 @@ fn steps_taken(step: Step, given: &Given, rounds: usize) -> io::Result<Duration>
                 let _set = prctl::set_no_new_privs();
                 let begun = Instant::now();
                 let done = step(given);
-                let took = begun.elapsed().as_nanos() as u64;
-                let told = done.and_then(|()| Ok(nix::unistd::write(&writer, &took.to_le_bytes())?));
-                process::exit_now(i32::from(told.is_err()))
+                let took = begun.elapsed();
+                let sent = done.and_then(|()| send(&writer, took));
+                process::exit_now(i32::from(sent.is_err()))
             }
             process::Cloned::Parent { pid, .. } => {
                 drop(writer);
-                let mut bytes = [0; 8];
-                let count = nix::unistd::read(&reader, &mut bytes)?;
-                nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;
-                match count {
-                    8 => Ok(Duration::from_nanos(u64::from_le_bytes(bytes))),
-                    _ => Err(io::Error::other("a layer could not be measured")),
-                }
+                receive(&reader, pid)
             }
         }
     };

@@ -1,8 +1,9 @@
-//! The root of a space, known by what it is and not by its name.
+//! The root of a space, as an open descriptor.
 //!
-//! A name can lead elsewhere at the next lookup: whoever may write to a folder above the root can rename the root and put a link to
-//! anything in its place. So a root is opened once, through no link, and everything that follows (comparing it, looking at its files,
-//! mounting it) uses that descriptor. [`SpaceRoot::check_way`] refuses roots that others could replace, as sshd does.
+//! A path can lead elsewhere at the next lookup: whoever may write to a folder above the root can rename the root and put a
+//! link to anything in its place. So a root is opened once, through no link, and every later step (comparing it, reading
+//! its files, mounting it) uses that descriptor. [`SpaceRoot::check_ancestors`] refuses roots that others could replace,
+//! as sshd does.
 
 use std::fmt;
 use std::io;
@@ -19,29 +20,25 @@ use serde::{Deserialize, Serialize};
 use crate::error::SandboxError;
 use crate::sys::acl::has_acl;
 
-/// Nothing is read or written through it; it only names the folder.
+/// A descriptor with these flags reads and writes nothing; it only identifies the folder.
 const FOLDER: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 const NO_LINKS: ResolveFlag = ResolveFlag::RESOLVE_NO_SYMLINKS.union(ResolveFlag::RESOLVE_NO_MAGICLINKS);
-/// Folders that are made are not for others to write to, whatever the umask is: they would be refused afterwards.
-const MADE: Mode = Mode::S_IRWXU
-    .union(Mode::S_IRGRP)
-    .union(Mode::S_IXGRP)
-    .union(Mode::S_IROTH)
-    .union(Mode::S_IXOTH);
+/// Whatever the umask is, others cannot write to new folders: [`SpaceRoot::check_ancestors`] would refuse those folders.
+const FOLDER_MODE: Mode = Mode::from_bits_truncate(0o755);
 
-/// Which folder it is, whatever it is called.
+/// The identity of a folder, independent of its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RootId {
-    /// The device; its number may change when the machine restarts.
+    /// The device number; it may change when the machine restarts.
     pub device: u64,
     pub inode: u64,
-    /// The file system's own id, which outlives a restart; 0 if it has none.
+    /// The file system's own id, which survives a restart; 0 if it has none.
     pub filesystem: u64,
 }
 
 impl RootId {
-    /// Whether both are the same folder, also if one was noted before a restart.
+    /// Whether both are the same folder, also if one was recorded before a restart.
     pub fn is_same(&self, other: &Self) -> bool {
         let same_disk = if self.filesystem != 0 && other.filesystem != 0 {
             self.filesystem == other.filesystem
@@ -54,31 +51,26 @@ impl RootId {
 
 impl fmt::Display for RootId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            device,
-            inode,
-            filesystem,
-        } = self;
-        write!(
-            f,
-            "inode {inode} on device {device}, file system {filesystem:016x}"
-        )
+        let (inode, device, filesystem) = (self.inode, self.device, self.filesystem);
+        write!(f, "inode {inode} on device {device}, file system {filesystem:016x}")
     }
 }
 
+/// A folder above the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Above {
+pub struct Ancestor {
     /// Device and inode.
     pub id: (u64, u64),
     uid: u32,
     gid: u32,
     mode: u32,
-    /// The group may write, and there is an access control list: the group bits of the mode are its mask, and stand for others too.
+    /// Whether the group may write and there is an access control list: the group bits of the mode are then the mask of
+    /// the list, and may grant rights to other users.
     has_acl: bool,
 }
 
-impl Above {
-    /// A folder by its name beneath or above an open one.
+impl Ancestor {
+    /// The folder `name`, relative to the open `folder`.
     fn of(stat: &FileStat, folder: BorrowedFd<'_>, name: &str) -> Self {
         Self {
             id: (stat.st_dev, stat.st_ino),
@@ -89,8 +81,8 @@ impl Above {
         }
     }
 
-    /// Whether only these owners can change what the names in it lead to. In a sticky folder of root's, such as `/tmp`, each name
-    /// belongs to the owner of what it leads to. A group may write if its owner is alone in it.
+    /// Whether only these owners can replace the entries of the folder. In a sticky folder of root, such as `/tmp`, each
+    /// entry belongs to its own owner. The group may write if the owner is its only member.
     fn is_safe(&self, owners: &[u32], is_alone: impl Fn(u32, u32) -> bool) -> bool {
         let by_others = self.mode & 0o002 != 0;
         let by_group = self.mode & 0o020 != 0;
@@ -100,15 +92,15 @@ impl Above {
     }
 }
 
-/// Whether a user is the only one in a group, as in the private group that most distributions give each user: their umask is then
-/// 002, and all their folders are writable for it. Where accounts come from elsewhere too, no group is known to be private.
+/// Whether a user is the only member of a group. Most distributions give each user such a private group and the umask 002, so
+/// the group may write to all of the user's folders. If accounts also come from a network, no group is known to be private.
 fn is_alone_in_group(uid: u32, gid: u32) -> bool {
     let sources = std::fs::read_to_string("/etc/nsswitch.conf").unwrap_or_default();
     let files = ["/etc/passwd", "/etc/group"].map(std::fs::read_to_string);
     matches!(files, [Ok(passwd), Ok(group)] if is_local(&sources) && is_alone(uid, gid, &passwd, &group))
 }
 
-/// Whether accounts and groups come from files of this machine alone. Without a file that says so, they do.
+/// Whether accounts and groups come only from files of this machine. That is the default without a configuration.
 fn is_local(nsswitch: &str) -> bool {
     let lines = nsswitch.lines().filter_map(|line| line.split_once(':'));
     let mut named = lines.filter(|(what, _)| ["passwd", "group", "initgroups"].contains(&what.trim()));
@@ -120,12 +112,8 @@ fn is_local(nsswitch: &str) -> bool {
 }
 
 fn is_alone(uid: u32, gid: u32, passwd: &str, group: &str) -> bool {
-    // Such a line takes accounts over from elsewhere.
-    if passwd
-        .lines()
-        .chain(group.lines())
-        .any(|line| line.starts_with('+'))
-    {
+    // A line with a plus sign imports accounts from elsewhere.
+    if passwd.lines().chain(group.lines()).any(|line| line.starts_with('+')) {
         return false;
     }
     let id = |text: &str| text.parse::<u32>().ok();
@@ -160,12 +148,12 @@ struct Opened {
 }
 
 impl SpaceRoot {
-    /// Opens a folder by its absolute path, on which no link may stand.
+    /// Opens a folder by its absolute path, through no link.
     pub fn open(path: &Path) -> Result<Self, SandboxError> {
         Self::find(path)?.ok_or_else(|| unusable(path, Errno::ENOENT))
     }
 
-    /// The same; `None` if nothing stands there.
+    /// Like [`SpaceRoot::open`]; `None` if nothing has this path.
     pub fn find(path: &Path) -> Result<Option<Self>, SandboxError> {
         if !path.is_absolute() {
             return Err(unusable(path, Errno::EINVAL));
@@ -177,18 +165,14 @@ impl SpaceRoot {
         }
     }
 
-    /// Makes a folder at which nothing stands yet, where only root and `daemon` have a say in what it is.
+    /// Makes a new folder where only root and `daemon` could replace it.
     pub fn make(path: &Path, daemon: u32) -> Result<Self, SandboxError> {
-        let nearest = Self::check_place(path, daemon)?;
-        let mut folder = nearest
-            .0
-            .folder
-            .try_clone()
-            .map_err(|error| failed(path, &error))?;
+        let nearest = Self::check_new(path, daemon)?;
+        let mut folder = nearest.0.folder.try_clone().map_err(|error| failed(path, &error))?;
         let missing = path.strip_prefix(&nearest.0.path).unwrap_or(path);
         for name in missing {
-            match mkdirat(&folder, name, MADE) {
-                // Somebody else was faster; what they made is looked at like anything that was there.
+            match mkdirat(&folder, name, FOLDER_MODE) {
+                // Another process was faster; its folder is opened and checked like any other.
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(unusable(path, errno)),
             }
@@ -198,15 +182,16 @@ impl SpaceRoot {
         Self::of(path, folder)
     }
 
-    /// The nearest folder above a path at which nothing stands, if a root may be made there: a new root has no owner yet to be trusted.
-    pub fn check_place(path: &Path, daemon: u32) -> Result<Self, SandboxError> {
+    /// The nearest existing folder above a missing path, if a root may be made there. Only root and `daemon` are
+    /// trusted, because a new root has no owner yet.
+    pub fn check_new(path: &Path, daemon: u32) -> Result<Self, SandboxError> {
         for above in path.ancestors().skip(1) {
             let Some(nearest) = Self::find(above)? else {
                 continue;
             };
             let stat = fstat(&nearest).map_err(|errno| unusable(path, errno))?;
-            let way = [vec![Above::of(&stat, nearest.as_fd(), ".")], nearest.way()?].concat();
-            check(path, (above, &way), (daemon, daemon))?;
+            let all = [vec![Ancestor::of(&stat, nearest.as_fd(), ".")], nearest.ancestors()?].concat();
+            check(path, (above, &all), (daemon, daemon))?;
             return Ok(nearest);
         }
         Err(unusable(path, Errno::ENOENT))
@@ -220,15 +205,10 @@ impl SpaceRoot {
             inode: stat.st_ino,
             filesystem: fstatvfs(&folder).map_err(unusable)?.filesystem_id(),
         };
-        Ok(Self(Arc::new(Opened {
-            path: path.to_owned(),
-            folder,
-            id,
-            owner: (stat.st_uid, stat.st_gid),
-        })))
+        Ok(Self(Arc::new(Opened { path: path.to_owned(), folder, id, owner: (stat.st_uid, stat.st_gid) })))
     }
 
-    /// The name by which it was opened.
+    /// The path by which it was opened.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -242,29 +222,29 @@ impl SpaceRoot {
         self.0.owner
     }
 
-    /// The folders above it, the nearest first. They are found from the folder itself, so that a name has no say in it.
-    pub fn way(&self) -> Result<Vec<Above>, SandboxError> {
-        let mut way = Vec::new();
+    /// The folders above it, the nearest first. They are found from the descriptor, not by the path.
+    pub fn ancestors(&self) -> Result<Vec<Ancestor>, SandboxError> {
+        let mut all = Vec::new();
         let mut id = (self.0.id.device, self.0.id.inode);
         let mut name = "..".to_owned();
         loop {
-            // The kernel refuses names that are too long, so this ends.
+            // The kernel refuses paths that are too long, so this ends.
             let stat = fstatat(&self.0.folder, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
             let stat = stat.map_err(|errno| unusable(self.path(), errno))?;
-            let above = Above::of(&stat, self.as_fd(), &name);
+            let above = Ancestor::of(&stat, self.as_fd(), &name);
             if above.id == id {
-                return Ok(way);
+                return Ok(all);
             }
             id = above.id;
-            way.push(above);
+            all.push(above);
             name.push_str("/..");
         }
     }
 
-    /// Refuses a root that others than root, `daemon` and its own owner could replace by another folder.
-    pub fn check_way(&self, way: &[Above], daemon: u32) -> Result<(), SandboxError> {
+    /// Refuses a root that users other than root, `daemon` and its own owner could replace by another folder.
+    pub fn check_ancestors(&self, ancestors: &[Ancestor], daemon: u32) -> Result<(), SandboxError> {
         let above = self.path().parent().unwrap_or(self.path());
-        check(self.path(), (above, way), (daemon, self.0.owner.0))
+        check(self.path(), (above, ancestors), (daemon, self.0.owner.0))
     }
 }
 
@@ -274,14 +254,14 @@ impl AsFd for SpaceRoot {
     }
 }
 
-/// Checks each folder of a way to a root; the first of them has this name.
+/// Checks each folder above a root; `first` is the path of the nearest one.
 fn check(
     root: &Path,
-    (first, way): (&Path, &[Above]),
+    (first, ancestors): (&Path, &[Ancestor]),
     (daemon, owner): (u32, u32),
 ) -> Result<(), SandboxError> {
     let names = first.ancestors().chain(std::iter::repeat(Path::new("/")));
-    let mut named = names.zip(way);
+    let mut named = names.zip(ancestors);
     let Some((name, above)) = named.find(|(_, above)| !above.is_safe(&[0, daemon, owner], is_alone_in_group))
     else {
         return Ok(());
@@ -347,7 +327,7 @@ mod tests {
         let root = SpaceRoot::open(&path("real/root")).unwrap();
         assert_eq!(root.id().inode, fs::metadata(path("real/root")).unwrap().ino());
         let made = SpaceRoot::make(&path("real/root").join("a/b"), daemon).unwrap();
-        let above: Vec<_> = made.way().unwrap().iter().map(|above| above.id.1).collect();
+        let above: Vec<_> = made.ancestors().unwrap().iter().map(|above| above.id.1).collect();
         assert!(above.contains(&root.id().inode));
         assert_eq!(above.len(), made.path().ancestors().count() - 1);
     }
@@ -364,7 +344,7 @@ mod tests {
         assert!(!open.join("a").exists());
         fs::set_permissions(&open, fs::Permissions::from_mode(0o750)).unwrap();
         let root = SpaceRoot::make(&open.join("a/root"), daemon).unwrap();
-        root.check_way(&root.way().unwrap(), daemon).unwrap();
+        root.check_ancestors(&root.ancestors().unwrap(), daemon).unwrap();
     }
 
     #[test]
@@ -387,37 +367,21 @@ mod tests {
         ] {
             assert!(!is_alone(uid, gid), "{why}");
         }
-        let above = |mode| Above {
-            id: (1, 1),
-            uid: 1000,
-            gid: 1000,
-            mode,
-            has_acl: false,
-        };
+        let above = |mode| Ancestor { id: (1, 1), uid: 1000, gid: 1000, mode, has_acl: false };
         assert!(above(0o775).is_safe(&[1000], is_alone));
         assert!(!above(0o777).is_safe(&[1000], is_alone));
         assert!(!above(0o775).is_safe(&[0, 1001], is_alone));
         assert!(!above(0o775).is_safe(&[1000], |_, _| false));
-        let listed = Above {
-            has_acl: true,
-            ..above(0o775)
-        };
+        let listed = Ancestor { has_acl: true, ..above(0o775) };
         assert!(!listed.is_safe(&[1000], is_alone), "others may be in the list");
-        assert!(
-            !super::is_alone(1000, 1000, &format!("{passwd}+\n"), group),
-            "accounts from elsewhere"
-        );
+        assert!(!super::is_alone(1000, 1000, &format!("{passwd}+\n"), group), "accounts from elsewhere");
         assert!(is_local("passwd: files systemd # local\nhosts: files dns\n") && is_local(""));
         assert!(!is_local("passwd: files sss\n") && !is_local("group: files [NOTFOUND=continue] ldap\n"));
     }
 
     #[test]
     fn a_folder_is_the_same_on_its_file_system_whatever_the_device() {
-        let id = |device, inode, filesystem| RootId {
-            device,
-            inode,
-            filesystem,
-        };
+        let id = |device, inode, filesystem| RootId { device, inode, filesystem };
         assert!(id(1, 7, 9).is_same(&id(2, 7, 9)));
         assert!(!id(1, 7, 9).is_same(&id(1, 7, 8)));
         assert!(!id(1, 7, 9).is_same(&id(1, 6, 9)));

@@ -1,4 +1,4 @@
-//! Helpers for tests, behind the feature `testing`: an honest way to see what happens on a host that cannot confine.
+//! Helpers for tests, behind the feature `testing`: a host that cannot confine, the banned calls, and the wire for fuzzers.
 #![allow(
     unsafe_code,
     reason = "a filter has to be installed between fork and exec; the block states its argument"
@@ -10,16 +10,15 @@ use std::process::Command;
 use effectd_contracts::SandboxProfile;
 
 use crate::call::DenialSource;
-use crate::ending::Cause;
+use crate::confine::seccomp::{Verdict, compile};
+use crate::confine::syscalls;
 use crate::error::SandboxError;
-use crate::filter::{Program, Verdict, compile};
-use crate::hear::{NOTES_BYTES_MAX, understand};
+use crate::host::outcome::Cause;
 use crate::limits::{DENIALS_NAMED_MAX, OUTPUT_BYTES_MAX};
 use crate::sys::seccomp;
-use crate::syscalls;
 use crate::wire::{
-    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, frame, pack_ended, parse_header, piece_head, unpack_ended,
-    unpack_failure, unpack_request,
+    Boot, Booted, ENDED_BYTES, HEADER_BYTES, Kind, NOTES_BYTES_MAX, frame, pack_ended, parse_header,
+    piece_head, unpack_ended, unpack_failure, unpack_request,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +29,8 @@ pub enum Missing {
     UserNamespaces,
 }
 
-/// Lets the command see a kernel without the feature. The kernel itself refuses, through a filter that the command inherits;
-/// nothing in effectd is switched off or replaced.
+/// Runs the command as on a kernel without the feature. The kernel itself refuses, through a filter that the command
+/// inherits; nothing in effectd is switched off or replaced.
 pub fn without(missing: Missing, command: &mut Command) -> &mut Command {
     let (refused, errno) = match missing {
         Missing::Landlock => (libc::SYS_landlock_create_ruleset, libc::ENOSYS),
@@ -41,13 +40,13 @@ pub fn without(missing: Missing, command: &mut Command) -> &mut Command {
         true => Verdict::Errno(errno as u16),
         false => Verdict::Allow,
     };
-    let program: Program = compile(verdict, |_| None, Verdict::Allow);
+    let program = compile(verdict, |_| None, Verdict::Allow);
     let install = move || {
         nix::sys::prctl::set_no_new_privs()?;
         seccomp::install(&program)
     };
-    // SAFETY: between fork and exec the closure makes two system calls; the copy of the program that it allocates is small
-    // and the allocator of a test's command is not held by another thread for long, at worst the test hangs.
+    // SAFETY: between fork and exec the closure makes two system calls and one small allocation. If another thread holds
+    // the allocator's lock at the fork, the test hangs.
     unsafe { command.pre_exec(install) }
 }
 
@@ -56,7 +55,7 @@ pub fn without(missing: Missing, command: &mut Command) -> &mut Command {
 pub struct Banned {
     pub name: String,
     pub number: u32,
-    /// The errno with which it fails without being counted, if it does.
+    /// The errno, if the system call fails without being counted as a denial.
     pub quiet: Option<i32>,
 }
 
@@ -66,23 +65,23 @@ pub fn banned(profile: SandboxProfile) -> Result<Vec<Banned>, SandboxError> {
         number,
         quiet: quiet.map(i32::from),
     };
-    Ok(crate::profile::banned(profile)?.into_iter().map(banned).collect())
+    Ok(crate::confine::profile::banned(profile)?.into_iter().map(banned).collect())
 }
 
-/// Reads arbitrary bytes as each side of the channel does, in every direction: what a child tells the runtime, what the
-/// runtime tells a child, and what runtime and zygote tell each other. It panics if anything is understood that should not
-/// be, or if something that was understood does not survive being said again.
-pub fn overhear(bytes: &[u8]) {
+/// Reads arbitrary bytes as each side of the wire does: what a child sends to the runtime, what the runtime sends to a
+/// child, and what runtime and zygote send to each other. It panics if it accepts what it should not, or if something
+/// that it accepts does not survive being written and read again.
+pub fn read_wire(bytes: &[u8]) {
     from_child(bytes);
     to_child(bytes);
     if let Some(report) = bytes.first_chunk::<ENDED_BYTES>() {
         assert_eq!(&pack_ended(&unpack_ended(report)), report);
     }
     if let Ok(boot) = serde_json::from_slice::<Boot>(bytes) {
-        said_again(&boot);
+        round_trip(&boot);
     }
     if let Ok(booted) = serde_json::from_slice::<Booted>(bytes) {
-        said_again(&booted);
+        round_trip(&booted);
     }
 }
 
@@ -90,7 +89,7 @@ pub fn overhear(bytes: &[u8]) {
     clippy::expect_used,
     reason = "what was read from JSON can be written as JSON; if not, the fuzzer shall find it"
 )]
-fn said_again<T: serde::Serialize + serde::de::DeserializeOwned>(what: &T) {
+fn round_trip<T: serde::Serialize + serde::de::DeserializeOwned>(what: &T) {
     let text = serde_json::to_vec(what).expect("writes");
     let back: T = serde_json::from_slice(&text).expect("reads back");
     assert_eq!(serde_json::to_vec(&back).expect("writes"), text);
@@ -104,13 +103,13 @@ fn from_child(bytes: &[u8]) {
         return;
     };
     let output_max = 1_024;
-    let mut told = Vec::new();
-    // Also with a length that lies: the reader has then kept what came.
+    let mut reported = Vec::new();
+    // A length may lie: the reader then has only the bytes that came.
     let payload = &payload[..payload.len().min(length)];
-    let cause = understand(kind, payload, output_max, &mut told);
-    assert!(told.len() <= DENIALS_NAMED_MAX, "a child fills the list");
+    let cause = Cause::of_frame(kind, payload, output_max, &mut reported);
+    assert!(reported.len() <= DENIALS_NAMED_MAX, "a child fills the list");
     assert!(
-        told.iter().all(|denial| denial.source == DenialSource::Child),
+        reported.iter().all(|denial| denial.source == DenialSource::Child),
         "a child speaks for the kernel"
     );
     match cause {
@@ -121,7 +120,7 @@ fn from_child(bytes: &[u8]) {
         Cause::Panicked => assert_eq!(kind, Kind::Panicked),
         Cause::Garbage | Cause::OutputLimit => {}
         Cause::Denied { .. } | Cause::TimedOut | Cause::WroteTooMuch | Cause::Silent => {
-            unreachable!("a child's words decide none of these")
+            unreachable!("a frame of a child decides none of these")
         }
     }
     assert!(NOTES_BYTES_MAX < OUTPUT_BYTES_MAX as usize);
@@ -129,7 +128,7 @@ fn from_child(bytes: &[u8]) {
 
 fn to_child(payload: &[u8]) {
     if let Some((orders, request)) = unpack_request(payload) {
-        said_again(&orders);
+        round_trip(&orders);
         let text = serde_json::to_vec(&orders).unwrap_or_default();
         let whole = frame(Kind::Request, &text, &request);
         let again = unpack_request(&whole[HEADER_BYTES..]).map(|(_, request)| request);
@@ -160,13 +159,13 @@ pub fn samples() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A short run of what the fuzz target does for long, always the same: samples cut short, lengthened, spliced and with
-    /// bytes changed, by a small generator.
+    /// A short, deterministic run of the fuzz target: a small generator truncates, lengthens and splices samples, and
+    /// changes some of their bytes.
     #[test]
     fn the_channel_survives_garbage_in_every_direction() {
         let samples = samples();
         for sample in &samples {
-            overhear(sample);
+            read_wire(sample);
         }
         let mut state = 0x9E37_79B9_7F4A_7C15u64;
         let mut next = |below: usize| {
@@ -187,16 +186,16 @@ mod tests {
                     _ => bytes.insert(at, b"{}[]\",:0n"[next(9)]),
                 }
             }
-            overhear(&bytes);
+            read_wire(&bytes);
         }
     }
 
     #[test]
     fn the_samples_are_understood() {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let samples = samples();
-        let reply = understand(Kind::Reply, &samples[0][HEADER_BYTES..], 100, &mut told);
-        assert_eq!((reply, told.len()), (Cause::Replied(b"answer".to_vec()), 1));
+        let reply = Cause::of_frame(Kind::Reply, &samples[0][HEADER_BYTES..], 100, &mut reported);
+        assert_eq!((reply, reported.len()), (Cause::Replied(b"answer".to_vec()), 1));
         assert!(unpack_request(&samples[6]).is_some());
         assert!(unpack_failure(&samples[2][HEADER_BYTES..]).is_some());
         assert!(serde_json::from_slice::<Booted>(&samples[8]).is_ok());

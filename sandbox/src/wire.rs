@@ -1,22 +1,32 @@
-//! Every message between the runtime, a zygote and a child stands here.
+//! Every message between the runtime, a zygote and a child.
 //!
-//! The runtime and its zygote trust each other; neither trusts a child. So a child's frames are read by their header, whose
-//! length is checked against the call's own bound before a byte is kept.
+//! The runtime and its zygote trust each other; neither trusts a child. A child's frames are read by their header, and the
+//! length in it is checked against the bound of the call before a byte is kept.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::call::Narrowing;
+use crate::call::{Denial, DenialSource, Narrowing};
+use crate::confine::profile::{Ceilings, ChildNamespace, TreeEntry};
 use crate::drill::Drill;
-use crate::filter::Program;
-use crate::profile::{Ceilings, ChildNamespace, TreeEntry};
+use crate::limits::{DENIAL_TEXT_BYTES_MAX, DENIALS_NAMED_MAX, PIECE_BYTES_MAX};
 use crate::sys::process::Ended;
+use crate::sys::seccomp::Program;
+
+/// The first argument that turns a program into a zygote.
+pub const ZYGOTE_ARGUMENT: &str = "__zygote";
+
+/// Exit codes of a child's own signal handlers. A child that lies with them can only claim another failure.
+pub(crate) const EXIT_CPU_LIMIT: i32 = 241;
+pub(crate) const EXIT_FILE_LIMIT: i32 = 242;
+pub(crate) const EXIT_MEMORY_LIMIT: i32 = 243;
+pub(crate) const EXIT_ABORTED: i32 = 244;
 
 /// The first message to a zygote: all it will ever know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Boot {
-    /// What the space's root is called, for messages. The root itself comes along as a descriptor.
+    /// The path of the space's root, for messages. The root itself is a descriptor in the same message.
     pub(crate) space_root: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) tree: Vec<TreeEntry>,
@@ -27,20 +37,20 @@ pub(crate) struct Boot {
     pub(crate) ceilings: Ceilings,
 }
 
-/// Who the zygote becomes.
+/// The user that the zygote becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// The owner on disk, where that is somebody whom the zygote must not become: the mount then translates.
+    /// The owner on disk, if that is another user: the mount then translates owners.
     pub(crate) stands_in_for: Option<(u32, u32)>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Booted {
-    /// It is confined and can make children.
+    /// The zygote is confined and can fork children.
     Ready,
-    /// It could not confine itself, and has ended.
+    /// The zygote could not confine itself, and has ended.
     Failed(SetupFailure),
 }
 
@@ -76,71 +86,65 @@ pub(crate) enum Step {
 
 /// Largest message on the control socket.
 pub(crate) const CONTROL_BYTES_MAX: usize = 128 * 1024;
-/// Asks the zygote for that many children: one byte.
+/// Most children that one message asks the zygote for: the number is one byte.
 pub(crate) const FORKS_MAX: usize = u8::MAX as usize;
-/// A new child; its channel, handle and status pipe come along.
+/// A new child; the message carries its channel, its process handle and its status pipe.
 pub(crate) const CONTROL_CHILD: u8 = b'C';
-/// A child could not be made; the errno follows.
+/// A child could not be forked; the errno follows.
 pub(crate) const CONTROL_NO_CHILD: u8 = b'N';
 
-/// The head of every frame on a child's channel.
+/// The length of the header of every frame on a child's channel.
 pub(crate) const HEADER_BYTES: usize = 12;
 const MAGIC: u32 = 0x6566_6378;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Child: confined and waiting. The listener of its filter comes along.
-    Ready,
-    /// Child: could not confine itself.
-    Unconfined,
-    /// Runtime: the one request.
-    Request,
-    /// Child: the one answer.
-    Reply,
-    /// Child: the tool's code panicked.
-    Panicked,
-    /// Either: a piece of something long; see [`crate::beside`].
-    Piece,
+    /// From a child: confined and waiting. The frame carries the listener of its filter.
+    Ready = 1,
+    /// From a child: it could not confine itself.
+    Unconfined = 2,
+    /// From the runtime: the one request.
+    Request = 3,
+    /// From a child: the one answer.
+    Reply = 4,
+    /// From a child: the tool's code panicked.
+    Panicked = 5,
+    /// In both directions: a piece of a stream; see [`crate::side_channel`].
+    Piece = 6,
 }
 
-impl Kind {
-    const ALL: [Kind; 6] = [
-        Kind::Ready,
-        Kind::Unconfined,
-        Kind::Request,
-        Kind::Reply,
-        Kind::Panicked,
-        Kind::Piece,
-    ];
-
-    const fn number(self) -> u32 {
-        match self {
-            Kind::Ready => 1,
-            Kind::Unconfined => 2,
-            Kind::Request => 3,
-            Kind::Reply => 4,
-            Kind::Panicked => 5,
-            Kind::Piece => 6,
-        }
-    }
-}
+const KINDS: [Kind; 6] =
+    [Kind::Ready, Kind::Unconfined, Kind::Request, Kind::Reply, Kind::Panicked, Kind::Piece];
 
 pub(crate) fn header(kind: Kind, length: usize) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-    bytes[4..8].copy_from_slice(&kind.number().to_le_bytes());
+    bytes[4..8].copy_from_slice(&(kind as u32).to_le_bytes());
     bytes[8..].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
     bytes
 }
 
-/// What stands before the bytes of a piece: the head of its frame, and which stream it belongs to.
+/// Reads a header; `None` if it is not one.
+pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<(Kind, usize)> {
+    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let kind = KINDS.into_iter().find(|kind| *kind as u32 == word(4));
+    kind.filter(|_| word(0) == MAGIC).map(|kind| (kind, word(8) as usize))
+}
+
+/// The header of a piece, and the number of its stream.
 pub(crate) fn piece_head(stream: u8, length: usize) -> [u8; HEADER_BYTES + 1] {
     let mut bytes = [stream; HEADER_BYTES + 1];
     bytes[..HEADER_BYTES].copy_from_slice(&header(Kind::Piece, 1 + length));
     bytes
 }
 
-/// A whole frame of two parts, in one piece: whoever waits for it is woken once.
+/// A content in chunks no larger than a piece; an empty content is one empty chunk.
+pub(crate) fn chunks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let empty = bytes.is_empty().then_some(bytes);
+    empty.into_iter().chain(bytes.chunks(PIECE_BYTES_MAX))
+}
+
+/// A whole frame of two parts, in one buffer: the receiver wakes once.
 pub(crate) fn frame(kind: Kind, first: &[u8], second: &[u8]) -> Vec<u8> {
     let length = 4 + first.len() + second.len();
     let mut bytes = Vec::with_capacity(HEADER_BYTES + length);
@@ -151,41 +155,47 @@ pub(crate) fn frame(kind: Kind, first: &[u8], second: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a head; `None` if it is not one.
-pub(crate) fn parse_header(bytes: &[u8; HEADER_BYTES]) -> Option<(Kind, usize)> {
-    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let kind = Kind::ALL.into_iter().find(|kind| kind.number() == word(4));
-    kind.filter(|_| word(0) == MAGIC)
-        .map(|kind| (kind, word(8) as usize))
-}
-
-/// What the runtime tells a child beside the request.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Orders {
-    pub(crate) ceilings: Ceilings,
-    pub(crate) narrowing: Narrowing,
-    pub(crate) timeout_ms: u64,
-    /// Whether memory is bounded by each process's own limit, since no cgroup does it.
-    pub(crate) memory_by_process: bool,
-    /// Whether a cgroup counts the processes; the kernel's other count then only stands behind it.
-    pub(crate) processes_by_cgroup: bool,
-    /// Something to try instead of the request, when the sandbox examines itself.
-    pub(crate) drill: Option<Drill>,
-}
-
-/// The two parts of a payload that [`frame`] has joined; `None` if the length lies.
+/// The two parts of a payload that [`frame`] joined; `None` if the length lies.
 pub(crate) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// What a request's payload says; `None` if it is not one.
+/// What the runtime tells a child with the request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Orders {
+    pub(crate) ceilings: Ceilings,
+    pub(crate) narrowing: Narrowing,
+    pub(crate) timeout_ms: u64,
+    /// Whether each process has its own memory limit, because there is no cgroup.
+    pub(crate) memory_by_process: bool,
+    /// Whether a cgroup counts the processes; the limit on the user's processes is then only a backstop.
+    pub(crate) processes_by_cgroup: bool,
+    /// An attack to try instead of the request, when `doctor` examines the sandbox.
+    pub(crate) drill: Option<Drill>,
+}
+
+/// Reads the payload of a request; `None` if it is not one.
 pub(crate) fn unpack_request(payload: &[u8]) -> Option<(Orders, Vec<u8>)> {
     let (orders, request) = split(payload)?;
     Some((serde_json::from_slice(orders).ok()?, request.to_vec()))
 }
 
-/// Why a child could not confine itself; `None` if it does not say.
+/// Room in a reply for the child's own list of refused paths.
+pub(crate) const NOTES_BYTES_MAX: usize = DENIALS_NAMED_MAX * (DENIAL_TEXT_BYTES_MAX * 6 + 128) + 64;
+
+/// Reads the first part of a reply: the paths that the child says it was refused. `None` if it cannot be parsed.
+pub(crate) fn unpack_notes(notes: &[u8]) -> Option<Vec<Denial>> {
+    let mut denials: Vec<Denial> = serde_json::from_slice(notes).ok()?;
+    denials.truncate(DENIALS_NAMED_MAX);
+    for denial in &mut denials {
+        // A child cannot claim that the kernel reported a denial.
+        denial.source = DenialSource::Child;
+    }
+    Some(denials)
+}
+
+/// Reads why a child could not confine itself; `None` if it does not say.
 pub(crate) fn unpack_failure(payload: &[u8]) -> Option<SetupFailure> {
     serde_json::from_slice(split(payload)?.0).ok()
 }
@@ -197,12 +207,7 @@ pub(crate) fn pack_ended(ended: &Ended) -> [u8; ENDED_BYTES] {
     let mut bytes = [0; ENDED_BYTES];
     bytes[..4].copy_from_slice(&ended.pid.to_le_bytes());
     bytes[4..8].copy_from_slice(&ended.status.to_le_bytes());
-    let words = [
-        ended.user_us,
-        ended.system_us,
-        ended.resident_max_kib,
-        ended.blocks_written,
-    ];
+    let words = [ended.user_us, ended.system_us, ended.resident_max_kib, ended.blocks_written];
     for (slot, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
         slot.copy_from_slice(&word.to_le_bytes());
     }
@@ -241,7 +246,7 @@ mod tests {
             blocks_written: u64::MAX,
         };
         assert_eq!(unpack_ended(&pack_ended(&ended)), ended);
-        for kind in Kind::ALL {
+        for kind in KINDS {
             assert_eq!(parse_header(&header(kind, 77)), Some((kind, 77)));
         }
         assert_eq!(parse_header(&[0; HEADER_BYTES]), None);

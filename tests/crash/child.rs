@@ -1,13 +1,14 @@
-//! The process that is killed: a runtime on a place, which says what it was answered and what is on disk.
+//! The process that the crash tests kill: a runtime that prints its answers and what is on disk.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use effectd::contracts::{ActionRequest, Event, ExecutedData, Receipt, Topic};
-use effectd::{Answer, Config, Runtime};
-use effectd_actors::identity::verify;
-use effectd_bus::{LetterOrigin, ReceiptQuery};
+use effectd::internal::{Config, Runtime};
+use effectd_actors::Answer;
+use effectd_bus::{DeadLetterOrigin, ReceiptQuery};
+use effectd_contracts::signature::verify;
 use serde_json::{Value, json};
 
 use crate::place::SHORT_LEASE;
@@ -47,12 +48,8 @@ impl Report {
         type Letters = Vec<(Option<String>, Option<String>, String, u32)>;
         type All = (Vec<Receipt>, Vec<ExecutedData>, Letters, [u64; 3]);
         let (receipts, events, letters, counts): All = serde_json::from_value(value).unwrap();
-        let letter = |(action_id, receipt_id, code, attempts)| Letter {
-            action_id,
-            receipt_id,
-            code,
-            attempts,
-        };
+        let letter =
+            |(action_id, receipt_id, code, attempts)| Letter { action_id, receipt_id, code, attempts };
         Self {
             receipts,
             events,
@@ -65,7 +62,7 @@ impl Report {
 
     pub(crate) async fn of(runtime: &Runtime) -> Self {
         let store = runtime.store();
-        let key = runtime.pipeline().parts().identity.key().public_key();
+        let key = runtime.pipeline().services().identity.key().public_key();
         let mut report = Report::default();
         let mut query = ReceiptQuery::default();
         loop {
@@ -98,34 +95,27 @@ impl Report {
             .map(|letter| Letter {
                 action_id: letter.action_id.map(|id| id.to_string()),
                 receipt_id: match letter.origin {
-                    LetterOrigin::Completion { receipt_id } => Some(receipt_id.to_string()),
-                    LetterOrigin::Delivery { .. } => None,
+                    DeadLetterOrigin::Completion { receipt_id } => Some(receipt_id.to_string()),
+                    DeadLetterOrigin::Delivery { .. } => None,
                 },
                 code: letter.code,
                 attempts: letter.attempts,
             })
             .collect();
         for group in store.groups(&Topic::ActionDecision.into()).await.unwrap() {
-            report.unsettled += group.end - group.committed - group.settled_ahead;
+            report.unsettled += group.end - group.committed - group.acknowledged_ahead;
         }
         report.open_intents = store.open_intents(None, 100).await.unwrap().len();
         report
     }
 
-    /// The one receipt of this action, with the one event that follows it. Everything else is a broken promise.
+    /// The one receipt of this action. Fails unless there is exactly one, with exactly one event that agrees with it.
     #[track_caller]
     pub(crate) fn the_receipt(&self, action: &str) -> &Receipt {
-        let receipts: Vec<_> = self
-            .receipts
-            .iter()
-            .filter(|receipt| receipt.action_id.as_str() == action)
-            .collect();
+        let receipts: Vec<_> =
+            self.receipts.iter().filter(|receipt| receipt.action_id.as_str() == action).collect();
         assert_eq!(receipts.len(), 1, "{action} has not one receipt: {self:#?}");
-        let events: Vec<_> = self
-            .events
-            .iter()
-            .filter(|event| event.action_id.as_str() == action)
-            .collect();
+        let events: Vec<_> = self.events.iter().filter(|event| event.action_id.as_str() == action).collect();
         assert_eq!(events.len(), 1, "{action} has not one event: {self:#?}");
         let (receipt, event) = (receipts[0], events[0]);
         assert_eq!(
@@ -143,11 +133,7 @@ impl Report {
 
     #[track_caller]
     pub(crate) fn all_settled(&self) {
-        assert_eq!(
-            (self.unsettled, self.open_intents, self.forged),
-            (0, 0, 0),
-            "{self:#?}"
-        );
+        assert_eq!((self.unsettled, self.open_intents, self.forged), (0, 0, 0), "{self:#?}");
         assert_eq!(self.receipts.len(), self.events.len(), "{self:#?}");
     }
 }
@@ -160,12 +146,8 @@ pub(crate) fn main() -> ExitCode {
     };
     let requests: Vec<ActionRequest> = serde_json::from_str(requests).unwrap();
     // Silent, unless EFFECTD_LOG asks for more.
-    effectd::telemetry::start("off", effectd::telemetry::LogForm::Text);
-    let threads = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .enable_all()
-        .build()
-        .unwrap();
+    effectd::internal::telemetry::start("off", effectd::internal::telemetry::LogForm::Text);
+    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     threads.block_on(work(mode, Path::new(folder), requests));
     ExitCode::SUCCESS
 }
@@ -182,16 +164,12 @@ async fn work(mode: &str, folder: &Path, requests: Vec<ActionRequest>) {
     assert!(runtime.stop().await, "something was left over");
 }
 
-/// Waits for all of them, side by side.
+/// Waits for all of them concurrently.
 pub(crate) async fn all_of(all: Vec<impl Future<Output = ()>>) {
     let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
     std::future::poll_fn(move |context| {
         all.retain_mut(|one| one.as_mut().poll(context).is_pending());
-        if all.is_empty() {
-            std::task::Poll::Ready(())
-        } else {
-            std::task::Poll::Pending
-        }
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
 }
@@ -204,15 +182,12 @@ async fn ask(runtime: &Runtime, mode: &str, request: ActionRequest) {
             say(&format!("accepted {}", ticket.action_id()));
             ticket.receipt().await.unwrap()
         }
-        // Nobody asks again: whatever was accepted must come to its end by itself.
+        // Nobody asks again: an accepted action must end by itself.
         "wait" => runtime.pipeline().wait(&request.action_id).await.unwrap(),
         other => panic!("no mode {other}"),
     };
     match answer {
-        Answer::Done(done) => say(&format!(
-            "answer {}",
-            serde_json::to_string(&*done.receipt).unwrap()
-        )),
+        Answer::Done(done) => say(&format!("answer {}", serde_json::to_string(&*done.receipt).unwrap())),
         Answer::Held(held) => panic!("{held:?}"),
         Answer::Refused(failure) => panic!("{failure:?}"),
     }

@@ -1,9 +1,11 @@
-//! The runtime inside somebody else's program.
+//! effectd as a library inside another program.
 
 use std::time::Duration;
 
+use effectd::Error;
 use effectd::contracts::{Code, Outcome, Status};
-use effectd::{Answer, Error, Runtime};
+use effectd::internal::Runtime;
+use effectd_actors::Answer;
 use effectd_actors::failpoint::{Fault, Trap, arm};
 use serde_json::json;
 
@@ -17,35 +19,23 @@ pub(crate) const TESTS: &[Test] = &[
     ("it_works_inside_a_program_with_one_thread", one_thread),
     ("a_program_cannot_replace_a_built_in_tool", no_usurper),
     ("another_meaning_of_an_id_is_refused_to_its_asker_alone", conflict),
-    (
-        "a_refusal_does_not_take_the_id_from_an_accepted_action",
-        refused_meanwhile,
-    ),
+    ("a_refusal_does_not_take_the_id_from_an_accepted_action", refused_meanwhile),
     ("an_id_belongs_to_who_used_it_first", other_principal),
     ("no_failpoint_is_in_what_ships", ships_without),
 ];
 
 fn one_thread() {
     let place = Place::new();
-    let threads = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let threads = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     threads.block_on(async {
         let runtime = place.runtime(|_| ()).await;
-        let ticket = runtime
-            .submit(parsed(&request("submitted", PROBE)))
-            .await
-            .unwrap();
+        let ticket = runtime.submit(parsed(&request("submitted", PROBE))).await.unwrap();
         assert_eq!(ticket.action_id().as_str(), "submitted");
         let executed = runtime.exec(parsed(&request("executed", SAFE))).await;
         let (Answer::Done(first), Ok(Answer::Done(second))) = (executed, ticket.receipt().await) else {
             panic!("both have receipts")
         };
-        assert_eq!(
-            (first.receipt.status, second.receipt.status),
-            (Status::Ok, Status::Ok)
-        );
+        assert_eq!((first.receipt.status, second.receipt.status), (Status::Ok, Status::Ok));
         assert!(runtime.stop().await);
     });
 }
@@ -60,7 +50,7 @@ fn no_usurper() {
     });
 }
 
-/// While one action runs, somebody else asks for something else under its id, by each way in.
+/// While one action runs, another caller asks for something else under its id, by `exec` and by `submit`.
 fn conflict() {
     asynchronously(async {
         let place = Place::new();
@@ -81,9 +71,7 @@ fn conflict() {
             place.open_gate();
         };
         let (answer, ()) = tokio::join!(rightful, others);
-        let Answer::Done(done) = answer else {
-            panic!("{answer:?}")
-        };
+        let Answer::Done(done) = answer else { panic!("{answer:?}") };
         assert_eq!(done.receipt.outcome, Outcome::Executed);
         let report = Report::of(&runtime).await;
         report.all_settled();
@@ -92,14 +80,12 @@ fn conflict() {
     });
 }
 
-/// An accepted action lies on the bus, not yet claimed, when somebody comes with its id and something impossible.
+/// An accepted action is on the bus and not yet claimed when another request with its id is refused.
 fn refused_meanwhile() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place
-            .runtime(|config| config.lease_ttl = Duration::from_secs(2))
-            .await;
-        // The rightful one stalls before its claim; the other is refused before it gets that far.
+        let runtime = place.runtime(|config| config.lease_ttl = Duration::from_secs(2)).await;
+        // The accepted action stalls before its claim; the other one is refused before that point.
         arm(Trap {
             point: "gate.begin".to_owned(),
             action: Some("refused-meanwhile".parse().unwrap()),
@@ -107,21 +93,13 @@ fn refused_meanwhile() {
             times: 1,
             fault: Fault::Stall,
         });
-        let ticket = runtime
-            .submit(parsed(&request("refused-meanwhile", SAFE)))
-            .await
-            .unwrap();
-        match runtime
-            .exec(parsed(&request("refused-meanwhile", "no.such_tool")))
-            .await
-        {
+        let ticket = runtime.submit(parsed(&request("refused-meanwhile", SAFE))).await.unwrap();
+        match runtime.exec(parsed(&request("refused-meanwhile", "no.such_tool"))).await {
             Answer::Refused(failure) => assert_eq!(failure.code, Code::ActionConflict),
             Answer::Held(held) => panic!("{held:?}"),
             Answer::Done(done) => panic!("{:#?}", done.receipt),
         }
-        let Answer::Done(done) = ticket.receipt().await.unwrap() else {
-            panic!("refused")
-        };
+        let Answer::Done(done) = ticket.receipt().await.unwrap() else { panic!("refused") };
         assert_eq!(done.receipt.outcome, Outcome::Executed);
         let report = Report::of(&runtime).await;
         assert_eq!((report.receipts.len(), report.letters.len()), (1, 0));
@@ -129,7 +107,7 @@ fn refused_meanwhile() {
     });
 }
 
-/// A receipt is for the principal whose action it is, also while the action is on its way.
+/// A receipt is shown only to the principal of its action, also while the action is in flight.
 fn other_principal() {
     asynchronously(async {
         let place = Place::new();
@@ -152,29 +130,19 @@ fn other_principal() {
     });
 }
 
-/// What is built without tests has no feature of ours that is for tests: Cargo's own answer.
+/// A build without tests enables none of our features for tests, as Cargo itself reports.
 fn ships_without() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let tree = std::process::Command::new(cargo)
         .args(["tree", "--offline", "--locked", "--package", "effectd"])
-        .args([
-            "--edges",
-            "no-dev",
-            "--prefix",
-            "none",
-            "--format",
-            "{p} features={f}",
-        ])
+        .args(["--edges", "no-dev", "--prefix", "none", "--format", "{p} features={f}"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
     let text = String::from_utf8(tree.stdout).unwrap();
     assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
     let ours: Vec<_> = text.lines().filter(|line| line.starts_with("effectd")).collect();
-    assert!(
-        ours.iter().any(|line| line.starts_with("effectd-actors ")),
-        "{text}"
-    );
+    assert!(ours.iter().any(|line| line.starts_with("effectd-actors ")), "{text}");
     for line in ours {
         for feature in ["failpoints", "conformance", "testing"] {
             assert!(!line.contains(feature), "{line}");

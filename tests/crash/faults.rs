@@ -1,8 +1,9 @@
-//! Faults inside a living process: a worker of any stage panics or stalls at any point. The victim ends in one receipt, and
-//! whoever comes next is served.
+//! Faults in a running process: a worker of any stage panics or stalls at any point. Its action ends in one receipt, and
+//! the next action is served.
 
 use effectd::contracts::{Code, Outcome, Receipt};
-use effectd::{Answer, Runtime};
+use effectd::internal::Runtime;
+use effectd_actors::Answer;
 use effectd_actors::failpoint::{Fault, Trap, arm};
 use serde_json::json;
 
@@ -15,10 +16,7 @@ use crate::tools::{NEVER, SAFE};
 pub(crate) const TESTS: &[Test] = &[
     ("a_panic_in_any_stage_costs_nothing_but_time", panics),
     ("a_stall_in_any_stage_costs_nothing_but_time", stalls),
-    (
-        "a_decision_that_kills_every_worker_ends_as_a_receipt_and_a_dead_letter",
-        poison,
-    ),
+    ("a_decision_that_kills_workers_ends_as_a_dead_letter", poison),
 ];
 
 /// The points of the five stages, and whether the action is claimed and its effect done there.
@@ -59,12 +57,7 @@ fn victims() -> Vec<Victim> {
     let mut victims = Vec::new();
     for (point, stood) in POINTS {
         for (way, tool) in [("exec", SAFE), ("submit", SAFE), ("exec", NEVER)] {
-            victims.push(Victim {
-                point,
-                stood,
-                way,
-                tool,
-            });
+            victims.push(Victim { point, stood, way, tool });
         }
     }
     victims
@@ -74,7 +67,7 @@ fn panics() {
     asynchronously(async {
         let place = Place::new();
         let runtime = place.runtime(|config| config.lease_ttl = SHORT_LEASE).await;
-        // Four at a time, so that each meets others on its way.
+        // Four at a time, so that they share the stages.
         for few in victims().chunks(4) {
             together(&runtime, &place, few, Fault::Panic).await;
         }
@@ -106,13 +99,7 @@ async fn together(runtime: &Runtime, place: &Place, victims: &[Victim], fault: F
 async fn one(runtime: &Runtime, place: &Place, victim: &Victim, fault: Fault) {
     let Victim { point, way, tool, .. } = *victim;
     let action = format!("{fault:?}-{point}-{way}-{tool}");
-    arm(Trap {
-        point: point.to_owned(),
-        action: Some(action.parse().unwrap()),
-        nth: 1,
-        times: 1,
-        fault,
-    });
+    arm(Trap { point: point.to_owned(), action: Some(action.parse().unwrap()), nth: 1, times: 1, fault });
     let receipt = ask(runtime, way, &action, tool).await;
     let unknown = tool == NEVER && victim.stood == Stood::Open;
     let expected = if unknown {
@@ -120,16 +107,10 @@ async fn one(runtime: &Runtime, place: &Place, victim: &Victim, fault: Fault) {
     } else {
         (Outcome::Executed, None)
     };
-    let got = (
-        receipt.outcome,
-        receipt.error.as_ref().map(|failure| failure.code),
-    );
+    let got = (receipt.outcome, receipt.error.as_ref().map(|failure| failure.code));
     assert_eq!(got, expected, "{action}: {receipt:#?}");
     let runs = place.runs(&action);
-    assert!(
-        runs <= if tool == NEVER { 1 } else { 2 },
-        "{action} ran {runs} times"
-    );
+    assert!(runs <= if tool == NEVER { 1 } else { 2 }, "{action} ran {runs} times");
 
     let next = format!("next-{action}");
     let receipt = ask(runtime, way, &next, tool).await;
@@ -139,7 +120,7 @@ async fn one(runtime: &Runtime, place: &Place, victim: &Victim, fault: Fault) {
 
 async fn ask(runtime: &Runtime, way: &str, action: &str, tool: &str) -> Receipt {
     let mut request = request(action, tool);
-    // A stage that stalls while its tool runs is given that time beside its lease.
+    // A stage that stalls while its tool runs has this time in addition to its lease.
     request["qos"] = json!({ "timeout_ms": 3_000 });
     let request = parsed(&request);
     let asked = async {
@@ -191,11 +172,7 @@ fn poison() {
                 fault: Fault::Panic,
             });
             let receipt = ask(&runtime, way, &action, SAFE).await;
-            assert_eq!(
-                receipt.error.as_ref().map(|failure| failure.code),
-                Some(code),
-                "{receipt:#?}"
-            );
+            assert_eq!(receipt.error.as_ref().map(|failure| failure.code), Some(code), "{receipt:#?}");
             assert_eq!(Report::of(&runtime).await.letters_of(&action).len(), 1);
             let next = ask(&runtime, way, &format!("after-{action}"), SAFE).await;
             assert_eq!(next.outcome, Outcome::Executed);

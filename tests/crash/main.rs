@@ -1,37 +1,33 @@
-//! Whatever dies, one action has one receipt, and the receipt tells the truth.
+//! Crash tests: whatever is killed, one action has one receipt, and the receipt is true.
 //!
-//! This program is everything at once: the parent that kills, the runtime that is killed, and, since it brings tools of its
-//! own, the zygote and the confined children. Each tool leaves a witness in the workspace, outside of everything that the
-//! runtime writes: the number of its lines is how often the effect really happened.
+//! This program is the parent that kills, the runtime that is killed, and, since it brings tools of its own, the
+//! zygote and the confined children. Each tool leaves a witness file in the workspace, which the runtime does not write:
+//! the number of its lines is how often the effect really happened.
 //!
 //! ```sh
 //! cargo test --workspace --test crash                          # everything but the soak
 //! cargo test --workspace --test crash -- matrix                # tests whose name has this in it
 //! cargo test --workspace --test crash -- soak --seconds 60     # many actions in flight, killed at random
 //! ```
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    clippy::print_stderr
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr)]
 
 mod child;
+mod declared_effects;
 mod harness;
-mod honest;
-mod liars;
 mod place;
 mod tools;
+mod undeclared_effects;
 
-mod at_length;
-mod drafts;
 mod embedding;
+mod every_tool;
 mod faults;
-mod figures;
-mod intent;
+mod intent_first;
+mod interrupted_writes;
+mod library;
+mod long_outputs;
 mod matrix;
-mod power;
-mod registered;
+mod measurements;
+mod power_failure;
 mod restarts;
 mod retries;
 mod settlement;
@@ -40,32 +36,33 @@ mod soak;
 
 use std::process::ExitCode;
 
-/// One test: a sentence, and what proves it.
+/// One test: its name and its function.
 type Test = (&'static str, fn());
 
 fn tests() -> Vec<Test> {
     [
         matrix::TESTS,
-        registered::TESTS,
-        power::TESTS,
+        every_tool::TESTS,
+        power_failure::TESTS,
         settlement::TESTS,
         faults::TESTS,
         restarts::TESTS,
         retries::TESTS,
-        figures::TESTS,
+        measurements::TESTS,
         shutdown::TESTS,
         embedding::TESTS,
-        at_length::TESTS,
-        drafts::TESTS,
-        intent::TESTS,
-        liars::TESTS,
-        honest::TESTS,
+        library::TESTS,
+        long_outputs::TESTS,
+        interrupted_writes::TESTS,
+        intent_first::TESTS,
+        undeclared_effects::TESTS,
+        declared_effects::TESTS,
     ]
     .concat()
 }
 
 fn main() -> ExitCode {
-    effectd::init_with(liars::ALL);
+    effectd::init(undeclared_effects::ALL);
     harness::quiet_panics();
     match std::env::args().nth(1).as_deref() {
         // The program `effectd` itself, with the tools of these tests.

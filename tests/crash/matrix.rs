@@ -1,5 +1,5 @@
-//! The crash matrix: at every named point of the way of one action, for a tool of each class and for both ways in, the
-//! process is killed from outside, and the next one must bring the action to its one true end.
+//! The crash matrix: at every failpoint, for a tool of each repeat class, by `exec` and by `submit`, the process is
+//! killed from outside, and the next process must end the action with one true receipt.
 
 use std::sync::OnceLock;
 
@@ -12,27 +12,18 @@ use crate::place::{Order, PATIENCE, Place, request};
 use crate::tools::{NEVER, PROBE, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
-    (
-        "matrix_one_action_has_one_receipt_whatever_is_killed",
-        one_receipt,
-    ),
-    (
-        "matrix_nothing_happens_that_was_not_written_down_first_and_nothing_is_told_that_is_not_on_disk",
-        written_first,
-    ),
-    (
-        "matrix_an_effect_that_may_have_happened_is_not_silently_repeated",
-        not_repeated,
-    ),
+    ("matrix_one_action_has_one_receipt_whatever_is_killed", one_receipt),
+    ("matrix_intent_before_effect_and_receipt_before_answer", written_first),
+    ("matrix_a_possible_effect_is_not_silently_repeated", not_repeated),
     ("matrix_every_point_was_really_visited", every_point_visited),
 ];
 
 const CLASSES: [&str; 3] = [SAFE, PROBE, NEVER];
 
-/// How far an action has come at a point.
+/// How far an action has got at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stood {
-    /// The decision is nowhere, unless it was submitted.
+    /// The decision is not on disk, unless it was submitted.
     Asked,
     /// Claim and intent are on disk, the effect has not begun.
     Claimed,
@@ -41,7 +32,7 @@ pub(crate) enum Stood {
     Recorded,
 }
 
-/// Every point of the way, with how far an action has come there, if that is certain. Points of the tool itself begin with `tool.`, points of
+/// Every point, with how far an action has got there, if that is certain. Points of the tool begin with `tool.`, points of
 /// the Store with `writer.`, `journal.` or `index.`.
 pub(crate) const WAY: [(&str, Option<Stood>); 21] = [
     ("validator.begin:1", Some(Stood::Asked)),
@@ -64,7 +55,7 @@ pub(crate) const WAY: [(&str, Option<Stood>); 21] = [
     ("recorder.after_answer:1", Some(Stood::Recorded)),
     // Only on the way through the bus.
     ("door.before_publish:1", Some(Stood::Asked)),
-    // From here on the rest of the process goes on with it, until the kill arrives.
+    // From here on other threads carry the action on until the kill arrives.
     ("door.after_publish:1", None),
     ("intake.after_lease:1", Some(Stood::Asked)),
 ];
@@ -81,7 +72,7 @@ const TWICE: [(&str, &str, &[&str]); 8] = [
     ("idempotency.after_claim:1", "intake.after_lease:1", &CLASSES),
 ];
 
-/// Kills inside the Store's own writes. Which write it is depends on the way, so how far the action has come is not known.
+/// Kills inside the Store's own writes. Which write it is depends on the way in, so how far the action has got is not known.
 const STORE: [&str; 6] = [
     "writer.before_append:2",
     "journal.after_flush:2",
@@ -96,17 +87,17 @@ struct Case {
     tool: &'static str,
     way: &'static str,
     kills: Vec<&'static str>,
-    /// How far the action has come, if that is known.
+    /// How far the action has got, if that is known.
     stood: Option<Stood>,
 }
 
 #[derive(Debug)]
 struct Seen {
     case: Case,
-    /// The kills that really took place at their point.
+    /// How many kills happened at their point.
     visited: usize,
     effects_at_kill: usize,
-    /// What callers were told before the first kill.
+    /// The answer that the caller got before the first kill.
     told_before: Option<Receipt>,
     answer: Receipt,
     report: Report,
@@ -123,12 +114,7 @@ fn cases() -> Vec<Case> {
             for (point, stood) in WAY {
                 let through_bus = point.starts_with("door.") || point.starts_with("intake.");
                 if way == "submit" || !through_bus {
-                    cases.push(Case {
-                        tool,
-                        way,
-                        kills: vec![point],
-                        stood,
-                    });
+                    cases.push(Case { tool, way, kills: vec![point], stood });
                 }
             }
         }
@@ -139,23 +125,12 @@ fn cases() -> Vec<Case> {
                 tool,
                 way: "exec",
                 kills: vec![first, second],
-                stood: WAY
-                    .iter()
-                    .find(|(point, _)| *point == first)
-                    .and_then(|(_, stood)| *stood),
+                stood: WAY.iter().find(|(point, _)| *point == first).and_then(|(_, stood)| *stood),
             });
         }
     }
-    for (point, way) in STORE
-        .into_iter()
-        .flat_map(|point| [(point, "exec"), (point, "submit")])
-    {
-        cases.push(Case {
-            tool: NEVER,
-            way,
-            kills: vec![point],
-            stood: None,
-        });
+    for (point, way) in STORE.into_iter().flat_map(|point| [(point, "exec"), (point, "submit")]) {
+        cases.push(Case { tool: NEVER, way, kills: vec![point], stood: None });
     }
     cases
 }
@@ -196,7 +171,7 @@ fn run(case: &Case) -> Seen {
     }
 }
 
-/// Who was told that the decision is accepted does not ask again, nor is that needed once it is claimed; who was not, does.
+/// A caller asks again only if its decision was neither accepted nor claimed.
 fn again(case: &Case, said: &[String]) -> &'static str {
     let accepted = said.iter().any(|line| line.starts_with("accepted"));
     let claimed = case.stood.is_some_and(|stood| stood >= Stood::Claimed);
@@ -204,25 +179,17 @@ fn again(case: &Case, said: &[String]) -> &'static str {
         && case.kills.first().is_some_and(|first| {
             WAY.iter().any(|(point, _)| point == first) && *first != "door.before_publish:1"
         });
-    if accepted || claimed || published {
-        "wait"
-    } else {
-        case.way
-    }
+    if accepted || claimed || published { "wait" } else { case.way }
 }
 
-/// Runs until the point and kills there. Says whether the point was reached, and what the process had said.
+/// Runs until the point and kills there. Returns whether the point was reached, and what the process printed.
 pub(crate) fn kill_at(
     place: &Place,
     mode: &'static str,
     point: &str,
     request: &serde_json::Value,
 ) -> (bool, Vec<String>) {
-    let mut order = Order {
-        mode,
-        requests: vec![request.clone()],
-        stop_at: None,
-    };
+    let mut order = Order { mode, requests: vec![request.clone()], stop_at: None };
     let mut said = Vec::new();
     if let Some(inside) = point.strip_prefix("tool.") {
         place.stop_tools(Some(inside));
@@ -237,7 +204,7 @@ pub(crate) fn kill_at(
     let process = place.start(&order);
     let visited = process.stopped(&mut said);
     if point.starts_with("recorder.after_answer") {
-        // The caller has been told; it may need a moment to say so.
+        // The caller has its answer, and may not have printed it yet.
         while !said.iter().any(|line| line.starts_with("answer ")) {
             said.push(process.line().expect("an answer"));
         }
@@ -255,27 +222,21 @@ fn one_receipt() {
         assert_eq!(receipt.receipt_id, seen.answer.receipt_id, "{of:?}");
         seen.report.all_settled();
         let expected = expected(seen);
-        let got = (
-            receipt.outcome,
-            receipt.error.as_ref().map(|failure| failure.code),
-        );
+        let got = (receipt.outcome, receipt.error.as_ref().map(|failure| failure.code));
         assert_eq!(got, expected, "{of:?} does not tell the truth: {receipt:#?}");
         assert_eq!(receipt.status == Status::Ok, expected.1.is_none(), "{of:?}");
         let letters = seen.report.letters_of(ACTION);
         if expected.1.is_some() {
             assert_eq!(letters.len(), 1, "{of:?}: a person must hear of it");
             assert_eq!(letters[0].code, "outcome_unknown", "{of:?}");
-            assert_eq!(
-                letters[0].receipt_id.as_deref(),
-                Some(receipt.receipt_id.as_str())
-            );
+            assert_eq!(letters[0].receipt_id.as_deref(), Some(receipt.receipt_id.as_str()));
         } else {
             assert!(letters.is_empty(), "{of:?}: {letters:?}");
         }
     }
 }
 
-/// How the action must end. Where the Store itself was killed, how far it had come is judged by what is there.
+/// How the action must end. After a kill inside the Store, this depends on what was on disk.
 fn expected(seen: &Seen) -> (Outcome, Option<Code>) {
     let unknown = (Outcome::Indeterminate, Some(Code::OutcomeUnknown));
     let done = (Outcome::Executed, None);
@@ -313,21 +274,15 @@ fn not_repeated() {
         let of = &seen.case;
         let unknown = seen.answer.outcome == Outcome::Indeterminate;
         match of.tool {
-            // Repeating is harmless, and the number of repetitions is bounded by the number of deaths.
-            SAFE => assert!(
-                (1..=1 + of.kills.len()).contains(&seen.effects),
-                "{of:?}: {} effects",
-                seen.effects
-            ),
+            // Repeating is harmless, at most once for each kill.
+            SAFE => {
+                assert!((1..=1 + of.kills.len()).contains(&seen.effects), "{of:?}: {} effects", seen.effects)
+            }
             PROBE => {
                 assert_eq!(seen.effects, 1, "{of:?}");
                 let by_probe = seen.answer.outputs.contains_key("settled_by");
                 let expected = of.stood.map(|stood| stood == Stood::Done);
-                assert!(
-                    expected.is_none_or(|expected| by_probe == expected),
-                    "{of:?}: {:#?}",
-                    seen.answer
-                );
+                assert!(expected.is_none_or(|expected| by_probe == expected), "{of:?}: {:#?}", seen.answer);
             }
             NEVER => {
                 assert!(seen.runs <= 1, "{of:?}: it ran {} times", seen.runs);
@@ -343,15 +298,10 @@ fn not_repeated() {
         }
     }
     // The control: where repeating is allowed, it really happens, and the witness sees it.
-    let repeatable = seen()
-        .iter()
-        .filter(|seen| seen.case.tool == SAFE && seen.case.stood == Some(Stood::Done));
+    let repeatable =
+        seen().iter().filter(|seen| seen.case.tool == SAFE && seen.case.stood == Some(Stood::Done));
     for seen in repeatable {
-        assert!(
-            seen.effects >= 2,
-            "{:?}: the witness missed a repetition",
-            seen.case
-        );
+        assert!(seen.effects >= 2, "{:?}: the witness missed a repetition", seen.case);
     }
 }
 
@@ -366,7 +316,7 @@ fn every_point_visited() {
     assert!(missed.is_empty(), "{missed:#?}");
     let named: Vec<_> = WAY.iter().map(|(point, _)| *point).collect();
     for point in effectd_actors::failpoint::POINTS {
-        // What waits for a person, and what operators do, is killed by the daemon's own tests.
+        // The tests of the daemon kill at the points of approvals and operations.
         let elsewhere = point.starts_with("held.") || point.starts_with("operation.");
         let idle = ["intake.before_lease", "sweeper.begin"].contains(&point) || elsewhere;
         let visited = named

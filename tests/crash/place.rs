@@ -1,4 +1,4 @@
-//! A state directory and a workspace of one's own, and the runtime processes that work on them.
+//! A state directory and a workspace for one test, and the runtime processes that work on them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use effectd::contracts::ActionRequest;
-use effectd::{Config, Runtime};
+use effectd::internal::{Config, Runtime};
 use effectd_policy::demo::DEMO_FILES;
 use nix::sys::stat::Mode;
 use serde_json::{Value, json};
@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use crate::child::Report;
 use crate::tools::{GATE, MARKER, NEVER, PROBE, SAFE, STOP_AT, TIME_MS};
 
-/// Longest wait for anything. Far more than it takes, so that only a real fault reaches it.
+/// The longest wait for anything. Only a real fault reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    /// A place whose policy is the demo's, with consent for the tools of these tests.
+    /// A place with the demo policy, plus consent for the tools of these tests.
     pub(crate) fn new() -> Self {
         let place = Place(tempfile::tempdir().unwrap());
         fs::create_dir_all(place.state().join("policy")).unwrap();
@@ -38,15 +38,12 @@ impl Place {
         for (file, text) in DEMO_FILES {
             let mut text = text.to_owned();
             if file == "policy.toml" {
-                // Tools of the higher classes rest at night otherwise.
+                // Otherwise tools of the higher safety classes are denied at night.
                 text = text.replace("night_from = \"22:00\"", "night_from = \"06:00\"");
-                // And end sooner than they say.
+                // And have shorter timeouts than they declare.
                 let times = format!("[timeouts]\nlow_ms = {TIME_MS}\n\n[clock]\n");
                 text = text.replace("[clock]\n", &times);
-                let modes: String = tools
-                    .iter()
-                    .map(|tool| format!(r#", "{tool}" = "allow""#))
-                    .collect();
+                let modes: String = tools.iter().map(|tool| format!(r#", "{tool}" = "allow""#)).collect();
                 text = text.replace(
                     r#""files.write_text" = "allow" }"#,
                     &format!(r#""files.write_text" = "allow"{modes} }}"#),
@@ -85,7 +82,7 @@ impl Place {
         fs::read_to_string(self.workspace().join(file)).map_or(0, |text| text.lines().count())
     }
 
-    /// Has tools stop at this point of theirs, or nowhere.
+    /// Makes tools stop at this point of their code, or nowhere.
     pub(crate) fn stop_tools(&self, at: Option<&str>) {
         let file = self.workspace().join(STOP_AT);
         match at {
@@ -95,21 +92,14 @@ impl Place {
     }
 
     pub(crate) fn marker(&self) -> Receiver<String> {
-        // Opened for both, so that opening never waits and the pipe never ends.
-        let pipe = fs::File::options()
-            .read(true)
-            .write(true)
-            .open(self.workspace().join(MARKER))
-            .unwrap();
+        // Opened for reading and writing, so that opening does not block and the pipe has no end.
+        let pipe = fs::File::options().read(true).write(true).open(self.workspace().join(MARKER)).unwrap();
         lines_of(pipe)
     }
 
-    /// Lets a waiting tool go on.
+    /// Lets waiting tools go on.
     pub(crate) fn open_gate(&self) {
-        let mut gate = fs::File::options()
-            .write(true)
-            .open(self.workspace().join(GATE))
-            .unwrap();
+        let mut gate = fs::File::options().write(true).open(self.workspace().join(GATE)).unwrap();
         gate.write_all(b"go").unwrap();
     }
 
@@ -123,7 +113,7 @@ impl Place {
         Runtime::start(config).await.unwrap()
     }
 
-    /// A runtime in a process of its own.
+    /// Starts a runtime in another process.
     pub(crate) fn start(&self, order: &Order) -> Process {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("__child").arg(order.mode).arg(self.path());
@@ -135,19 +125,15 @@ impl Place {
         Process::spawn(command)
     }
 
-    /// A runtime in a process of its own that ends well.
+    /// Runs a runtime in another process, which must end well.
     pub(crate) fn run(&self, mode: &'static str, requests: &[Value]) -> Ended {
-        let order = Order {
-            mode,
-            requests: requests.to_vec(),
-            stop_at: None,
-        };
+        let order = Order { mode, requests: requests.to_vec(), stop_at: None };
         self.start(&order).finish()
     }
 }
 
-/// The time after which a stalled stage loses what it holds, in tests that wait for that: long enough for an honest stage on a busy
-/// machine. All others have the usual time, since on a machine that stalls an honest stage would lose it, too.
+/// The lease in tests that wait for a stalled stage to lose its action: long enough for a healthy stage on a busy machine. All other
+/// tests have the usual lease, since on a machine that stalls a healthy stage would lose its action, too.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
@@ -173,11 +159,7 @@ pub(crate) struct Ended {
 
 impl Process {
     pub(crate) fn spawn(mut command: Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let said = lines_of(child.stdout.take().unwrap());
         Self { child, said }
     }
@@ -186,12 +168,12 @@ impl Process {
         self.child.id()
     }
 
-    /// The next thing it says; `None` when it has ended.
+    /// The next line that it prints; `None` when it has ended.
     pub(crate) fn line(&self) -> Option<String> {
         self.said.recv_timeout(PATIENCE).ok()
     }
 
-    /// Listens until it stops at its point; `false` if it ended before. Collects what it said meanwhile.
+    /// Reads until it stops at its point; `false` if it ended before. Collects what it printed.
     pub(crate) fn stopped(&self, said: &mut Vec<String>) -> bool {
         while let Some(line) = self.line() {
             if line == "stopped" {
@@ -214,7 +196,7 @@ impl Process {
         nix::sys::signal::kill(pid, signal).unwrap();
     }
 
-    /// Waits for its end; the exit code, and what it said.
+    /// Waits for its end; the exit code, and what it printed.
     pub(crate) fn wait(mut self) -> (i32, Vec<String>) {
         let said = self.said.iter().collect();
         (self.child.wait().unwrap().code().unwrap_or(-1), said)
@@ -231,10 +213,7 @@ impl Process {
                 .collect::<Vec<_>>()
         };
         let report = json("report ").pop().expect("a report");
-        Ended {
-            answers: json("answer "),
-            report: Report::from_json(report),
-        }
+        Ended { answers: json("answer "), report: Report::from_json(report) }
     }
 }
 
@@ -243,7 +222,7 @@ fn lines_of(input: impl Read + Send + 'static) -> Receiver<String> {
     std::thread::spawn(move || {
         let mut input = BufReader::new(input);
         let mut line = String::new();
-        // A line that was cut off by a kill was not said.
+        // A line that a kill cut off does not count.
         while input.read_line(&mut line).is_ok_and(|length| length > 0) && line.ends_with('\n') {
             if sender.send(line.trim_end().to_owned()).is_err() {
                 return;
@@ -266,7 +245,7 @@ pub(crate) fn request(action: &str, tool: &str) -> Value {
     })
 }
 
-/// The same, asking the tool for trouble.
+/// The same with the parameter `how`, which makes the tool misbehave.
 pub(crate) fn request_how(action: &str, tool: &str, how: &str) -> Value {
     let mut request = request(action, tool);
     request["params"]["how"] = json!(how);

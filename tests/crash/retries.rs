@@ -1,9 +1,10 @@
-//! What is tried again, how often, and what is not.
+//! Retries: which failures are tried again, how often, and which are not.
 
 use std::process::Command;
 
 use effectd::contracts::{Code, Effects, Outcome, Receipt};
-use effectd::{Answer, Runtime};
+use effectd::internal::Runtime;
+use effectd_actors::Answer;
 use serde_json::{Value, json};
 
 use crate::Test;
@@ -14,22 +15,16 @@ use crate::tools::{NEVER, PROBE, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
     ("passing_failures_are_tried_again_and_counted", passing),
-    (
-        "exhausted_retries_are_a_receipt_an_event_and_a_dead_letter",
-        exhausted,
-    ),
+    ("exhausted_retries_are_a_receipt_an_event_and_a_dead_letter", exhausted),
     ("lasting_failures_are_not_tried_again", lasting),
     ("ambiguous_outcomes_are_settled_and_not_retried", ambiguous),
-    (
-        "an_answer_that_breaks_its_schema_is_an_error_with_a_possible_effect",
-        invalid,
-    ),
+    ("a_result_that_breaks_its_schema_may_have_had_an_effect", invalid),
     ("only_successes_are_remembered", remembered),
     ("no_attempt_begins_after_the_deadline", deadline),
     ("the_span_of_an_action_says_how_often_it_was_tried_again", spanned),
 ];
 
-/// Runs one request of this kind on a fresh runtime and looks at what came of it.
+/// Runs one such request on a fresh runtime and has its receipt checked.
 fn one(tool: &str, how: &str, retries: u32, look: impl FnOnce(&Receipt, &Report, &Place)) {
     asynchronously(async {
         let place = Place::new();
@@ -69,19 +64,13 @@ fn passing() {
 
 fn exhausted() {
     one(SAFE, "busy:99", 2, |receipt, report, place| {
-        assert_eq!(
-            (receipt.outcome, code(receipt)),
-            (Outcome::Failed, Some(Code::ToolBusy))
-        );
+        assert_eq!((receipt.outcome, code(receipt)), (Outcome::Failed, Some(Code::ToolBusy)));
         assert_eq!(receipt.effects, Effects::None);
         assert_eq!((place.runs("a"), receipt.attempts.len()), (3, 3));
         let letters = report.letters_of("a");
         assert_eq!(letters.len(), 1);
         assert_eq!((letters[0].code.as_str(), letters[0].attempts), ("tool_busy", 3));
-        assert_eq!(
-            letters[0].receipt_id.as_deref(),
-            Some(receipt.receipt_id.as_str())
-        );
+        assert_eq!(letters[0].receipt_id.as_deref(), Some(receipt.receipt_id.as_str()));
     });
 }
 
@@ -139,11 +128,7 @@ fn remembered() {
         let (first, _) = exec(&runtime, &asked("1")).await;
         assert_eq!(code(&first), Some(Code::ToolBusy));
         let (second, before) = exec(&runtime, &asked("2")).await;
-        assert_eq!(
-            (second.outcome, before),
-            (Outcome::Executed, false),
-            "a failure is not remembered"
-        );
+        assert_eq!((second.outcome, before), (Outcome::Executed, false), "a failure is not remembered");
         let (third, before) = exec(&runtime, &asked("3")).await;
         assert_eq!((&third.receipt_id, before), (&second.receipt_id, true));
         assert_eq!((place.runs("same"), place.effects("same")), (2, 1));
@@ -157,7 +142,7 @@ fn deadline() {
     asynchronously(async {
         let place = Place::new();
         let runtime = place.runtime(|_| ()).await;
-        // On a machine that stalls the time may be over before the first attempt; then it is asked for again.
+        // On a machine that stalls, the deadline may pass before the first attempt; then it is asked for again.
         let mut began = false;
         for name in ["a", "b", "c", "d"] {
             let mut asked = request_how(name, SAFE, "busy:99");
@@ -166,11 +151,7 @@ fn deadline() {
             // Ten pauses that double from 50 ms would take half a minute.
             assert!(place.runs(name) < 10, "{}", place.runs(name));
             assert!(receipt.error.is_some());
-            assert!(
-                receipt.timing.total_ms.as_f64() < 20_000.0,
-                "{:?}",
-                receipt.timing
-            );
+            assert!(receipt.timing.total_ms.as_f64() < 20_000.0, "{:?}", receipt.timing);
             began = place.runs(name) > 0;
             if began {
                 break;
@@ -195,9 +176,7 @@ fn spanned() {
         .unwrap();
     let told = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{told}");
-    let mut lines = told
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut lines = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let ended = lines.rfind(|line| line["message"] == "receipt");
     let span = ended.unwrap_or_else(|| panic!("{told}"))["span"].clone();
     let expected = [

@@ -1,8 +1,8 @@
-//! What an interrupted action comes to when the world has changed before the next start.
+//! Settlement of interrupted actions, also when tools or switches have changed before the next start.
 
-use effectd::Config;
 use effectd::contracts::{Code, Outcome, Receipt, SystemClock};
-use effectd_actors::switches::Switches;
+use effectd::internal::Config;
+use effectd_actors::control::switches::Switches;
 use effectd_bus::Store;
 use effectd_bus::embedded::{self, EmbeddedConfig};
 
@@ -14,30 +14,12 @@ use crate::tools::{self, NEVER, PROBE, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
     ("an_upgrade_that_keeps_its_promise_settles_by_it", upgrade_kept),
-    (
-        "an_upgrade_that_changes_its_promise_is_left_to_a_person",
-        upgrade_changed,
-    ),
-    (
-        "an_interrupted_action_of_a_removed_tool_is_left_to_a_person",
-        tool_removed,
-    ),
-    (
-        "the_policy_is_asked_again_when_a_decision_comes_again",
-        policy_again,
-    ),
-    (
-        "a_begun_action_that_is_denied_now_is_not_called_harmless",
-        denied_after_begun,
-    ),
-    (
-        "a_begun_action_is_not_called_a_dry_run_when_effects_are_paused",
-        paused_after_begun,
-    ),
-    (
-        "a_decision_that_kills_every_process_ends_as_a_receipt_and_a_dead_letter",
-        poison,
-    ),
+    ("an_upgrade_that_changes_its_promise_is_left_to_a_person", upgrade_changed),
+    ("an_interrupted_action_of_a_removed_tool_is_left_to_a_person", tool_removed),
+    ("the_policy_is_asked_again_when_a_decision_comes_again", policy_again),
+    ("a_begun_action_that_is_denied_now_is_not_called_harmless", denied_after_begun),
+    ("a_begun_action_is_no_dry_run_when_effects_are_paused", paused_after_begun),
+    ("a_decision_that_kills_processes_ends_as_a_dead_letter", poison),
 ];
 
 const ACTION: &str = "a";
@@ -47,11 +29,7 @@ fn interrupted(tool: &'static str) -> Place {
     let place = Place::new();
     place.stop_tools(Some("after_effect"));
     let marker = place.marker();
-    let process = place.start(&Order {
-        mode: "exec",
-        requests: vec![request(ACTION, tool)],
-        stop_at: None,
-    });
+    let process = place.start(&Order { mode: "exec", requests: vec![request(ACTION, tool)], stop_at: None });
     assert_eq!(marker.recv_timeout(PATIENCE).as_deref(), Ok("stopped"));
     process.kill();
     place.stop_tools(None);
@@ -59,8 +37,8 @@ fn interrupted(tool: &'static str) -> Place {
     place
 }
 
-/// Lets the next runtime settle it, and looks at the one receipt.
-fn settled(place: &Place, tools: effectd::tools::Tools, look: impl FnOnce(&Receipt, &Report)) {
+/// Lets the next runtime settle it, and has its one receipt checked.
+fn settled(place: &Place, tools: effectd::Tools, look: impl FnOnce(&Receipt, &Report)) {
     asynchronously(async {
         let change = |config: &mut Config| {
             config.tools = tools;
@@ -134,11 +112,7 @@ fn policy_again() {
         assert_eq!(receipt.outcome, Outcome::DeniedPolicy);
         assert!(report.letters.is_empty());
     });
-    assert_eq!(
-        place.runs(ACTION),
-        0,
-        "what was permitted yesterday is not done today"
-    );
+    assert_eq!(place.runs(ACTION), 0, "what was permitted yesterday is not done today");
 }
 
 fn paused_after_begun() {
@@ -154,7 +128,7 @@ fn paused_after_begun() {
     assert_eq!(place.runs(ACTION), 1, "effects are paused");
 }
 
-/// Five deliveries, five dead processes; the sixth start ends it without touching it.
+/// Five deliveries, five dead processes; the sixth start ends the action without running it.
 fn poison() {
     let place = Place::new();
     let mut order = Order {

@@ -1,44 +1,35 @@
-//! Stopping in an orderly way: the real command, a tool that takes its time, and signals.
+//! Orderly shutdown: the real command, a slow tool, and signals.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
+use effectd::Exit;
 use effectd::contracts::{Outcome, Receipt};
-use effectd::{Config, Exit};
+use effectd::internal::Config;
 use nix::sys::signal::Signal;
 
 use crate::Test;
-use crate::harness::asynchronously;
+use crate::harness::{asynchronously, until_blocking};
 use crate::place::{PATIENCE, Place, Process, SHORT_LEASE, parsed, request, request_how};
 use crate::tools::{NEVER, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_signal_lets_the_running_action_finish", finishes),
-    (
-        "a_second_signal_hands_the_action_back_and_leaves_no_child",
-        hastened,
-    ),
-    (
-        "stopping_hands_back_what_does_not_finish_in_its_grace",
-        handed_back,
-    ),
+    ("a_second_signal_hands_the_action_back_and_leaves_no_child", hastened),
+    ("stopping_hands_back_what_does_not_finish_in_its_grace", handed_back),
 ];
 
 /// `effectd run` on an action whose tool waits; when this returns, the tool is running.
 fn waiting(place: &Place, tool: &str) -> Process {
-    // A program of its own, so that its processes can be told from those of other tests.
+    // A copy of the program, so that its processes differ from those of other tests.
     let program = place.path().join("effectd-under-test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let file = place.path().join("request.json");
     fs::write(&file, request_how("a", tool, "wait").to_string()).unwrap();
     let marker = place.marker();
     let mut command = Command::new(program);
-    command
-        .args(["run", "-o", "json", "--state"])
-        .arg(place.state())
-        .arg(file);
+    command.args(["run", "-o", "json", "--state"]).arg(place.state()).arg(file);
     let process = Process::spawn(command);
     assert_eq!(marker.recv_timeout(PATIENCE).as_deref(), Ok("waiting"));
     assert!(processes_of(place.path()) > 1, "the runtime and its sandbox");
@@ -73,20 +64,17 @@ fn hastened() {
     for (tool, outcome) in [(NEVER, Outcome::Indeterminate), (SAFE, Outcome::Executed)] {
         let place = Place::new();
         let process = waiting(&place, tool);
-        let begun = Instant::now();
-        process.signal(Signal::SIGTERM);
-        // Two signals at once may be one; so until it has ended, more of them come.
-        let pid = process.id();
-        while Path::new(&format!("/proc/{pid}/fd/0")).exists() {
+        // Two signals at once may arrive as one, so more of them are sent until the process has ended.
+        let alive = format!("/proc/{}/fd/0", process.id());
+        until_blocking("the process ends", || {
             process.signal(Signal::SIGTERM);
-            std::thread::yield_now();
-            assert!(begun.elapsed() < PATIENCE);
-        }
+            !Path::new(&alive).exists()
+        });
         let (code, said) = process.wait();
         assert_eq!(code, i32::from(Exit::TryAgain.code()), "{said:?}");
         assert_eq!(processes_of(place.path()), 0, "a child is left");
 
-        // Whoever starts next settles it.
+        // The next start settles it.
         let gate = place.workspace().join(crate::tools::GATE);
         fs::remove_file(&gate).unwrap();
         fs::write(&gate, "open").unwrap();
@@ -98,7 +86,7 @@ fn hastened() {
     }
 }
 
-/// The library's own stop, with more in flight than can finish.
+/// `Runtime::stop` with more in flight than can finish.
 fn handed_back() {
     let place = Place::new();
     let names: Vec<String> = (0..20).map(|n| format!("a-{n}")).collect();
@@ -110,14 +98,11 @@ fn handed_back() {
         let runtime = place.runtime(change).await;
         let marker = place.marker();
         for name in &names {
-            runtime
-                .submit(parsed(&request_how(name, SAFE, "wait")))
-                .await
-                .unwrap();
+            runtime.submit(parsed(&request_how(name, SAFE, "wait"))).await.unwrap();
         }
         assert_eq!(marker.recv_timeout(PATIENCE).as_deref(), Ok("waiting"));
         assert!(!runtime.stop().await, "nothing could finish");
-        // The pipe is open in this process, too: whoever still waits at it is a child that was left.
+        // The pipe is open in this process, too: any other process that has it open is a child that survived.
     });
     let gate = place.workspace().join(crate::tools::GATE);
     fs::remove_file(&gate).unwrap();

@@ -1,4 +1,4 @@
-//! Many actions in flight, killed at random, again and again. Not part of the default run; see `main.rs` for the command.
+//! Soak test: many actions in flight, killed at random again and again. Not part of the default run; `main.rs` has the command.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::place::{Order, Place, request};
 use crate::tools::{NEVER, PROBE, SAFE};
 
 const ACTIONS: usize = 60;
-/// Kills of one round. A decision is given up after five deliveries, so more would end honest ones.
+/// Kills in one round. A decision becomes a dead letter after five deliveries, so more kills would end good decisions.
 const KILLS: usize = 4;
 
-/// A generator whose beginning is told, so that a failure can be run again.
+/// A generator whose seed is printed, so that a failure can be repeated.
 struct Dice(u64);
 
 impl Dice {
@@ -70,9 +70,8 @@ pub(crate) fn main() -> ExitCode {
 
 fn round(dice: &mut Dice, tally: &mut Tally) {
     let place = Place::new();
-    let requests: Vec<Value> = (0..ACTIONS)
-        .map(|n| request(&format!("a-{n}"), [SAFE, PROBE, NEVER][n % 3]))
-        .collect();
+    let requests: Vec<Value> =
+        (0..ACTIONS).map(|n| request(&format!("a-{n}"), [SAFE, PROBE, NEVER][n % 3])).collect();
     let mut told: Vec<Value> = Vec::new();
     for _ in 0..KILLS {
         let order = Order {
@@ -103,25 +102,16 @@ fn round(dice: &mut Dice, tally: &mut Tally) {
         assert_eq!(&receipt, answer, "what was told is not what is on disk");
     }
     for request in &requests {
-        let (id, tool) = (
-            request["action_id"].as_str().unwrap(),
-            request["tool_id"].as_str().unwrap(),
-        );
+        let (id, tool) = (request["action_id"].as_str().unwrap(), request["tool_id"].as_str().unwrap());
         let receipt = report.the_receipt(id);
         let (ok, effects) = (receipt.outcome == Outcome::Executed, place.effects(id));
         let unknown = receipt.outcome == Outcome::Indeterminate;
         assert!(ok || unknown, "{receipt:#?}");
         assert_eq!(report.letters_of(id).len(), usize::from(unknown), "{receipt:#?}");
         match tool {
-            SAFE => assert!(
-                ok && (1..=1 + KILLS).contains(&effects),
-                "{effects}: {receipt:#?}"
-            ),
+            SAFE => assert!(ok && (1..=1 + KILLS).contains(&effects), "{effects}: {receipt:#?}"),
             PROBE => assert!(ok && effects == 1, "{effects}: {receipt:#?}"),
-            _ => assert!(
-                effects <= 1 && (unknown || effects == 1),
-                "{effects}: {receipt:#?}"
-            ),
+            _ => assert!(effects <= 1 && (unknown || effects == 1), "{effects}: {receipt:#?}"),
         }
         tally.ok += usize::from(ok);
         tally.unknown += usize::from(unknown);

@@ -1,4 +1,4 @@
-//! One tool of each class, each with a witness: a line in a file of the workspace for every time that the effect happened.
+//! Test tools: one of each repeat class. Each adds a line to a witness file in the workspace every time its effect happens.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -14,16 +14,16 @@ use serde_json::{Map, Value, json};
 /// Where the sandbox shows the space to a tool.
 const SPACE: &str = "/workspace";
 
-/// A file in the space that says where a tool is to stop, see [`Counter::run`].
+/// A file in the space that names the point where a tool stops, see [`Counter::run`].
 pub(crate) const STOP_AT: &str = "control-stop-at";
-/// A pipe in the space that a tool says something to.
+/// A pipe in the space that tools write progress to.
 pub(crate) const MARKER: &str = "control-marker";
-/// What a tool says ten thousand times when it is asked to speak at length.
+/// Written ten thousand times when a tool is asked for a long output.
 pub(crate) const AT_LENGTH: &str = "word after word ";
-/// A pipe in the space that a tool waits at.
+/// A pipe in the space that a tool waits to read from.
 pub(crate) const GATE: &str = "control-gate";
 
-/// Time that a tool of these tests has. Longer than a machine stalls: one that is out of time ends otherwise than its test means.
+/// The timeout of the tools of these tests: longer than a machine stalls, since a timeout would change how the action ends.
 pub(crate) const TIME_MS: u64 = 20_000;
 
 /// A tool that adds a line to its witness.
@@ -38,33 +38,23 @@ pub(crate) const PROBE: &str = "test.probe";
 pub(crate) const NEVER: &str = "test.never";
 
 const fn counter(id: &'static str, repeat: Repeat) -> Counter {
-    Counter {
-        id,
-        version: "1.0.0",
-        repeat,
-    }
+    Counter { id, version: "1.0.0", repeat }
 }
 
 pub(crate) static SAFE_TOOL: Counter = counter(SAFE, Repeat::Safe);
 pub(crate) static PROBE_TOOL: Counter = counter(PROBE, Repeat::Probe);
 pub(crate) static NEVER_TOOL: Counter = counter(NEVER, Repeat::Never);
-/// The safe one after an upgrade that made it another thing.
-static CHANGED_TOOL: Counter = Counter {
-    version: "2.0.0",
-    ..counter(SAFE, Repeat::Never)
-};
-/// The safe one after an upgrade that kept its promise.
-static BETTER_TOOL: Counter = Counter {
-    version: "1.1.0",
-    ..counter(SAFE, Repeat::Safe)
-};
+/// The safe one after an upgrade that changed its repeat class.
+static CHANGED_TOOL: Counter = Counter { version: "2.0.0", ..counter(SAFE, Repeat::Never) };
+/// The safe one after an upgrade that kept its repeat class.
+static BETTER_TOOL: Counter = Counter { version: "1.1.0", ..counter(SAFE, Repeat::Safe) };
 
-pub(crate) static ALL: effectd::tools::Tools = &[&SAFE_TOOL, &PROBE_TOOL, &NEVER_TOOL];
-pub(crate) static CHANGED: effectd::tools::Tools = &[&CHANGED_TOOL, &PROBE_TOOL, &NEVER_TOOL];
-pub(crate) static BETTER: effectd::tools::Tools = &[&BETTER_TOOL, &PROBE_TOOL, &NEVER_TOOL];
-pub(crate) static REMOVED: effectd::tools::Tools = &[&PROBE_TOOL];
-/// A tool that wants the place of a built-in one.
-pub(crate) static USURPER: effectd::tools::Tools = &[&counter("files.write_text", Repeat::Safe)];
+pub(crate) static ALL: effectd::Tools = &[&SAFE_TOOL, &PROBE_TOOL, &NEVER_TOOL];
+pub(crate) static CHANGED: effectd::Tools = &[&CHANGED_TOOL, &PROBE_TOOL, &NEVER_TOOL];
+pub(crate) static BETTER: effectd::Tools = &[&BETTER_TOOL, &PROBE_TOOL, &NEVER_TOOL];
+pub(crate) static REMOVED: effectd::Tools = &[&PROBE_TOOL];
+/// A tool with the id of a built-in one.
+pub(crate) static USURPER: effectd::Tools = &[&counter("files.write_text", Repeat::Safe)];
 
 impl Tool for Counter {
     fn id(&self) -> &'static str {
@@ -107,7 +97,7 @@ impl Tool for Counter {
         Ok(())
     }
 
-    /// Counts. The parameter `how` asks for trouble; a control file stops the tool before or after its effect, until it is
+    /// Adds a line. The parameter `how` makes it misbehave; a control file stops it before or after its effect, until it is
     /// killed.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         let how = call.params.get("how").and_then(Value::as_str).unwrap_or_default();
@@ -129,11 +119,7 @@ impl Tool for Counter {
         }
         match how {
             "fail" => {
-                return Err(Failure::new(
-                    Code::ToolFailed,
-                    Phase::Dispatch,
-                    "failed, as asked",
-                ));
+                return Err(Failure::new(Code::ToolFailed, Phase::Dispatch, "failed, as asked"));
             }
             "die-before" => std::process::abort(),
             _ => {}
@@ -150,10 +136,7 @@ impl Tool for Counter {
             "at length" => {
                 let name = "words".to_owned();
                 let words = AT_LENGTH.repeat(10_000);
-                workspace
-                    .beside()
-                    .say(7, words.as_bytes())
-                    .expect("somebody listens");
+                workspace.side_channel().send_piece(7, words.as_bytes()).expect("somebody listens");
                 stop_if_asked("at_length");
                 let (stream, must) = (7, false);
                 return Ok(ToolOutput {
@@ -177,16 +160,12 @@ impl Tool for Counter {
         Ok(ToolOutput::new(json!({ "count": 0 }), None))
     }
 
-    /// Its lines carry the trace, so it can tell its own effect from an earlier one.
+    /// The lines contain the trace id, so it can distinguish its own effect from an earlier one.
     fn probe(&self, _: &Workspace<'_>, call: &ToolCall) -> Result<ProbeVerdict, Failure> {
         let witness = Path::new(SPACE).join(format!("witness-{}", name(call)));
         let lines = fs::read_to_string(witness).unwrap_or_default();
         let there = lines.lines().any(|line| line == call.trace_id.as_str());
-        Ok(if there {
-            ProbeVerdict::Done
-        } else {
-            ProbeVerdict::NotDone
-        })
+        Ok(if there { ProbeVerdict::Done } else { ProbeVerdict::NotDone })
     }
 }
 
@@ -198,14 +177,14 @@ fn millis_of(text: &str) -> Duration {
     Duration::from_millis(text.parse().expect("a number of milliseconds"))
 }
 
-/// What this very process has used of the processor.
+/// The processor time of this process.
 fn processor_time() -> Duration {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)
         .expect("there is such a clock")
         .into()
 }
 
-/// Adds a line and says how many there are.
+/// Adds a line and returns how many there are.
 fn add_line(file: &str, line: &str) -> usize {
     let path = Path::new(SPACE).join(file);
     let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What waits for a person: put away, decided once, carried out once, and never lost.
+//! Approvals: a held action is decided once, carried out once, and never lost.
 
 use std::sync::Mutex;
 
@@ -7,33 +7,20 @@ use serde_json::{Value, json};
 
 use crate::harness::{Daemon, Place, Ran, Reply, Serving, Stall, until, write_note};
 
-/// A place in which a person is asked about every note.
+/// A place whose policy holds every note for approval.
 pub fn asking() -> Place {
     let place = Place::seeded();
-    let mode = [
-        "policy",
-        "set-mode",
-        "--org",
-        "home",
-        "--tool",
-        "files.write_text",
-        "require_approval",
-        "--yes",
-    ];
+    let mode =
+        ["policy", "set-mode", "--org", "home", "--tool", "files.write_text", "require_approval", "--yes"];
     assert_eq!(place.effectd(&mode, None).code(), 0);
     place
 }
 
-/// Asks for a note, and answers the handle of the question.
+/// Asks for a note, and returns the id of its approval.
 #[track_caller]
 pub fn held(daemon: &Daemon, action: &str, name: &str, text: &str) -> String {
-    let view = daemon
-        .post("/v1/actions?wait", &write_note(action, name, text))
-        .json(202);
-    assert_eq!(
-        (&view["state"], &view["outcome"]),
-        (&"held".into(), &"awaiting_approval".into())
-    );
+    let view = daemon.post("/v1/actions?wait", &write_note(action, name, text)).json(202);
+    assert_eq!((&view["state"], &view["outcome"]), (&"held".into(), &"awaiting_approval".into()));
     view["approval"]["approval_id"].as_str().unwrap().to_owned()
 }
 
@@ -42,29 +29,21 @@ pub fn decide(daemon: &Daemon, id: &str, verb: &str, body: &Value) -> Reply {
 }
 
 fn open(daemon: &Daemon) -> Vec<Value> {
-    daemon.get("/v1/approvals").json(200)["approvals"]
-        .as_array()
-        .unwrap()
-        .clone()
+    daemon.get("/v1/approvals").json(200)["approvals"].as_array().unwrap().clone()
 }
 
-/// How many receipts there are of this action, by the list of all.
+/// How many receipts of this action the list has.
 fn receipts_of(place: &Place, action: &str) -> usize {
-    let all = place
-        .effectd(&["receipts", "list", "--limit", "1000", "-o", "json"], None)
-        .json(0);
+    let all = place.effectd(&["receipts", "list", "--limit", "1000", "-o", "json"], None).json(0);
     let own = all.as_array().unwrap().iter();
     own.filter(|receipt| receipt["action_id"] == action).count()
 }
 
-/// What happened on the topic of approvals, without a daemon.
+/// The events on the topic of approvals, read without a daemon.
 fn news(place: &Place) -> Vec<Value> {
     let ran = place.effectd(&["store", "export", "APPROVALS"], None);
     assert_eq!(ran.code(), 0, "{}", ran.stderr());
-    ran.stdout()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    ran.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
@@ -100,44 +79,24 @@ fn twenty_people_approve_at_once_and_it_is_done_once() {
     assert_eq!(receipt["outcome"], "executed");
     assert_eq!(receipt["decision"]["verdict"], "needs_approval");
     assert_eq!(
-        (
-            &approval["approval_id"],
-            &approval["verdict"],
-            &approval["authority"],
-            &approval["digest"]
-        ),
-        (
-            &id.as_str().into(),
-            &"once".into(),
-            &"single_user".into(),
-            &question["digest"]
-        )
+        (&approval["approval_id"], &approval["verdict"], &approval["authority"], &approval["digest"]),
+        (&id.as_str().into(), &"once".into(), &"single_user".into(), &question["digest"])
     );
     assert!(approval["by"].as_str().unwrap().starts_with("user://"));
-    // Late ones are told what became of it.
+    // Late callers get the decision that was made.
     decide(&daemon, &id, "deny", &json!({})).problem(409, "already_decided");
     let past = daemon.get(&format!("/v1/approvals/{id}")).json(200);
-    assert_eq!(
-        (&past["state"], &past["prompt"]),
-        (&"approved".into(), &Value::Null)
-    );
+    assert_eq!((&past["state"], &past["prompt"]), (&"approved".into(), &Value::Null));
     decide(&daemon, "nothing", "approve", &json!({})).problem(404, "approval_unknown");
-    // Once is once: another note is another question; the same one is done already.
+    // An approval covers one action: another note is held again, and the same note is done already.
     held(&daemon, "h-2", "h.txt", "other");
-    let same = daemon
-        .post("/v1/actions?wait", &write_note("h-3", "h.txt", "hello"))
-        .json(200);
+    let same = daemon.post("/v1/actions?wait", &write_note("h-3", "h.txt", "hello")).json(200);
     assert_eq!((&same["already_done"], &same["receipt"]), (&true.into(), receipt));
     assert_eq!(receipts_of(&place, "h-1"), 1);
     assert_eq!(daemon.stop(), 0);
     let told: Vec<_> = news(&place)
         .iter()
-        .map(|event| {
-            event["body"]["data"]["what"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned()
-        })
+        .map(|event| event["body"]["data"]["what"].as_str().unwrap_or_default().to_owned())
         .collect();
     assert_eq!(told, ["requested", "approved", "requested"]);
 }
@@ -151,32 +110,17 @@ fn a_no_is_a_receipt_and_wakes_who_waits() {
         let waiter = scope.spawn(|| place.effectd(&["submit", "--wait", "-o", "json", "-"], Some(&request)));
         until("a person is asked", || open(&daemon).len() == 1);
         let id = open(&daemon)[0]["approval_id"].as_str().unwrap().to_owned();
-        let denied = place.effectd(
-            &["approvals", "deny", &id, "--reason", "not today", "-o", "json"],
-            None,
-        );
+        let denied = place.effectd(&["approvals", "deny", &id, "--reason", "not today", "-o", "json"], None);
         let denied = denied.json(0);
         assert_eq!(denied["approval"]["state"], "denied");
         let waited: Ran = waiter.join().unwrap();
-        assert!(
-            waited.stderr().contains("a person must decide"),
-            "{}",
-            waited.stderr()
-        );
+        assert!(waited.stderr().contains("a person must decide"), "{}", waited.stderr());
         let view = waited.json(3);
         assert_eq!(view["receipt"], denied["action"]["receipt"]);
         let receipt = &view["receipt"];
-        assert_eq!(
-            (&receipt["status"], &receipt["outcome"]),
-            (&"error".into(), &"denied_human".into())
-        );
+        assert_eq!((&receipt["status"], &receipt["outcome"]), (&"error".into(), &"denied_human".into()));
         assert_eq!(receipt["error"]["code"], "human_denied");
-        assert!(
-            receipt["error"]["message"]
-                .as_str()
-                .unwrap()
-                .ends_with("not today")
-        );
+        assert!(receipt["error"]["message"].as_str().unwrap().ends_with("not today"));
         assert_eq!(receipt["approval"]["reason"], "not today");
         decide(&daemon, &id, "approve", &json!({})).problem(409, "already_decided");
     });
@@ -192,12 +136,10 @@ fn equal_requests_wait_for_one_answer_and_get_one_receipt() {
     for action in ["e-2", "e-3", "e-4"] {
         assert_eq!(held(&daemon, action, "e.txt", "e"), id);
     }
-    // The same action again is the same action, and another one under its id is not.
+    // The same action again joins the question, and another one under its id is a conflict.
     assert_eq!(held(&daemon, "e-2", "e.txt", "e"), id);
-    daemon
-        .post("/v1/actions?wait", &write_note("e-2", "e.txt", "else"))
-        .problem(409, "action_conflict");
-    // Who asked first withdraws; the others wait on.
+    daemon.post("/v1/actions?wait", &write_note("e-2", "e.txt", "else")).problem(409, "action_conflict");
+    // The first caller withdraws; the others keep waiting.
     let gone = daemon.ask("DELETE", "/v1/actions/e-1", &[], "").json(200);
     assert_eq!(gone["outcome"], "cancelled");
     let question = open(&daemon).remove(0);
@@ -206,15 +148,13 @@ fn equal_requests_wait_for_one_answer_and_get_one_receipt() {
     let receipt = &decided["action"]["receipt"];
     assert_eq!(receipt["outcome"], "executed");
     for action in ["e-3", "e-4"] {
-        let view = daemon
-            .get(&format!("/v1/actions/{action}/wait?timeout_ms=60000"))
-            .json(200);
+        let view = daemon.get(&format!("/v1/actions/{action}/wait?timeout_ms=60000")).json(200);
         assert_eq!(&view["receipt"], receipt);
     }
     assert_eq!(daemon.get("/v1/actions/e-1").json(200)["outcome"], "cancelled");
     assert_eq!(std::fs::read_to_string(place.note("e.txt")).unwrap(), "e");
     until("the question is forgotten", || open(&daemon).is_empty());
-    // The last one that waits takes the question with it.
+    // When the last waiting caller withdraws, the question is gone.
     held(&daemon, "e-5", "e.txt", "f");
     daemon.ask("DELETE", "/v1/actions/e-5", &[], "").json(200);
     assert!(open(&daemon).is_empty());
@@ -244,7 +184,7 @@ fn of_thirty_at_once_ten_wait_and_twenty_are_told_to_come_later() {
     assert_eq!(replies, [vec![202; 10], vec![429; 20]].concat());
     let waiting = open(&daemon);
     assert_eq!(waiting.len(), 10);
-    // There is room again when one is decided, and who was turned away may come with the same id.
+    // A decision makes room, and a refused caller may come again with the same id.
     let id = waiting[0]["approval_id"].as_str().unwrap();
     decide(&daemon, id, "deny", &json!({})).json(200);
     let refused = (0..30)
@@ -252,17 +192,9 @@ fn of_thirty_at_once_ten_wait_and_twenty_are_told_to_come_later() {
         .find(|action| daemon.get(&format!("/v1/actions/{action}")).status == 404);
     let refused = refused.unwrap();
     held(&daemon, &refused, &refused, "t");
-    // What was submitted without waiting is put off, and asked about when there is room.
-    daemon
-        .post("/v1/actions", &write_note("t-later", "t-later", "t"))
-        .json(202);
-    decide(
-        &daemon,
-        waiting[1]["approval_id"].as_str().unwrap(),
-        "deny",
-        &json!({}),
-    )
-    .json(200);
+    // A submitted action is deferred, and held when there is room.
+    daemon.post("/v1/actions", &write_note("t-later", "t-later", "t")).json(202);
+    decide(&daemon, waiting[1]["approval_id"].as_str().unwrap(), "deny", &json!({})).json(200);
     until("the one that was put off waits, too", || {
         daemon.get("/v1/actions/t-later").json(200)["state"] == "held"
     });
@@ -271,12 +203,7 @@ fn of_thirty_at_once_ten_wait_and_twenty_are_told_to_come_later() {
 #[test]
 fn what_nobody_decides_in_time_ends_by_itself() {
     let place = asking();
-    let soon = [
-        "--set",
-        "approvals.unattended_ms_max=300",
-        "--set",
-        "pipeline.sweep_every_ms=50",
-    ];
+    let soon = ["--set", "approvals.unattended_ms_max=300", "--set", "pipeline.sweep_every_ms=50"];
     let daemon = place.serve(&soon);
     let id = held(&daemon, "x-1", "x.txt", "x");
     let view = daemon.get("/v1/actions/x-1/wait?timeout_ms=60000").json(200);
@@ -291,46 +218,31 @@ fn what_nobody_decides_in_time_ends_by_itself() {
     );
     decide(&daemon, &id, "approve", &json!({})).problem(410, "approval_expired");
     daemon.kill();
-    // And when nobody sweeps.
+    // Also without a sweep.
     let daemon = place.serve(&["--set", "approvals.unattended_ms_max=1"]);
     let id = held(&daemon, "x-2", "x.txt", "x");
-    until("a moment has passed", || {
-        decide(&daemon, &id, "approve", &json!({})).status == 410
-    });
+    until("a moment has passed", || decide(&daemon, &id, "approve", &json!({})).status == 410);
     assert_eq!(daemon.get("/v1/actions/x-2").json(200)["outcome"], "expired");
     held(&daemon, "x-3", "x.txt", "x");
-    until("looking is enough", || {
-        daemon.get("/v1/actions/x-3").json(200)["outcome"] == "expired"
-    });
+    until("looking is enough", || daemon.get("/v1/actions/x-3").json(200)["outcome"] == "expired");
     assert!(!place.note("x.txt").exists());
     assert_eq!(
-        (
-            receipts_of(&place, "x-1"),
-            receipts_of(&place, "x-2"),
-            receipts_of(&place, "x-3")
-        ),
+        (receipts_of(&place, "x-1"), receipts_of(&place, "x-2"), receipts_of(&place, "x-3")),
         (1, 1, 1)
     );
 }
 
 #[test]
-fn who_sits_at_a_terminal_is_expected_within_minutes_others_within_a_day() {
+fn approvals_expire_in_minutes_at_a_terminal_else_in_a_day() {
     let place = asking();
     let daemon = place.serve(&[]);
     let lasts = |action: &str, headers: &[(&str, &str)]| {
         let request = write_note(action, action, "t").to_string();
-        let view = daemon
-            .ask("POST", "/v1/actions?wait", headers, &request)
-            .json(202);
+        let view = daemon.ask("POST", "/v1/actions?wait", headers, &request).json(202);
         let id = view["approval"]["approval_id"].as_str().unwrap().to_owned();
         let question = daemon.get(&format!("/v1/approvals/{id}")).json(200);
-        let time = |name: &str| {
-            question[name]
-                .as_str()
-                .unwrap()
-                .parse::<effectd::contracts::Timestamp>()
-                .unwrap()
-        };
+        let time =
+            |name: &str| question[name].as_str().unwrap().parse::<effectd::contracts::Timestamp>().unwrap();
         time("expires_at").duration_since(time("asked_at")).as_secs()
     };
     assert_eq!(lasts("i-1", &[("Effectd-Interactive", "true")]), 300);
@@ -338,7 +250,7 @@ fn who_sits_at_a_terminal_is_expected_within_minutes_others_within_a_day() {
 }
 
 #[test]
-fn what_changed_since_the_question_is_asked_again_and_a_revoked_consent_denies() {
+fn a_change_since_the_question_asks_again_or_denies() {
     let place = asking();
     std::fs::create_dir_all(place.path("workspace")).unwrap();
     std::fs::write(place.note("c.txt"), "before").unwrap();
@@ -348,21 +260,10 @@ fn what_changed_since_the_question_is_asked_again_and_a_revoked_consent_denies()
     let decided = decide(&daemon, &first, "approve", &json!({})).json(202);
     let second = decided["action"]["approval"]["approval_id"].as_str().unwrap();
     assert_ne!(second, first);
-    assert_eq!(
-        std::fs::read_to_string(place.note("c.txt")).unwrap(),
-        "somebody else was here"
-    );
+    assert_eq!(std::fs::read_to_string(place.note("c.txt")).unwrap(), "somebody else was here");
     let question = daemon.get(&format!("/v1/approvals/{second}")).json(200);
-    assert_eq!(
-        (&question["prompt"]["round"], &question["state"]),
-        (&2.into(), &"pending".into())
-    );
-    assert!(
-        question["prompt"]["because"]
-            .as_str()
-            .unwrap()
-            .contains("has changed")
-    );
+    assert_eq!((&question["prompt"]["round"], &question["state"]), (&2.into(), &"pending".into()));
+    assert!(question["prompt"]["because"].as_str().unwrap().contains("has changed"));
     decide(&daemon, second, "approve", &json!({ "digest": "hmac-sha256:00" })).problem(409, "ask_changed");
     let decided = decide(&daemon, second, "approve", &json!({})).json(200);
     assert_eq!(decided["action"]["outcome"], "executed");
@@ -393,46 +294,33 @@ fn what_changed_since_the_question_is_asked_again_and_a_revoked_consent_denies()
 }
 
 #[test]
-fn a_question_survives_a_kill_and_its_answer_is_carried_out_once() {
+fn a_question_survives_a_kill_and_is_carried_out_once() {
     let place = asking();
     let daemon = place.serve(&[]);
     let id = held(&daemon, "s-1", "s.txt", "s");
-    daemon
-        .post("/v1/actions", &write_note("s-2", "s.txt", "s"))
-        .json(202);
-    until("the equal one has joined", || {
-        open(&daemon)[0]["action_ids"] == json!(["s-1", "s-2"])
-    });
+    daemon.post("/v1/actions", &write_note("s-2", "s.txt", "s")).json(202);
+    until("the equal one has joined", || open(&daemon)[0]["action_ids"] == json!(["s-1", "s-2"]));
     daemon.kill();
-    // Also without a daemon it is seen, and decided.
+    // It is listed and decided without a daemon, too.
     let status = place.effectd(&["status", "s-2", "-o", "json"], None).json(4);
     assert_eq!(status["approval"]["approval_id"], id.as_str());
     let listed = place.effectd(&["approvals", "list", "-o", "json"], None).json(0);
     assert_eq!(listed[0]["action_ids"], json!(["s-1", "s-2"]));
     let shown = place.effectd(&["approvals", "show", &id], None);
-    assert!(
-        shown.stdout().contains("path = workspace/s.txt"),
-        "{}",
-        shown.stdout()
-    );
-    let approved = place
-        .effectd(&["approvals", "approve", &id, "-o", "json"], None)
-        .json(0);
+    assert!(shown.stdout().contains("path = workspace/s.txt"), "{}", shown.stdout());
+    let approved = place.effectd(&["approvals", "approve", &id, "-o", "json"], None).json(0);
     assert_eq!(approved["approval"]["state"], "approved");
     assert_eq!(place.effectd(&["approvals", "approve", &id], None).code(), 1);
     assert!(!place.note("s.txt").exists());
     let daemon = place.serve(&[]);
     let one = daemon.get("/v1/actions/s-1/wait?timeout_ms=60000").json(200);
     let two = daemon.get("/v1/actions/s-2/wait?timeout_ms=60000").json(200);
-    assert_eq!(
-        (&one["outcome"], &one["receipt"]),
-        (&"executed".into(), &two["receipt"])
-    );
+    assert_eq!((&one["outcome"], &one["receipt"]), (&"executed".into(), &two["receipt"]));
     assert_eq!(std::fs::read_to_string(place.note("s.txt")).unwrap(), "s");
     assert_eq!(receipts_of(&place, "s-1"), 1);
 }
 
-/// Kills the daemon with `kill -9` while it stands at a point, and answers the next one.
+/// Kills the daemon with `kill -9` while it is stopped at a point, and returns the next daemon.
 pub fn killed_at(place: &Place, point: &'static str, work: impl FnOnce(&Daemon) + Send) -> Daemon {
     let daemon = place.serve_stalling(Stall(point), &[]);
     let name = point.split(':').next().unwrap();
@@ -449,14 +337,14 @@ pub fn killed_at(place: &Place, point: &'static str, work: impl FnOnce(&Daemon) 
 }
 
 #[test]
-fn whatever_is_killed_a_question_has_one_answer_and_an_action_one_receipt() {
+fn kills_leave_one_answer_a_question_and_one_receipt_an_action() {
     let note = |action: &str| write_note(action, "k.txt", "k");
     for (point, waits) in [("held.before_park", false), ("held.after_park", true)] {
         let place = asking();
         let daemon = killed_at(&place, point, |daemon| {
             daemon.post("/v1/actions?wait", &note("k-1"));
         });
-        // Who was not answered asks again; it is one question either way.
+        // A caller without an answer asks again; it is one question either way.
         assert_eq!(open(&daemon).len(), usize::from(waits), "{point}");
         let id = held(&daemon, "k-1", "k.txt", "k");
         assert_eq!(open(&daemon).len(), 1, "{point}");

@@ -1,4 +1,4 @@
-//! A state that is in use is copied, and a state made from the copy is as good.
+//! Backups: a state in use is copied, and a state restored from the copy is complete.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,23 +9,17 @@ use crate::harness::{Place, Serving, until, write_note};
 use crate::operator::{break_it, repair_it, slow_note};
 
 fn done(place: &Place, arguments: &[&str]) -> Value {
-    place
-        .effectd(&[arguments, &["-o", "json"]].concat(), None)
-        .json(0)
+    place.effectd(&[arguments, &["-o", "json"]].concat(), None).json(0)
 }
 
-/// Where a secret stands in clear.
+/// The files that contain a secret in clear.
 fn find(directory: &Path, secret: &[u8]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(find(&path, secret));
-        } else if std::fs::read(&path)
-            .unwrap()
-            .windows(secret.len())
-            .any(|bytes| bytes == secret)
-        {
+        } else if std::fs::read(&path).unwrap().windows(secret.len()).any(|bytes| bytes == secret) {
             found.push(path);
         }
     }
@@ -38,7 +32,7 @@ fn a_state_that_is_written_to_is_copied_and_restored_whole() {
 }
 
 #[test]
-fn a_state_in_sled_that_is_written_to_is_copied_and_restored_whole() {
+fn a_sled_state_in_use_is_copied_and_restored_whole() {
     copied_and_restored("sled");
 }
 
@@ -47,18 +41,13 @@ fn copied_and_restored(journal: &str) {
     let daemon = place.serve(&[]);
     let post = |n: usize| {
         let name = format!("b-{n}");
-        let done = daemon.post(
-            "/v1/actions?wait=true",
-            &write_note(&name, &name, "canary of the backup"),
-        );
+        let done = daemon.post("/v1/actions?wait=true", &write_note(&name, &name, "canary of the backup"));
         assert_eq!(done.status, 200);
     };
     (0..20).for_each(post);
-    // Something sealed, and something kept beside a receipt.
+    // A sealed value, and an artifact.
     break_it(&place);
-    daemon
-        .post("/v1/actions?wait=true", &slow_note("given-up"))
-        .problem(502, "timed_out");
+    daemon.post("/v1/actions?wait=true", &slow_note("given-up")).problem(502, "timed_out");
     repair_it(&place);
     let kept = done(&place, &["tools", "try", "artifact.put", "path=workspace/b-0"]);
     let kept = kept["receipt"]["receipt_id"].as_str().unwrap().to_owned();
@@ -77,37 +66,23 @@ fn copied_and_restored(journal: &str) {
     });
     assert!(made["blocks"].as_u64() > Some(20), "{made}");
     assert!(!place.path("copy.partial").exists());
-    // Without its keys the copy tells nothing that is sealed, and the keys are not in it.
+    // The copy does not contain the keys, and without them nothing sealed in it can be read.
     assert!(find(&place.path("copy"), b"canary of the backup").is_empty());
     assert!(!place.path("copy/keys").exists() && place.path("copy-keys").is_dir());
     let twice = place.effectd(&["backup", "copy"], None);
     assert_eq!(twice.code(), 2, "{}", twice.stderr());
     assert_eq!(daemon.stop(), 0);
 
-    let restored = done(
-        &place,
-        &[
-            "restore",
-            "copy",
-            "--keys",
-            "copy-keys",
-            "--state",
-            "elsewhere/.effectd",
-        ],
-    );
+    let restored = done(&place, &["restore", "copy", "--keys", "copy-keys", "--state", "elsewhere/.effectd"]);
     assert_eq!(restored["blocks"], made["blocks"], "{restored}");
     let format = std::fs::read_to_string(place.path("elsewhere/.effectd/journal/format")).unwrap();
     assert!(format.ends_with(&format!(" {journal}\n")), "{format}");
     let there = ["--state", "elsewhere/.effectd"];
-    for check in [
-        &["store", "check"][..],
-        &["receipts", "verify"],
-        &["receipts", "audit"],
-    ] {
+    for check in [&["store", "check"][..], &["receipts", "verify"], &["receipts", "audit"]] {
         let ran = place.effectd(&[check, &there].concat(), None);
         assert_eq!(ran.code(), 0, "{check:?}: {}{}", ran.stdout(), ran.stderr());
     }
-    // Everything that was answered before the copy was begun is in it, and it goes on.
+    // The copy has everything that was answered before it began, and the restored state works.
     for n in 0..20 {
         let shown = place.effectd(&[&["status", &format!("b-{n}")][..], &there].concat(), None);
         assert_eq!(shown.code(), 0, "b-{n}: {}", shown.stderr());
@@ -121,21 +96,12 @@ fn copied_and_restored(journal: &str) {
     let waited = place.effectd(&[&["wait", "given-up"][..], &there].concat(), None);
     assert_eq!(waited.code(), 0, "{}{}", waited.stdout(), waited.stderr());
     let again = std::fs::read_to_string(place.path("elsewhere/workspace/given-up"));
-    assert_eq!(
-        again.unwrap(),
-        "at last",
-        "what was sealed was read with the keys"
-    );
+    assert_eq!(again.unwrap(), "at last", "what was sealed was read with the keys");
     let mut request = write_note("b-new", "new", "x");
     request["params"]["path"] = "workspace/new".into();
     let went_on = place.effectd(&[&["run", "-"][..], &there].concat(), Some(&request.to_string()));
     assert_eq!(went_on.code(), 0, "{}", went_on.stderr());
-    assert_eq!(
-        place
-            .effectd(&[&["receipts", "verify"][..], &there].concat(), None)
-            .code(),
-        0
-    );
+    assert_eq!(place.effectd(&[&["receipts", "verify"][..], &there].concat(), None).code(), 0);
 }
 
 #[test]
@@ -156,11 +122,7 @@ fn a_damaged_or_unfinished_backup_is_refused() {
     // What a power failure leaves has no manifest.
     std::fs::remove_file(&manifest).unwrap();
     assert!(refused("unfinished").contains("no finished backup"));
-    std::fs::write(
-        &manifest,
-        text.replace("\"policy/policy.toml\"", "\"../policy.toml\""),
-    )
-    .unwrap();
+    std::fs::write(&manifest, text.replace("\"policy/policy.toml\"", "\"../policy.toml\"")).unwrap();
     assert!(refused("escaping").contains("outside"));
     std::fs::write(&manifest, &text).unwrap();
     let segments = std::fs::read_dir(place.path("copy/journal/segments")).unwrap();
@@ -171,10 +133,7 @@ fn a_damaged_or_unfinished_backup_is_refused() {
     std::fs::write(&segment, &flipped).unwrap();
     assert!(refused("one bit").contains("damaged"));
     std::fs::write(&segment, &whole).unwrap();
-    done(
-        &place,
-        &["restore", "copy", "--keys", "copy-keys", "--state", "r/"],
-    );
+    done(&place, &["restore", "copy", "--keys", "copy-keys", "--state", "r/"]);
     let again = place.effectd(&["restore", "copy", "--keys", "copy-keys", "--state", "r"], None);
     assert_eq!(again.code(), 2, "{}", again.stderr());
 }
@@ -190,12 +149,9 @@ fn a_backup_that_is_killed_leaves_nothing_that_looks_whole() {
     }
     for nth in 0..4 {
         let (copy, keys) = (format!("copy-{nth}"), format!("keys-{nth}"));
-        let mut child = place
-            .command(&["backup", &copy, "--keys", &keys])
-            .spawn()
-            .unwrap();
+        let mut child = place.command(&["backup", &copy, "--keys", &keys]).spawn().unwrap();
         let partial = place.path(&format!("{copy}.partial"));
-        // Each time a little later.
+        // Each time a little later on its way.
         let files = |path: &Path| std::fs::read_dir(path).map_or(0, Iterator::count);
         until("it has begun", || {
             files(&partial) >= nth || place.path(&copy).exists() || child.try_wait().unwrap().is_some()
@@ -205,22 +161,13 @@ fn a_backup_that_is_killed_leaves_nothing_that_looks_whole() {
         let state = format!("restored-{nth}");
         let restore = ["restore", &copy, "--keys", &keys, "--state", &state];
         if place.path(&copy).exists() && place.path(&keys).exists() {
-            assert_eq!(
-                place.effectd(&restore, None).code(),
-                0,
-                "what has its name is whole"
-            );
+            assert_eq!(place.effectd(&restore, None).code(), 0, "what has its name is whole");
             continue;
         }
         assert_eq!(place.effectd(&restore, None).code(), 2);
         assert!(!place.path(&state).exists());
-        // The next one is not in the way of what was left.
-        let again = [
-            "backup",
-            &format!("again-{nth}"),
-            "--keys",
-            &format!("again-keys-{nth}"),
-        ];
+        // The next backup is not hindered by what was left.
+        let again = ["backup", &format!("again-{nth}"), "--keys", &format!("again-keys-{nth}")];
         assert_eq!(place.effectd(&again, None).code(), 0);
     }
 }
@@ -239,15 +186,15 @@ fn keys_stay_apart_and_only_their_own_open_a_backup() {
         assert_eq!(ran.code(), 2, "{arguments:?}: {}", ran.stderr());
         assert!(ran.stderr().contains(why), "{arguments:?}: {}", ran.stderr());
     };
-    refused(&["backup", "x", "--keys", "x"], "apart");
-    refused(&["backup", "x", "--keys", "x/keys"], "apart");
-    refused(&["backup", "x/copy", "--keys", "x"], "apart");
+    refused(&["backup", "x", "--keys", "x"], "must not be in the backup");
+    refused(&["backup", "x", "--keys", "x/keys"], "must not be in the backup");
+    refused(&["backup", "x/copy", "--keys", "x"], "must not be in the backup");
     refused(&["backup", "link/x"], "in the state");
     assert!(!place.path("x").exists() && !place.path("x.partial").exists());
-    // Only what a backup has left is taken away.
+    // Only files that a backup left are removed.
     std::fs::create_dir(place.path("y.partial")).unwrap();
     std::fs::write(place.path("y.partial/mine"), "mine").unwrap();
-    refused(&["backup", "y"], "is not what a backup left");
+    refused(&["backup", "y"], "is not an interrupted backup");
     assert!(place.path("y.partial/mine").exists());
     std::fs::create_dir(place.path("one.partial")).unwrap();
     std::fs::write(place.path("one.partial/.draft"), "").unwrap();
@@ -256,10 +203,7 @@ fn keys_stay_apart_and_only_their_own_open_a_backup() {
     assert!(!place.path("one/left").exists() && !place.path("one/.draft").exists());
     run("a-2");
     done(&place, &["backup", "two", "--keys", "two-keys"]);
-    refused(
-        &["restore", "one", "--keys", "two-keys", "--state", "r"],
-        "only its own keys",
-    );
+    refused(&["restore", "one", "--keys", "two-keys", "--state", "r"], "only its own keys");
     assert!(!place.path("r").exists() && !place.path("r.partial").exists());
     done(&place, &["restore", "two", "--keys", "two-keys", "--state", "r"]);
     assert!(!place.path("r/.draft").exists());

@@ -1,19 +1,17 @@
-//! Slow, garbage and flooding clients get what they deserve, and nobody else notices.
+//! Bad clients: slow, malformed and flooding ones are cut off, and no other client notices.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use crate::harness::{Daemon, Place, Reply, Serving, until, write_note};
 
-/// Another client is served as if nothing were going on.
+/// Checks that another client is served.
 fn others_are_served(daemon: &Daemon, name: &str) {
-    let done = daemon
-        .post("/v1/actions?wait", &write_note(name, name, "served"))
-        .json(200);
+    let done = daemon.post("/v1/actions?wait", &write_note(name, name, "served")).json(200);
     assert_eq!(done["outcome"], "executed");
 }
 
-/// The same by a daemon that gives slow clients up soon. On a machine that stalls this client may be one of them: it asks again.
+/// The same with a daemon that soon cuts off slow clients. On a machine that stalls this client may be one of them: it asks again.
 fn others_are_served_soon(daemon: &Daemon, name: &str) {
     until("another client is served", || {
         let reply = daemon.post("/v1/actions?wait", &write_note(name, name, "served"));
@@ -48,12 +46,9 @@ fn garbage_is_refused_and_forgotten() {
         stream.write_all(bytes).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         let answer = reads_to_the_end(stream);
-        assert!(
-            answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
-            "{bytes:?}: {answer}"
-        );
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{bytes:?}: {answer}");
     }
-    // More headers than anybody needs, and a header longer than anybody needs.
+    // Too many headers, and a header that is too long.
     let many: String = (0..100).map(|number| format!("x-{number}: 1\r\n")).collect();
     let long = format!("x: {}\r\n", "y".repeat(40_000));
     for headers in [many, long] {
@@ -70,9 +65,7 @@ fn a_body_beyond_the_bound_is_refused_without_being_read() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     let large = "x".repeat(1_048_577);
-    daemon
-        .ask("POST", "/v1/actions", &[], &large)
-        .problem(413, "body_too_large");
+    daemon.ask("POST", "/v1/actions", &[], &large).problem(413, "body_too_large");
     others_are_served(&daemon, "after-large");
 }
 
@@ -95,12 +88,7 @@ fn an_answer_before_the_end_of_a_request_reaches_the_client() {
     let chunk = [b"10000\r\n".to_vec(), vec![b'x'; 65_536], b"\r\n".to_vec()].concat();
     let chunked = [head, chunk.repeat(48), b"0\r\n\r\n".to_vec()].concat();
     let line = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "x".repeat(1 << 20)).into_bytes();
-    let cases = [
-        (with_body("/v1/actions"), 413),
-        (chunked, 413),
-        (with_body("/nowhere"), 404),
-        (line, 431),
-    ];
+    let cases = [(with_body("/v1/actions"), 413), (chunked, 413), (with_body("/nowhere"), 404), (line, 431)];
     std::thread::scope(|scope| {
         for (request, status) in &cases {
             scope.spawn(|| {
@@ -112,7 +100,7 @@ fn an_answer_before_the_end_of_a_request_reaches_the_client() {
             });
         }
     });
-    // One that never stops is cut off.
+    // A client that never stops sending is cut off.
     let mut endless = daemon.connect();
     let mut sent = endless.write_all(&with_body("/nowhere"));
     for _ in 0..64 {
@@ -125,20 +113,15 @@ fn an_answer_before_the_end_of_a_request_reaches_the_client() {
 #[test]
 fn slow_clients_are_given_up() {
     let place = Place::seeded();
-    // One that never finishes its body; for its headers it has all the time it needs.
+    // A client that never finishes its body; its headers have the usual time.
     let daemon = place.serve(&["--set", "gateway.body_time_ms_max=300"]);
     let mut body = daemon.connect();
-    body.write_all(b"POST /v1/actions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
-        .unwrap();
+    body.write_all(b"POST /v1/actions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{").unwrap();
     Reply::read(body).problem(408, "body_timeout");
     assert_eq!(daemon.stop(), 0);
-    let daemon = place.serve(&[
-        "--set",
-        "gateway.header_time_ms_max=300",
-        "--set",
-        "gateway.write_time_ms_max=300",
-    ]);
-    // One that never finishes its headers, one that never begins. They may be given up before they have said anything.
+    let daemon =
+        place.serve(&["--set", "gateway.header_time_ms_max=300", "--set", "gateway.write_time_ms_max=300"]);
+    // One that never finishes its headers, and one that never begins. They may be cut off before they have sent anything.
     let mut headers = daemon.connect();
     let _ = headers.write_all(b"POST /v1/actions HTTP/1.1\r\nhost: x\r\n");
     let silent = daemon.connect();
@@ -150,7 +133,7 @@ fn slow_clients_are_given_up() {
     others_are_served_soon(&daemon, "beside-slow");
     assert!(reads_to_the_end(headers).is_empty());
     assert!(reads_to_the_end(silent).is_empty());
-    // The one that asks for the figures is the last.
+    // Only the connection that asks for the metrics is left.
     until("the deaf client is cut off", || {
         let figures = daemon.get("/metrics").body;
         figures.lines().any(|line| line == "effectd_http_connections 1")
@@ -163,7 +146,7 @@ fn a_flood_of_connections_is_turned_away_at_its_bound() {
     let place = Place::seeded();
     let few = ["--set", "gateway.connections_per_user_max=8", "--set"];
     let flooded = |daemon: &Daemon| -> Vec<_> { (0..8).map(|_| daemon.connect()).collect() };
-    // Nobody of the flood goes by itself before the next one has come.
+    // No connection of the flood is dropped for idleness before the next one is open.
     let daemon = place.serve(&[&few[..], &["gateway.header_time_ms_max=60000"]].concat());
     let flood = flooded(&daemon);
     let turned_away = daemon.get("/healthz");
@@ -171,7 +154,7 @@ fn a_flood_of_connections_is_turned_away_at_its_bound() {
     turned_away.problem(503, "overloaded");
     drop(flood);
     daemon.kill();
-    // Those who sit there idle lose their places by themselves.
+    // Idle connections are closed after a while.
     let daemon = place.serve(&[&few[..], &["gateway.header_time_ms_max=500"]].concat());
     for idle in flooded(&daemon) {
         assert!(reads_to_the_end(idle).is_empty());
@@ -189,9 +172,7 @@ fn a_client_that_hangs_up_takes_nothing_with_it() {
         let length = request.len();
         let head = format!("POST /v1/actions?wait HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        stream
-            .write_all(&request.as_bytes()[..if number % 2 == 0 { length } else { length / 2 }])
-            .unwrap();
+        stream.write_all(&request.as_bytes()[..if number % 2 == 0 { length } else { length / 2 }]).unwrap();
     }
     others_are_served(&daemon, "after-hang-ups");
     assert_eq!(daemon.stop(), 0);

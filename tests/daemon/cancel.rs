@@ -1,14 +1,12 @@
-//! Withdrawing an action: before it starts it ends as `cancelled`, once; after that it cannot be withdrawn.
+//! Cancelling an action: before its claim it ends as `cancelled`, once; after that it cannot be cancelled.
 
 use serde_json::Value;
 
 use crate::harness::{Place, Serving, Stall, until, write_note};
 
-/// How many receipts there are of this action, by the list of all.
+/// How many receipts of this action the list has.
 fn receipts_of(place: &Place, action: &str) -> usize {
-    let all = place
-        .effectd(&["receipts", "list", "--limit", "1000", "-o", "json"], None)
-        .json(0);
+    let all = place.effectd(&["receipts", "list", "--limit", "1000", "-o", "json"], None).json(0);
     let own = all.as_array().unwrap().iter();
     own.filter(|receipt| receipt["action_id"] == action).count()
 }
@@ -22,47 +20,27 @@ fn what_has_not_started_is_withdrawn_once_and_never_runs() {
     let view = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| daemon.get("/v1/actions/c-1/wait?timeout_ms=60000").json(200));
         let withdrawn = daemon.ask("DELETE", "/v1/actions/c-1", &[], "").json(200);
-        assert_eq!(
-            (&withdrawn["outcome"], &withdrawn["already_done"]),
-            (&"cancelled".into(), &false.into())
-        );
+        assert_eq!((&withdrawn["outcome"], &withdrawn["already_done"]), (&"cancelled".into(), &false.into()));
         assert_eq!(waiter.join().unwrap()["receipt"], withdrawn["receipt"]);
         withdrawn
     });
     let receipt = &view["receipt"];
     assert_eq!(
-        (
-            &receipt["status"],
-            &receipt["error"]["code"],
-            &receipt["error"]["phase"],
-            &receipt["effects"]
-        ),
-        (
-            &"skipped".into(),
-            &"cancelled".into(),
-            &"accept".into(),
-            &"none".into()
-        )
+        (&receipt["status"], &receipt["error"]["code"], &receipt["error"]["phase"], &receipt["effects"]),
+        (&"skipped".into(), &"cancelled".into(), &"accept".into(), &"none".into())
     );
     // Again, after an answer that was lost: the same receipt.
     let again = daemon.ask("DELETE", "/v1/actions/c-1", &[], "").json(200);
-    assert_eq!(
-        (&again["receipt"], &again["already_done"]),
-        (receipt, &true.into())
-    );
+    assert_eq!((&again["receipt"], &again["already_done"]), (receipt, &true.into()));
     let command = place.effectd(&["cancel", "c-1", "-o", "json"], None);
     assert_eq!(&command.json(0)["receipt"], receipt);
     daemon.kill();
 
-    // It stays withdrawn: the decision is still on the bus, and whoever takes it up finds the receipt.
+    // It stays cancelled: the decision is still on the bus, and its next delivery finds the receipt.
     let daemon = place.serve(&[]);
-    daemon
-        .post("/v1/actions?wait", &write_note("after", "after.txt", "a"))
-        .json(200);
+    daemon.post("/v1/actions?wait", &write_note("after", "after.txt", "a")).json(200);
     assert_eq!(&daemon.get("/v1/actions/c-1").json(200)["receipt"], receipt);
-    until("the bus is empty", || {
-        daemon.get("/healthz").json(200)["backlog"] == 0
-    });
+    until("the bus is empty", || daemon.get("/healthz").json(200)["backlog"] == 0);
     assert_eq!(receipts_of(&place, "c-1"), 1);
     assert!(!place.note("c.txt").exists());
     let asked_again = daemon.post("/v1/actions?wait", &write_note("c-1", "c.txt", "c"));
@@ -76,9 +54,7 @@ fn who_waits_at_the_door_is_told_that_it_was_withdrawn() {
     let daemon = place.serve_stalling(Stall("idempotency.before_claim"), &[]);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| daemon.post("/v1/actions?wait", &write_note("d-1", "d.txt", "d")));
-        until("the action is on its way", || {
-            place.log().contains("\"stage\":\"idempotency\"")
-        });
+        until("the action is on its way", || place.log().contains("\"stage\":\"idempotency\""));
         let withdrawn = daemon.ask("DELETE", "/v1/actions/d-1", &[], "").json(200);
         let told = waiter.join().unwrap().problem(409, "cancelled");
         assert_eq!(told["receipt"], withdrawn["receipt"]);
@@ -93,24 +69,18 @@ fn what_has_begun_cannot_be_withdrawn() {
     let place = Place::seeded();
     let daemon = place.serve_stalling(Stall("executor.begin"), &[]);
     daemon.post("/v1/actions", &write_note("b-1", "b.txt", "b"));
-    until("the action has begun", || {
-        place.log().contains("\"stage\":\"executor\"")
-    });
-    daemon
-        .ask("DELETE", "/v1/actions/b-1", &[], "")
-        .problem(409, "cannot_cancel");
+    until("the action has begun", || place.log().contains("\"stage\":\"executor\""));
+    daemon.ask("DELETE", "/v1/actions/b-1", &[], "").problem(409, "cannot_cancel");
     let command = place.effectd(&["cancel", "b-1", "-o", "json"], None);
     assert_eq!(command.json(1)["code"], "cannot_cancel");
     daemon.kill();
-    // Nor by a command without a daemon, and its own receipt tells what became of it.
+    // Nor by a command without a daemon; its own receipt has the outcome.
     let command = place.effectd(&["cancel", "b-1", "-o", "json"], None);
     assert_eq!(command.json(1)["code"], "cannot_cancel");
     let daemon = place.serve(&[]);
     let view = daemon.get("/v1/actions/b-1/wait?timeout_ms=60000").json(200);
     assert_eq!(view["outcome"], "executed");
-    let ended = daemon
-        .ask("DELETE", "/v1/actions/b-1", &[], "")
-        .problem(409, "already_finished");
+    let ended = daemon.ask("DELETE", "/v1/actions/b-1", &[], "").problem(409, "already_finished");
     assert_eq!(ended["receipt"], view["receipt"]);
     assert_eq!(receipts_of(&place, "b-1"), 1);
 }
@@ -122,11 +92,7 @@ fn without_a_daemon_the_command_withdraws_by_itself() {
     daemon.post("/v1/actions", &write_note("e-1", "e.txt", "e"));
     daemon.kill();
     let withdrawn = place.effectd(&["cancel", "e-1", "-o", "json"], None);
-    assert!(
-        withdrawn.stderr().contains("no daemon answers on"),
-        "{}",
-        withdrawn.stderr()
-    );
+    assert!(withdrawn.stderr().contains("no daemon answers on"), "{}", withdrawn.stderr());
     let view: Value = withdrawn.json(0);
     assert_eq!(view["outcome"], "cancelled");
     let status = place.effectd(&["status", "e-1", "-o", "json"], None);
@@ -140,10 +106,9 @@ fn without_a_daemon_the_command_withdraws_by_itself() {
 #[test]
 fn a_withdrawal_that_is_killed_has_happened_whole_or_not_at_all() {
     let not_begun = "idempotency.before_claim:1";
-    for (point, outcome) in [
-        ("recorder.before_commit:1", "executed"),
-        ("recorder.after_commit:1", "cancelled"),
-    ] {
+    for (point, outcome) in
+        [("recorder.before_commit:1", "executed"), ("recorder.after_commit:1", "cancelled")]
+    {
         let place = Place::seeded();
         let points: &'static str = format!("{not_begun},{point}").leak();
         let daemon = place.serve_stalling(Stall(points), &[]);

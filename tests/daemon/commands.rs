@@ -11,27 +11,17 @@ fn submit_wait_status_and_cancel_speak_of_one_action() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     let request = write_note("s-1", "s.txt", "s").to_string();
-    let accepted = place
-        .effectd(&["submit", "-", "-o", "json"], Some(&request))
-        .json(0);
+    let accepted = place.effectd(&["submit", "-", "-o", "json"], Some(&request)).json(0);
     assert_eq!(accepted["action_id"], "s-1");
     let waited = place.effectd(&["wait", "s-1", "-o", "json"], None).json(0);
     assert_eq!(waited["outcome"], "executed");
     let status = place.effectd(&["status", "s-1", "-o", "json"], None).json(0);
     assert_eq!(status["receipt"], waited["receipt"]);
     let text = place.effectd(&["status", "s-1"], None);
-    assert!(
-        text.stdout()
-            .starts_with("done: files.write_text in shared:household"),
-        "{}",
-        text.stdout()
-    );
+    assert!(text.stdout().starts_with("done: files.write_text in shared:household"), "{}", text.stdout());
     let cancel = place.effectd(&["cancel", "s-1", "-o", "json"], None);
     assert_eq!(cancel.json(1)["code"], "already_finished");
-    let refused = place.effectd(
-        &["submit", "--wait", "-"],
-        Some(&from_stranger("s-2").to_string()),
-    );
+    let refused = place.effectd(&["submit", "--wait", "-"], Some(&from_stranger("s-2").to_string()));
     assert_eq!(refused.code(), 3, "{}{}", refused.stdout(), refused.stderr());
     let unknown = place.effectd(&["wait", "nobody"], None);
     assert_eq!(unknown.code(), 2, "{}", unknown.stderr());
@@ -51,54 +41,19 @@ fn a_stream_is_answered_line_by_line() {
     lines.insert(7, "{ this is no request".to_owned());
     lines.insert(9, String::new());
     lines.push(from_stranger("l-x").to_string());
-    let ran = place.effectd(
-        &["submit", "--jsonl", "--wait", "-o", "jsonl", "-"],
-        Some(&lines.join("\n")),
-    );
-    let answers: Vec<Value> = ran
-        .stdout()
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let ran = place.effectd(&["submit", "--jsonl", "--wait", "-o", "jsonl", "-"], Some(&lines.join("\n")));
+    let answers: Vec<Value> = ran.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(answers.len(), 42, "{}", ran.stderr());
-    assert_eq!(
-        answers
-            .iter()
-            .filter(|answer| answer["outcome"] == "executed")
-            .count(),
-        40
-    );
-    let malformed = answers
-        .iter()
-        .find(|answer| answer["code"] == "malformed")
-        .unwrap();
-    assert!(
-        malformed["detail"].as_str().unwrap().starts_with("-:8: "),
-        "{malformed}"
-    );
-    assert_eq!(
-        answers
-            .iter()
-            .filter(|answer| answer["code"] == "policy_denied")
-            .count(),
-        1
-    );
+    assert_eq!(answers.iter().filter(|answer| answer["outcome"] == "executed").count(), 40);
+    let malformed = answers.iter().find(|answer| answer["code"] == "malformed").unwrap();
+    assert!(malformed["detail"].as_str().unwrap().starts_with("-:8: "), "{malformed}");
+    assert_eq!(answers.iter().filter(|answer| answer["code"] == "policy_denied").count(), 1);
     assert!([2, 3].contains(&ran.code()), "{}", ran.code());
-    assert!(
-        ran.stderr().contains("0 accepted, 40 done, 2 refused"),
-        "{}",
-        ran.stderr()
-    );
-    let array = place
-        .effectd(&["submit", "--jsonl", "-o", "json", "-"], Some(&lines[0]))
-        .json(0);
+    assert!(ran.stderr().contains("0 accepted, 40 done, 2 refused"), "{}", ran.stderr());
+    let array = place.effectd(&["submit", "--jsonl", "-o", "json", "-"], Some(&lines[0])).json(0);
     assert_eq!(array[0]["action_id"], "l-0");
     let table = place.effectd(&["submit", "--jsonl", "-"], Some(&lines[0]));
-    assert!(
-        table.stdout().starts_with("STATE      OUTCOME"),
-        "{}",
-        table.stdout()
-    );
+    assert!(table.stdout().starts_with("STATE      OUTCOME"), "{}", table.stdout());
 }
 
 #[test]
@@ -109,37 +64,19 @@ fn run_goes_through_the_daemon_if_there_is_one() {
     let done = place.effectd(&["run", "-", "-o", "json"], Some(&request)).json(0);
     assert_eq!(done["outcome"], "executed");
     let again = place.effectd(&["run", "-"], Some(&request));
-    assert!(
-        again.stdout().starts_with("already done: files.write_text"),
-        "{}",
-        again.stdout()
-    );
-    let refused = place.effectd(
-        &["run", "-", "-o", "json"],
-        Some(&from_stranger("r-2").to_string()),
-    );
+    assert!(again.stdout().starts_with("already done: files.write_text"), "{}", again.stdout());
+    let refused = place.effectd(&["run", "-", "-o", "json"], Some(&from_stranger("r-2").to_string()));
     assert_eq!(refused.json(3)["error"]["code"], "policy_denied");
-    let conflict = place.effectd(
-        &["run", "-"],
-        Some(&write_note("r-1", "r.txt", "other").to_string()),
-    );
+    let conflict = place.effectd(&["run", "-"], Some(&write_note("r-1", "r.txt", "other").to_string()));
     assert_eq!(conflict.code(), 2, "{}", conflict.stderr());
-    assert!(
-        conflict.stderr().contains("action_conflict"),
-        "{}",
-        conflict.stderr()
-    );
+    assert!(conflict.stderr().contains("action_conflict"), "{}", conflict.stderr());
     assert_eq!(daemon.get("/v1/actions/r-1").json(200)["receipt"], done);
 }
 
 #[test]
-fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
+fn settings_show_their_origin_and_typos_the_nearest_key() {
     let place = Place::seeded();
-    std::fs::write(
-        place.state().join("config.toml"),
-        "[gateway]\nconnections_max = 99\n",
-    )
-    .unwrap();
+    std::fs::write(place.state().join("config.toml"), "[gateway]\nconnections_max = 99\n").unwrap();
     let show = |more: &[&str]| {
         let mut arguments = vec!["config", "show", "--origin", "-o", "json", "--state", ".effectd"];
         arguments.extend(more);
@@ -154,23 +91,10 @@ fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
     assert!(file["origin"].as_str().unwrap().starts_with("file "), "{file}");
     assert_eq!(find(&all, "gateway.backlog_max")["origin"], "flag");
     assert_eq!(find(&all, "gateway.socket_mode")["origin"], "default");
-    let unknown = place.effectd(
-        &[
-            "config",
-            "show",
-            "--state",
-            ".effectd",
-            "--set",
-            "gateway.sockett=x",
-        ],
-        None,
-    );
+    let unknown =
+        place.effectd(&["config", "show", "--state", ".effectd", "--set", "gateway.sockett=x"], None);
     assert_eq!(unknown.code(), 2);
-    assert!(
-        unknown.stderr().contains("did you mean `gateway.socket`?"),
-        "{}",
-        unknown.stderr()
-    );
+    assert!(unknown.stderr().contains("did you mean `gateway.socket`?"), "{}", unknown.stderr());
     let misfit = place.effectd(&["config", "show", "--set", "gateway.connections_max=0"], None);
     assert_eq!(misfit.code(), 2);
     assert!(
@@ -187,24 +111,11 @@ fn settings_show_their_origin_and_unknown_ones_the_nearest_known() {
         .unwrap();
     let told = String::from_utf8_lossy(&variable.stderr);
     assert_eq!(variable.status.code(), Some(2), "{told}");
-    assert!(
-        told.contains("did you mean EFFECTD_GATEWAY_SOCKET_MODE?"),
-        "{told}"
-    );
-    std::fs::write(
-        place.state().join("config.toml"),
-        "[gateway]\nconections_max = 99\n",
-    )
-    .unwrap();
+    assert!(told.contains("did you mean EFFECTD_GATEWAY_SOCKET_MODE?"), "{told}");
+    std::fs::write(place.state().join("config.toml"), "[gateway]\nconections_max = 99\n").unwrap();
     let served = place.effectd(&["serve", "--state", ".effectd"], None);
     assert_eq!(served.code(), 2);
-    assert!(
-        served
-            .stderr()
-            .contains("did you mean `gateway.connections_max`?"),
-        "{}",
-        served.stderr()
-    );
+    assert!(served.stderr().contains("did you mean `gateway.connections_max`?"), "{}", served.stderr());
 }
 
 #[test]
@@ -249,16 +160,11 @@ fn every_example_of_the_help_works() {
     std::fs::create_dir(place.path("bin")).unwrap();
     copy(&root().join("examples"), &place.path("examples"));
     std::os::unix::fs::symlink(program(), place.path("bin/effectd")).unwrap();
-    let planner = format!(
-        "#!/bin/sh\ncat <<'E'\n{}\nE\n",
-        write_note("planned", "planned.txt", "p")
-    );
+    let planner = format!("#!/bin/sh\ncat <<'E'\n{}\nE\n", write_note("planned", "planned.txt", "p"));
     std::fs::write(place.path("bin/planner"), planner).unwrap();
     std::fs::set_permissions(place.path("bin/planner"), std::fs::Permissions::from_mode(0o755)).unwrap();
     copy(&place.state().join("policy"), &place.path("policy.new"));
-    let done = place
-        .effectd(&["run", "examples/write_note.json", "-o", "json"], None)
-        .json(0);
+    let done = place.effectd(&["run", "examples/write_note.json", "-o", "json"], None).json(0);
     let receipt = done["receipt_id"].as_str().unwrap();
     let mut seen: Vec<String> = Vec::new();
     for command in commands(&place, &[]) {
@@ -268,9 +174,7 @@ fn every_example_of_the_help_works() {
         let examples = help.split_once("\nExample").map_or("", |(_, rest)| rest);
         for line in examples.lines().skip(1).take_while(|line| !line.is_empty()) {
             let line = line.trim();
-            let begins = ["effectd ", "planner "]
-                .iter()
-                .any(|program| line.starts_with(program));
+            let begins = ["effectd ", "planner "].iter().any(|program| line.starts_with(program));
             match seen.last_mut().filter(|_| !begins) {
                 // Long ones are wrapped.
                 Some(example) => *example = format!("{example} {line}"),
@@ -281,10 +185,7 @@ fn every_example_of_the_help_works() {
     assert!(seen.len() >= 25, "only {} examples were found", seen.len());
     for example in seen {
         // The one id that cannot be known beforehand.
-        run_example(
-            &place,
-            &example.replace("0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12", receipt),
-        );
+        run_example(&place, &example.replace("0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12", receipt));
     }
 }
 
@@ -298,12 +199,12 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
-/// An example ends as its own kind of command may end: well, or refused, but never misunderstood.
+/// An example may succeed or be refused, but is never a usage error.
 fn run_example(place: &Place, example: &str) {
-    // Who is patient or watches wants a daemon; everything else works without one.
+    // Commands that wait or follow need a daemon; everything else works without one.
     let watches = example.starts_with("effectd check") || example.starts_with("effectd top");
     let _daemon = (watches || example.contains("--patience")).then(|| place.serve(&[]));
-    // What takes a terminal over is tried in one, elsewhere.
+    // Full-screen commands are tested in a terminal, elsewhere.
     if example.starts_with("effectd approvals watch") {
         return;
     }
@@ -322,7 +223,7 @@ fn run_example(place: &Place, example: &str) {
         .unwrap();
     let code = ran.status.code().unwrap_or(-1);
     let told = String::from_utf8_lossy(&ran.stderr);
-    // `cancel` of what is done, `init` where there is a policy, and what is not there say no.
+    // `cancel` of an ended action, `init` over a policy and unknown ids are refused.
     let may_say_no = [
         "effectd cancel",
         "effectd init",
@@ -340,8 +241,5 @@ fn run_example(place: &Place, example: &str) {
     ]
     .iter()
     .any(|command| example.starts_with(command));
-    assert!(
-        code == 0 || (code == 1 && may_say_no),
-        "{example}: {code}\n{told}"
-    );
+    assert!(code == 0 || (code == 1 && may_say_no), "{example}: {code}\n{told}");
 }

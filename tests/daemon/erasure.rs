@@ -1,4 +1,4 @@
-//! Erasing a subject: no key on disk opens what was sealed for it, others go on, and every proof holds.
+//! Erasure of a subject: no key on disk opens its data, other subjects are not affected, and every proof holds.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +15,10 @@ use crate::harness::{Place, Serving, write_note};
 const SUBJECT: &str = "agent://planner@deviceA";
 const CANARY: &str = "the canary sings";
 
-/// Leaves a dead letter in a store that nobody has open: the first decision, with another request.
+/// Writes a dead letter into a closed store: the first decision, with another request.
 fn leave_letter(place: &Place, action: &str, request: Value) {
     let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
-    let first = store
-        .read(&Topic::ActionDecision.into(), 0, 1)
-        .unwrap()
-        .events
-        .remove(0);
+    let first = store.read(&Topic::ActionDecision.into(), 0, 1).unwrap().events.remove(0);
     let mut decision: Value = serde_json::from_slice(first.body.bytes().unwrap()).unwrap();
     decision["data"]["request"] = request;
     let event = NewEvent {
@@ -34,15 +30,9 @@ fn leave_letter(place: &Place, action: &str, request: Value) {
     };
     let (topic, group) = (planted(), GroupName::new("g").unwrap());
     store.publish(&topic, vec![event]).wait().unwrap();
-    let leased = store
-        .lease(&topic, &group, 1, Duration::from_secs(60))
-        .wait()
-        .unwrap();
+    let leased = store.lease(&topic, &group, 1, Duration::from_secs(60)).wait().unwrap();
     let lease = leased.deliveries[0].lease_id;
-    store
-        .term(lease, "timed_out", "no answer within 30 s")
-        .wait()
-        .unwrap();
+    store.term(lease, "timed_out", "no answer within 30 s").wait().unwrap();
     store.close().unwrap();
 }
 
@@ -64,7 +54,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Everything that the keys of a state directory open of its journal.
+/// Everything in the journal that the keys in the state directory can open.
 fn opened(state: &Path) -> String {
     let store = embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock)).unwrap();
     let mut all = Vec::new();
@@ -105,7 +95,7 @@ fn erase(place: &Place, more: &[&str]) -> (i32, Value, String) {
 }
 
 #[test]
-fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
+fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     for (action, text) in [("a-1", "1"), ("a-2", "2")] {
@@ -118,7 +108,7 @@ fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
     let mut other = write_note("l-2", "l-2", "somebody else's");
     other["subject_id"] = "agent://other@deviceA".into();
     leave_letter(&place, "l-2", other);
-    // The control: all of it can be read so far, and what was replaced is kept.
+    // The control: everything can be read so far, and there is a pre-image.
     let (before, mixed) = (place.path("before"), place.path("mixed"));
     copy(&place.state(), &before);
     let readable = opened(&before);
@@ -135,11 +125,8 @@ fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
     assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 0);
     let (code, told, words) = erase(&place, &["--yes"]);
     assert_eq!((code, &told["done"]), (0, &json!(true)), "{told} {words}");
-    assert_eq!(
-        (&told["dead_letters"], &told["blobs"]),
-        (&json!(1), &preview["blobs"])
-    );
-    // Others go on, and whoever can prove something still can.
+    assert_eq!((&told["dead_letters"], &told["blobs"]), (&json!(1), &preview["blobs"]));
+    // Other subjects are not affected, and earlier proofs still hold.
     assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 1);
     let left = place.effectd(&["dlq", "show", "1", "-o", "json"], None).json(0);
     assert_eq!(left["detail"], "no answer within 30 s", "{left}");
@@ -156,7 +143,7 @@ fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
     std::fs::remove_dir_all(mixed.join("keys")).unwrap();
     copy(&place.state().join("keys"), &mixed.join("keys"));
     assert!(!opened(&mixed).contains(CANARY));
-    // The keys of then are in no file, under whatever name.
+    // The old keys are in no file.
     let mut wrapped = Vec::new();
     files(&before.join("keys/epochs"), &mut wrapped);
     let mut now = Vec::new();
@@ -166,10 +153,7 @@ fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
         let secret = std::fs::read(key).unwrap().split_off(37);
         for file in &now {
             let bytes = std::fs::read(file).unwrap_or_default();
-            assert!(
-                !bytes.windows(secret.len()).any(|window| window == secret),
-                "{file:?}"
-            );
+            assert!(!bytes.windows(secret.len()).any(|window| window == secret), "{file:?}");
         }
     }
     let readable = opened(&place.state());
@@ -192,7 +176,7 @@ fn after_an_erasure_no_key_on_disk_opens_what_was_sealed_for_the_subject() {
 }
 
 #[test]
-fn what_waits_for_a_person_is_decided_before_its_subject_is_erased() {
+fn holds_are_decided_before_their_subject_is_erased() {
     let place = asking();
     let daemon = place.serve(&[]);
     let id = held(&daemon, "h-1", "h.txt", CANARY);
@@ -206,9 +190,7 @@ fn what_waits_for_a_person_is_decided_before_its_subject_is_erased() {
     assert_eq!(place.effectd(&["wait", "h-1"], None).code(), 3);
     let (code, told, words) = erase(&place, &["--yes"]);
     assert_eq!((code, &told["done"]), (0, &json!(true)), "{told} {words}");
-    daemon
-        .post("/v1/store/erase", &json!({"subjects": []}))
-        .problem(400, "query_invalid");
+    daemon.post("/v1/store/erase", &json!({"subjects": []})).problem(400, "query_invalid");
     assert_eq!(daemon.stop(), 0);
     assert!(!opened(&place.state()).contains(CANARY));
 }

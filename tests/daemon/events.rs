@@ -1,4 +1,4 @@
-//! Learners replay what happened, each group at its own pace, through the daemon and without it.
+//! Events: each consumer group reads and replays topics at its own pace, with and without a daemon.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -12,32 +12,25 @@ const EVENTS: usize = 100;
 
 fn done(daemon: &Daemon, names: impl Iterator<Item = String>) {
     for name in names {
-        daemon
-            .post("/v1/actions?wait", &write_note(&name, &name, "e"))
-            .json(200);
+        daemon.post("/v1/actions?wait", &write_note(&name, &name, "e")).json(200);
     }
 }
 
 fn subjects(ran: &Ran) -> Vec<String> {
     assert_eq!(ran.code(), 0, "{}", ran.stderr());
     let text = ran.stdout();
-    let events = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let mut events: Vec<Value> = events.collect();
-    // What operators do is told among the rest, under names that no tool has.
+    // Operations are events, too, under names that no tool has.
     events.retain(|event| !event["data"]["tool_id"].as_str().unwrap().starts_with("effectd."));
     for event in &events {
         assert_eq!(event["specversion"], "1.0", "{event}");
         assert_eq!(event["type"], "effectd.action.executed.v1", "{event}");
     }
-    events
-        .iter()
-        .map(|event| event["subject"].as_str().unwrap().to_owned())
-        .collect()
+    events.iter().map(|event| event["subject"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The store finds by the millisecond: what came before is before this moment only if it came in an earlier one.
+/// Waits for the next millisecond: the store finds events by the millisecond.
 fn next_millisecond() -> Timestamp {
     let last = Timestamp::now().as_millisecond();
     loop {
@@ -73,96 +66,54 @@ fn groups_replay_by_offset_time_and_start_each_at_its_own_pace() {
         let seek = place.effectd(&["bus", "seek", "one", "--to", "start", "--execute"], None);
         assert!(seek.stdout().contains("receipt"), "{}", seek.stderr());
         assert_eq!(tail(place, &["--group", "one"]), all);
-        // To another place only if somebody says so.
-        let asked = place.effectd(
-            &["events", "tail", "--once", "--group", "one", "--from", "97"],
-            None,
-        );
-        assert_eq!(
-            (asked.code(), asked.stdout().as_str()),
-            (2, ""),
-            "{}",
-            asked.stderr()
-        );
+        // A group moves only when it is told to.
+        let asked = place.effectd(&["events", "tail", "--once", "--group", "one", "--from", "97"], None);
+        assert_eq!((asked.code(), asked.stdout().as_str()), (2, ""), "{}", asked.stderr());
         assert_eq!(tail(place, &["--group", "one"]), [""; 0], "nothing was moved");
         assert_eq!(tail(place, &["--group", "one", "--from", "97"]), all[97..]);
-        assert_eq!(
-            tail(place, &["--group", "one", "--from", &between]),
-            all[EVENTS / 2..]
-        );
+        assert_eq!(tail(place, &["--group", "one", "--from", &between]), all[EVENTS / 2..]);
         assert_eq!(tail(place, &["--group", "one", "--from", "1h"]), all);
         assert_eq!(tail(place, &["--group", "one", "--from", "end"]), [""; 0]);
-        // Without a group nothing is kept.
+        // Without a group no offset is stored.
         assert_eq!(tail(place, &["--from", "98"]), all[98..]);
         assert_eq!(tail(place, &["--from", &between]).len(), EVENTS / 2);
         assert_eq!(tail(place, &[]), all);
         let groups = place.effectd(&["events", "groups", "-o", "json"], None).json(0);
-        let standing: Vec<_> = groups
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|group| (&group["group"], &group["behind"]))
-            .collect();
-        // Moving a group is on record, too, four times here, and the other one has not read that.
+        let standing: Vec<_> =
+            groups.as_array().unwrap().iter().map(|group| (&group["group"], &group["behind"])).collect();
+        // Moving a group leaves an event, four times here, which the other group has not read.
         assert_eq!(standing, [(&"one".into(), &0.into()), (&"two".into(), &4.into())]);
     };
     whole(&place);
-    for wrong in [
-        &["events", "tail", "--from", "yesterday"][..],
-        &["events", "seek", "one", "--to", "-"],
-    ] {
+    for wrong in [&["events", "tail", "--from", "yesterday"][..], &["events", "seek", "one", "--to", "-"]] {
         let refused = place.effectd(wrong, None);
         assert_ne!(refused.code(), 0, "{wrong:?}");
         assert!(refused.stderr().contains("is no place"), "{}", refused.stderr());
     }
-    // Whoever moved the pipeline's own place would have decisions carried out again.
-    let own = [
-        "events",
-        "seek",
-        "pipeline",
-        "--to",
-        "start",
-        "--topic",
-        "ACTION_DECISION",
-    ];
+    // Moving the pipeline's own group would repeat decisions.
+    let own = ["events", "seek", "pipeline", "--to", "start", "--topic", "ACTION_DECISION"];
     let refused = place.effectd(&own, None);
-    assert!(
-        refused.code() != 0 && refused.stderr().contains("not moved by hand"),
-        "{}",
-        refused.stderr()
-    );
+    assert!(refused.code() != 0 && refused.stderr().contains("not moved by hand"), "{}", refused.stderr());
     for group in ["one", "two"] {
         daemon
-            .ask(
-                "POST",
-                &format!("/v1/store/topics/ACTION_EXECUTED/groups/{group}?to=start"),
-                &[],
-                "",
-            )
+            .ask("POST", &format!("/v1/store/topics/ACTION_EXECUTED/groups/{group}?to=start"), &[], "")
             .json(200);
     }
     daemon.kill();
-    // The same without a daemon: places are in the store.
+    // The same without a daemon: offsets are in the store.
     whole(&place);
     let refused = place.effectd(&own, None);
-    assert!(
-        refused.code() != 0 && refused.stderr().contains("not moved by hand"),
-        "{}",
-        refused.stderr()
-    );
+    assert!(refused.code() != 0 && refused.stderr().contains("not moved by hand"), "{}", refused.stderr());
 }
 
 #[test]
-fn a_reader_that_is_killed_misses_nothing_and_follows_over_a_restart() {
+fn a_killed_reader_misses_nothing_and_follows_over_a_restart() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     done(&daemon, (0..3).map(|n| format!("e-{n}")));
     let follow = || {
-        let mut reader = place
-            .command(&["events", "tail", "--group", "learner"])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut reader =
+            place.command(&["events", "tail", "--group", "learner"]).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(reader.stdout.take().unwrap()).lines();
         let (send, seen) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -174,10 +125,7 @@ fn a_reader_that_is_killed_misses_nothing_and_follows_over_a_restart() {
         (reader, seen)
     };
     let (mut reader, seen) = follow();
-    let next = || {
-        seen.recv_timeout(crate::harness::LONG)
-            .expect("the reader goes on")
-    };
+    let next = || seen.recv_timeout(crate::harness::LONG).expect("the reader goes on");
     assert_eq!([next(), next(), next()], ["e-0", "e-1", "e-2"]);
     done(&daemon, std::iter::once("e-3".to_owned()));
     assert_eq!(next(), "e-3");
@@ -187,22 +135,18 @@ fn a_reader_that_is_killed_misses_nothing_and_follows_over_a_restart() {
     assert_eq!(next(), "e-4");
     reader.kill().unwrap();
     reader.wait().unwrap();
-    // What comes while nobody reads waits; what was not kept in time comes again, in order and without a gap.
+    // Events wait while nobody reads; events whose offset was not stored come again, in order and without a gap.
     done(&daemon, (5..8).map(|n| format!("e-{n}")));
     let rest = tail(&place, &["--group", "learner"]);
     let all: Vec<String> = (0..8).map(|n| format!("e-{n}")).collect();
     assert!(rest.len() >= 3 && all.ends_with(&rest), "{rest:?}");
     assert_eq!(tail(&place, &["--group", "learner"]), [""; 0]);
-    // Whoever hangs up has not read.
-    let broken = place.effectd_on(
-        &["events", "tail", "--once", "--group", "deaf"],
-        None,
-        |command| {
-            let (read, write) = std::io::pipe().unwrap();
-            drop(read);
-            command.stdout(write);
-        },
-    );
+    // A reader that disconnects has not acknowledged.
+    let broken = place.effectd_on(&["events", "tail", "--once", "--group", "deaf"], None, |command| {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        command.stdout(write);
+    });
     assert_eq!(broken.code(), 0, "{}", broken.stderr());
     assert_eq!(tail(&place, &["--group", "deaf"]), all);
     assert_eq!(daemon.stop(), 0);

@@ -1,11 +1,11 @@
-//! Who may decide, and what else a yes may be to: grants with a budget, standing approvals, other parameters.
+//! Grants, standing approvals and edited parameters, and who may decide about them.
 
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, held, killed_at};
-use crate::harness::{NOBODY, Place, Ran, Serving, not_run, write_note};
+use crate::harness::{NOBODY, Place, Ran, Serving, is_root, write_note};
 
 const SESSION: &str = "agent:agent://planner@deviceA";
 
@@ -21,18 +21,7 @@ fn grants(place: &Place, arguments: &[&str]) -> Ran {
 fn a_grant_of_seven_calls_lets_seven_of_a_hundred_through() {
     let place = asking();
     let daemon = place.serve(&[]);
-    let made = grants(
-        &place,
-        &[
-            "create",
-            "--org",
-            "home",
-            "--tool",
-            "files.write_text",
-            "--calls",
-            "7",
-        ],
-    );
+    let made = grants(&place, &["create", "--org", "home", "--tool", "files.write_text", "--calls", "7"]);
     let id = made.json(0)["grant_id"].as_str().unwrap().to_owned();
     let replies: Mutex<Vec<(u16, Value)>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -55,20 +44,13 @@ fn a_grant_of_seven_calls_lets_seven_of_a_hundred_through() {
         let approval = &view["receipt"]["approval"];
         assert_eq!(
             (&approval["grant_id"], &approval["by"], &approval["verdict"]),
-            (
-                &id.as_str().into(),
-                &format!("grant:{id}").into(),
-                &"grant".into()
-            )
+            (&id.as_str().into(), &format!("grant:{id}").into(), &"grant".into())
         );
-        // The cascade's own word stays what it was.
+        // The decision of the policy stays as it was.
         assert_eq!(view["receipt"]["decision"]["mode"], "require_approval");
     }
     let listed = grants(&place, &["list"]).json(0);
-    assert_eq!(
-        (&listed[0]["calls_used"], &listed[0]["state"]),
-        (&7.into(), &"used_up".into())
-    );
+    assert_eq!((&listed[0]["calls_used"], &listed[0]["state"]), (&7.into(), &"used_up".into()));
     assert_eq!(std::fs::read_dir(place.path("workspace")).unwrap().count(), 7);
     assert_eq!(daemon.stop(), 0);
 }
@@ -76,28 +58,19 @@ fn a_grant_of_seven_calls_lets_seven_of_a_hundred_through() {
 #[test]
 fn an_action_that_is_killed_uses_one_call_of_its_grant() {
     let place = asking();
-    let made = grants(
-        &place,
-        &["create", "--org", "home", "--tool", "*", "--calls", "9"],
-    );
+    let made = grants(&place, &["create", "--org", "home", "--tool", "*", "--calls", "9"]);
     made.json(0);
-    for (nth, point) in [
-        "idempotency.before_claim",
-        "executor.after_child",
-        "recorder.after_commit",
-    ]
-    .into_iter()
-    .enumerate()
-    .map(|(before, point)| (before + 1, point))
+    for (nth, point) in ["idempotency.before_claim", "executor.after_child", "recorder.after_commit"]
+        .into_iter()
+        .enumerate()
+        .map(|(before, point)| (before + 1, point))
     {
         let name = format!("u-{nth}");
         let daemon = killed_at(&place, point, |daemon| {
             daemon.post("/v1/actions?wait", &write_note(&name, &name, "u"));
         });
-        // Who was not answered asks again.
-        let view = daemon
-            .post("/v1/actions?wait", &write_note(&name, &name, "u"))
-            .json(200);
+        // A caller without an answer asks again.
+        let view = daemon.post("/v1/actions?wait", &write_note(&name, &name, "u")).json(200);
         assert_eq!(view["outcome"], "executed", "{point}");
         assert!(view["receipt"]["approval"]["grant_id"].is_string(), "{point}");
         assert_eq!(std::fs::read_to_string(place.note(&name)).unwrap(), "u");
@@ -107,7 +80,7 @@ fn an_action_that_is_killed_uses_one_call_of_its_grant() {
 }
 
 #[test]
-fn a_grant_is_for_its_tool_its_session_and_its_time_and_ends_when_it_is_taken_back() {
+fn a_grant_is_bound_to_tool_session_and_time_and_revocable() {
     let place = asking();
     let daemon = place.serve(&["--set", "pipeline.sweep_every_ms=100"]);
     let create = |more: &[&str]| {
@@ -120,9 +93,7 @@ fn a_grant_is_for_its_tool_its_session_and_its_time_and_ends_when_it_is_taken_ba
         let name = format!("f-{number}");
         let reply = daemon.post("/v1/actions?wait", &write_note(&name, &name, "f"));
         if reply.status == 202 {
-            daemon
-                .ask("DELETE", &format!("/v1/actions/{name}"), &[], "")
-                .json(200);
+            daemon.ask("DELETE", &format!("/v1/actions/{name}"), &[], "").json(200);
         }
         reply.status == 200
     };
@@ -138,30 +109,21 @@ fn a_grant_is_for_its_tool_its_session_and_its_time_and_ends_when_it_is_taken_ba
     let elsewhere = grants(&place, &["create", "--org", "work", "--tool", "*"]);
     assert_eq!(elsewhere.code(), 0);
     assert!(!passes(), "another organisation");
-    for covering in [
-        &["--tool", "files.write_text", "--session", SESSION][..],
-        &["--tool", "files.*"],
-        &["--tool", "*"],
-    ] {
+    for covering in
+        [&["--tool", "files.write_text", "--session", SESSION][..], &["--tool", "files.*"], &["--tool", "*"]]
+    {
         let id = create(covering);
         assert!(passes() && passes(), "{covering:?}");
         assert_eq!(grants(&place, &["revoke", &id]).json(0)["state"], "revoked");
         assert!(!passes(), "{covering:?}");
     }
     for bad in ["fil*", "*.write_text", "files.*x"] {
-        assert_eq!(
-            grants(&place, &["create", "--org", "home", "--tool", bad]).code(),
-            2,
-            "{bad}"
-        );
+        assert_eq!(grants(&place, &["create", "--org", "home", "--tool", bad]).code(), 2, "{bad}");
     }
-    // What is over is removed, by and by.
+    // Expired grants are removed after a while.
     crate::harness::until("what is over is gone", || {
         let left = grants(&place, &["list"]).json(0);
-        left.as_array()
-            .unwrap()
-            .iter()
-            .all(|grant| grant["state"] == "active")
+        left.as_array().unwrap().iter().all(|grant| grant["state"] == "active")
     });
     assert_eq!(grants(&place, &["revoke", "nothing"]).code(), 1);
 }
@@ -173,10 +135,7 @@ fn no_grant_stands_in_where_a_person_is_wanted_for_each_call() {
     let policy = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&policy).unwrap();
     let daemon = place.serve(&[]);
-    assert_eq!(
-        grants(&place, &["create", "--org", "home", "--tool", "*"]).code(),
-        0
-    );
+    assert_eq!(grants(&place, &["create", "--org", "home", "--tool", "*"]).code(), 0);
     let passed = daemon.post("/v1/actions?wait", &write_note("b-0", "b.txt", "0"));
     assert_eq!(passed.status, 200);
     let amber = text
@@ -192,14 +151,11 @@ fn no_grant_stands_in_where_a_person_is_wanted_for_each_call() {
     assert_eq!(question["prompt"]["grant_allowed"], false);
     decide(&daemon, &id, "approve", &json!({ "how": "grant" })).problem(403, "may_not_decide");
     decide(&daemon, &id, "approve", &json!({ "how": "always" })).problem(403, "may_not_decide");
-    assert_eq!(
-        decide(&daemon, &id, "approve", &json!({})).json(200)["action"]["outcome"],
-        "executed"
-    );
+    assert_eq!(decide(&daemon, &id, "approve", &json!({})).json(200)["action"]["outcome"], "executed");
 }
 
 #[test]
-fn a_yes_may_be_to_some_more_or_to_all_and_what_that_changes_is_told_first() {
+fn a_yes_can_cover_one_some_or_all_and_says_so_first() {
     let place = asking();
     let daemon = place.serve(&[]);
     let post = |action: &str| daemon.post("/v1/actions?wait", &write_note(action, action, "m"));
@@ -209,35 +165,18 @@ fn a_yes_may_be_to_some_more_or_to_all_and_what_that_changes_is_told_first() {
     let grant = decided["grant"]["grant_id"].clone();
     assert_eq!(decided["grant"]["session"], SESSION);
     assert_eq!(decided["action"]["receipt"]["approval"]["grant_id"], grant);
-    // Who lost makes no grant.
+    // The one that lost the race makes no grant.
     decide(&daemon, &id, "approve", &body).problem(409, "already_decided");
-    assert_eq!(
-        daemon.get("/v1/grants").json(200)["grants"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(daemon.get("/v1/grants").json(200)["grants"].as_array().unwrap().len(), 1);
     assert_eq!((post("m-2").status, post("m-3").status), (200, 200));
     let id = held(&daemon, "m-4", "m-4", "m");
     let change = daemon.get(&format!("/v1/approvals/{id}/always")).json(200);
-    assert_eq!(
-        (&change["org"], &change["tool"]),
-        (&"home".into(), &"files.write_text".into())
-    );
+    assert_eq!((&change["org"], &change["tool"]), (&"home".into(), &"files.write_text".into()));
     assert_eq!((&change["asked"], &change["covered"]), (&3.into(), &3.into()));
     let asked = place.effectd(&["approvals", "approve", &id, "--always"], None);
-    assert!(
-        asked.code() == 2 && asked.stderr().contains("3 of the last 3"),
-        "{}",
-        asked.stderr()
-    );
-    let meant = place
-        .effectd(
-            &["approvals", "approve", &id, "--always", "--yes", "-o", "json"],
-            None,
-        )
-        .json(0);
+    assert!(asked.code() == 2 && asked.stderr().contains("3 of the last 3"), "{}", asked.stderr());
+    let meant =
+        place.effectd(&["approvals", "approve", &id, "--always", "--yes", "-o", "json"], None).json(0);
     assert_eq!(meant["action"]["receipt"]["approval"]["verdict"], "always");
     let allowed = post("m-5").json(200);
     assert!(allowed["receipt"]["approval"].is_null());
@@ -245,7 +184,7 @@ fn a_yes_may_be_to_some_more_or_to_all_and_what_that_changes_is_told_first() {
 }
 
 #[test]
-fn a_person_may_change_the_parameters_and_the_receipt_has_both_digests() {
+fn an_edited_approval_leaves_both_digests_in_the_receipt() {
     let place = asking();
     let daemon = place.serve(&[]);
     let id = held(&daemon, "p-1", "p.txt", "as the planner has it");
@@ -254,60 +193,32 @@ fn a_person_may_change_the_parameters_and_the_receipt_has_both_digests() {
     decide(&daemon, &id, "approve", &json!({ "params": { "path": 7 } })).problem(400, "params_invalid");
     let elsewhere = json!({ "path": "workspace/p.txt", "text": "x", "space_id": "private:bob" });
     decide(&daemon, &id, "approve", &json!({ "params": elsewhere })).problem(403, "policy_denied");
-    std::fs::write(
-        place.path("edited.json"),
-        params("workspace/q.txt", "as the person has it").to_string(),
-    )
-    .unwrap();
+    std::fs::write(place.path("edited.json"), params("workspace/q.txt", "as the person has it").to_string())
+        .unwrap();
     let edited = place
-        .effectd(
-            &[
-                "approvals",
-                "approve",
-                &id,
-                "--edit",
-                "edited.json",
-                "--yes",
-                "-o",
-                "json",
-            ],
-            None,
-        )
+        .effectd(&["approvals", "approve", &id, "--edit", "edited.json", "--yes", "-o", "json"], None)
         .json(0);
     let receipt = &edited["action"]["receipt"];
     assert_eq!(receipt["outcome"], "executed");
     assert_eq!(receipt["preview"]["verdict"], "matched");
     let digest = &receipt["approval"]["edited_request_digest"];
     assert!(digest.as_str().unwrap().starts_with("hmac-sha256:") && *digest != receipt["request_digest"]);
-    assert_eq!(
-        std::fs::read_to_string(place.note("q.txt")).unwrap(),
-        "as the person has it"
-    );
+    assert_eq!(std::fs::read_to_string(place.note("q.txt")).unwrap(), "as the person has it");
     assert!(!place.note("p.txt").exists());
-    // The planner's request is still the one that this id stands for.
-    let again = daemon
-        .post(
-            "/v1/actions?wait",
-            &write_note("p-1", "p.txt", "as the planner has it"),
-        )
-        .json(200);
-    assert_eq!(
-        (&again["receipt"], &again["already_done"]),
-        (receipt, &true.into())
-    );
+    // The id still stands for the planner's own request.
+    let again =
+        daemon.post("/v1/actions?wait", &write_note("p-1", "p.txt", "as the planner has it")).json(200);
+    assert_eq!((&again["receipt"], &again["already_done"]), (receipt, &true.into()));
     daemon
-        .post(
-            "/v1/actions?wait",
-            &write_note("p-1", "q.txt", "as the person has it"),
-        )
+        .post("/v1/actions?wait", &write_note("p-1", "q.txt", "as the person has it"))
         .problem(409, "action_conflict");
 }
 
 #[test]
-fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants() {
+fn nobody_approves_their_own_requests_or_grants_themselves() {
     use std::os::unix::fs::PermissionsExt;
-    if !nix::unistd::geteuid().is_root() {
-        return not_run("nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants");
+    if !is_root("nobody_approves_their_own_requests_or_grants_themselves") {
+        return;
     }
     let place = asking();
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -321,11 +232,7 @@ fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants(
         );
         let begin = text.find("[principals").unwrap();
         let end = text.find("[roles.planner]").unwrap();
-        let rest = text[end + "[roles.planner]".len()..]
-            .split("[example_tools")
-            .next()
-            .unwrap()
-            .to_owned();
+        let rest = text[end + "[roles.planner]".len()..].split("[example_tools").next().unwrap().to_owned();
         std::fs::write(&policy, format!("{}{people}{rest}", &text[..begin])).unwrap();
     };
     roles("subjects = []\nroles = [\"approver\"]");
@@ -356,20 +263,12 @@ fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants(
         !id.is_empty()
     });
     let denied = run(NOBODY, &["approvals", "approve", &id], "");
-    assert!(
-        denied.code() == 3 && denied.stderr().contains("is no approver"),
-        "{}",
-        denied.stderr()
-    );
+    assert!(denied.code() == 3 && denied.stderr().contains("is no approver"), "{}", denied.stderr());
     // An approver that speaks for the subject does not decide, either.
     roles("subjects = [\"agent://*\"]\nroles = [\"planner\", \"approver\"]");
     assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
     let denied = run(0, &["approvals", "approve", &id], "");
-    assert!(
-        denied.code() == 3 && denied.stderr().contains("speaks for"),
-        "{}",
-        denied.stderr()
-    );
+    assert!(denied.code() == 3 && denied.stderr().contains("speaks for"), "{}", denied.stderr());
     roles("subjects = []\nroles = [\"approver\"]");
     assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
     // A planner can only ask for a grant, and an approver grants no more than a session.
@@ -379,45 +278,26 @@ fn nobody_decides_about_their_own_requests_and_planners_can_only_ask_for_grants(
     let asked = run(NOBODY, &[&["grants", "request"][..], &wish].concat(), "").json(0);
     let grant = asked["grant_id"].as_str().unwrap();
     assert_eq!(asked["state"], "requested");
-    assert_eq!(
-        run(0, &["grants", "create", "--from", grant, "--yes"], "").code(),
-        3
-    );
+    assert_eq!(run(0, &["grants", "create", "--from", grant, "--yes"], "").code(), 3);
     let wide = run(0, &["approvals", "approve", &id, "--grant", "--org"], "");
     assert_eq!(wide.code(), 3, "{}", wide.stderr());
-    let decided = run(
-        0,
-        &[
-            "approvals",
-            "approve",
-            &id,
-            "--grant",
-            "--calls",
-            "1",
-            "-o",
-            "json",
-        ],
-        "",
-    )
-    .json(0);
+    let decided = run(0, &["approvals", "approve", &id, "--grant", "--calls", "1", "-o", "json"], "").json(0);
     let approval = &decided["action"]["receipt"]["approval"];
-    assert_eq!(
-        (&approval["authority"], &approval["by"]),
-        (&"separate".into(), &"user://root".into())
-    );
+    assert_eq!((&approval["authority"], &approval["by"]), (&"separate".into(), &"user://root".into()));
     // An administrator may.
     roles("subjects = []\nroles = [\"admin\"]");
     assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
-    let active = run(
-        0,
-        &["grants", "create", "--from", grant, "--yes", "-o", "json"],
-        "",
-    )
-    .json(0);
-    assert_eq!(
-        (&active["state"], &active["activated_by"]),
-        (&"active".into(), &"user://root".into())
-    );
+    let active = run(0, &["grants", "create", "--from", grant, "--yes", "-o", "json"], "").json(0);
+    assert_eq!((&active["state"], &active["activated_by"]), (&"active".into(), &"user://root".into()));
     let done = run(NOBODY, &["submit", "--wait", "-o", "json", "-"], &note("r-2"));
     assert_eq!(done.json(0)["outcome"], "executed");
+}
+
+#[test]
+fn an_organisation_that_is_no_name_is_the_callers_mistake() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let body = json!({ "org": "\u{c}\u{90}", "tool": "files.copy" });
+    let problem = daemon.post("/v1/grants", &body).problem(400, "malformed");
+    assert!(problem["detail"].as_str().unwrap().contains("the organisation: "), "{problem}");
 }

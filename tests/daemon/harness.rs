@@ -1,4 +1,4 @@
-//! A daemon in a place of its own, and what comes back from it.
+//! A daemon in a folder for one test, and its replies.
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,15 +16,15 @@ pub use crate::shared::*;
 pub trait Serving {
     /// Where the daemon listens.
     fn socket(&self) -> PathBuf;
-    /// A daemon that says it is ready.
+    /// Starts a daemon and waits until it is ready.
     fn serve(&self, arguments: &[&str]) -> Daemon;
-    /// A daemon in which every action stops at these points of its way, and goes on never.
+    /// The same, with every action stalled for ever at these failpoints.
     fn serve_stalling(&self, point: Stall, arguments: &[&str]) -> Daemon;
     /// What the daemons of this place have logged.
     fn log(&self) -> String;
 }
 
-/// Points on the way of an action: `name`, or `name:1,name:1`.
+/// Failpoints: `name`, or `name:1,name:1`.
 pub struct Stall(pub &'static str);
 
 impl Serving for Place {
@@ -37,15 +37,8 @@ impl Serving for Place {
     }
 
     fn serve_stalling(&self, Stall(point): Stall, arguments: &[&str]) -> Daemon {
-        let armed = if point.contains(':') {
-            point.to_owned()
-        } else {
-            format!("{point}:1")
-        };
-        let armed = [
-            ("EFFECTD_FAILPOINT", armed.as_str()),
-            ("EFFECTD_FAILPOINT_FAULT", "stall"),
-        ];
+        let armed = if point.contains(':') { point.to_owned() } else { format!("{point}:1") };
+        let armed = [("EFFECTD_FAILPOINT", armed.as_str()), ("EFFECTD_FAILPOINT_FAULT", "stall")];
         serve_with(self, arguments, &armed)
     }
 
@@ -54,20 +47,16 @@ impl Serving for Place {
     }
 }
 
-/// A daemon that says it is ready, with more in its environment.
+/// Starts a daemon with more in its environment, and waits until it is ready.
 pub fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)]) -> Daemon {
     let told = place.path("notify.sock");
     let _ = std::fs::remove_file(&told);
     let manager = UnixDatagram::bind(&told).unwrap();
     manager.set_read_timeout(Some(LONG)).unwrap();
-    // Whoever the daemon runs as tells it.
+    // The daemon may run as another user.
     std::fs::set_permissions(&told, std::fs::Permissions::from_mode(0o777)).unwrap();
     let log = place.path("log.jsonl");
-    let log = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(log)
-        .unwrap();
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
     let named = arguments.windows(2).find(|pair| pair[0] == "--socket");
     let named = named.map(|pair| pair[1]);
     let mut all = vec!["serve", "--state", ".effectd"];
@@ -82,11 +71,7 @@ pub fn serve_with(place: &Place, arguments: &[&str], environment: &[(&str, &str)
         .stderr(log)
         .spawn()
         .unwrap();
-    let daemon = Daemon {
-        child,
-        manager,
-        socket: named.map_or_else(|| place.socket(), PathBuf::from),
-    };
+    let daemon = Daemon { child, manager, socket: named.map_or_else(|| place.socket(), PathBuf::from) };
     daemon.until_told("READY=1");
     daemon
 }
@@ -99,25 +84,22 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The same, listening at another place.
+    /// The same daemon, reached through another socket.
     pub fn at(mut self, socket: PathBuf) -> Self {
         self.socket = socket;
         self
     }
 
-    /// Waits until the service manager was told this.
+    /// Waits until the daemon sent this to its service manager.
     pub fn until_told(&self, what: &str) {
         let mut buffer = [0; 1_024];
         loop {
-            // A wait with a time limit is not taken up again by itself when the end of another child interrupts it.
+            // A wait with a timeout is not resumed when SIGCHLD interrupts it.
             let length = match self.manager.recv(&mut buffer) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 other => other.expect("the daemon tells its service manager"),
             };
-            if String::from_utf8_lossy(&buffer[..length])
-                .lines()
-                .any(|line| line == what)
-            {
+            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == what) {
                 return;
             }
         }
@@ -133,13 +115,13 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// Asks it to stop, and answers its exit code.
+    /// Asks it to stop, and returns its exit code.
     pub fn stop(self) -> i32 {
         self.signal(Signal::SIGTERM);
         self.wait()
     }
 
-    /// Waits for its end, and answers its exit code.
+    /// Waits for its end, and returns its exit code.
     pub fn wait(mut self) -> i32 {
         let mut ended = None;
         until("the daemon ends", || {
@@ -160,17 +142,17 @@ impl Daemon {
         Ok(stream)
     }
 
-    /// One request on a connection of its own.
+    /// One request on a new connection.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
         Reply::read(self.send(method, path, headers, body))
     }
 
-    /// Asks, and leaves it to the caller when to read the answer.
+    /// Sends a request; the caller reads the reply later.
     pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> UnixStream {
         send_on(self.connect(), method, path, headers, body)
     }
 
-    /// Asks a daemon that may have been killed by now, and says whether it answered well.
+    /// Whether the daemon, which may have been killed by now, answers with 200.
     pub fn answers(&self, method: &str, path: &str) -> bool {
         self.try_connect()
             .is_ok_and(|stream| Reply::read(send_on(stream, method, path, &[], "")).status == 200)
@@ -192,15 +174,12 @@ fn send_on(
     headers: &[(&str, &str)],
     body: &str,
 ) -> UnixStream {
-    let more: String = headers
-        .iter()
-        .map(|(name, value)| format!("{name}: {value}\r\n"))
-        .collect();
+    let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let length = body.len();
     let whole = format!(
         "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n{more}\r\n{body}"
     );
-    // All at once: a daemon gives slow clients up. One that has seen enough answers and hangs up.
+    // All at once, since the daemon cuts off slow clients. It may also answer and close before it has read everything.
     let _ = stream.write_all(whole.as_bytes());
     stream
 }
@@ -230,16 +209,8 @@ impl Reply {
     pub fn of(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok())
-            .unwrap_or(0);
-        Self {
-            status,
-            head: head.to_lowercase(),
-            body: body.to_owned(),
-        }
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Self { status, head: head.to_lowercase(), body: body.to_owned() }
     }
 
     #[track_caller]
@@ -251,10 +222,7 @@ impl Reply {
     #[track_caller]
     pub fn problem(&self, status: u16, code: &str) -> Value {
         let problem = self.json(status);
-        assert!(
-            self.head.contains("content-type: application/problem+json"),
-            "{self:?}"
-        );
+        assert!(self.head.contains("content-type: application/problem+json"), "{self:?}");
         assert_eq!(problem["code"], code, "{self:?}");
         assert_eq!(problem["type"], format!("urn:effectd:problem:{code}"));
         assert_eq!(problem["status"], status);
@@ -267,7 +235,7 @@ pub fn write_note(action: &str, name: &str, text: &str) -> Value {
     request(action, &format!("workspace/{name}"), text)
 }
 
-/// The same, from somebody whom the policy does not know.
+/// The same, from a subject that the policy does not know.
 pub fn from_stranger(action: &str) -> Value {
     let mut request = write_note(action, "stranger.txt", "hello");
     request["subject_id"] = "agent://stranger@nowhere".into();

@@ -1,4 +1,4 @@
-//! What supervisors and dashboards look at.
+//! Health and metrics, as supervisors and dashboards read them.
 
 use crate::harness::{Place, Serving, from_stranger, root, write_note};
 
@@ -18,12 +18,8 @@ fn ready_is_said_when_work_can_be_taken_and_the_watchdog_is_fed() {
 fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
-    daemon
-        .post("/v1/actions?wait", &write_note("m-1", "m.txt", "m"))
-        .json(200);
-    daemon
-        .post("/v1/actions?wait", &write_note("m-1", "m.txt", "m"))
-        .json(200);
+    daemon.post("/v1/actions?wait", &write_note("m-1", "m.txt", "m")).json(200);
+    daemon.post("/v1/actions?wait", &write_note("m-1", "m.txt", "m")).json(200);
     daemon.post("/v1/actions?wait", &from_stranger("m-2"));
     let page = daemon.get("/metrics");
     assert!(page.head.contains("content-type: text/plain"), "{page:?}");
@@ -42,10 +38,8 @@ fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
     ] {
         assert!(page.body.contains(line), "{line} is not in\n{}", page.body);
     }
-    // Cost is that of the receipt, in base units.
-    let receipts = place
-        .effectd(&["receipts", "list", "status:ok", "-o", "json"], None)
-        .json(0);
+    // The cost equals that of the receipt, in base units.
+    let receipts = place.effectd(&["receipts", "list", "status:ok", "-o", "json"], None).json(0);
     let cost = |name: &str| receipts[0]["cost"][name].as_f64().unwrap();
     for (name, told) in [
         ("effectd_action_cpu_seconds_total", cost("cpu_ms") / 1_000.0),
@@ -57,32 +51,21 @@ fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
         let value: f64 = line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap();
         assert!((value - told).abs() < 1e-9, "{name}: {value} and {told}");
     }
-    // Every series that there is has its line in the documentation.
+    // Every metric is documented.
     let told = std::fs::read_to_string(root().join("docs/telemetry.md")).unwrap()
         + &std::fs::read_to_string(root().join("docs/store.md")).unwrap();
-    let names = page
-        .body
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let names = page.body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     for name in names {
         assert!(told.contains(&format!("`{name}`")), "{name} is in no table");
     }
     let stats = place.effectd(&["receipts", "stats", "-o", "json"], None).json(0);
     let stats = &stats[0];
     assert_eq!(
-        (
-            &stats["count"],
-            &stats["ok"],
-            &stats["success_rate"],
-            &stats["codes"]["policy_denied"]
-        ),
+        (&stats["count"], &stats["ok"], &stats["success_rate"], &stats["codes"]["policy_denied"]),
         (&2.into(), &1.into(), &0.5.into(), &1.into()),
         "{stats}"
     );
-    assert!(
-        stats["total_ms"]["p95"].as_f64() >= stats["total_ms"]["p50"].as_f64(),
-        "{stats}"
-    );
+    assert!(stats["total_ms"]["p95"].as_f64() >= stats["total_ms"]["p50"].as_f64(), "{stats}");
 }
 
 #[test]
@@ -95,19 +78,23 @@ fn state_and_socket_are_private() {
     assert_eq!(mode(place.state().join("run")), 0o700);
     assert_eq!(daemon.stop(), 0);
     let other = place.path("shared.sock");
-    let daemon = place.serve(&[
-        "--socket",
-        other.to_str().unwrap(),
-        "--set",
-        "gateway.socket_mode=0660",
-    ]);
+    let daemon = place.serve(&["--socket", other.to_str().unwrap(), "--set", "gateway.socket_mode=0660"]);
     assert_eq!(mode(other.clone()), 0o660);
     let status = place.effectd(&["status", "--socket", other.to_str().unwrap(), "nobody"], None);
-    assert_eq!(
-        (status.code(), status.stderr().contains("action_unknown")),
-        (2, true),
-        "{}",
-        status.stderr()
-    );
+    assert_eq!((status.code(), status.stderr().contains("action_unknown")), (2, true), "{}", status.stderr());
     assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn the_tree_has_every_stage_with_its_workers() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let tree = daemon.get("/v1/tree").json(200);
+    for stage in ["validator", "gate", "hold", "idempotency", "executor", "recorder"] {
+        let mut actors = tree.as_array().unwrap().iter();
+        let actor = actors.find(|actor| actor["name"] == stage);
+        let actor = actor.unwrap_or_else(|| panic!("no {stage}: {tree}"));
+        assert!(actor["workers"].as_u64().unwrap() > 0, "{actor}");
+        assert_eq!(actor["restarts"], 0, "{actor}");
+    }
 }

@@ -1,10 +1,5 @@
-//! The daemon as its users meet it: the real program, its real socket, the real command line.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    unreachable_pub
-)]
+//! Tests of the daemon: the real program, its real socket, the real command line.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
 mod harness;
 #[path = "../../bus/tests/all/mounts.rs"]
@@ -13,43 +8,43 @@ mod mounts;
 #[path = "../harness/mod.rs"]
 mod shared;
 
-mod acts;
-mod answers;
 mod approvals;
-mod askers;
+mod approvals_inbox;
+mod audit;
 mod backups;
 mod bad_clients;
-mod both;
 mod breakers;
-mod canary;
 mod cancel;
-mod checks;
+mod command_output;
 mod commands;
-mod crowds;
-mod desktop;
-mod disk;
 mod erasure;
 mod events;
+mod full_disk;
 mod grants;
 mod health;
-mod inbox;
-mod keys;
-mod kills;
+mod key_rotation;
+mod killed_daemon;
+mod many_users;
+mod monitoring;
 mod notifications;
 mod openapi;
 mod operator;
+mod planner_answers;
 mod policy;
 mod previews;
+mod principals;
 mod receipts;
-mod restoring;
-mod roots;
+mod requeue;
+mod restore;
 mod runbook;
-mod said;
 mod seeding;
+mod session_bus;
 mod signals;
 mod socket;
+mod space_roots;
+mod store_admin;
 mod tools;
 mod top;
-mod upkeep;
+mod transports;
 mod verbs;
 mod without_daemon;

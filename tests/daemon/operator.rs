@@ -1,4 +1,4 @@
-//! The operator's night: dead letters by the thousand, and hands on the switches of a running daemon.
+//! Operators: thousands of dead letters, and the switches of a running daemon.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -16,15 +16,15 @@ pub fn run(place: &Place, arguments: &[&str]) -> Ran {
     ran
 }
 
-/// A note that takes so long that it is given up, as long as the control file is there.
+/// A note that times out and becomes a dead letter while the control file exists.
 pub fn slow_note(action: &str) -> Value {
     let mut request = write_note(action, action, "at last");
-    // All the time that the tool has: when nothing is in its way any more, it is to be enough on a machine that stalls.
+    // The whole timeout of the tool: enough on a machine that stalls, once the control file is gone.
     request["qos"] = json!({ "max_retries": 0 });
     request
 }
 
-/// Tools stop before they put their files into place.
+/// Makes tools stop before they rename their drafts.
 pub fn break_it(place: &Place) {
     std::fs::create_dir_all(place.path("workspace")).unwrap();
     std::fs::write(place.path("workspace/control-stop-at"), "before_rename").unwrap();
@@ -45,83 +45,51 @@ pub fn causes(place: &Place) -> Vec<(String, u64)> {
     causes
 }
 
-/// The receipts of what operators did.
+/// The receipts of operations.
 pub fn acts(place: &Place, filter: &str) -> Vec<Value> {
-    let listed = place.effectd(
-        &["receipts", "list", "--limit", "1000", "-o", "jsonl", filter],
-        None,
-    );
+    let listed = place.effectd(&["receipts", "list", "--limit", "1000", "-o", "jsonl", filter], None);
     let lines = listed.stdout();
     let ids = lines.lines().map(|line| {
         let receipt: Value = serde_json::from_str(line).unwrap();
         receipt["receipt_id"].as_str().unwrap().to_owned()
     });
-    let show = |id: String| {
-        place
-            .effectd(&["receipts", "show", &id, "-o", "json"], None)
-            .json(0)
-    };
+    let show = |id: String| place.effectd(&["receipts", "show", &id, "-o", "json"], None).json(0);
     ids.map(show).collect()
 }
 
-/// A daemon on which one action was given up for real; answers its letter.
+/// A daemon with one real dead letter; returns the letter.
 fn with_real_failure(place: &Place) -> (Daemon, Value) {
     break_it(place);
     let daemon = place.serve(&[]);
-    daemon
-        .post("/v1/actions?wait=true", &slow_note("real"))
-        .problem(502, "timed_out");
+    daemon.post("/v1/actions?wait=true", &slow_note("real")).problem(502, "timed_out");
     let letter = run(place, &["dlq", "show", "0", "-o", "json"]).json(0);
     assert_eq!(letter["code"], "timed_out", "{letter}");
     (daemon, letter)
 }
 
 #[test]
-fn ten_thousand_failures_of_seven_causes_are_seven_lines_and_a_broken_cause_stops_at_its_canary() {
+fn seven_causes_are_seven_lines_and_a_canary_stops_a_broken_one() {
     let place = Place::seeded();
     let (daemon, real) = with_real_failure(&place);
     let given_up = daemon.get("/v1/store/topics/DEAD_LETTERS").json(200);
     let event = &given_up["events"][0]["body"];
     assert_eq!(
-        (
-            &event["type"],
-            &event["data"]["cause"],
-            &event["data"]["receipt_id"]
-        ),
-        (
-            &json!("effectd.dead_letter.v1"),
-            &real["cause"],
-            &real["receipt_id"]
-        ),
+        (&event["type"], &event["data"]["cause"], &event["data"]["receipt_id"]),
+        (&json!("effectd.dead_letter.v1"), &real["cause"], &real["receipt_id"]),
         "{given_up}"
     );
     assert_eq!(daemon.stop(), 0);
-    let others = [
-        "on fire",
-        "out of paper",
-        "asleep",
-        "on holiday",
-        "confused",
-        "too loud",
-    ];
+    let others = ["on fire", "out of paper", "asleep", "on holiday", "confused", "too loud"];
     let left = (1..10_000).map(|n| {
         let (code, detail) = match others.get(n % 7) {
-            // What varies within a cause does not count.
-            Some(what) => (
-                "tool_busy".to_owned(),
-                format!("printer {n} of /srv/{n} is {what} since 0x{n:x}"),
-            ),
-            None => (
-                "timed_out".to_owned(),
-                real["detail"].as_str().unwrap().to_owned(),
-            ),
+            // Details that vary within a cause do not count.
+            Some(what) => {
+                ("tool_busy".to_owned(), format!("printer {n} of /srv/{n} is {what} since 0x{n:x}"))
+            }
+            None => ("timed_out".to_owned(), real["detail"].as_str().unwrap().to_owned()),
         };
         let request = slow_note(seeding::action(n).as_str());
-        Left {
-            request,
-            code,
-            detail,
-        }
+        Left { request, code, detail }
     });
     seeding::leave(&place, left);
     let daemon = place.serve(&[]);
@@ -136,34 +104,20 @@ fn ten_thousand_failures_of_seven_causes_are_seven_lines_and_a_broken_cause_stop
     }
     let broken = real["cause"].as_str().unwrap();
     let before = causes(&place);
-    // Nothing happens unasked.
+    // Nothing happens without a confirmation.
     let preview = run(&place, &["dlq", "requeue", "--cause", broken]);
-    assert_eq!(
-        (preview.code(), preview.stdout().as_str()),
-        (2, ""),
-        "{}",
-        preview.stderr()
-    );
+    assert_eq!((preview.code(), preview.stdout().as_str()), (2, ""), "{}", preview.stderr());
     assert!(preview.stderr().contains("add --yes"), "{}", preview.stderr());
     assert_eq!(causes(&place), before);
-    // Still broken: one is tried, and the rest is spared.
-    let stopped = run(
-        &place,
-        &["dlq", "requeue", "--cause", broken, "--yes", "-o", "jsonl"],
-    );
+    // Still broken: only the canary is tried.
+    let stopped = run(&place, &["dlq", "requeue", "--cause", broken, "--yes", "-o", "jsonl"]);
     assert_eq!(stopped.code(), 1, "{}", stopped.stderr());
     assert_eq!(stopped.stdout().lines().count(), 1, "{}", stopped.stdout());
-    assert!(
-        stopped.stderr().contains("1 of 1 failed again"),
-        "{}",
-        stopped.stderr()
-    );
+    assert!(stopped.stderr().contains("1 of 1 failed again"), "{}", stopped.stderr());
     assert_eq!(causes(&place), before, "what was tried is a dead letter again");
-    // Repaired: one, then ten, then the rest, as far as it was asked for.
+    // Repaired: one, then ten, then the rest, up to the limit.
     repair_it(&place);
-    let arguments = [
-        "dlq", "requeue", "--cause", broken, "--max", "30", "--yes", "-o", "jsonl",
-    ];
+    let arguments = ["dlq", "requeue", "--cause", broken, "--max", "30", "--yes", "-o", "jsonl"];
     let done = run(&place, &arguments);
     assert_eq!(done.code(), 0, "{}", done.stderr());
     assert_eq!(done.stdout().lines().count(), 30);
@@ -172,26 +126,20 @@ fn ten_thousand_failures_of_seven_causes_are_seven_lines_and_a_broken_cause_stop
     }
     let left: u64 = causes(&place).iter().map(|(_, count)| count).sum();
     assert_eq!(left, 9_970);
-    // A cause is dropped in one go, on record.
+    // All letters of a cause are dropped by one recorded operation.
     let other = causes(&place).into_iter().find(|(cause, _)| cause != broken);
     let (cause, count) = other.unwrap();
-    let dropped = run(
-        &place,
-        &["dlq", "drop", "--cause", &cause, "--yes", "-o", "jsonl"],
-    );
+    let dropped = run(&place, &["dlq", "drop", "--cause", &cause, "--yes", "-o", "jsonl"]);
     assert_eq!(dropped.stdout().lines().count() as u64, count);
     assert_eq!(causes(&place).len(), 6);
     let by = acts(&place, "tool:effectd.drop_letters");
-    let told: u64 = by
-        .iter()
-        .map(|receipt| receipt["outputs"]["dropped"].as_u64().unwrap())
-        .sum();
+    let told: u64 = by.iter().map(|receipt| receipt["outputs"]["dropped"].as_u64().unwrap()).sum();
     assert_eq!(told, count, "{by:?}");
     drop(daemon);
 }
 
 #[test]
-fn draining_twice_is_draining_once_and_what_is_not_known_is_left_to_a_person() {
+fn draining_is_idempotent_and_unknown_outcomes_stay() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     assert_eq!(daemon.stop(), 0);
@@ -202,11 +150,7 @@ fn draining_twice_is_draining_once_and_what_is_not_known_is_left_to_a_person() {
             _ => ("outcome_unknown", "the power failed"),
         };
         let request = write_note(seeding::action(n).as_str(), &format!("n-{n}"), "drained");
-        Left {
-            request,
-            code: code.to_owned(),
-            detail: detail.to_owned(),
-        }
+        Left { request, code: code.to_owned(), detail: detail.to_owned() }
     });
     seeding::leave(&place, left);
     let daemon = place.serve(&[]);
@@ -223,29 +167,20 @@ fn draining_twice_is_draining_once_and_what_is_not_known_is_left_to_a_person() {
     }
     let second = run(&place, &["dlq", "drain", "--yes"]);
     assert!(second.stderr().contains("0 requeued"), "{}", second.stderr());
-    assert_eq!(
-        (causes(&place), acts(&place, "tool:effectd.requeue_letters").len()),
-        (letters, receipts)
-    );
-    // By name it is left, too; a person looks and says it.
+    assert_eq!((causes(&place), acts(&place, "tool:effectd.requeue_letters").len()), (letters, receipts));
+    // Naming it does not requeue it either; a person must state the outcome.
     let unknown = run(&place, &["dlq", "requeue", "2", "--yes"]);
     assert_eq!(unknown.code(), 1);
     assert!(unknown.stdout().contains("dlq settle"), "{}", unknown.stdout());
     assert_eq!(run(&place, &["dlq", "settle", "2", "--done", "--yes"]).code(), 0);
-    assert_eq!(
-        run(&place, &["dlq", "settle", "5", "--not-done", "--yes"]).code(),
-        0
-    );
+    assert_eq!(run(&place, &["dlq", "settle", "5", "--not-done", "--yes"]).code(), 0);
     assert_eq!(place.effectd(&["wait", "left-5"], None).code(), 0);
     assert!(!done(2) && done(5));
     let settled = acts(&place, "tool:effectd.settle_letter");
-    let mut told: Vec<_> = settled
-        .iter()
-        .map(|receipt| receipt["outputs"]["happened"].clone())
-        .collect();
+    let mut told: Vec<_> = settled.iter().map(|receipt| receipt["outputs"]["happened"].clone()).collect();
     told.sort_by_key(ToString::to_string);
     assert_eq!(told, [json!(false), json!(true)]);
-    // What failed for sure is not settled.
+    // A certain failure cannot be settled.
     let exported = run(&place, &["dlq", "export"]);
     assert_eq!(exported.stdout().lines().count(), 6);
     assert!(!exported.stdout().contains("drained"), "parameters are not told");
@@ -253,7 +188,7 @@ fn draining_twice_is_draining_once_and_what_is_not_known_is_left_to_a_person() {
 }
 
 #[test]
-fn an_interrupted_requeue_says_how_far_it_came_and_the_rest_stays() {
+fn an_interrupted_requeue_reports_progress_and_keeps_the_rest() {
     let place = Place::seeded();
     let left = (0..40).map(|n| Left {
         request: write_note(seeding::action(n).as_str(), &format!("i-{n}"), "x"),
@@ -262,29 +197,21 @@ fn an_interrupted_requeue_says_how_far_it_came_and_the_rest_stays() {
     });
     seeding::leave(&place, left);
     let _daemon = place.serve(&[]);
-    // Two a second, so that there is a middle.
-    let child = place
-        .command(&["dlq", "requeue", "--all", "--rate", "2", "--yes", "-o", "jsonl"])
-        .spawn()
-        .unwrap();
-    until("some are requeued", || {
-        causes(&place).iter().map(|(_, count)| count).sum::<u64>() < 39
-    });
+    // Two a second, so that it can be interrupted midway.
+    let child =
+        place.command(&["dlq", "requeue", "--all", "--rate", "2", "--yes", "-o", "jsonl"]).spawn().unwrap();
+    until("some are requeued", || causes(&place).iter().map(|(_, count)| count).sum::<u64>() < 39);
     kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
     let ended = Ran(child.wait_with_output().unwrap());
     assert_eq!(ended.code(), 75, "{}", ended.stderr());
     let told = ended.stdout().lines().count() as u64;
     let rest: u64 = causes(&place).iter().map(|(_, count)| count).sum();
     assert_eq!(told + rest, 40, "{}", ended.stderr());
-    assert!(
-        ended.stderr().contains(&format!("{told} requeued")),
-        "{}",
-        ended.stderr()
-    );
+    assert!(ended.stderr().contains(&format!("{told} requeued")), "{}", ended.stderr());
 }
 
 #[test]
-fn every_switch_changes_the_next_call_without_a_restart_and_names_who_turned_it() {
+fn every_switch_takes_effect_at_once_and_names_its_operator() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     let outcome = |action: &str| {
@@ -295,43 +222,26 @@ fn every_switch_changes_the_next_call_without_a_restart_and_names_who_turned_it(
     };
     let says = |word: &str, effect: bool| (word.to_owned(), effect);
     assert_eq!(outcome("s-0"), says("executed", true));
-    assert_eq!(
-        run(&place, &["tools", "disable", TOOL]).code(),
-        2,
-        "nobody said yes"
-    );
+    assert_eq!(run(&place, &["tools", "disable", TOOL]).code(), 2, "nobody said yes");
     assert_eq!(outcome("s-1"), says("executed", true));
     assert_eq!(run(&place, &["tools", "disable", TOOL, "--yes"]).code(), 0);
     assert_eq!(outcome("s-2"), says("tool_disabled", false));
-    // Again is nothing.
+    // A repeat changes nothing.
     let again = run(&place, &["tools", "disable", TOOL, "--yes", "-o", "json"]).json(0);
-    assert_eq!(
-        (&again["changed"], &again["receipt_id"]),
-        (&json!(false), &Value::Null)
-    );
+    assert_eq!((&again["changed"], &again["receipt_id"]), (&json!(false), &Value::Null));
     assert_eq!(run(&place, &["tools", "enable", TOOL, "--yes"]).code(), 0);
     assert_eq!(outcome("s-3"), says("executed", true));
-    assert_eq!(
-        run(&place, &["tools", "set-caps", TOOL, "nobody.has_this", "--yes"]).code(),
-        0
-    );
+    assert_eq!(run(&place, &["tools", "set-caps", TOOL, "nobody.has_this", "--yes"]).code(), 0);
     assert_eq!(outcome("s-4"), says("policy_denied", false));
     let shown = run(&place, &["tools", "show", TOOL]);
     assert!(shown.stdout().contains("nobody.has_this"), "{}", shown.stdout());
-    std::fs::write(
-        place.path("asked.json"),
-        write_note("s-x", "s-x", "x").to_string(),
-    )
-    .unwrap();
+    std::fs::write(place.path("asked.json"), write_note("s-x", "s-x", "x").to_string()).unwrap();
     let why = run(&place, &["policy", "explain", "asked.json"]);
     assert!(why.stdout().contains("nobody.has_this"), "{}", why.stdout());
     let denied = place.effectd(&["status", "s-4", "-o", "json"], None);
     let denied: Value = serde_json::from_str(&denied.stdout()).unwrap();
     assert_eq!(denied["receipt"]["policy"]["rbac"], "deny", "{denied}");
-    assert_eq!(
-        run(&place, &["tools", "set-caps", TOOL, "--reset", "--yes"]).code(),
-        0
-    );
+    assert_eq!(run(&place, &["tools", "set-caps", TOOL, "--reset", "--yes"]).code(), 0);
     assert_eq!(outcome("s-5"), says("executed", true));
     assert_eq!(run(&place, &["pause", "--yes"]).code(), 0);
     assert_eq!(outcome("s-6"), says("paused", false));
@@ -342,10 +252,7 @@ fn every_switch_changes_the_next_call_without_a_restart_and_names_who_turned_it(
     assert_eq!(run(&place, &["breaker", "reset", TOOL, "--yes"]).code(), 0);
     assert_eq!(outcome("s-9"), says("executed", true));
     let acts = acts(&place, "tool:effectd.*");
-    let mut deeds: Vec<_> = acts
-        .iter()
-        .map(|receipt| receipt["tool_id"].as_str().unwrap())
-        .collect();
+    let mut deeds: Vec<_> = acts.iter().map(|receipt| receipt["tool_id"].as_str().unwrap()).collect();
     deeds.sort_unstable();
     assert_eq!(
         deeds,
@@ -362,10 +269,7 @@ fn every_switch_changes_the_next_call_without_a_restart_and_names_who_turned_it(
     );
     for receipt in &acts {
         assert_eq!(receipt["status"], "ok", "{receipt}");
-        assert!(
-            receipt["principal"].as_str().unwrap().starts_with("user://"),
-            "{receipt}"
-        );
+        assert!(receipt["principal"].as_str().unwrap().starts_with("user://"), "{receipt}");
         assert_eq!(receipt["approval"]["by"], receipt["principal"], "{receipt}");
     }
     let audit = place.effectd(&["receipts", "audit"], None);
@@ -375,7 +279,7 @@ fn every_switch_changes_the_next_call_without_a_restart_and_names_who_turned_it(
 }
 
 #[test]
-fn whoever_dies_an_operation_has_one_receipt_that_does_not_claim_too_much() {
+fn an_operation_has_one_true_receipt_whatever_is_killed() {
     for (point, done, status) in [
         ("operation.begun", false, "error"),
         ("operation.done", true, "error"),
@@ -384,9 +288,7 @@ fn whoever_dies_an_operation_has_one_receipt_that_does_not_claim_too_much() {
         let place = Place::seeded();
         let body = json!({ "do": "pause" });
         let daemon = killed_at(&place, point, |daemon| drop(daemon.post("/v1/operations", &body)));
-        until("the act is on record", || {
-            acts(&place, "tool:effectd.*").len() == 1
-        });
+        until("the act is on record", || acts(&place, "tool:effectd.*").len() == 1);
         let receipt = acts(&place, "tool:effectd.*").remove(0);
         assert_eq!(receipt["status"], status, "{point}: {receipt}");
         if status == "error" {
@@ -396,7 +298,7 @@ fn whoever_dies_an_operation_has_one_receipt_that_does_not_claim_too_much() {
         let paused = reply.json(200)["outcome"] == "paused";
         assert_eq!(paused, done, "{point}");
         drop(daemon);
-        // The next start finds nothing to do again.
+        // The next start repeats nothing.
         let daemon = place.serve(&[]);
         assert_eq!(acts(&place, "tool:effectd.*").len(), 1, "{point}");
         drop(daemon);
@@ -416,13 +318,9 @@ fn operations_that_cannot_be_done_are_refused_and_leave_nothing() {
         json!({ "do": "drop_letters", "letters": (0..501).collect::<Vec<u64>>() }),
         json!({ "do": "seek_group", "topic": "ACTION_DECISION", "group": "pipeline", "to": "start" }),
     ] {
-        daemon
-            .post("/v1/operations", &wrong)
-            .problem(400, "query_invalid");
+        daemon.post("/v1/operations", &wrong).problem(400, "query_invalid");
     }
-    let gone = daemon
-        .post("/v1/operations", &json!({ "do": "drop_letters", "letters": [7] }))
-        .json(200);
+    let gone = daemon.post("/v1/operations", &json!({ "do": "drop_letters", "letters": [7] })).json(200);
     assert_eq!(gone["letters"], json!([{ "letter": 7, "now": "gone" }]));
     assert!(acts(&place, "tool:effectd.*").is_empty());
 }

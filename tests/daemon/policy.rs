@@ -1,4 +1,4 @@
-//! Operators change and question the policy of a running daemon.
+//! Policy commands against a running daemon.
 
 use crate::harness::{Place, Ran, Serving, write_note};
 
@@ -25,11 +25,7 @@ fn policy(place: &Place, verb: &str, arguments: &[&str]) -> Ran {
 fn consents_and_modes_take_effect_at_once_and_stay() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
-    let post = |action: &str| {
-        daemon
-            .post("/v1/actions?wait", &write_note(action, action, "x"))
-            .status
-    };
+    let post = |action: &str| daemon.post("/v1/actions?wait", &write_note(action, action, "x")).status;
     assert_eq!(post("p-1"), 200);
     assert_eq!(policy(&place, "revoke-consent", &CONSENT).code(), 0);
     assert_eq!(post("p-2"), 403);
@@ -38,7 +34,7 @@ fn consents_and_modes_take_effect_at_once_and_stay() {
     let mode = ["--org", "home", "--tool", "files.write_text", "deny"];
     assert_eq!(policy(&place, "set-mode", &mode).code(), 0);
     assert_eq!(post("p-4"), 403);
-    // What was answered is on disk.
+    // An answered change is on disk.
     daemon.kill();
     let daemon = place.serve(&[]);
     let denied = daemon.post("/v1/actions?wait", &write_note("p-5", "p-5", "x"));
@@ -84,28 +80,18 @@ fn the_past_is_explained_and_judged_anew_through_the_daemon() {
     let mut receipt = String::new();
     for number in 0..3 {
         let name = format!("e-{number}");
-        let done = daemon
-            .post("/v1/actions?wait", &write_note(&name, &name, "x"))
-            .json(200);
+        let done = daemon.post("/v1/actions?wait", &write_note(&name, &name, "x")).json(200);
         receipt = done["receipt"]["receipt_id"].as_str().unwrap().to_owned();
     }
     let explained = policy(&place, "explain", &[&receipt]);
     assert_eq!(explained.code(), 0, "{}", explained.stderr());
     assert!(explained.stdout().contains("consent"), "{}", explained.stdout());
-    std::fs::write(
-        place.path("request.json"),
-        write_note("e-x", "e-x", "x").to_string(),
-    )
-    .unwrap();
+    std::fs::write(place.path("request.json"), write_note("e-x", "e-x", "x").to_string()).unwrap();
     let explained = policy(&place, "explain", &["request.json"]);
     assert!(explained.stdout().contains("permit"), "{}", explained.stdout());
     daemon.get("/v1/actions/e-x").problem(404, "action_unknown");
     let unknown = policy(&place, "explain", &["nothing"]);
-    assert!(
-        unknown.code() == 2 && unknown.stderr().contains("neither a file nor"),
-        "{}",
-        unknown.stderr()
-    );
+    assert!(unknown.code() == 2 && unknown.stderr().contains("neither a file nor"), "{}", unknown.stderr());
     let replayed = policy(&place, "replay", &["--with", ".effectd/policy"]);
     assert_eq!(
         replayed.stdout().trim(),
@@ -113,15 +99,7 @@ fn the_past_is_explained_and_judged_anew_through_the_daemon() {
         "{}",
         replayed.stderr()
     );
-    let some = policy(
-        &place,
-        "replay",
-        &["--with", ".effectd/policy", "--since", "1h", "--limit", "2"],
-    );
-    assert!(
-        some.stdout().starts_with("2 decisions: 2 stay"),
-        "{}",
-        some.stdout()
-    );
+    let some = policy(&place, "replay", &["--with", ".effectd/policy", "--since", "1h", "--limit", "2"]);
+    assert!(some.stdout().starts_with("2 decisions: 2 stay"), "{}", some.stdout());
     assert_eq!(daemon.stop(), 0);
 }

@@ -1,4 +1,4 @@
-//! Previews take a sandbox and seconds; others are not kept waiting for them.
+//! Previews in a daemon: they show what happens, and slow ones delay nobody else.
 
 use std::os::unix::fs::{MetadataExt, chown};
 use std::sync::mpsc;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Place, Serving, Who, not_run, write_note};
+use crate::harness::{Place, Serving, Who, is_root, write_note};
 use crate::operator::break_it;
 
-/// Longer than a preview may take: what has not come by then does not come.
+/// Longer than a preview may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn more_previews_than_have_turns_are_told_when_to_come_back_and_nobody_else_notices() {
+fn surplus_previews_get_retry_after_and_disturb_nobody() {
     let place = Place::seeded();
-    // Tools stop for good in the copy, until their time is over: that of a tool that has long, since everybody else is to be done
-    // before it is over.
+    // Tools hang in the copy until their timeout. The tool has a long one, so that everything else is done
+    // before.
     let daemon = place.serve(&["--set", "pipeline.preview_time_ms_max=20000"]);
     break_it(&place);
     std::fs::write(place.path("workspace/r.txt"), "to be read").unwrap();
@@ -37,7 +37,7 @@ fn more_previews_than_have_turns_are_told_when_to_come_back_and_nobody_else_noti
             let refused = replies.recv_timeout(PATIENCE).unwrap().problem(503, "overloaded");
             assert!(refused["retry_after_ms"].as_u64().is_some(), "{refused}");
         }
-        // Two are stuck, and everything else goes on.
+        // Two previews hang, and everything else works.
         for nth in 0..12 {
             let mut read = write_note(&format!("r-{nth}"), "r.txt", "");
             read["tool_id"] = "files.read_text".into();
@@ -46,10 +46,7 @@ fn more_previews_than_have_turns_are_told_when_to_come_back_and_nobody_else_noti
             assert_eq!(done["receipt"]["outcome"], "executed", "{done}");
             daemon.get("/v1/approvals").json(200);
         }
-        assert!(
-            replies.try_recv().is_err(),
-            "a preview ended before everybody else"
-        );
+        assert!(replies.try_recv().is_err(), "a preview ended before everybody else");
         for _ in 0..2 {
             let view = replies.recv_timeout(PATIENCE).unwrap().json(200);
             assert!(view["preview"]["unavailable"].is_string(), "{view}");
@@ -58,7 +55,7 @@ fn more_previews_than_have_turns_are_told_when_to_come_back_and_nobody_else_noti
     assert_eq!(daemon.stop(), 0);
 }
 
-/// Puts a file into the space, as its owner would.
+/// Writes a file into the space as its owner.
 fn put(place: &Place, name: &str, text: &str) {
     let owner = std::fs::metadata(place.state()).unwrap();
     let path = place.note(name);
@@ -81,29 +78,20 @@ fn ask(place: &Place, action: &str, tool: &str, params: Value) -> String {
     open(place)
 }
 
-/// The one question that waits.
+/// The one held action.
 fn open(place: &Place) -> String {
     let all = place.effectd(&["approvals", "list", "-o", "json"], None).json(0);
     assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
     all[0]["approval_id"].as_str().unwrap().to_owned()
 }
 
-/// The sandbox of an ordinary user is made otherwise than root's: the copy, the diff and what binds must be the same.
+/// The sandbox of an ordinary user is set up differently from root's: copy, diff and conditions must be the same.
 fn shown_and_held_to_it(who: Who) {
     let place = Place::of(who);
     assert_eq!(place.effectd(&["init"], None).code(), 0);
     place.for_every_machine();
     for tool in ["files.write_text", "files.move"] {
-        let words = [
-            "policy",
-            "set-mode",
-            "--org",
-            "home",
-            "--tool",
-            tool,
-            "require_approval",
-            "--yes",
-        ];
+        let words = ["policy", "set-mode", "--org", "home", "--tool", tool, "require_approval", "--yes"];
         assert_eq!(place.effectd(&words, None).code(), 0);
     }
     let daemon = place.serve(&[]);
@@ -124,13 +112,10 @@ fn shown_and_held_to_it(who: Who) {
     let again = open(&place);
     assert_ne!(again, id);
     let done = approve(&again);
-    assert_eq!(
-        done["action"]["receipt"]["preview"]["verdict"], "matched",
-        "{done}"
-    );
+    assert_eq!(done["action"]["receipt"]["preview"]["verdict"], "matched", "{done}");
     assert_eq!(std::fs::read_to_string(place.note("a.txt")).unwrap(), "one\n2\n");
 
-    // Of a folder, what is in it.
+    // For a folder, its content.
     put(&place, "dir/deep/x", "x");
     let params = json!({ "from_path": "workspace/dir", "to_path": "workspace/new" });
     let id = ask(&place, "n-2", "files.move", params);
@@ -138,13 +123,10 @@ fn shown_and_held_to_it(who: Who) {
     assert_eq!(approve(&id)["action"]["state"], "held");
     assert!(place.note("dir/deep/x").exists());
     let done = approve(&open(&place));
-    assert_eq!(
-        done["action"]["receipt"]["preview"]["verdict"], "matched",
-        "{done}"
-    );
+    assert_eq!(done["action"]["receipt"]["preview"]["verdict"], "matched", "{done}");
     assert!(place.note("new/deep/x").exists());
 
-    // Whoever changes the parameters sees what they do, and without a terminal says that it is meant.
+    // Edited parameters are previewed, and need a confirmation where there is no terminal.
     let write = json!({ "path": "workspace/a.txt", "text": "three\n" });
     let id = ask(&place, "n-3", "files.write_text", write);
     let other = json!({ "path": "workspace/a.txt", "text": "edited\n", "space_id": "shared:household" });
@@ -160,13 +142,9 @@ fn shown_and_held_to_it(who: Who) {
 }
 
 #[test]
-fn root_and_an_ordinary_user_are_shown_what_happens_and_asked_again_when_it_has_changed() {
+fn previews_show_what_happens_and_ask_again_after_a_change() {
     shown_and_held_to_it(Who::Myself);
-    if nix::unistd::geteuid().is_root() {
+    if is_root("previews_show_what_happens_and_ask_again_after_a_change as root") {
         shown_and_held_to_it(Who::Nobody);
-    } else {
-        not_run(
-            "root_and_an_ordinary_user_are_shown_what_happens_and_asked_again_when_it_has_changed as root",
-        );
     }
 }

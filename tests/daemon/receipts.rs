@@ -1,4 +1,4 @@
-//! Receipts of the past are listed, and those to come are followed.
+//! Listing receipts and following new ones.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -10,8 +10,7 @@ use crate::harness::{LONG, Place, Serving, from_stranger, write_note};
 
 fn actions(list: &Value) -> Vec<&str> {
     let all = list.as_array().unwrap().iter();
-    all.map(|receipt| receipt["action_id"].as_str().unwrap())
-        .collect()
+    all.map(|receipt| receipt["action_id"].as_str().unwrap()).collect()
 }
 
 #[test]
@@ -20,9 +19,7 @@ fn receipts_are_listed_by_time_number_and_kind() {
     let daemon = place.serve(&[]);
     for number in 0..5 {
         let name = format!("l-{number}");
-        daemon
-            .post("/v1/actions?wait", &write_note(&name, &name, "l"))
-            .json(200);
+        daemon.post("/v1/actions?wait", &write_note(&name, &name, "l")).json(200);
     }
     daemon.post("/v1/actions?wait", &from_stranger("l-x"));
     let list = |more: &[&str]| {
@@ -31,37 +28,20 @@ fn receipts_are_listed_by_time_number_and_kind() {
     };
     assert_eq!(actions(&list(&[])), ["l-x", "l-4", "l-3", "l-2", "l-1", "l-0"]);
     assert_eq!(actions(&list(&["--limit", "2"])), ["l-x", "l-4"]);
-    assert_eq!(
-        actions(&list(&["--limit", "2", "--status", "ok"])),
-        ["l-4", "l-3"]
-    );
+    assert_eq!(actions(&list(&["--limit", "2", "--status", "ok"])), ["l-4", "l-3"]);
     assert_eq!(actions(&list(&["--since", "2999-01-01T00:00:00Z"])), [""; 0]);
     assert_eq!(actions(&list(&["--since", "1h", "--limit", "1"])), ["l-x"]);
     let one = list(&["--limit", "1"])[0].clone();
     let id = one["receipt_id"].as_str().unwrap();
-    assert_eq!(
-        place
-            .effectd(&["receipts", "show", id, "-o", "json"], None)
-            .json(0),
-        one
-    );
-    // The door itself, page by page.
+    assert_eq!(place.effectd(&["receipts", "show", id, "-o", "json"], None).json(0), one);
+    // The route itself, page by page.
     let first = daemon.get("/v1/receipts?limit=4").json(200);
     assert_eq!(actions(&first["receipts"]), ["l-0", "l-1", "l-2", "l-3"]);
-    let rest = daemon
-        .get(&format!("/v1/receipts?limit=4&after={}", first["next"]))
-        .json(200);
+    let rest = daemon.get(&format!("/v1/receipts?limit=4&after={}", first["next"])).json(200);
     assert_eq!(actions(&rest["receipts"]), ["l-4", "l-x"]);
     assert_eq!((&rest["next"], &rest["follow"]), (&Value::Null, &5.into()));
-    for wrong in [
-        "since=yesterday",
-        "status=good",
-        "order=newest&wait_ms=5",
-        "colour=red",
-    ] {
-        daemon
-            .get(&format!("/v1/receipts?{wrong}"))
-            .problem(400, "query_invalid");
+    for wrong in ["since=yesterday", "status=good", "order=newest&wait_ms=5", "colour=red"] {
+        daemon.get(&format!("/v1/receipts?{wrong}")).problem(400, "query_invalid");
     }
     assert_eq!(daemon.stop(), 0);
     // Without a daemon, from the store itself.
@@ -70,11 +50,7 @@ fn receipts_are_listed_by_time_number_and_kind() {
     assert!(table.stdout().starts_with("ENDED"), "{}", table.stdout());
     let watch = place.effectd(&["receipts", "list", "--watch"], None);
     assert_eq!(watch.code(), 2, "{}", watch.stderr());
-    assert!(
-        watch.stderr().contains("--watch needs a daemon"),
-        "{}",
-        watch.stderr()
-    );
+    assert!(watch.stderr().contains("--watch needs a daemon"), "{}", watch.stderr());
 }
 
 #[test]
@@ -82,9 +58,7 @@ fn whoever_watches_sees_each_receipt_once_also_over_a_restart() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     let done = |daemon: &crate::harness::Daemon, name: &str| {
-        daemon
-            .post("/v1/actions?wait", &write_note(name, name, "w"))
-            .json(200);
+        daemon.post("/v1/actions?wait", &write_note(name, name, "w")).json(200);
     };
     done(&daemon, "w-0");
     done(&daemon, "w-1");
@@ -121,49 +95,27 @@ fn the_log_is_proved_exported_and_amended_through_the_daemon() {
     let daemon = place.serve(&[]);
     for number in 0..3 {
         let name = format!("p-{number}");
-        daemon
-            .post("/v1/actions?wait", &write_note(&name, &name, "p"))
-            .json(200);
+        daemon.post("/v1/actions?wait", &write_note(&name, &name, "p")).json(200);
     }
     let listed = place.effectd(&["receipts", "list", "action:p-1", "-o", "json"], None);
     let listed = listed.json(0);
     assert_eq!(actions(&listed), ["p-1"]);
     let id = listed[0]["receipt_id"].as_str().unwrap();
-    let query = daemon
-        .get("/v1/receipts?q=action%3Ap-*%20-action%3Ap-1")
-        .json(200);
+    let query = daemon.get("/v1/receipts?q=action%3Ap-*%20-action%3Ap-1").json(200);
     assert_eq!(actions(&query["receipts"]), ["p-0", "p-2"]);
     let wrong = daemon.get("/v1/receipts?q=stats%3Aok").json(400);
-    assert!(
-        wrong["detail"]
-            .as_str()
-            .unwrap()
-            .contains("there is no condition"),
-        "{wrong}"
-    );
+    assert!(wrong["detail"].as_str().unwrap().contains("there is no condition"), "{wrong}");
     let told = |arguments: &[&str]| {
         let ran = place.effectd(arguments, None);
         assert_eq!(ran.code(), 0, "{arguments:?}: {}", ran.stderr());
         assert!(!ran.stderr().contains("no daemon answers"), "{}", ran.stderr());
         ran.stdout()
     };
-    told(&[
-        "receipts",
-        "amend",
-        id,
-        "--success",
-        "false",
-        "--yes",
-        "-o",
-        "json",
-    ]);
+    told(&["receipts", "amend", id, "--success", "false", "--yes", "-o", "json"]);
     let amended = daemon.get(&format!("/v1/receipts/{id}/amendments")).json(200);
     assert_eq!(amended[0]["success"], false, "{amended}");
     let shown = told(&["receipts", "show", "p-1"]);
-    assert!(
-        shown.contains(id) && shown.contains("it does not count as done"),
-        "{shown}"
-    );
+    assert!(shown.contains(id) && shown.contains("it does not count as done"), "{shown}");
     let report: Value = serde_json::from_str(&told(&["receipts", "verify", "-o", "json"])).unwrap();
     assert_eq!(
         (&report["ok"], &report["receipts"], &report["amendments"]),

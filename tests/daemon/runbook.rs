@@ -1,4 +1,4 @@
-//! The runbook does what it says: its commands are run as they are written there, against a real daemon.
+//! The runbook: its commands are run as written, against a real daemon.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,21 +31,17 @@ fn blocks() -> Vec<(String, String)> {
     blocks
 }
 
-/// What a call ends as, right now.
+/// The code that a call ends with now.
 fn probe(place: &Place, daemon: &Daemon, nth: usize) -> String {
     let action = format!("probe-{nth}");
     let reply = daemon.post("/v1/actions?wait=true", &write_note(&action, &action, "x"));
     let said: Value = serde_json::from_str(&reply.body).unwrap();
-    let outcome = said["outcome"]
-        .as_str()
-        .or(said["code"].as_str())
-        .unwrap()
-        .to_owned();
+    let outcome = said["outcome"].as_str().or(said["code"].as_str()).unwrap().to_owned();
     assert_eq!(place.note(&action).exists(), outcome == "executed", "{said}");
     outcome
 }
 
-/// What a call ends as after a block, if not well.
+/// The code that a call ends with after a block, if it fails.
 fn expected(block: &str) -> &'static str {
     for (command, outcome) in [
         ("effectd tools disable", "tool_disabled"),
@@ -60,7 +56,7 @@ fn expected(block: &str) -> &'static str {
     "executed"
 }
 
-/// A place after a bad night: four notes that took too long, and a line of which nobody knows whether it was written.
+/// A place with four notes that timed out, and an append with an unknown outcome.
 fn after_a_bad_night() -> Place {
     let place = Place::seeded();
     std::fs::create_dir(place.path("bin")).unwrap();
@@ -93,14 +89,12 @@ fn after_a_bad_night() -> Place {
     place
 }
 
-/// Leaves a receipt that says that something was done with another space's things.
+/// Writes a receipt of an action that reached into another space.
 fn leave_breach(place: &Place, like: &Value) {
     let mut receipt: Receipt = serde_json::from_value(like.clone()).unwrap();
     receipt.receipt_id = ReceiptId::fresh();
     receipt.action_id = ActionId::new("breach").unwrap();
-    receipt
-        .inputs
-        .insert("space_id".to_owned(), "personal:bob".into());
+    receipt.inputs.insert("space_id".to_owned(), "personal:bob".into());
     let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
     let completion = Completion {
         receipt: NewReceipt {
@@ -142,7 +136,7 @@ fn run(place: &Place, block: &str) -> std::process::Output {
 }
 
 #[test]
-fn every_command_of_the_runbook_does_what_it_says_without_a_restart() {
+fn every_runbook_command_does_what_it_says_without_a_restart() {
     let place = after_a_bad_night();
     let daemon = place.serve(&[]);
     let blocks = blocks();
@@ -151,66 +145,33 @@ fn every_command_of_the_runbook_does_what_it_says_without_a_restart() {
     for (nth, (heading, block)) in blocks.iter().enumerate() {
         seen.insert(heading.as_str());
         let ran = run(&place, block);
-        let (told, words) = (
-            String::from_utf8_lossy(&ran.stdout),
-            String::from_utf8_lossy(&ran.stderr),
-        );
+        let (told, words) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
         assert!(ran.status.success(), "{heading}:\n{block}\n{told}\n{words}");
-        assert!(
-            !words.contains("no daemon answers") || block.contains("--state"),
-            "{heading}: {words}"
-        );
-        // What may end either way ends as it has to here: one letter is left, and nothing reached into another space.
-        assert_eq!(
-            told.contains("some are left"),
-            block.contains("dlq drain"),
-            "{block}\n{told}"
-        );
-        assert!(
-            !told.contains("something was found") && !told.contains("it is taken aside"),
-            "{told}"
-        );
-        assert_eq!(
-            probe(&place, &daemon, nth),
-            expected(block),
-            "{heading}:\n{block}"
-        );
+        assert!(!words.contains("no daemon answers") || block.contains("--state"), "{heading}: {words}");
+        // Commands with several good exit codes have one here: one letter is left, and nothing reached into another space.
+        assert_eq!(told.contains("some are left"), block.contains("dlq drain"), "{block}\n{told}");
+        assert!(!told.contains("something was found") && !told.contains("it is taken aside"), "{told}");
+        assert_eq!(probe(&place, &daemon, nth), expected(block), "{heading}:\n{block}");
     }
     assert_eq!(seen.len(), 11, "{seen:?}");
     after(&place);
     drop(daemon);
 }
 
-/// What the page has done, all in all.
+/// The state after all commands of the page.
 fn after(place: &Place) {
     let causes = place.effectd(&["dlq", "causes", "-o", "json"], None).json(0);
     assert_eq!(causes, Value::Array(Vec::new()), "all letters are gone");
     for n in 0..4 {
-        assert!(
-            place.note(&format!("left-{n}")).exists(),
-            "letter {n} was done at last"
-        );
+        assert!(place.note(&format!("left-{n}")).exists(), "letter {n} was done at last");
     }
     let bundle = std::fs::read_to_string(place.path("bundle.json")).unwrap();
-    for secret in [
-        "at last",
-        "agent://",
-        "left-3",
-        "unsure",
-        "workspace",
-        "household",
-        "learner",
-    ] {
+    for secret in ["at last", "agent://", "left-3", "unsure", "workspace", "household", "learner"] {
         assert!(!bundle.contains(secret), "the bundle tells {secret}");
     }
     let bundle: Value = serde_json::from_str(&bundle).unwrap();
     assert_eq!(bundle["daemon"], "answers");
-    assert!(
-        bundle["metrics"]
-            .as_str()
-            .unwrap()
-            .contains("effectd_actions_total")
-    );
+    assert!(bundle["metrics"].as_str().unwrap().contains("effectd_actions_total"));
 }
 
 #[test]
@@ -219,14 +180,7 @@ fn what_reached_into_another_space_is_found_and_taken_aside() {
     let daemon = place.serve(&[]);
     std::fs::create_dir_all(place.path("workspace")).unwrap();
     std::fs::write(place.note("kept"), "kept").unwrap();
-    let put = [
-        "tools",
-        "try",
-        "-o",
-        "json",
-        "artifact.put",
-        "path=workspace/kept",
-    ];
+    let put = ["tools", "try", "-o", "json", "artifact.put", "path=workspace/kept"];
     let put = place.effectd(&put, None).json(0);
     let receipt = put["receipt"]["receipt_id"].as_str().unwrap();
     let quarantine = ["receipts", "audit", "--quarantine", "--yes"];
@@ -237,37 +191,17 @@ fn what_reached_into_another_space_is_found_and_taken_aside() {
     let daemon = place.serve(&[]);
     let get = ["artifacts", "get", receipt];
     assert_eq!(place.effectd(&get, None).stdout(), "kept");
-    let found = place
-        .effectd(
-            &["receipts", "audit", "space:shared:household", "-o", "json"],
-            None,
-        )
-        .json(1);
+    let found = place.effectd(&["receipts", "audit", "space:shared:household", "-o", "json"], None).json(1);
     assert_eq!(found[0]["kind"], "cross_space", "{found}");
     let asked = place.effectd(&["receipts", "audit", "--quarantine"], None);
     assert_eq!(asked.code(), 2, "{}", asked.stderr());
     assert_eq!(place.effectd(&get, None).code(), 0, "nobody said yes");
     assert_eq!(place.effectd(&quarantine, None).code(), 1, "there is a finding");
     let refused = place.effectd(&get, None);
-    assert!(
-        refused.stderr().contains("artifact_quarantined"),
-        "{}",
-        refused.stderr()
-    );
-    let aside = place
-        .effectd(&["artifacts", "quarantined", "-o", "json"], None)
-        .json(0);
-    assert!(
-        aside[0]["reason"].as_str().unwrap().contains("cross_space"),
-        "{aside}"
-    );
-    let receipts = [
-        "receipts",
-        "list",
-        "tool:effectd.quarantine_artifact",
-        "-o",
-        "jsonl",
-    ];
+    assert!(refused.stderr().contains("artifact_quarantined"), "{}", refused.stderr());
+    let aside = place.effectd(&["artifacts", "quarantined", "-o", "json"], None).json(0);
+    assert!(aside[0]["reason"].as_str().unwrap().contains("cross_space"), "{aside}");
+    let receipts = ["receipts", "list", "tool:effectd.quarantine_artifact", "-o", "jsonl"];
     assert_eq!(place.effectd(&receipts, None).stdout().lines().count(), 1);
     drop(daemon);
 }
@@ -275,10 +209,7 @@ fn what_reached_into_another_space_is_found_and_taken_aside() {
 /// Names of series in an expression.
 fn series(text: &str, into: &mut BTreeSet<String>) {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    for name in text
-        .split(|c| !word(c))
-        .filter(|name| name.starts_with("effectd_"))
-    {
+    for name in text.split(|c| !word(c)).filter(|name| name.starts_with("effectd_")) {
         let base = name.strip_suffix("_bucket").unwrap_or(name);
         into.insert(base.to_owned());
     }
@@ -298,7 +229,7 @@ fn expressions(value: &Value, into: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_series_that_alerts_and_dashboard_name_exists_and_every_alert_leads_to_a_heading() {
+fn alerts_and_dashboards_name_real_series_and_headings() {
     let read = |name: &str| std::fs::read_to_string(root().join(name)).unwrap();
     let mut named = BTreeSet::new();
     let alerts: Value = serde_json::from_str(&read("docs/deploy/alerts.json")).unwrap();
@@ -306,27 +237,16 @@ fn every_series_that_alerts_and_dashboard_name_exists_and_every_alert_leads_to_a
     expressions(&alerts, &mut named);
     expressions(&dashboard, &mut named);
     assert!(named.len() >= 15, "{named:?}");
-    let sources = [
-        "actors/src/metrics.rs",
-        "gateway/src/metrics.rs",
-        "bus/src/stats.rs",
-    ]
-    .map(read);
+    let sources = ["actors/src/metrics.rs", "gateway/src/metrics.rs", "bus/src/stats.rs"].map(read);
     for name in &named {
         let constant = format!("\"{name}\"");
-        assert!(
-            sources.iter().any(|source| source.contains(&constant)),
-            "nobody counts {name}"
-        );
+        assert!(sources.iter().any(|source| source.contains(&constant)), "nobody counts {name}");
     }
     let headings: BTreeSet<String> = blocks()
         .into_iter()
         .map(|(heading, _)| {
             let plain = heading.to_lowercase();
-            let plain: String = plain
-                .chars()
-                .filter(|c| c.is_alphanumeric() || " -".contains(*c))
-                .collect();
+            let plain: String = plain.chars().filter(|c| c.is_alphanumeric() || " -".contains(*c)).collect();
             plain.replace(' ', "-")
         })
         .collect();

@@ -1,9 +1,9 @@
-//! Dead letters by the thousand, left in a store that nobody has open.
+//! Writes thousands of dead letters into a closed store.
 
 use std::sync::Arc;
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Completion, NewBody, NewEvent, NewLetter, NewReceipt, Store};
+use effectd_bus::{Completion, NewBody, NewDeadLetter, NewEvent, NewReceipt, Store};
 use effectd_contracts::{
     ActionId, DecisionData, Digest, EventId, Origin, Principal, ReceiptId, Status, SystemClock, Timestamp,
     Topic, TraceId,
@@ -12,17 +12,17 @@ use serde_json::Value;
 
 use crate::harness::Place;
 
-/// How many are on their way to the disk at once.
+/// How many writes are in flight at once.
 const WINDOW: usize = 500;
 
-/// A letter to be left: the request that failed, and how.
+/// A dead letter to write: the request that failed, and how.
 pub struct Left {
     pub request: Value,
     pub code: String,
     pub detail: String,
 }
 
-/// Leaves letters, in order; they are numbered from the first that is free.
+/// Writes dead letters, in order, with numbers from the first free one.
 pub fn leave(place: &Place, letters: impl Iterator<Item = Left>) {
     let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
     let mut waits = Vec::new();
@@ -36,7 +36,7 @@ pub fn leave(place: &Place, letters: impl Iterator<Item = Left>) {
     store.close().unwrap();
 }
 
-/// Leaves a letter that is about one action and holds the decision of another, which cannot be requeued.
+/// Writes a dead letter of one action with the decision of another, which cannot be requeued.
 pub fn leave_crossed(place: &Place, left: Left, other: &ActionId) {
     let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
     store.commit(completion(left, Some(other))).wait().unwrap();
@@ -45,7 +45,7 @@ pub fn leave_crossed(place: &Place, left: Left, other: &ActionId) {
 
 fn completion(left: Left, other: Option<&ActionId>) -> Completion {
     let mut request: effectd_contracts::ActionRequest = serde_json::from_value(left.request).unwrap();
-    let me = effectd::Config::embedded(".effectd").unwrap().principal;
+    let me = effectd::internal::Config::embedded(".effectd").unwrap().principal;
     let receipt = NewReceipt {
         receipt_id: ReceiptId::fresh(),
         action_id: request.action_id.clone(),
@@ -68,7 +68,7 @@ fn completion(left: Left, other: Option<&ActionId>) -> Completion {
         events: Vec::new(),
         fence: None,
         leases: Vec::new(),
-        letter: Some(NewLetter {
+        letter: Some(NewDeadLetter {
             topic: Topic::ActionDecision.into(),
             code: left.code,
             detail: left.detail,
@@ -88,7 +88,7 @@ pub fn action(n: usize) -> ActionId {
     ActionId::new(format!("left-{n}")).unwrap()
 }
 
-/// Puts a decision on the bus that is none.
+/// Publishes a malformed decision.
 pub fn publish_nonsense(place: &Place) {
     let store = embedded::open(EmbeddedConfig::new(place.state()), Arc::new(SystemClock)).unwrap();
     let event = NewEvent {
@@ -98,9 +98,6 @@ pub fn publish_nonsense(place: &Place) {
         action_id: None,
         body: NewBody::Sealed(b"{ this is no decision".to_vec()),
     };
-    store
-        .publish(&Topic::ActionDecision.into(), vec![event])
-        .wait()
-        .unwrap();
+    store.publish(&Topic::ActionDecision.into(), vec![event]).wait().unwrap();
     store.close().unwrap();
 }

@@ -1,4 +1,4 @@
-//! The socket's file, once it is removed or something else lies in its place.
+//! The socket file, after it is removed or replaced.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -16,9 +16,7 @@ fn a_removed_socket_comes_back_and_nothing_else_is_replaced() {
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, "somebody's").unwrap();
     let complaint = "something else lies at the socket's path";
-    until("the log says why nobody gets in", || {
-        place.log().contains(complaint)
-    });
+    until("the log says why nobody gets in", || place.log().contains(complaint));
     assert_eq!(std::fs::read(&socket).unwrap(), b"somebody's");
     std::fs::remove_file(&socket).unwrap();
     until("the socket is there again", || daemon.answers("GET", "/readyz"));

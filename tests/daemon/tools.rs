@@ -17,19 +17,14 @@ fn a_tool_is_tried_and_undone_through_the_daemon() {
     let read = attempt(&["files.read_text", "path=workspace/x"]);
     assert_eq!(read["result"]["text"], "one two");
     let receipt = added["receipt"]["receipt_id"].as_str().unwrap();
-    let dry = place
-        .effectd(&["undo", "--dry-run", "-o", "json", receipt], None)
-        .json(0);
+    let dry = place.effectd(&["undo", "--dry-run", "-o", "json", receipt], None).json(0);
     assert_eq!(dry["outcome"], "dry_run");
     let undone = place.effectd(&["undo", "-o", "json", receipt], None).json(0);
     assert_eq!(undone["outcome"], "executed");
-    assert_eq!(
-        attempt(&["files.read_text", "path=workspace/x"])["result"]["text"],
-        "one"
-    );
+    assert_eq!(attempt(&["files.read_text", "path=workspace/x"])["result"]["text"], "one");
     let unknown = place.effectd(&["undo", "0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a99"], None);
     assert_eq!(unknown.code(), 2, "{}", unknown.stderr());
-    // A result is told to whoever waits, and kept nowhere.
+    // A result is returned to the caller that waits, and stored nowhere.
     let action = read["action_id"].as_str().unwrap();
     let status = place.effectd(&["status", "-o", "json", action], None).json(0);
     assert!(status.get("result").is_none() && !status.to_string().contains("one two"));
@@ -37,7 +32,7 @@ fn a_tool_is_tried_and_undone_through_the_daemon() {
 }
 
 #[test]
-fn an_artifact_that_is_taken_aside_is_not_handed_out_by_the_daemon() {
+fn the_daemon_does_not_hand_out_a_quarantined_artifact() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     std::fs::create_dir_all(place.path("workspace")).unwrap();
@@ -53,18 +48,9 @@ fn an_artifact_that_is_taken_aside_is_not_handed_out_by_the_daemon() {
     assert!(aside["by"].as_str().unwrap().starts_with("user://"), "{aside}");
     daemon.get(&path).problem(403, "artifact_quarantined");
     let refused = run(&["artifacts", "get", receipt]);
-    assert!(
-        refused.stderr().contains("artifact_quarantined"),
-        "{}",
-        refused.stderr()
-    );
-    assert_eq!(
-        run(&["artifacts", "quarantined", "-o", "json"]).json(0)[0]["artifact_id"],
-        id
-    );
+    assert!(refused.stderr().contains("artifact_quarantined"), "{}", refused.stderr());
+    assert_eq!(run(&["artifacts", "quarantined", "-o", "json"]).json(0)[0]["artifact_id"], id);
     assert_eq!(run(&["artifacts", "release", id, "--yes"]).code(), 0);
     assert!(run(&["artifacts", "get", receipt]).0.stdout == content);
-    daemon
-        .post("/v1/artifacts/short/quarantine", &serde_json::json!({}))
-        .problem(400, "query_invalid");
+    daemon.post("/v1/artifacts/short/quarantine", &serde_json::json!({})).problem(400, "query_invalid");
 }

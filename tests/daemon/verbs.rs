@@ -1,5 +1,5 @@
-//! Every verb of the command line is known here: what only looks, what asks for actions as planners do, what makes something new beside
-//! the state, and what changes effectd. The last say first what would change, ask, and leave a receipt that names who said yes.
+//! Every verb of the command line, in one of these lists: verbs that read, verbs that ask for actions, verbs that create something
+//! outside the state, and mutations. A mutation says what would change, asks, and leaves a receipt that names who said yes.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::operator::acts;
 use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
-/// These only look.
+/// Verbs that only read.
 const LOOK: [&str; 44] = [
     "status",
     "wait",
@@ -58,10 +58,10 @@ const LOOK: [&str; 44] = [
     "check",
     "doctor",
 ];
-/// These tell how to use the program, or are the daemon itself.
+/// Help, and the daemon itself.
 const PROGRAM: [&str; 3] = ["serve", "completions", "man"];
-/// These ask for actions, decide about them or withdraw them: each such action has a receipt of its own, which names who asked and who
-/// decided. What was asked stands on the line, and the policy judges it.
+/// Verbs that ask for actions, decide about them or cancel them: each action has its own receipt, which names who asked and who
+/// decided. The command line has the request, and the policy decides.
 const ACTIONS: [&str; 8] = [
     "run",
     "submit",
@@ -72,39 +72,25 @@ const ACTIONS: [&str; 8] = [
     "approvals deny",
     "approvals watch",
 ];
-/// These make something new beside the state, and refuse a name that is taken.
+/// Verbs that create something outside the state, and refuse an existing name.
 const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store salvage"];
-/// These write down again what is there already: an index that follows from the journal, the same blocks in another engine, a signed
+/// Verbs that write again what is there already: the index from the journal, the same blocks in another engine, a signed
 /// head of the log as it is.
 const DERIVED: [&str; 3] = ["store rebuild", "store migrate", "receipts head"];
-/// This one previews until it is told `--execute`.
+/// Previews unless `--execute` is given.
 const EXECUTES: [&str; 1] = ["bus seek"];
 
-/// What changes effectd: how it is called, and the receipt that it leaves. `-` where the receipt is tried elsewhere.
+/// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
 pub const CHANGES: [(&[&str], &str); 28] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
-    (
-        &["tools", "set-caps", "files.copy", "nobody.has_this"],
-        "effectd.set_caps",
-    ),
+    (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
     (&["pause"], "effectd.pause"),
     (&["resume"], "effectd.resume"),
     (&["breaker", "trip", "files.copy"], "effectd.trip_breaker"),
     (&["breaker", "reset", "files.copy"], "effectd.reset_breaker"),
     (&["keys", "rotate"], "effectd.rotate_key"),
-    (
-        &[
-            "policy",
-            "set-mode",
-            "--org",
-            "home",
-            "--tool",
-            "files.copy",
-            "deny",
-        ],
-        "effectd.set_mode",
-    ),
+    (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
     (
         &[
             "policy",
@@ -132,88 +118,42 @@ pub const CHANGES: [(&[&str], &str); 28] = [
         "effectd.grant_consent",
     ),
     (&["policy", "reload"], "-"),
-    (
-        &[
-            "grants",
-            "create",
-            "--org",
-            "home",
-            "--tool",
-            "files.copy",
-            "--calls",
-            "5",
-        ],
-        "effectd.grant",
-    ),
+    (&["grants", "create", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),
     (&["grants", "revoke", "GRANT"], "effectd.revoke_grant"),
-    // Whoever may make what they ask for has it at once.
-    (
-        &[
-            "grants",
-            "request",
-            "--org",
-            "home",
-            "--tool",
-            "files.copy",
-            "--calls",
-            "5",
-        ],
-        "effectd.grant",
-    ),
+    // Whoever may grant what they request gets it at once.
+    (&["grants", "request", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),
     (&["dlq", "settle", "0", "--done"], "effectd.settle_letter"),
     (&["dlq", "drop", "1"], "effectd.drop_letters"),
     (&["dlq", "requeue", "2"], "effectd.requeue_letters"),
     (&["quarantine", "shred", "4"], "effectd.drop_letters"),
     (&["quarantine", "release", "5"], "effectd.requeue_letters"),
     (&["dlq", "drain"], "effectd.requeue_letters"),
-    (
-        &["artifacts", "quarantine", ARTIFACT],
-        "effectd.quarantine_artifact",
-    ),
+    (&["artifacts", "quarantine", ARTIFACT], "effectd.quarantine_artifact"),
     (&["artifacts", "release", ARTIFACT], "effectd.release_artifact"),
-    (
-        &["bus", "tail", "--once", "--group", "learner", "--from", "1"],
-        "effectd.seek_group",
-    ),
+    (&["bus", "tail", "--once", "--group", "learner", "--from", "1"], "effectd.seek_group"),
     (&["receipts", "amend", "RECEIPT", "--success", "false"], "-"),
     (&["receipts", "audit", "--quarantine"], "-"),
     (&["store", "retain"], "-"),
-    (
-        &["store", "erase", "--subject", "agent://nobody@deviceA"],
-        "effectd.erase",
-    ),
+    (&["store", "erase", "--subject", "agent://nobody@deviceA"], "effectd.erase"),
 ];
 const ARTIFACT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn verb(line: &[&str]) -> String {
-    let words = if matches!(line[0], "pause" | "resume") {
-        1
-    } else {
-        2
-    };
+    let words = if matches!(line[0], "pause" | "resume") { 1 } else { 2 };
     line[..words].join(" ")
 }
 
 #[test]
-fn every_verb_is_known_and_those_that_change_something_can_be_told_yes() {
+fn every_verb_is_known_and_every_mutation_takes_yes() {
     let place = Place::new();
-    let all: Vec<String> = commands(&place, &[])
-        .iter()
-        .map(|command| command.join(" "))
-        .collect();
+    let all: Vec<String> = commands(&place, &[]).iter().map(|command| command.join(" ")).collect();
     let is_leaf = |command: &&String| {
         let below = format!("{command} ");
         !command.is_empty() && !all.iter().any(|other| other.starts_with(&below))
     };
     let leaves: BTreeSet<&str> = all.iter().filter(is_leaf).map(String::as_str).collect();
     let changes: Vec<String> = CHANGES.iter().map(|(line, _)| verb(line)).collect();
-    let known = LOOK
-        .iter()
-        .chain(&PROGRAM)
-        .chain(&ACTIONS)
-        .chain(&NEW)
-        .chain(&DERIVED)
-        .chain(&EXECUTES);
+    let known = LOOK.iter().chain(&PROGRAM).chain(&ACTIONS).chain(&NEW).chain(&DERIVED).chain(&EXECUTES);
     let known: Vec<&str> = known.copied().chain(changes.iter().map(String::as_str)).collect();
     let classes: BTreeSet<&str> = known.iter().copied().collect();
     assert_eq!(leaves, classes, "a verb is new, or gone: say here what it does");
@@ -222,14 +162,10 @@ fn every_verb_is_known_and_those_that_change_something_can_be_told_yes() {
         let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
         let help = place.effectd(&words, None).stdout();
         let asks = help.contains("--yes");
-        // Only a pre-approval for ever is asked back about, when somebody decides.
+        // Among decisions, only a standing approval asks for a confirmation.
         let may = changes.iter().any(|change| change == verb) || *verb == "approvals approve";
         assert_eq!(asks, may, "{verb}:\n{help}");
-        assert_eq!(
-            help.contains("--execute"),
-            EXECUTES.contains(verb),
-            "{verb}:\n{help}"
-        );
+        assert_eq!(help.contains("--execute"), EXECUTES.contains(verb), "{verb}:\n{help}");
         assert!(help.contains("\nExample"), "{verb} has no example:\n{help}");
     }
 }
@@ -254,14 +190,12 @@ pub fn place_to_change() -> Place {
 }
 
 #[test]
-fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
+fn every_mutation_asks_first_and_records_who_said_yes() {
     let place = place_to_change();
     let daemon = place.serve(&[]);
-    let done = daemon
-        .post("/v1/actions?wait=true", &write_note("v", "v", "x"))
-        .json(200);
+    let done = daemon.post("/v1/actions?wait=true", &write_note("v", "v", "x")).json(200);
     let (receipt, me) = (&done["receipt"]["receipt_id"], &done["receipt"]["principal"]);
-    // All that operators did. The first receipts are none: they came with the letters.
+    // All operations. The first receipts are not operations: they belong to the dead letters.
     let all = || {
         let path = "/v1/receipts?limit=500&after=5&q=tool%3Aeffectd.*";
         let told = daemon.get(path).json(200);
@@ -269,7 +203,7 @@ fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
     };
     let mut grant = String::new();
     for (line, tool) in CHANGES {
-        // What it finds, takes aside and writes down is tried with the runbook.
+        // The runbook's test checks what it finds, quarantines and writes.
         if line.starts_with(&["receipts", "audit"]) {
             continue;
         }
@@ -286,24 +220,11 @@ fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
         if tool != "-" {
             let asked = place.effectd(&line, None);
             assert_eq!(asked.code(), 2, "{line:?}: {}", asked.stderr());
-            assert!(
-                asked.stderr().contains("add --yes"),
-                "{line:?}: {}",
-                asked.stderr()
-            );
-            assert_eq!(
-                all().len(),
-                before.len(),
-                "{line:?} changed something though nobody said yes"
-            );
+            assert!(asked.stderr().contains("add --yes"), "{line:?}: {}", asked.stderr());
+            assert_eq!(all().len(), before.len(), "{line:?} changed something though nobody said yes");
         }
         let ran = place.effectd(&[&line[..], &["--yes"]].concat(), None);
-        assert!(
-            ran.code() == 0 || line.contains(&"drain"),
-            "{line:?}: {}{}",
-            ran.stdout(),
-            ran.stderr()
-        );
+        assert!(ran.code() == 0 || line.contains(&"drain"), "{line:?}: {}{}", ran.stdout(), ran.stderr());
         let after = all();
         let new: Vec<&Value> = after.iter().filter(|act| !before.contains(act)).collect();
         if tool == "-" {
@@ -319,36 +240,22 @@ fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
             assert_eq!((&act["approval"]["by"], &act["principal"]), (me, me), "{line:?}");
             if line.starts_with(&["grants", "create"]) {
                 let made = daemon.get("/v1/grants").json(200);
-                made["grants"][0]["grant_id"]
-                    .as_str()
-                    .unwrap()
-                    .clone_into(&mut grant);
+                made["grants"][0]["grant_id"].as_str().unwrap().clone_into(&mut grant);
             }
         }
     }
     // Amendments are signed entries of the log themselves, and name who made them.
     let receipt = receipt.as_str().unwrap();
-    let amended = daemon
-        .get(&format!("/v1/receipts/{receipt}/amendments"))
-        .json(200);
+    let amended = daemon.get(&format!("/v1/receipts/{receipt}/amendments")).json(200);
     assert_eq!(amended[0]["by"], *me, "{amended}");
-    // What changes nothing leaves no receipt.
+    // A mutation that changes nothing leaves no receipt.
     let before = all().len();
     for again in [
         &["resume", "--yes"][..],
         &["store", "retain", "--yes"],
         &["artifacts", "quarantine", ARTIFACT, "--yes"],
         &["artifacts", "quarantine", ARTIFACT, "--yes"],
-        &[
-            "policy",
-            "set-mode",
-            "--org",
-            "home",
-            "--tool",
-            "files.copy",
-            "deny",
-            "--yes",
-        ],
+        &["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny", "--yes"],
         &["policy", "reload", "--yes"],
     ] {
         assert_eq!(place.effectd(again, None).code(), 0, "{again:?}");
@@ -359,36 +266,22 @@ fn every_verb_that_changes_something_asks_first_and_names_who_said_yes() {
 #[test]
 fn the_same_is_asked_and_on_record_where_no_daemon_runs() {
     let place = Place::seeded();
-    let mode = [
-        "policy",
-        "set-mode",
-        "--org",
-        "home",
-        "--tool",
-        "files.copy",
-        "deny",
-    ];
-    for (line, tool) in [
-        (&mode[..], "effectd.set_mode"),
-        (&["keys", "rotate"], "effectd.rotate_key"),
-    ] {
+    let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"];
+    for (line, tool) in [(&mode[..], "effectd.set_mode"), (&["keys", "rotate"], "effectd.rotate_key")] {
         assert_eq!(place.effectd(line, None).code(), 2, "{line:?}");
         assert!(acts(&place, &format!("tool:{tool}")).is_empty(), "{line:?}");
         let ran = place.effectd(&[line, &["--yes"]].concat(), None);
         assert_eq!(ran.code(), 0, "{line:?}: {}", ran.stderr());
         let told = acts(&place, &format!("tool:{tool}"));
         assert_eq!(told.len(), 1, "{line:?}");
-        assert!(
-            told[0]["approval"]["by"].as_str().unwrap().starts_with("user://"),
-            "{told:?}"
-        );
+        assert!(told[0]["approval"]["by"].as_str().unwrap().starts_with("user://"), "{told:?}");
     }
     let verified = place.effectd(&["receipts", "verify"], None);
     assert_eq!(verified.code(), 0, "{}", verified.stderr());
 }
 
 #[test]
-fn at_a_terminal_a_question_is_answered_with_y_and_anything_else_is_no() {
+fn at_a_terminal_y_is_yes_and_anything_else_is_no() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     let paused = || daemon.get("/healthz").json(200)["paused"] == true;
@@ -428,7 +321,7 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
     }
 }
 
-/// How verbs are called that print something each time. RECEIPT, ACTION and FILE stand for what there is.
+/// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
 const PRINT: [&[&str]; 53] = [
     &["--help"],
     &["--version"],
@@ -484,18 +377,13 @@ const PRINT: [&[&str]; 53] = [
     &["completions", "bash"],
     &["man"],
 ];
-/// What only looks and is not in the list: it needs a terminal, the store for itself, or something that few actions leave behind.
-const NOT_PRINTED: [&str; 5] = [
-    "top",
-    "store check",
-    "approvals show",
-    "artifacts get",
-    "notifications show",
-];
+/// Reading verbs that are not in that list: they need a terminal, the store alone, or something that few actions leave.
+const NOT_PRINTED: [&str; 5] =
+    ["top", "store check", "approvals show", "artifacts get", "notifications show"];
 
 #[test]
-fn output_that_cannot_be_written_is_exit_74_and_a_reader_that_has_seen_enough_is_not() {
-    // The receipts of the place with dead letters are no receipts, so that other verbs need a place of their own.
+fn unwritable_output_exits_74_and_a_closed_reader_does_not() {
+    // The receipts that come with seeded dead letters cannot be parsed, so other verbs need another place.
     let letters = place_to_change();
     let place = Place::seeded();
     let daemon = place.serve(&[]);
@@ -503,15 +391,9 @@ fn output_that_cannot_be_written_is_exit_74_and_a_reader_that_has_seen_enough_is
     let done = daemon.post("/v1/actions?wait=true", &note).json(200);
     let file = place.path("note.json");
     std::fs::write(&file, note.to_string()).unwrap();
-    let called: BTreeSet<String> = PRINT
-        .iter()
-        .map(|line| line[..line.len().min(2)].join(" "))
-        .collect();
-    let called = |verb: &&str| {
-        called
-            .iter()
-            .any(|line| line == verb || line.starts_with(&format!("{verb} ")))
-    };
+    let called: BTreeSet<String> = PRINT.iter().map(|line| line[..line.len().min(2)].join(" ")).collect();
+    let called =
+        |verb: &&str| called.iter().any(|line| line == verb || line.starts_with(&format!("{verb} ")));
     let missing: Vec<&str> = LOOK.into_iter().filter(|verb| !called(verb)).collect();
     let not_printed: BTreeSet<&str> = NOT_PRINTED.into();
     assert_eq!(missing.into_iter().collect::<BTreeSet<_>>(), not_printed);
@@ -523,26 +405,14 @@ fn output_that_cannot_be_written_is_exit_74_and_a_reader_that_has_seen_enough_is
             word => word,
         });
         let line: Vec<&str> = words.collect();
-        let place = if ["dlq", "quarantine"].contains(&line[0]) {
-            &letters
-        } else {
-            &place
-        };
+        let place = if ["dlq", "quarantine"].contains(&line[0]) { &letters } else { &place };
         let heard = place.effectd(&line, None);
-        assert!(
-            !heard.stdout().is_empty(),
-            "{line:?} prints nothing: {}",
-            heard.stderr()
-        );
+        assert!(!heard.stdout().is_empty(), "{line:?} prints nothing: {}", heard.stderr());
         let full = place.effectd_on(&line, None, |command| {
             command.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
         });
         assert_eq!(full.code(), 74, "{line:?}: {}", full.stderr());
-        assert!(
-            full.stderr().contains("standard output cannot be written"),
-            "{line:?}: {}",
-            full.stderr()
-        );
+        assert!(full.stderr().contains("standard output cannot be written"), "{line:?}: {}", full.stderr());
         let closed = place.effectd_on(&line, None, |command| {
             command.stdout(std::io::pipe().unwrap().1);
         });

@@ -1,4 +1,4 @@
-//! Archives the whole way: packed, unpacked, taken back and done again, and refused where they would do harm.
+//! Archives end to end: packed, unpacked, undone and redone, and refused where they would do harm.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -40,11 +40,8 @@ fn a_folder_is_packed_unpacked_taken_back_and_unpacked_again() {
     for number in 0..90 {
         let folder = place.path(&format!("workspace/dir/{}", number % 7));
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(
-            folder.join(format!("{number}.txt")),
-            format!("{number}\n").repeat(number * 50),
-        )
-        .unwrap();
+        std::fs::write(folder.join(format!("{number}.txt")), format!("{number}\n").repeat(number * 50))
+            .unwrap();
     }
     let before = all(&place.path("workspace/dir"));
     for archive in ["one.zip", "two.tar.gz"] {
@@ -90,11 +87,9 @@ fn an_archive_that_would_do_harm_leaves_nothing_and_says_why() {
          l.linkname='/etc'\nt.addfile(l)\nf=tarfile.TarInfo('l/passwd')\nf.size=1\nt.addfile(f,io.BytesIO(b'x'))\nt.close()",
     );
     let before = all(&place.path("workspace"));
-    for (archive, code) in [
-        ("slip.zip", "path_denied"),
-        ("bomb.zip", "file_limit"),
-        ("link.tgz", "path_denied"),
-    ] {
+    for (archive, code) in
+        [("slip.zip", "path_denied"), ("bomb.zip", "file_limit"), ("link.tgz", "path_denied")]
+    {
         let from = format!("from_path=workspace/{archive}");
         let refused = attempt(&place, &["files.extract", &from, "to_path=workspace/out"]);
         assert_eq!(refused.json(1)["code"], code, "{archive}: {}", refused.stdout());

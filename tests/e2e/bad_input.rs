@@ -1,4 +1,4 @@
-//! Whatever is wrong: one clear line, the documented exit code, and nothing half done.
+//! Bad input: one clear line, the documented exit code, and nothing half done.
 
 use effectd_bus::embedded::{EmbeddedConfig, open};
 use effectd_contracts::SystemClock;
@@ -27,11 +27,8 @@ fn requests_that_make_no_sense_change_nothing() {
     let mut wrong = write_note("a", "workspace/x", "x");
     wrong["params"] = json!("text");
     let large = write_note("a", "workspace/x", &"x".repeat(1_100_000)).to_string();
-    let number = |text: &str| {
-        write_note("a", "workspace/x", "NUMBER")
-            .to_string()
-            .replace("\"NUMBER\"", text)
-    };
+    let number =
+        |text: &str| write_note("a", "workspace/x", "NUMBER").to_string().replace("\"NUMBER\"", text);
     let inexact = [number("18446744073709551617"), number("1152921504606846976.0")];
     let told =
         "params.text: numbers beyond 9007199254740991 (2^53 - 1) are not exact in JSON; write it as text";
@@ -58,12 +55,7 @@ fn requests_that_make_no_sense_change_nothing() {
 #[test]
 fn files_that_cannot_be_read_are_told() {
     let place = Place::new();
-    refused(
-        &place,
-        &place.effectd(&["run", "missing.json"], None),
-        2,
-        "missing.json cannot be read",
-    );
+    refused(&place, &place.effectd(&["run", "missing.json"], None), 2, "missing.json cannot be read");
     refused(&place, &place.effectd(&["run", "."], None), 2, "cannot be read");
     assert!(!place.state().exists());
 }
@@ -84,18 +76,10 @@ fn a_state_directory_in_use_is_told() {
     let place = Place::new();
     let first = place.run(&write_note("a", "workspace/x", "x"));
     assert_eq!(first.code(), 0, "{}", first.stderr());
-    let held = open(
-        EmbeddedConfig::new(place.state()),
-        std::sync::Arc::new(SystemClock),
-    )
-    .unwrap();
+    let held = open(EmbeddedConfig::new(place.state()), std::sync::Arc::new(SystemClock)).unwrap();
     let ran = place.run(&write_note("b", "workspace/y", "y"));
     assert_eq!(ran.code(), 75, "{}", ran.stderr());
-    assert!(
-        ran.stderr().contains("in use by another process"),
-        "{}",
-        ran.stderr()
-    );
+    assert!(ran.stderr().contains("in use by another process"), "{}", ran.stderr());
     drop(held);
     assert_eq!(place.run(&write_note("b", "workspace/y", "y")).code(), 0);
 }
@@ -104,11 +88,7 @@ fn a_state_directory_in_use_is_told() {
 fn a_policy_that_cannot_be_read_stops_everything() {
     let place = Place::new();
     assert_eq!(place.run(&write_note("a", "workspace/x", "x")).code(), 0);
-    std::fs::write(
-        place.state().join("policy/policy.toml"),
-        "version = 1\nnonsense = true\n",
-    )
-    .unwrap();
+    std::fs::write(place.state().join("policy/policy.toml"), "version = 1\nnonsense = true\n").unwrap();
     let ran = place.run(&write_note("b", "workspace/y", "y"));
     assert_eq!(ran.code(), 69, "{}", ran.stderr());
     assert!(ran.stderr().contains("policy.toml:2"), "{}", ran.stderr());
@@ -120,17 +100,11 @@ fn a_state_inside_a_space_is_refused() {
     let place = Place::new();
     assert_eq!(place.run(&write_note("a", "workspace/x", "x")).code(), 0);
     let policy = place.state().join("policy/policy.toml");
-    let text = std::fs::read_to_string(&policy)
-        .unwrap()
-        .replace("root = \"./workspace\"", "root = \".\"");
+    let text = std::fs::read_to_string(&policy).unwrap().replace("root = \"./workspace\"", "root = \".\"");
     std::fs::write(&policy, text).unwrap();
     let ran = place.run(&write_note("b", "workspace/y", "y"));
     assert_eq!(ran.code(), 69, "{}", ran.stderr());
-    assert!(
-        ran.stderr().contains("lies inside the space shared:household"),
-        "{}",
-        ran.stderr()
-    );
+    assert!(ran.stderr().contains("lies inside the space shared:household"), "{}", ran.stderr());
 }
 
 #[test]
@@ -142,11 +116,7 @@ fn a_kernel_that_cannot_confine_is_told_and_nothing_is_made() {
     });
     refused(&place, &ran, 69, "Landlock");
     assert!(!place.state().exists());
-    assert_eq!(
-        place.effectd(&["run", "-"], Some(&request)).code(),
-        0,
-        "the control"
-    );
+    assert_eq!(place.effectd(&["run", "-"], Some(&request)).code(), 0, "the control");
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! What is missing from a log, and from a bundle of it: what retention dropped, by a signed head, and nothing else.
+//! Gaps in logs and bundles: only what retention dropped and a signed head states may be missing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd::contracts::{ManualClock, Timestamp};
-use effectd::{Config, Runtime};
-use effectd_actors::{Turn, retention};
+use effectd::internal::{Config, Runtime};
+use effectd_actors::operator::retention;
+use effectd_bus::RetentionMode;
 use serde_json::{Value, json};
 
 use crate::harness::{Place, note, program};
@@ -28,7 +29,7 @@ fn bodies_cut_out_and_names_that_stand_twice_are_found() {
         lines[cut.clone()].iter_mut().for_each(|line| *line = blank(line));
         both_find(&place, &lines, &format!("entry {} has no body", cut.start - 1));
     }
-    // Whoever has no key cannot say that retention dropped them.
+    // Without the key nobody can state that retention dropped them.
     let mut lines = honest.clone();
     let mut first: Value = serde_json::from_str(&lines[0]).unwrap();
     first["head"]["kept_from"] = first["head"]["size"].clone();
@@ -36,10 +37,7 @@ fn bodies_cut_out_and_names_that_stand_twice_are_found() {
     lines[1..].iter_mut().for_each(|line| *line = blank(line));
     both_find(&place, &lines, "it is not what was signed");
 
-    let receipt = honest
-        .iter()
-        .position(|line| line.contains("receipt_id"))
-        .unwrap();
+    let receipt = honest.iter().position(|line| line.contains("receipt_id")).unwrap();
     let twice = [
         ("\"status\":\"ok\"", "\"status\":\"error\",\"status\":\"ok\""),
         ("\"exec_ms\":", "\"exec_ms\":0,\"exec_ms\":"),
@@ -74,11 +72,9 @@ fn first_ok(place: &Place) -> String {
     listed[0]["receipt_id"].as_str().unwrap().to_owned()
 }
 
-/// A runtime of which it is that long ago.
+/// A runtime whose clock is that far in the past.
 async fn days_ago(place: &Place, days: u64) -> Runtime {
-    let then = Timestamp::now()
-        .checked_sub(Duration::from_secs(days * 86_400))
-        .unwrap();
+    let then = Timestamp::now().checked_sub(Duration::from_secs(days * 86_400)).unwrap();
     let mut config = Config::embedded(place.state()).unwrap();
     config.zygote_exe = program().into();
     config.clock = Arc::new(ManualClock::at(then));
@@ -90,11 +86,9 @@ async fn only_what_the_head_says_is_missing_from_a_log() {
     let place = Place::new();
     let runtime = days_ago(&place, 200).await;
     for nth in 0..3 {
-        runtime
-            .exec(note(&format!("n-{nth}"), &format!("workspace/n-{nth}"), "text"))
-            .await;
-        // What every sweep does, once an hour.
-        retention::let_go(runtime.pipeline().parts()).await.unwrap();
+        runtime.exec(note(&format!("n-{nth}"), &format!("workspace/n-{nth}"), "text")).await;
+        // What the sweeper does once an hour.
+        retention::run(runtime.pipeline().services()).await.unwrap();
     }
     assert!(runtime.stop().await);
     let verify = |arguments: &[&str]| place.effectd(&[&["receipts", "verify"], arguments].concat(), None);
@@ -103,11 +97,7 @@ async fn only_what_the_head_says_is_missing_from_a_log() {
         assert_eq!(export.code(), 0, "{}", export.stderr());
     };
     let young = verify(&["-o", "json"]).json(0);
-    assert_eq!(
-        (&young["gone"], &young["kept_from"]),
-        (&json!(0), &json!(0)),
-        "{young}"
-    );
+    assert_eq!((&young["gone"], &young["kept_from"]), (&json!(0), &json!(0)), "{young}");
     assert!(!verify(&[]).stdout().contains("retention"));
     let head = place.effectd(&["receipts", "head"], None).stdout();
     std::fs::write(place.path("head.json"), head).unwrap();
@@ -116,18 +106,15 @@ async fn only_what_the_head_says_is_missing_from_a_log() {
     // 180 days later, step by step as a crash may leave it: expired; said by a signed head; dropped.
     let runtime = days_ago(&place, 10).await;
     runtime.exec(note("late", "workspace/late", "text")).await;
-    let parts = runtime.pipeline().parts().clone();
-    let expired = parts
-        .store
-        .retain(&parts.settings.retention, Turn::LetGo)
-        .unwrap();
+    let services = runtime.pipeline().services().clone();
+    let expired = services.store.retain(&services.settings.retention, RetentionMode::Apply).unwrap();
     assert_eq!(expired.receipts, 3);
-    drop(parts);
+    drop(services);
     assert!(runtime.stop().await);
     for (name, gone) in [("said.jsonl", false), ("dropped.jsonl", true)] {
         if gone {
             let runtime = days_ago(&place, 10).await;
-            retention::let_go(runtime.pipeline().parts()).await.unwrap();
+            retention::run(runtime.pipeline().services()).await.unwrap();
             assert!(runtime.stop().await);
         }
         export(name);
@@ -135,32 +122,21 @@ async fn only_what_the_head_says_is_missing_from_a_log() {
             let report = verify(&[arguments, &["--head", "head.json", "-o", "json"]].concat()).json(0);
             let kept_from = report["kept_from"].as_u64().unwrap();
             assert!(kept_from >= 7, "a key, three intents, three receipts: {report}");
-            assert_eq!(
-                report["gone"],
-                json!(if gone { kept_from } else { 0 }),
-                "{report}"
-            );
+            assert_eq!(report["gone"], json!(if gone { kept_from } else { 0 }), "{report}");
         }
         let (code, told) = python(&place.path(name));
         assert_eq!(code, 0, "{told}");
     }
     let told = verify(&[]).stdout();
-    assert!(
-        told.contains("without their bodies: retention keeps those from entry"),
-        "{told}"
-    );
-    // A head that promises more than is there is not excused by what was dropped after it.
+    assert!(told.contains("without their bodies: retention keeps those from entry"), "{told}");
+    // A head that covers more than is there is not excused by a later retention.
     let read = |name: &str| std::fs::read_to_string(place.path(name)).unwrap();
     let (young, dropped) = (read("young.jsonl"), read("dropped.jsonl"));
     let size = young.lines().count();
-    let mixed: Vec<String> = young
-        .lines()
-        .take(1)
-        .chain(dropped.lines().take(size).skip(1))
-        .map(str::to_owned)
-        .collect();
+    let mixed: Vec<String> =
+        young.lines().take(1).chain(dropped.lines().take(size).skip(1)).map(str::to_owned).collect();
     both_find(&place, &mixed, "entry 0 has no body");
-    // The key that the first entry named is kept beside the log, and what it signed is genuine.
+    // The key named by the first entry is kept beside the log, and its signatures verify.
     let check = place.effectd(&["store", "check"], None);
     assert_eq!(check.code(), 0, "{}", check.stderr());
     // A bundle of the end alone says nothing about a head from before.
@@ -169,9 +145,5 @@ async fn only_what_the_head_says_is_missing_from_a_log() {
     assert_eq!(place.effectd(&end, None).code(), 0);
     let refused = verify(&["end.jsonl", "--head", "head.json"]);
     assert_eq!(refused.code(), 2, "{}", refused.stderr());
-    assert!(
-        refused.stderr().contains("export one with --from"),
-        "{}",
-        refused.stderr()
-    );
+    assert!(refused.stderr().contains("export one with --from"), "{}", refused.stderr());
 }

@@ -1,21 +1,19 @@
-//! What these tests add to a place: a runtime inside the test's own process, and a look at every byte of the state.
+//! The harness of these tests: a runtime in the test's own process, and every byte of the state.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use effectd::contracts::ActionRequest;
-use effectd::{Config, Runtime};
+use effectd::internal::{Config, Runtime};
 use serde_json::Value;
 
 pub use crate::shared::*;
 
-/// Runs a test as whoever runs the tests, and, from root, as an ordinary user too.
+/// Runs a test as the current user and, if that is root, as an ordinary user too.
 pub fn as_root_and_as_ordinary_user(name: &str, test: impl Fn(Who)) {
     test(Who::Myself);
-    if nix::unistd::geteuid().is_root() {
+    if is_root(&format!("{name} as root")) {
         test(Who::Nobody);
-    } else {
-        not_run(&format!("{name} as root"));
     }
 }
 
@@ -23,7 +21,7 @@ pub fn as_root_and_as_ordinary_user(name: &str, test: impl Fn(Who)) {
 pub trait Running {
     /// Carries out a request with the program, which shows its receipt.
     fn run(&self, request: &Value) -> Ran;
-    /// A runtime in this very process, on this place's state.
+    /// A runtime in this process, on this place's state.
     fn config(&self) -> Config;
     fn runtime(&self) -> impl Future<Output = Runtime>;
     /// Every byte of every file below the state directory.
@@ -46,7 +44,7 @@ impl Running for Place {
     }
 
     fn state_bytes(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        // A store at work renames files: when one goes between being listed and being read, all are listed again.
+        // A running store renames files: if one vanishes between listing and reading, all are listed again.
         for _ in 0..1_000 {
             match bytes_below(self.state()) {
                 Ok(files) => return files,
@@ -76,7 +74,7 @@ fn bytes_below(folder: PathBuf) -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(files)
 }
 
-/// A request that the demo policy permits, with a trace of its own.
+/// A request that the demo policy permits, with its own trace id.
 pub fn write_note(action: &str, path: &str, text: &str) -> Value {
     let mut note = request(action, path, text);
     note["trace_id"] = format!("trace-{action}").into();

@@ -1,34 +1,29 @@
-//! effectd as its users meet it: the real program, the real store, the real sandbox.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    unreachable_pub
-)]
+//! End-to-end tests: the real program, the real store, the real sandbox.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
 mod harness;
 #[path = "../harness/mod.rs"]
 mod shared;
 
+mod approvals;
 mod archives;
-mod at_length;
 mod bad_input;
 mod bundles;
-mod done_again;
-mod embedder;
+mod embedding;
 mod first_use;
-mod held;
-mod in_the_sandbox;
-mod mutations;
+mod idempotency;
+mod long_contents;
 mod one_receipt;
 mod policy_commands;
+mod preview_invalidation;
 mod previews;
+mod quarantine;
 mod receipts;
 mod redaction;
 mod refusals;
-mod review;
+mod sandboxed_tools;
+mod stages;
 mod store_commands;
 mod telemetry;
 mod terminal;
 mod tools;
-mod way_of_one_action;

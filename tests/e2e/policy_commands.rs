@@ -1,6 +1,6 @@
-//! What operators do with the policy, on the command line and in a running runtime.
+//! Policy commands, on the command line and in a running runtime.
 
-use effectd::Answer;
+use effectd_actors::Answer;
 use effectd_policy::Change;
 use serde_json::Value;
 
@@ -26,18 +26,10 @@ fn init_makes_a_policy_that_passes_its_own_check() {
     let place = Place::new();
     let nothing = policy(&place, "check", &[]);
     assert_eq!(nothing.code(), 2);
-    assert!(
-        nothing.stderr().contains("`effectd init` makes one"),
-        "{}",
-        nothing.stderr()
-    );
+    assert!(nothing.stderr().contains("`effectd init` makes one"), "{}", nothing.stderr());
     assert_eq!(place.effectd(&["init"], None).code(), 0);
     let again = place.effectd(&["init"], None);
-    assert!(
-        again.code() == 1 && again.stderr().contains("left as it is"),
-        "{}",
-        again.stderr()
-    );
+    assert!(again.code() == 1 && again.stderr().contains("left as it is"), "{}", again.stderr());
     let check = policy(&place, "check", &[]);
     assert!(
         check.code() == 0 && check.stdout().contains("8 examples"),
@@ -50,44 +42,28 @@ fn init_makes_a_policy_that_passes_its_own_check() {
 }
 
 #[test]
-fn a_revoked_consent_denies_at_once_and_a_granted_one_permits_again() {
+fn a_revoked_consent_denies_and_a_granted_one_permits_at_once() {
     let place = Place::new();
     place.run(&write_note("a", "workspace/x.txt", "one")).json(0);
     assert_eq!(policy(&place, "revoke-consent", &CONSENT).code(), 0);
     let denied = place.run(&write_note("b", "workspace/x.txt", "one")).json(3);
-    assert_eq!(
-        denied["error"]["gate"], "consent",
-        "not even what was done before is told: {denied}"
-    );
+    assert_eq!(denied["error"]["gate"], "consent", "not even what was done before is told: {denied}");
     assert_eq!(policy(&place, "grant-consent", &CONSENT).code(), 0);
     place.run(&write_note("c", "workspace/x.txt", "two")).json(0);
     let explained = policy(&place, "explain", &[denied["receipt_id"].as_str().unwrap()]);
     assert_eq!(explained.code(), 0, "{}", explained.stderr());
-    assert!(
-        explained.stderr().contains("the policy has changed since"),
-        "{}",
-        explained.stderr()
-    );
+    assert!(explained.stderr().contains("the policy has changed since"), "{}", explained.stderr());
 }
 
 #[test]
 fn a_mode_can_be_set_and_given_back() {
     let place = Place::new();
     assert_eq!(place.effectd(&["init"], None).code(), 0);
-    let set = |mode: &str| {
-        policy(
-            &place,
-            "set-mode",
-            &["--org", "home", "--tool", "files.write_text", mode],
-        )
-    };
+    let set = |mode: &str| policy(&place, "set-mode", &["--org", "home", "--tool", "files.write_text", mode]);
     assert_eq!(set("deny").code(), 0);
     let denied = place.run(&write_note("a", "workspace/x.txt", "x")).json(3);
     assert_eq!(
-        (
-            denied["decision"]["mode"].as_str(),
-            denied["decision"]["mode_source"].as_str()
-        ),
+        (denied["decision"]["mode"].as_str(), denied["decision"]["mode_source"].as_str()),
         (Some("deny"), Some("org_default"))
     );
     assert_eq!(set("sometimes").code(), 2);
@@ -106,10 +82,7 @@ fn a_mode_can_be_set_and_given_back() {
     assert_ne!(digest(), before, "an automation's mode is part of the policy");
     assert_eq!(nightly("files"), 0);
     assert_eq!(digest(), before);
-    assert_eq!(
-        policy(&place, "set-mode", &["--tool", "files.write_text", "deny"]).code(),
-        2
-    );
+    assert_eq!(policy(&place, "set-mode", &["--tool", "files.write_text", "deny"]).code(), 2);
 }
 
 #[test]
@@ -118,78 +91,44 @@ fn explain_tells_every_gate_and_what_would_have_to_change() {
     assert_eq!(place.effectd(&["init"], None).code(), 0);
     let permitted = policy(&place, "explain", &[example().to_str().unwrap()]);
     assert_eq!(permitted.code(), 0, "{}", permitted.stderr());
-    for gate in [
-        "rbac",
-        "abac",
-        "consent",
-        "space",
-        "safety",
-        "redaction",
-        "permit",
-    ] {
-        assert!(
-            permitted.stdout().contains(gate),
-            "{gate}: {}",
-            permitted.stdout()
-        );
+    for gate in ["rbac", "abac", "consent", "space", "safety", "redaction", "permit"] {
+        assert!(permitted.stdout().contains(gate), "{gate}: {}", permitted.stdout());
     }
     let unknown = policy(&place, "explain", &["nothing"]);
-    assert!(
-        unknown.code() == 2 && unknown.stderr().contains("neither a file nor"),
-        "{}",
-        unknown.stderr()
-    );
+    assert!(unknown.code() == 2 && unknown.stderr().contains("neither a file nor"), "{}", unknown.stderr());
 }
 
 #[test]
 fn replay_flips_what_the_new_policy_judges_otherwise() {
     let place = Place::new();
     for n in 0..3 {
-        place
-            .run(&write_note(&format!("a-{n}"), &format!("workspace/{n}.txt"), "x"))
-            .json(0);
+        place.run(&write_note(&format!("a-{n}"), &format!("workspace/{n}.txt"), "x")).json(0);
     }
     let own = place.state().join("policy");
     let same = policy(&place, "replay", &["--with", own.to_str().unwrap()]);
-    assert_eq!(
-        same.stdout().trim(),
-        "3 decisions: 3 stay, 0 flip, 0 unknowable",
-        "{}",
-        same.stderr()
-    );
+    assert_eq!(same.stdout().trim(), "3 decisions: 3 stay, 0 flip, 0 unknowable", "{}", same.stderr());
     let other = place.path("other");
     std::fs::create_dir(&other).unwrap();
     for file in std::fs::read_dir(&own).unwrap() {
         let file = file.unwrap();
         let mut text = std::fs::read_to_string(file.path()).unwrap();
         if file.file_name() == "policy.toml" {
-            text = text
-                .split("[[examples]]")
-                .next()
-                .unwrap()
-                .replace("band = \"GREEN\"", "band = \"BLACK\"");
+            text = text.split("[[examples]]").next().unwrap().replace("band = \"GREEN\"", "band = \"BLACK\"");
         }
         std::fs::write(other.join(file.file_name()), text).unwrap();
     }
     let flipped = policy(&place, "replay", &["--with", other.to_str().unwrap()]);
     assert_eq!(flipped.code(), 0, "{}", flipped.stderr());
+    assert!(flipped.stdout().contains("permit -> deny by space"), "{}", flipped.stdout());
     assert!(
-        flipped.stdout().contains("permit -> deny by space"),
-        "{}",
-        flipped.stdout()
-    );
-    assert!(
-        flipped
-            .stdout()
-            .trim()
-            .ends_with("3 decisions: 0 stay, 3 flip, 0 unknowable"),
+        flipped.stdout().trim().ends_with("3 decisions: 0 stay, 3 flip, 0 unknowable"),
         "{}",
         flipped.stdout()
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_runtime_takes_a_good_policy_over_and_refuses_a_bad_one() {
+async fn a_runtime_reloads_a_good_policy_and_refuses_a_bad_one() {
     let place = Place::new();
     let runtime = place.runtime().await;
     let outcome = async |id: &str| match runtime.exec(note(id, &format!("workspace/{id}"), "x")).await {
@@ -205,11 +144,7 @@ async fn a_running_runtime_takes_a_good_policy_over_and_refuses_a_bad_one() {
     let error = runtime.reload_policy().unwrap_err().to_string();
     assert!(error.contains("policy.toml:"), "{error}");
     assert_eq!(outcome("b").await, "executed", "the policy in force stays");
-    let closed = good
-        .split("[[examples]]")
-        .next()
-        .unwrap()
-        .replace("band = \"GREEN\"", "band = \"BLACK\"");
+    let closed = good.split("[[examples]]").next().unwrap().replace("band = \"GREEN\"", "band = \"BLACK\"");
     std::fs::write(&file, closed).unwrap();
     assert_ne!(runtime.reload_policy().unwrap(), before);
     assert_eq!(outcome("c").await, "denied_policy");
@@ -229,12 +164,12 @@ async fn a_running_runtime_takes_a_good_policy_over_and_refuses_a_bad_one() {
 async fn a_changed_file_is_noticed_without_a_command() {
     let place = Place::new();
     let runtime = place.runtime().await;
-    let before = runtime.pipeline().parts().policy().digest();
+    let before = runtime.pipeline().services().policy().digest();
     let file = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}\n# a remark\n")).unwrap();
     let changed = async {
-        while runtime.pipeline().parts().policy().digest() == before {
+        while runtime.pipeline().services().policy().digest() == before {
             tokio::task::yield_now().await;
         }
     };
@@ -249,8 +184,5 @@ fn doctor_attacks_its_own_sandbox_and_tells() {
     assert_eq!(ran.code(), 0, "{}{}", ran.stdout(), ran.stderr());
     let report: Value = serde_json::from_str(&ran.stdout()).unwrap();
     let findings = report["findings"].as_array().unwrap();
-    assert!(
-        findings.len() > 5 && findings.iter().all(|finding| finding["verdict"] != "missing"),
-        "{report}"
-    );
+    assert!(findings.len() > 5 && findings.iter().all(|finding| finding["verdict"] != "missing"), "{report}");
 }

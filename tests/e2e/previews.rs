@@ -1,19 +1,19 @@
-//! What a person is shown before they decide is what happens, and what has changed since is asked about again.
+//! Previews: what a person is shown before they decide is what happens, and a change since then asks again.
 
 use effectd::adapters::Tool;
 use effectd::contracts::{ActionId, ActionRequest, Code, Outcome, PreviewVerdict, Receipt, SideEffect};
-use effectd::{Answer, Config, Runtime};
-use effectd_actors::Decider;
-use effectd_actors::held::decide::approve;
-use effectd_actors::held::edit::preview_edited;
-use effectd_actors::held::{Approve, DecideError, Held, Hold, entries};
+use effectd::internal::{Config, Runtime};
+use effectd_actors::approvals::decide::approve;
+use effectd_actors::approvals::edit::preview_edited;
+use effectd_actors::approvals::{Approve, DecideError, Held, Hold, repository};
 use effectd_actors::preview::{Preview, Shown};
+use effectd_actors::{Answer, Decider};
 use serde_json::{Value, json};
 
+use crate::approvals::request;
 use crate::harness::{Place, Running};
-use crate::held::request;
 
-/// Every tool of the registry that says which files it changes: those are the ones that can be shown.
+/// Every registered tool that declares which files it changes: these can be previewed.
 pub(crate) fn writing() -> Vec<&'static dyn Tool> {
     let writes = |tool: &&&'static dyn Tool| {
         let effects = tool.spec().side_effects;
@@ -24,7 +24,7 @@ pub(crate) fn writing() -> Vec<&'static dyn Tool> {
     effectd::adapters::all().iter().filter(writes).copied().collect()
 }
 
-/// The name under which a program of one's own has such a tool, too.
+/// The id of the same tool in an embedding program.
 pub(crate) fn own_name(tool: &dyn Tool) -> String {
     format!("own.{}", tool.id().replace('.', "_"))
 }
@@ -33,9 +33,7 @@ pub(crate) fn own_name(tool: &dyn Tool) -> String {
 pub(crate) fn asking(rules: &str) -> Place {
     let tools = writing().into_iter();
     let names = tools.flat_map(|tool| [tool.id().to_owned(), own_name(tool)]);
-    let modes: Vec<_> = names
-        .map(|tool| format!("{tool:?} = \"require_approval\""))
-        .collect();
+    let modes: Vec<_> = names.map(|tool| format!("{tool:?} = \"require_approval\"")).collect();
     with_modes(&modes.join(", "), rules)
 }
 
@@ -43,7 +41,7 @@ fn with_modes(modes: &str, rules: &str) -> Place {
     let place = Place::seeded();
     let file = place.state().join("policy/policy.toml");
     let mut text = std::fs::read_to_string(&file).unwrap();
-    // The policy's own examples speak of what this changes.
+    // The policy's own examples depend on what this changes.
     text = text.split("[example_tools").next().unwrap().to_owned();
     text = text.replace("\"diagnose\"]", "\"diagnose\", \"files.delete\"]");
     text = text.replace("\"files.write_text\" = \"allow\"", modes);
@@ -62,10 +60,7 @@ fn with_modes(modes: &str, rules: &str) -> Place {
 }
 
 pub(crate) fn operator() -> Decider {
-    Decider {
-        principal: Config::embedded(".").unwrap().principal,
-        operator: true,
-    }
+    Decider { principal: Config::embedded(".").unwrap().principal, operator: true }
 }
 
 pub(crate) async fn held(runtime: &Runtime, request: ActionRequest) -> Held {
@@ -76,11 +71,8 @@ pub(crate) async fn held(runtime: &Runtime, request: ActionRequest) -> Held {
 }
 
 pub(crate) fn question(runtime: &Runtime, held: &Held) -> Hold {
-    let parts = runtime.pipeline().parts();
-    entries::hold(&*parts.store, &held.approval_id)
-        .unwrap()
-        .unwrap()
-        .value
+    let services = runtime.pipeline().services();
+    repository::hold(&*services.store, &held.approval_id).unwrap().unwrap().value
 }
 
 pub(crate) fn shown(hold: &Hold) -> Shown {
@@ -90,12 +82,10 @@ pub(crate) fn shown(hold: &Hold) -> Shown {
     }
 }
 
-/// Says yes, and what comes of it: a receipt, or another question.
+/// Approves, and returns the receipt or the next question.
 pub(crate) async fn say_yes(runtime: &Runtime, held: &Held, wish: Approve, action: &ActionId) -> Answer {
-    let parts = runtime.pipeline().parts();
-    approve(parts, &held.approval_id, &operator(), wish)
-        .await
-        .unwrap();
+    let services = runtime.pipeline().services();
+    approve(services, &held.approval_id, &operator(), wish).await.unwrap();
     let waiting = runtime.pipeline().wait_or_held(action);
     tokio::time::timeout(std::time::Duration::from_secs(60), waiting)
         .await
@@ -122,35 +112,20 @@ async fn a_rule_can_veto_by_what_would_change() {
         let params = json!({ "path": "workspace/w.txt", "text": text });
         request(action, "files.write_text", params)
     };
-    // What is small is asked about, as before.
+    // A small change is held, as before.
     let asked = held(&runtime, write("w-1", "small")).await;
     let done = say_yes(&runtime, &asked, Approve::default(), &"w-1".parse().unwrap()).await;
     assert_eq!(receipt(&done).outcome, Outcome::Executed);
     let undone = receipt(&done).receipt_id.to_string();
     let vetoes = [
         (write("w-2", "far too much of it"), "small-steps"),
-        (
-            request("w-3", "files.make_dir", json!({ "path": "workspace/a/b/c" })),
-            "small-steps",
-        ),
-        (
-            request("w-4", "files.delete", json!({ "path": "workspace/w.txt" })),
-            "no-deletes",
-        ),
-        (
-            request("w-5", "files.undo", json!({ "receipt_id": undone })),
-            "no-deletes",
-        ),
-        (
-            request("w-6", "files.read_text", json!({ "path": "workspace/w.txt" })),
-            "small-steps",
-        ),
+        (request("w-3", "files.make_dir", json!({ "path": "workspace/a/b/c" })), "small-steps"),
+        (request("w-4", "files.delete", json!({ "path": "workspace/w.txt" })), "no-deletes"),
+        (request("w-5", "files.undo", json!({ "receipt_id": undone })), "no-deletes"),
+        (request("w-6", "files.read_text", json!({ "path": "workspace/w.txt" })), "small-steps"),
     ];
-    // What is too large to be tried out may be anything, so it passes no bound.
-    std::fs::File::create(place.note("large"))
-        .unwrap()
-        .set_len(40 << 20)
-        .unwrap();
+    // What is too large to preview may be anything, so it passes no bound.
+    std::fs::File::create(place.note("large")).unwrap().set_len(40 << 20).unwrap();
     let large = request("w-7", "files.delete", json!({ "path": "workspace/large" }));
     let answer = runtime.exec(large).await;
     assert_eq!(receipt(&answer).outcome, Outcome::DeniedPolicy);
@@ -163,19 +138,15 @@ async fn a_rule_can_veto_by_what_would_change() {
         let decision = receipt.decision.as_ref().unwrap();
         let named = decision.rule.as_deref().unwrap_or_default();
         assert!(named.contains(rule), "{tool}: {named}");
-        // The receipt is enough to come to the same verdict.
+        // The receipt is enough to reach the same verdict.
         let facts = effectd_policy::Facts::from_record(decision).unwrap();
-        assert_eq!(
-            facts.predicted.is_none(),
-            tool.as_str() == "files.read_text",
-            "{tool}"
-        );
+        assert_eq!(facts.predicted.is_none(), tool.as_str() == "files.read_text", "{tool}");
     }
     assert_eq!(std::fs::read_to_string(place.note("w.txt")).unwrap(), "small");
     assert!(runtime.stop().await);
 }
 
-/// Each of two is small enough by itself. Whatever is done first, the other one is not what the rule looked at.
+/// Each of two is small enough alone. After one is done, the other is not what the rule checked.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_rule_looked_at_is_what_happens_or_nothing_does() {
     let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.bytes > 10 };\n";
@@ -198,7 +169,7 @@ async fn what_a_rule_looked_at_is_what_happens_or_nothing_does() {
     assert!(runtime.stop().await);
 }
 
-/// One file that nobody can look at does not take the conditions of the others along.
+/// One unreadable file does not remove the preconditions of the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_can_be_looked_at_is_a_condition_beside_what_cannot() {
     let place = asking("");
@@ -229,9 +200,7 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
     let ask = |tool: &str, params: Value, code: i32| {
         let mut body = serde_json::to_value(request("q-1", tool, params)).unwrap();
         body["rationale"] = json!({ "confidence": 0.8, "reason": "because" });
-        place
-            .effectd(&["preview", "-", "-o", "json"], Some(&body.to_string()))
-            .json(code)
+        place.effectd(&["preview", "-", "-o", "json"], Some(&body.to_string())).json(code)
     };
     let write = json!({ "path": "workspace/p.txt", "text": "new\nsame\n" });
     let told = ask("files.write_text", write.clone(), 4);
@@ -242,20 +211,10 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
     let fails = json!({ "path": "workspace/p.txt", "find": "nowhere", "replace": "x" });
     assert!(ask("files.edit_text", fails, 1)["preview"]["would_fail"].is_object());
     let denied = ask("command.run", json!({ "argv": ["true"] }), 3);
-    assert!(
-        denied["preview"]["unavailable"]
-            .as_str()
-            .unwrap()
-            .contains("refuses")
-    );
+    assert!(denied["preview"]["unavailable"].as_str().unwrap().contains("refuses"));
     let reads = ask("files.read_text", json!({ "path": "workspace/p.txt" }), 0);
-    assert!(
-        reads["preview"]["unavailable"]
-            .as_str()
-            .unwrap()
-            .contains("cannot be previewed")
-    );
-    // Who may not read the files may still ask to write, and is not told what stands in them.
+    assert!(reads["preview"]["unavailable"].as_str().unwrap().contains("cannot be previewed"));
+    // A subject that may not read the files may still ask to write, and does not see their content.
     let consent = |verb: &str| {
         let words = [
             "policy",
@@ -273,41 +232,29 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
     consent("revoke-consent");
     let told = ask("files.write_text", write.clone(), 4);
     let change = &told["preview"]["shown"]["changes"][0];
-    assert_eq!(
-        (&change["path"], &change["diff"]),
-        (&json!("workspace/p.txt"), &Value::Null)
-    );
+    assert_eq!((&change["path"], &change["diff"]), (&json!("workspace/p.txt"), &Value::Null));
     let body = serde_json::to_string(&request("q-1", "files.write_text", write.clone())).unwrap();
     let text = place.effectd(&["preview", "-"], Some(&body)).stdout();
-    assert!(
-        text.contains("not yours to read") && !text.contains("-old"),
-        "{text}"
-    );
+    assert!(text.contains("not yours to read") && !text.contains("-old"), "{text}");
     consent("grant-consent");
-    // The same for people.
+    // The same for approvers.
     let body = serde_json::to_string(&request("q-1", "files.write_text", write)).unwrap();
     let text = place.effectd(&["preview", "-"], Some(&body)).stdout();
-    assert!(
-        text.contains("a person would be asked") && text.contains("    +new"),
-        "{text}"
-    );
-    assert_eq!(
-        std::fs::read_to_string(place.note("p.txt")).unwrap(),
-        "old\nsame\n"
-    );
+    assert!(text.contains("a person would be asked") && text.contains("    +new"), "{text}");
+    assert_eq!(std::fs::read_to_string(place.note("p.txt")).unwrap(), "old\nsame\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changed_parameters_are_shown_anew_and_the_yes_is_to_what_was_shown() {
+async fn edited_parameters_are_previewed_again_before_the_yes() {
     let place = asking("");
     let runtime = place.runtime().await;
-    let parts = runtime.pipeline().parts();
+    let services = runtime.pipeline().services();
     let note = |text: &str| json!({ "path": "workspace/e.txt", "text": text });
     std::fs::write(place.note("e.txt"), "old\n").unwrap();
     let other = request("e-0", "files.write_text", note("edited\n")).params;
     let look = async |held: &Held| {
         let by = operator();
-        let edited = preview_edited(parts, &held.approval_id, &by, other.clone());
+        let edited = preview_edited(services, &held.approval_id, &by, other.clone());
         let edited = edited.await.unwrap();
         let Preview::Shown(shown) = edited.foresight.preview else {
             panic!("{:?}", edited.foresight.preview);
@@ -323,9 +270,9 @@ async fn changed_parameters_are_shown_anew_and_the_yes_is_to_what_was_shown() {
     };
     let asked = held(&runtime, request("e-1", "files.write_text", note("one\n"))).await;
     let seen = look(&asked).await;
-    // Somebody else writes after the look: what was seen is not what would be replaced.
+    // Somebody else writes after the preview: it no longer shows what would be replaced.
     std::fs::write(place.note("e.txt"), "theirs\n").unwrap();
-    let stale = approve(parts, &asked.approval_id, &operator(), wish(seen)).await;
+    let stale = approve(services, &asked.approval_id, &operator(), wish(seen)).await;
     assert!(matches!(stale, Err(DecideError::Changed)), "{stale:?}");
     let seen = look(&asked).await;
     let done = say_yes(&runtime, &asked, wish(seen), &"e-1".parse().unwrap()).await;
@@ -335,15 +282,15 @@ async fn changed_parameters_are_shown_anew_and_the_yes_is_to_what_was_shown() {
     assert!(runtime.stop().await);
 }
 
-/// Tools stop for good in the copy, and those who need no preview do not notice.
+/// Tools hang in the copy, and actions without a preview are not delayed.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_needs_no_preview_does_not_wait_for_those_that_do() {
     let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.files > 100 };\n";
     let place = with_modes("\"files.archive\" = \"allow\"", rules);
-    // With a tool that may take long, so that everybody else is done before the first of them is over.
+    // With a long timeout, so that everything else is done before the first preview ends.
     let mut config = place.config();
     config.pipeline.preview_time_max = std::time::Duration::from_secs(20);
-    let runtime = std::sync::Arc::new(effectd::Runtime::start(config).await.unwrap());
+    let runtime = std::sync::Arc::new(effectd::internal::Runtime::start(config).await.unwrap());
     std::fs::write(place.note("r.txt"), "to be read").unwrap();
     std::fs::write(place.note("control-stop-at"), "before_rename").unwrap();
     let mut stuck = tokio::task::JoinSet::new();
@@ -353,25 +300,21 @@ async fn who_needs_no_preview_does_not_wait_for_those_that_do() {
         let action = request(&format!("stuck-{nth}"), "files.archive", params);
         stuck.spawn(async move { runtime.exec(action).await });
     }
-    // All of them are on their way before the first of those who read comes.
+    // All of them are in flight before the first reader comes.
     let on_their_way = || {
         let families = runtime.metrics().gather();
-        let family = families
-            .iter()
-            .find(|family| family.name() == effectd_actors::metrics::IN_FLIGHT);
+        let family = families.iter().find(|family| family.name() == effectd_actors::metrics::IN_FLIGHT);
         let metric = family.and_then(|family| family.get_metric().first());
         metric.is_some_and(|metric| metric.get_gauge().get_value() >= 12.0)
     };
     crate::harness::until("all are on their way", on_their_way);
     for nth in 0..8 {
         let params = json!({ "path": "workspace/r.txt" });
-        let answer = runtime
-            .exec(request(&format!("read-{nth}"), "files.read_text", params))
-            .await;
+        let answer = runtime.exec(request(&format!("read-{nth}"), "files.read_text", params)).await;
         assert_eq!(receipt(&answer).outcome, Outcome::Executed);
         assert!(stuck.try_join_next().is_none(), "one has ended before reading");
     }
-    // They end, too: without a preview nobody knows what would change, or there was no turn for too long.
+    // They end, too: without a preview the change is unknown, or they waited too long for a slot.
     while let Some(ended) = stuck.join_next().await {
         match ended.unwrap() {
             Answer::Done(done) => assert_eq!(done.receipt.outcome, Outcome::DeniedPolicy),
@@ -385,9 +328,9 @@ async fn who_needs_no_preview_does_not_wait_for_those_that_do() {
     let runtime = std::sync::Arc::into_inner(runtime).unwrap();
     assert!(runtime.stop().await);
 }
-/// Nobody is asked, and a rule looks: what it saw of a folder is what happens to it, and to undo that, too.
+/// A rule alone decides: what the preview of a folder showed is what happens, and the same for its undo.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_that_is_moved_and_moved_back_is_what_a_rule_was_shown() {
+async fn a_moved_folder_and_its_undo_match_their_previews() {
     let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\nwhen { context.predicted.files > 10 };\n";
     let place = with_modes("\"files.move\" = \"allow\", \"files.undo\" = \"allow\"", rules);
     let runtime = place.runtime().await;

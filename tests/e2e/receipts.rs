@@ -13,7 +13,7 @@ use crate::harness::{Place, Ran, Running, note, root, write_note};
 #[path = "../../examples/learner.rs"]
 mod learner;
 
-/// A place in which so many notes were written, and one request was refused.
+/// A place with this many written notes and one refused request.
 pub(crate) fn place_with(notes: usize) -> Place {
     let place = Place::new();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -35,25 +35,20 @@ pub(crate) fn place_with(notes: usize) -> Place {
 pub(crate) fn lines(ran: &Ran) -> Vec<Value> {
     assert_eq!(ran.code(), 0, "{}", ran.stderr());
     let text = ran.stdout();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The second implementation, which shares nothing with the first but the page that describes the format.
+/// The second implementation, written from the page that describes the format.
 pub(crate) fn python(bundle: &Path) -> (i32, String) {
     let script = root().join("tests/e2e/verify_bundle.py");
     let ran = Command::new("python3").arg(script).arg(bundle).output();
     let ran = ran.expect("python3 and its package `cryptography` are needed; .ci/run installs both");
     let told = String::from_utf8_lossy(&ran.stderr).into_owned() + &String::from_utf8_lossy(&ran.stdout);
-    assert!(
-        !told.contains("No module named"),
-        "install python3-cryptography: {told}"
-    );
+    assert!(!told.contains("No module named"), "install python3-cryptography: {told}");
     (ran.status.code().unwrap_or(-1), told)
 }
 
-/// Both implementations find fault with the lines; ours says this.
+/// Both implementations refuse the lines; ours says this.
 pub(crate) fn both_find(place: &Place, lines: &[String], words: &str) {
     let path = place.path("tampered.jsonl");
     std::fs::write(&path, lines.join("\n") + "\n").unwrap();
@@ -65,7 +60,7 @@ pub(crate) fn both_find(place: &Place, lines: &[String], words: &str) {
 }
 
 #[test]
-fn a_log_is_whole_here_and_elsewhere_and_each_tampering_is_named() {
+fn a_log_verifies_here_and_elsewhere_and_tampering_is_named() {
     let place = place_with(6);
     let live = place.effectd(&["receipts", "verify", "-o", "json"], None).json(0);
     assert_eq!(
@@ -77,31 +72,18 @@ fn a_log_is_whole_here_and_elsewhere_and_each_tampering_is_named() {
     let export = place.effectd(&["receipts", "export", "--bundle", "log.jsonl"], None);
     assert_eq!(export.code(), 0, "{}", export.stderr());
     let key = live["keys"][0].as_str().unwrap();
-    let offline = place.effectd(
-        &["receipts", "verify", "log.jsonl", "--key", key, "-o", "json"],
-        None,
-    );
+    let offline = place.effectd(&["receipts", "verify", "log.jsonl", "--key", key, "-o", "json"], None);
     let offline = offline.json(0);
     assert_eq!(offline["root"].as_str().map(str::len), Some(71));
     let (code, told) = python(&place.path("log.jsonl"));
     assert_eq!(code, 0, "{told}");
     assert!(told.contains(offline["root"].as_str().unwrap()), "{told}");
-    let stranger = place.effectd(
-        &["receipts", "verify", "log.jsonl", "--key", "0123456789abcdef"],
-        None,
-    );
-    assert!(
-        stranger.code() == 1 && stranger.stderr().contains("none of its keys"),
-        "{}",
-        stranger.stderr()
-    );
+    let stranger = place.effectd(&["receipts", "verify", "log.jsonl", "--key", "0123456789abcdef"], None);
+    assert!(stranger.code() == 1 && stranger.stderr().contains("none of its keys"), "{}", stranger.stderr());
 
     let bundle = std::fs::read_to_string(place.path("log.jsonl")).unwrap();
     let honest: Vec<String> = bundle.lines().map(str::to_owned).collect();
-    let at = honest
-        .iter()
-        .position(|line| line.contains("\"n-3\"") && line.contains("receipt_id"))
-        .unwrap();
+    let at = honest.iter().position(|line| line.contains("\"n-3\"") && line.contains("receipt_id")).unwrap();
     let entry = format!("entry {}", at - 1);
     let mut flipped = honest.clone();
     flipped[at] = flipped[at].replace("\"outcome\":\"executed\"", "\"outcome\":\"dry_run\"");
@@ -146,10 +128,9 @@ fn a_hostile_bundle_does_no_harm() {
         (
             format!(
                 "{}\n{rest}",
-                with("from", json!(u64::MAX)).to_string().replace(
-                    "\"frontier\":[]",
-                    &format!("\"frontier\":{}", json!(vec![hash; 64]))
-                )
+                with("from", json!(u64::MAX))
+                    .to_string()
+                    .replace("\"frontier\":[]", &format!("\"frontier\":{}", json!(vec![hash; 64])))
             ),
             2,
         ),
@@ -163,13 +144,10 @@ fn a_hostile_bundle_does_no_harm() {
         std::fs::write(place.path("hostile.jsonl"), text).unwrap();
         let ran = place.effectd(&["receipts", "verify", "hostile.jsonl"], None);
         assert_eq!(ran.code(), *code, "{nth}: {}{}", ran.stdout(), ran.stderr());
-        assert!(
-            !ran.stderr().contains('\u{1b}') && !ran.stdout().contains('\u{1b}'),
-            "{nth}"
-        );
+        assert!(!ran.stderr().contains('\u{1b}') && !ran.stdout().contains('\u{1b}'), "{nth}");
         assert!(!ran.stderr().contains("panicked"), "{nth}: {}", ran.stderr());
     }
-    // A head that speaks of nothing, and lies about it.
+    // A false head of an empty log.
     let mut empty = first.clone();
     empty["head"]["size"] = json!(0);
     std::fs::write(place.path("hostile.jsonl"), format!("{empty}\n")).unwrap();
@@ -188,20 +166,14 @@ fn a_known_head_and_a_single_proof_are_enough() {
     std::fs::write(place.path("proof.json"), proof.stdout()).unwrap();
     let checked = place.effectd(&["receipts", "verify", "proof.json"], None);
     assert_eq!(checked.code(), 0, "{}", checked.stderr());
-    let forged = proof
-        .stdout()
-        .replace("\"status\":\"ok\"", "\"status\":\"error\"");
+    let forged = proof.stdout().replace("\"status\":\"ok\"", "\"status\":\"error\"");
     std::fs::write(place.path("forged.json"), forged).unwrap();
     let checked = place.effectd(&["receipts", "verify", "forged.json"], None);
-    assert!(
-        checked.code() == 1 && checked.stderr().contains("not what was signed"),
-        "{}",
-        checked.stderr()
-    );
+    assert!(checked.code() == 1 && checked.stderr().contains("not what was signed"), "{}", checked.stderr());
     assert_eq!(place.run(&write_note("later", "workspace/later", "x")).code(), 0);
     let again = place.effectd(&["receipts", "verify", "--head", "head.json"], None);
     assert_eq!(again.code(), 0, "{}", again.stderr());
-    // Another store does not begin with what that head speaks of.
+    // Another store does not extend the log of that head.
     let other = place_with(3);
     std::fs::copy(place.path("head.json"), other.path("head.json")).unwrap();
     let other = other.effectd(&["receipts", "verify", "--head", "head.json"], None);
@@ -227,17 +199,11 @@ fn receipts_before_and_after_a_rotation_are_genuine() {
         .iter()
         .map(|receipt| receipt["signature"]["key_id"].clone())
         .collect();
-    assert_eq!(
-        (by.first(), by.last()),
-        (Some(&keys[0]["key_id"]), Some(&keys[1]["key_id"]))
-    );
+    assert_eq!((by.first(), by.last()), (Some(&keys[0]["key_id"]), Some(&keys[1]["key_id"])));
     // A bundle that begins after the rotation still knows both.
     let size = report["size"].as_u64().unwrap();
     let from = (size - 2).to_string();
-    let export = place.effectd(
-        &["receipts", "export", "--bundle", "end.jsonl", "--from", &from],
-        None,
-    );
+    let export = place.effectd(&["receipts", "export", "--bundle", "end.jsonl", "--from", &from], None);
     assert_eq!(export.code(), 0, "{}", export.stderr());
     let checked = place.effectd(&["receipts", "verify", "end.jsonl"], None);
     assert_eq!(checked.code(), 0, "{}", checked.stderr());
@@ -255,17 +221,9 @@ fn a_changed_byte_of_the_logs_hashes_is_found() {
     bytes[3 * 32 + 5] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let checked = place.effectd(&["receipts", "verify"], None);
-    assert!(
-        checked.code() == 1 && checked.stderr().contains("entry 3"),
-        "{}",
-        checked.stderr()
-    );
+    assert!(checked.code() == 1 && checked.stderr().contains("entry 3"), "{}", checked.stderr());
     let store = place.effectd(&["store", "check"], None);
-    assert!(
-        store.code() == 1 && store.stderr().contains("entry 3 of the log"),
-        "{}",
-        store.stderr()
-    );
+    assert!(store.code() == 1 && store.stderr().contains("entry 3 of the log"), "{}", store.stderr());
     assert_eq!(place.effectd(&["store", "rebuild"], None).code(), 0);
     let checked = place.effectd(&["receipts", "verify"], None);
     assert_eq!(checked.code(), 0, "{}", checked.stderr());
@@ -288,16 +246,9 @@ fn one_filter_language_finds_receipts_everywhere() {
     assert_eq!(count(&["until:1h"]), 0);
     assert_eq!(count(&["--status", "ok", "--tool", "files.write_text"]), 4);
     let wrong = place.effectd(&["receipts", "list", "stats:ok"], None);
-    assert!(
-        wrong.code() == 2 && wrong.stderr().contains("there is no condition"),
-        "{}",
-        wrong.stderr()
-    );
+    assert!(wrong.code() == 2 && wrong.stderr().contains("there is no condition"), "{}", wrong.stderr());
     let shown = lines(&place.effectd(&["receipts", "list", "action:n-1", "-o", "jsonl"], None));
-    let shown = place.effectd(
-        &["receipts", "show", shown[0]["receipt_id"].as_str().unwrap()],
-        None,
-    );
+    let shown = place.effectd(&["receipts", "show", shown[0]["receipt_id"].as_str().unwrap()], None);
     let words = [
         "timeline",
         "queued",
@@ -344,39 +295,24 @@ fn exports_are_the_same_each_time_and_go_on_where_they_were() {
         serde_json::from_slice(&std::fs::read(place.path("one/manifest.json")).unwrap()).unwrap();
     assert_eq!(manifest["files"]["receipts.jsonl"]["lines"], 5);
     let bytes = std::fs::read(place.path("one/receipts.jsonl")).unwrap();
-    assert_eq!(
-        manifest["files"]["receipts.jsonl"]["digest"],
-        json!(effectd::contracts::Digest::of(&bytes))
-    );
+    assert_eq!(manifest["files"]["receipts.jsonl"]["digest"], json!(effectd::contracts::Digest::of(&bytes)));
     let again = place.effectd(&["receipts", "export", "--dataset", "one"], None);
     assert_eq!(again.code(), 2, "what is there is not written over");
     let csv = place.effectd(&["receipts", "export", "--format", "csv"], None);
     assert_eq!(csv.stdout().lines().count(), 7, "{}", csv.stdout());
     let tail = || lines(&place.effectd(&["receipts", "tail", "--once", "--cursor", "c"], None)).len();
-    // Whoever hangs up has not read.
-    let deaf = place.effectd_on(
-        &["receipts", "tail", "--once", "--cursor", "c"],
-        None,
-        |command| {
-            let (read, write) = std::io::pipe().unwrap();
-            drop(read);
-            command.stdout(write);
-        },
-    );
+    // A reader that disconnects has not acknowledged.
+    let deaf = place.effectd_on(&["receipts", "tail", "--once", "--cursor", "c"], None, |command| {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        command.stdout(write);
+    });
     assert_eq!(deaf.code(), 0, "{}", deaf.stderr());
-    for command in [
-        &["receipts", "export"][..],
-        &["receipts", "tail", "--once", "--cursor", "c"],
-    ] {
+    for command in [&["receipts", "export"][..], &["receipts", "tail", "--once", "--cursor", "c"]] {
         let full = place.effectd_on(command, None, |command| {
             command.stdout(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
         });
-        assert_eq!(
-            full.code(),
-            74,
-            "what cannot be written is not called done: {}",
-            full.stderr()
-        );
+        assert_eq!(full.code(), 74, "what cannot be written is not called done: {}", full.stderr());
         assert!(full.stderr().contains("standard output"), "{}", full.stderr());
     }
     assert_eq!((tail(), tail()), (6, 0));
@@ -401,72 +337,32 @@ fn what_is_known_later_is_noted_beside_the_receipt() {
         assert_eq!(row["reward"], row["recomputed"]);
     }
     let other = place.effectd(
-        &[
-            "receipts",
-            "recompute-reward",
-            "action:n-0",
-            "--set",
-            "reward.weight_success=0.1",
-            "-o",
-            "jsonl",
-        ],
+        &["receipts", "recompute-reward", "action:n-0", "--set", "reward.weight_success=0.1", "-o", "jsonl"],
         None,
     );
     let other = &lines(&other)[0];
-    assert!(
-        other["recomputed"]["scalar"].as_f64() < reward["scalar"].as_f64(),
-        "{other}"
-    );
+    assert!(other["recomputed"]["scalar"].as_f64() < reward["scalar"].as_f64(), "{other}");
     let nothing = place.effectd(&["receipts", "amend", id], None);
     assert_eq!(nothing.code(), 2, "{}", nothing.stderr());
     let amended = place.effectd(
-        &[
-            "receipts",
-            "amend",
-            id,
-            "--success",
-            "false",
-            "--source",
-            "nightly-check",
-            "--yes",
-            "-o",
-            "json",
-        ],
+        &["receipts", "amend", id, "--success", "false", "--source", "nightly-check", "--yes", "-o", "json"],
         None,
     );
     let amended = amended.json(0);
-    assert_eq!(
-        (&amended["receipt_id"], &amended["source"]),
-        (&json!(id), &json!("nightly-check"))
-    );
+    assert_eq!((&amended["receipt_id"], &amended["source"]), (&json!(id), &json!("nightly-check")));
     assert!(amended["reward"]["scalar"].as_f64().unwrap() < 0.01, "{amended}");
     let shown = place.effectd(&["receipts", "show", id], None).stdout();
-    assert!(
-        shown.contains("it does not count as done") && shown.contains("nightly-check"),
-        "{shown}"
-    );
+    assert!(shown.contains("it does not count as done") && shown.contains("nightly-check"), "{shown}");
     let same = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
     assert_eq!(same, listed, "a receipt is never edited");
     let report = place.effectd(&["receipts", "verify", "-o", "json"], None).json(0);
     assert_eq!(report["amendments"], 1);
-    assert_eq!(
-        place
-            .effectd(&["receipts", "export", "--dataset", "d"], None)
-            .code(),
-        0
-    );
-    let told = learners(
-        &place.path("d/receipts.jsonl"),
-        Some(&place.path("d/amendments.jsonl")),
-        &[],
-    );
-    assert!(
-        told[0].starts_with("files.write_text n=3 successes=1 "),
-        "{told:?}"
-    );
+    assert_eq!(place.effectd(&["receipts", "export", "--dataset", "d"], None).code(), 0);
+    let told = learners(&place.path("d/receipts.jsonl"), Some(&place.path("d/amendments.jsonl")), &[]);
+    assert!(told[0].starts_with("files.write_text n=3 successes=1 "), "{told:?}");
 }
 
-/// What both learners say, which is the same.
+/// The result of both learners, which must be the same.
 fn learners(receipts: &Path, amendments: Option<&Path>, target: &[(&str, f64)]) -> Vec<String> {
     let mut command = Command::new("python3");
     command.arg(root().join("examples/learner.py")).arg(receipts);
@@ -479,10 +375,7 @@ fn learners(receipts: &Path, amendments: Option<&Path>, target: &[(&str, f64)]) 
     let ran = command.output().expect("python3 is needed; .ci/run installs it");
     let python = String::from_utf8(ran.stdout).unwrap();
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let target: HashMap<_, _> = target
-        .iter()
-        .map(|(tool, likely)| ((*tool).to_owned(), *likely))
-        .collect();
+    let target: HashMap<_, _> = target.iter().map(|(tool, likely)| ((*tool).to_owned(), *likely)).collect();
     let mut ours = learner::Learner::new(target);
     if let Some(amendments) = amendments {
         learner::each(amendments, |amendment| ours.amend(amendment)).unwrap();
@@ -496,11 +389,7 @@ fn learners(receipts: &Path, amendments: Option<&Path>, target: &[(&str, f64)]) 
         }
     }
     assert_eq!(ours.told(), first);
-    assert_eq!(
-        python.lines().collect::<Vec<_>>(),
-        first,
-        "both learners say the same"
-    );
+    assert_eq!(python.lines().collect::<Vec<_>>(), first, "both learners say the same");
     first
 }
 
@@ -514,9 +403,7 @@ fn an_estimate_of_another_planner_covers_the_truth() {
     let tools = [("mail.send", 0.9, 0.30), ("chat.send", 0.1, 0.75)];
     let mut state = 7_u64;
     let mut random = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 11) as f64 / (1_u64 << 53) as f64
     };
     let mut text = String::new();
@@ -548,16 +435,7 @@ fn an_estimate_of_another_planner_covers_the_truth() {
     for (line, (_, _, worth)) in told.iter().zip([tools[1], tools[0]]) {
         let figures: Vec<f64> = ["low=", "high="]
             .iter()
-            .map(|name| {
-                line.split_once(name)
-                    .unwrap()
-                    .1
-                    .split(' ')
-                    .next()
-                    .unwrap()
-                    .parse()
-                    .unwrap()
-            })
+            .map(|name| line.split_once(name).unwrap().1.split(' ').next().unwrap().parse().unwrap())
             .collect();
         assert!(figures[0] <= worth && worth <= figures[1], "{line}");
     }

@@ -1,4 +1,4 @@
-//! Personal data in a request: what the tool gets of it, what the planner is told, and what nobody keeps.
+//! Redaction of personal data: what the tool gets, what the planner sees, and what is not stored.
 
 use serde_json::json;
 
@@ -23,10 +23,7 @@ fn the_tool_gets_redacted_text_and_the_answer_says_so() {
     assert_eq!(receipt["policy"]["redaction"], "applied");
     let other = write_note("b", "workspace/y.txt", text).to_string();
     let told = place.effectd(&["run", "-"], Some(&other)).stdout();
-    assert!(
-        told.contains("\n  redacted  1 email in /text, 2 phone in /text\n"),
-        "{told}"
-    );
+    assert!(told.contains("\n  redacted  1 email in /text, 2 phone in /text\n"), "{told}");
     let plain = place.run(&write_note("c", "workspace/z.txt", "386.062956473987"));
     assert_eq!(plain.json(0).get("redacted"), None);
 }
@@ -35,30 +32,10 @@ fn the_tool_gets_redacted_text_and_the_answer_says_so() {
 fn names_of_resources_are_refused_and_never_changed() {
     let place = Place::new();
     for (action, tool, field, value) in [
-        (
-            "a",
-            "files.write_text",
-            "path",
-            json!("workspace/call 0170 1234567.txt"),
-        ),
-        (
-            "b",
-            "files.write_text",
-            "path",
-            json!("workspace/bob@example.org/x.txt"),
-        ),
-        (
-            "c",
-            "files.read_text",
-            "path",
-            json!("workspace/tel +491701234567"),
-        ),
-        (
-            "d",
-            "files.write_text",
-            "path",
-            json!("workspace/0170 1234567.txt"),
-        ),
+        ("a", "files.write_text", "path", json!("workspace/call 0170 1234567.txt")),
+        ("b", "files.write_text", "path", json!("workspace/bob@example.org/x.txt")),
+        ("c", "files.read_text", "path", json!("workspace/tel +491701234567")),
+        ("d", "files.write_text", "path", json!("workspace/0170 1234567.txt")),
         ("e", "files.read_text", "path", json!("workspace/+491701234567")),
     ] {
         let mut request = write_note(action, "workspace/x.txt", "x");
@@ -74,7 +51,7 @@ fn names_of_resources_are_refused_and_never_changed() {
             "{receipt}"
         );
         let message = receipt["error"]["message"].as_str().unwrap();
-        assert!(message.contains("needs /path as it is"), "{message}");
+        assert!(message.contains("needs /path unchanged"), "{message}");
     }
     let written = std::fs::read_dir(place.path("workspace")).map_or(0, Iterator::count);
     assert_eq!(written, 0);
@@ -100,9 +77,7 @@ fn nowhere(place: &Place, ran: &Ran, secret: &str) {
     let told = format!("{}{}", ran.stdout(), ran.stderr());
     assert!(!told.contains(secret), "{told}");
     for (path, bytes) in place.state_bytes() {
-        let found = bytes
-            .windows(secret.len())
-            .any(|window| window == secret.as_bytes());
+        let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
         assert!(!found, "{}", path.display());
     }
 }

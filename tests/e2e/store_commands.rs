@@ -1,7 +1,7 @@
-//! `effectd store`: what an operator sees of a whole store and of a damaged one.
+//! `effectd store` on a healthy and on a damaged store.
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{Completion, NewLetter, NewReceipt, Store, TopicName};
+use effectd_bus::{Completion, NewDeadLetter, NewReceipt, Store, TopicName};
 use effectd_contracts::{
     ActionId, Digest, ReceiptId, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, Topic,
 };
@@ -32,17 +32,9 @@ fn looked_after(journal: &str) {
     let (code, checked) = json(&["store", "check", "-o", "json"]);
     assert_eq!((code, &checked["ok"]), (0, &serde_json::json!(true)), "{checked}");
     let (code, stats) = json(&["store", "stats", "-o", "json"]);
-    assert_eq!(
-        (code, &stats["events"]["ACTION_EXECUTED"]),
-        (0, &serde_json::json!(1)),
-        "{stats}"
-    );
+    assert_eq!((code, &stats["events"]["ACTION_EXECUTED"]), (0, &serde_json::json!(1)), "{stats}");
     let (code, made) = json(&["store", "rebuild", "-o", "json"]);
-    assert_eq!(
-        (code, &made["same_as_before"]),
-        (0, &serde_json::json!(true)),
-        "{made}"
-    );
+    assert_eq!((code, &made["same_as_before"]), (0, &serde_json::json!(true)), "{made}");
     let into = place.state().join("saved");
     let (code, saved) = json(&["store", "salvage", into.to_str().unwrap(), "-o", "json"]);
     assert_eq!((code, &saved["receipts"]), (0, &serde_json::json!(1)), "{saved}");
@@ -56,22 +48,14 @@ fn looked_after(journal: &str) {
     let other = if journal == "sled" { "files" } else { "sled" };
     for to in [other, journal] {
         let (code, moved) = json(&["store", "migrate", "--journal", to, "-o", "json"]);
-        assert_eq!(
-            (code, &moved["changed"]),
-            (0, &serde_json::json!(true)),
-            "{moved}"
-        );
+        assert_eq!((code, &moved["changed"]), (0, &serde_json::json!(true)), "{moved}");
         let (code, checked) = json(&["store", "check", "-o", "json"]);
         assert_eq!((code, &checked["blocks"]), (0, &moved["blocks"]), "{checked}");
         let again = place.effectd(&["run", example().to_str().unwrap()], None);
         assert!(again.stdout().starts_with("already done"), "{}", again.stdout());
     }
     let table = place.effectd(&["store", "check"], None);
-    assert!(
-        table.code() == 0 && table.stdout().contains("index entries"),
-        "{}",
-        table.stdout()
-    );
+    assert!(table.code() == 0 && table.stdout().contains("index entries"), "{}", table.stdout());
 }
 
 #[test]
@@ -83,11 +67,7 @@ fn a_damaged_store_is_told_with_a_failing_exit_code() {
     bytes[20] ^= 1;
     std::fs::write(&manifest, bytes).unwrap();
     let checked = place.effectd(&["store", "check"], None);
-    assert!(
-        checked.code() == 1 && checked.stderr().contains("the index"),
-        "{}",
-        checked.stderr()
-    );
+    assert!(checked.code() == 1 && checked.stderr().contains("the index"), "{}", checked.stderr());
     assert_eq!(place.effectd(&["store", "rebuild"], None).code(), 0);
     assert_eq!(place.effectd(&["store", "check"], None).code(), 0);
 }
@@ -128,18 +108,11 @@ fn damaged_blobs_are_found_and_named() {
     }
     std::fs::rename(place.state().join("keys/blobs.key"), place.path("blobs.key")).unwrap();
     let checked = place.effectd(&["store", "check"], None);
-    assert!(
-        checked.code() == 1 && checked.stderr().contains("keys/blobs.key"),
-        "{}",
-        checked.stderr()
-    );
-    assert!(
-        !place.state().join("keys/blobs.key").exists(),
-        "a check makes no key"
-    );
+    assert!(checked.code() == 1 && checked.stderr().contains("keys/blobs.key"), "{}", checked.stderr());
+    assert!(!place.state().join("keys/blobs.key").exists(), "a check makes no key");
 }
 
-/// Leaves a dead letter in the store: a copy of the decision that was carried out, about another action.
+/// Writes a dead letter: a copy of the executed decision, for another action.
 fn leave_letter(place: &Place, action: &str) {
     let config = EmbeddedConfig::new(place.state());
     let store = embedded::open(config, std::sync::Arc::new(SystemClock)).unwrap();
@@ -162,7 +135,7 @@ fn leave_letter(place: &Place, action: &str) {
         time: Timestamp::now(),
         body: b"{}".to_vec(),
     };
-    let letter = NewLetter {
+    let letter = NewDeadLetter {
         topic,
         code: "timed_out".into(),
         detail: "no answer within 30 s".into(),
@@ -191,34 +164,20 @@ fn a_dead_letter_is_requeued_once_and_carried_out() {
     let place = Place::new();
     assert_eq!(place.run(&write_note("first", "workspace/x", "x")).code(), 0);
     leave_letter(&place, "again");
-    let listed = place.effectd(
-        &["dlq", "list", "--tool", "files.write_text", "-o", "jsonl"],
-        None,
-    );
+    let listed = place.effectd(&["dlq", "list", "--tool", "files.write_text", "-o", "jsonl"], None);
     let letter: serde_json::Value = serde_json::from_str(&listed.stdout()).unwrap();
     assert_eq!(letter["action_id"], "again", "{letter}");
     assert!(!listed.stdout().contains("at last"), "parameters are not shown");
     let mirror = std::fs::read_to_string(place.state().join("bus/dlq/ACTION_DECISION.jsonl")).unwrap();
-    assert!(
-        mirror.contains("\"again\"") && !mirror.contains("no answer"),
-        "{mirror}"
-    );
+    assert!(mirror.contains("\"again\"") && !mirror.contains("no answer"), "{mirror}");
     let cause = letter["cause"].as_str().unwrap();
     let causes = place.effectd(&["dlq", "causes"], None);
     assert!(causes.stdout().contains(cause), "{}", causes.stdout());
     assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 0);
     let requeued = place.effectd(&["dlq", "requeue", "--cause", cause, "--yes"], None);
-    assert!(
-        requeued.code() == 0 && requeued.stdout().contains("requeued"),
-        "{}",
-        requeued.stderr()
-    );
+    assert!(requeued.code() == 0 && requeued.stdout().contains("requeued"), "{}", requeued.stderr());
     let again = place.effectd(&["dlq", "requeue", "0", "--yes"], None);
-    assert!(
-        again.code() == 0 && again.stdout().contains("gone"),
-        "{}",
-        again.stderr()
-    );
+    assert!(again.code() == 0 && again.stdout().contains("gone"), "{}", again.stderr());
     let waited = place.effectd(&["wait", "again"], None);
     assert_eq!(waited.code(), 0, "{}{}", waited.stdout(), waited.stderr());
     let text = std::fs::read_to_string(place.path("workspace/again.txt")).unwrap();
@@ -232,11 +191,7 @@ fn a_purged_letter_is_gone() {
     assert_eq!(place.run(&write_note("first", "workspace/x", "x")).code(), 0);
     leave_letter(&place, "again");
     let purged = place.effectd(&["dlq", "drop", "0", "--yes", "-o", "json"], None);
-    assert!(
-        purged.code() == 0 && purged.stdout().contains("purged"),
-        "{}",
-        purged.stderr()
-    );
+    assert!(purged.code() == 0 && purged.stdout().contains("purged"), "{}", purged.stderr());
     assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 1);
     assert_eq!(place.effectd(&["dlq", "list", "-o", "jsonl"], None).stdout(), "");
 }

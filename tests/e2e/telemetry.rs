@@ -1,4 +1,4 @@
-//! What logs and traces say about an action, and what they never say.
+//! Telemetry: what logs and traces contain, and what they never contain.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,7 +16,7 @@ use crate::harness::{Place, Ran, Running, note, write_note};
 const CANARY: &str = "canary-51d0c7e9";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-/// Everything that a subscriber is told in this process, at every level: more than any exporter would take.
+/// Everything that a tracing subscriber gets in this process, at every level.
 #[derive(Clone, Default)]
 struct Everything(Arc<Mutex<Vec<BTreeMap<String, String>>>>);
 
@@ -37,9 +37,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Everything {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
-        fields
-            .0
-            .insert("name".to_owned(), attributes.metadata().name().to_owned());
+        fields.0.insert("name".to_owned(), attributes.metadata().name().to_owned());
         context.span(id).unwrap().extensions_mut().insert(fields);
     }
 
@@ -76,9 +74,7 @@ fn logged(place: &Place, request: &Value, environment: &[(&str, &str)]) -> (Ran,
         &["run", "-", "-o", "json", "--log", "json"],
         Some(&request.to_string()),
         |command| {
-            command
-                .env("EFFECTD_LOG", "trace")
-                .envs(environment.iter().copied());
+            command.env("EFFECTD_LOG", "trace").envs(environment.iter().copied());
         },
     );
     let told = ran.stderr();
@@ -103,18 +99,14 @@ async fn the_span_of_an_action_has_our_names_and_those_of_the_field() {
     refused.subject_id = "agent://stranger".parse().unwrap();
     runtime.exec(refused).await;
     runtime.stop().await;
-    let effectd::Answer::Done(done) = done else {
-        panic!("{done:?}")
-    };
+    let effectd_actors::Answer::Done(done) = done else { panic!("{done:?}") };
     let context = done.receipt.trace_context.as_ref().unwrap();
     let all = told.0.lock().unwrap().clone();
     let span = |action: &str| {
         let ours = |fields: &&BTreeMap<String, String>| {
             fields.get("name").is_some_and(|name| name == "action.exec") && fields["action_id"] == action
         };
-        all.iter()
-            .find(ours)
-            .unwrap_or_else(|| panic!("no span of {action}"))
+        all.iter().find(ours).unwrap_or_else(|| panic!("no span of {action}"))
     };
     let permitted = span("spanned");
     let expected = [
@@ -131,22 +123,14 @@ async fn the_span_of_an_action_has_our_names_and_those_of_the_field() {
         ("gen_ai.tool.call.id", "spanned"),
     ];
     for (name, value) in expected {
-        assert_eq!(
-            permitted.get(name).map(String::as_str),
-            Some(value),
-            "{name}: {permitted:?}"
-        );
+        assert_eq!(permitted.get(name).map(String::as_str), Some(value), "{name}: {permitted:?}");
     }
     assert_eq!(permitted.get("error.type"), None);
     assert_eq!(span("spanned-refused")["error.type"], "policy_denied");
-    // What is not public is there as a digest, as in the receipt.
+    // Fields that are not public appear as digests, as in the receipt.
     let arguments: Value = serde_json::from_str(&permitted["gen_ai.tool.call.arguments"]).unwrap();
     assert_eq!(arguments, json!(done.receipt.inputs));
-    assert_eq!(
-        arguments["hmac_sha256_text"].as_str().map(str::len),
-        Some(64),
-        "{arguments}"
-    );
+    assert_eq!(arguments["hmac_sha256_text"].as_str().map(str::len), Some(64), "{arguments}");
     assert!(all.len() > 20, "{}", all.len());
     for fields in &all {
         assert!(!format!("{fields:?}").contains(CANARY), "{fields:?}");
@@ -154,7 +138,7 @@ async fn the_span_of_an_action_has_our_names_and_those_of_the_field() {
     assert!(tracing::enabled!(Level::TRACE), "it was told everything");
 }
 
-/// Requests that end in as many ways as one can make without a tool that misbehaves, each with a secret in its text.
+/// Requests that end in every way possible without a misbehaving tool, each with a secret in its text.
 fn endings() -> Vec<(Value, i32)> {
     let text = format!("my {CANARY} text");
     let with = |action: &str, change: &dyn Fn(&mut Value)| {
@@ -165,30 +149,11 @@ fn endings() -> Vec<(Value, i32)> {
     vec![
         (with("fine", &|_| ()), 0),
         (with("dry", &|request| request["dry_run"] = json!(true)), 0),
-        (
-            with("denied", &|request| {
-                request["subject_id"] = json!("agent://stranger")
-            }),
-            3,
-        ),
-        (
-            with("unknown", &|request| request["tool_id"] = json!("no.such")),
-            2,
-        ),
-        (
-            with("unfit", &|request| request["params"]["text"] = json!([text])),
-            2,
-        ),
-        (
-            with("surplus", &|request| request["params"]["more"] = json!(text)),
-            2,
-        ),
-        (
-            with("outside", &|request| {
-                request["params"]["path"] = json!("../outside")
-            }),
-            2,
-        ),
+        (with("denied", &|request| request["subject_id"] = json!("agent://stranger")), 3),
+        (with("unknown", &|request| request["tool_id"] = json!("no.such")), 2),
+        (with("unfit", &|request| request["params"]["text"] = json!([text])), 2),
+        (with("surplus", &|request| request["params"]["more"] = json!(text)), 2),
+        (with("outside", &|request| request["params"]["path"] = json!("../outside")), 2),
     ]
 }
 
@@ -200,17 +165,12 @@ fn no_line_of_the_log_tells_a_secret_and_each_has_its_trace() {
         assert_eq!(ran.code(), code, "{request}: {}", ran.stderr());
         assert!(!ran.stderr().contains(CANARY), "{request}: {}", ran.stderr());
         let (action, trace) = (&request["action_id"], &request["trace_id"]);
-        let about: Vec<_> = lines
-            .iter()
-            .filter(|line| line["span"]["action_id"] == *action)
-            .collect();
+        let about: Vec<_> = lines.iter().filter(|line| line["span"]["action_id"] == *action).collect();
         assert!(about.len() >= 3, "{action}: {}", ran.stderr());
         for line in about {
             assert_eq!(line["span"]["trace_id"], *trace, "{line}");
         }
-        let hop = lines
-            .iter()
-            .filter(|line| line["message"] == "hop" || line["message"] == "receipt");
+        let hop = lines.iter().filter(|line| line["message"] == "hop" || line["message"] == "receipt");
         for line in hop {
             assert_eq!(line["trace_id"], *trace, "{line}");
         }
@@ -218,7 +178,7 @@ fn no_line_of_the_log_tells_a_secret_and_each_has_its_trace() {
 }
 
 #[test]
-fn whoever_starts_the_program_under_a_trace_finds_the_action_in_it() {
+fn an_action_joins_the_trace_its_program_was_started_in() {
     let place = Place::new();
     let mut request = write_note("under", "workspace/under", "x");
     request.as_object_mut().unwrap().remove("trace_id");

@@ -1,34 +1,28 @@
-//! What takes a terminal over gives it back.
+//! Full-screen commands restore the terminal.
 
 use std::time::Duration;
 
-use effectd::tui::ratatui::crossterm::event::KeyCode;
-use effectd::tui::ratatui::text::Line;
-use effectd::tui::{Event, Events, Screen, shown};
+use effectd::internal::tui::ratatui::crossterm::event::KeyCode;
+use effectd::internal::tui::ratatui::text::Line;
+use effectd::internal::tui::{Event, Events, Screen, shown};
 
 use crate::harness::*;
 
-/// Says to this very test, started again in a terminal, that it is the program in it.
+/// Tells this test program, started again in a terminal, to be the program in it.
 const INSIDE: &str = "EFFECTD_TEST_INSIDE";
 
 const HOSTILE: &str = "\x1b[2J\x1b]0;owned\x07\u{202e}hostile\u{9b}31m";
 
-/// Takes the screen, shows something hostile, and ends as it is told by a key.
+/// Takes the screen, shows hostile text, and ends as a key says.
 fn inside() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut screen = Screen::take("nothing").unwrap();
         let mut events = Events::of_terminal(Duration::from_secs(1)).unwrap();
         loop {
             let drawn = screen.draw(|frame| {
                 let width = frame.area().width.to_string();
-                let text = shown(
-                    &format!("here {width} {HOSTILE}"),
-                    usize::from(frame.area().width),
-                );
+                let text = shown(&format!("here {width} {HOSTILE}"), usize::from(frame.area().width));
                 frame.render_widget(Line::raw(text), frame.area());
             });
             if drawn.is_err() {
@@ -56,7 +50,7 @@ fn a_terminal_is_given_back_however_a_program_ends() {
     let me = std::env::current_exe().unwrap();
     let me = me.to_str().unwrap();
     let test = "terminal::a_terminal_is_given_back_however_a_program_ends";
-    // What ends it, and what its shell says about that.
+    // How it ends, and the exit code in its shell.
     let endings = [
         ("key q", "ended 0"),
         ("key p", "ended 101"),
@@ -68,18 +62,15 @@ fn a_terminal_is_given_back_however_a_program_ends() {
     ];
     let place = Place::new();
     for (ending, said) in endings {
-        // Without job control: a shell that has it sets the terminal itself when a program has ended.
+        // Without job control: a shell with it resets the terminal itself after a program.
         let script = format!(
             "stty -g >before; echo a line of before; \
-             {INSIDE}=1 bash -c 'echo $$ >pid; exec {me} --exact {test} --nocapture'; \
+             {INSIDE}=1 bash -c 'echo $$ >pid; exec \"{me}\" --exact {test} --nocapture'; \
              echo ended $?; stty -g >after; echo told; read line"
         );
         let terminal = Terminal::start(&place, &["bash", "-c", &script], 60, 40);
         let screen = terminal.wait_for("here 60");
-        assert!(
-            screen.contains("here 60 ␛[2J␛]0;owned␇‹U+202E›hostile‹U+009B›31m"),
-            "{screen}"
-        );
+        assert!(screen.contains("here 60 ␛[2J␛]0;owned␇‹U+202E›hostile‹U+009B›31m"), "{screen}");
         assert_eq!(terminal.knows("#{alternate_on}"), "1");
         assert!(!terminal.knows("#{pane_title}").contains("owned"));
         terminal.resize(40, 40);
@@ -88,20 +79,14 @@ fn a_terminal_is_given_back_however_a_program_ends() {
             ("key", key) => terminal.press(&[key]),
             (_, signal) => {
                 let pid = std::fs::read_to_string(place.path("pid")).unwrap();
-                let sent = std::process::Command::new("kill")
-                    .args(["-s", signal, pid.trim()])
-                    .status();
+                let sent = std::process::Command::new("kill").args(["-s", signal, pid.trim()]).status();
                 assert!(sent.unwrap().success());
             }
         }
         let screen = terminal.wait_for("told");
         assert!(screen.contains(said), "{ending}: {screen}");
         assert!(screen.contains("a line of before"), "{ending}: {screen}");
-        assert_eq!(
-            terminal.knows("#{alternate_on} #{cursor_flag}"),
-            "0 1",
-            "{ending}"
-        );
+        assert_eq!(terminal.knows("#{alternate_on} #{cursor_flag}"), "0 1", "{ending}");
         let [before, after] = ["before", "after"].map(|name| std::fs::read(place.path(name)).unwrap());
         assert_eq!(before, after, "{ending}");
     }

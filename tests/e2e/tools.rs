@@ -1,9 +1,9 @@
-//! The tools through the program: listed, shown, tried, and undone.
+//! Tool commands: list, show, try and undo.
 
 use effectd::contracts::Digest;
 use serde_json::Value;
 
-use crate::harness::{Place, Ran, Who};
+use crate::harness::{Place, Ran, Who, is_root};
 
 /// A place with the demo policy and a space.
 fn ready(who: Who) -> Place {
@@ -32,12 +32,8 @@ fn undo(place: &Place, told: &Value) -> Ran {
 fn every_tool_is_listed_and_shown_with_what_it_promises() {
     let place = Place::new();
     let listed = place.effectd(&["tools", "list", "-o", "json"], None).json(0);
-    let ids: Vec<_> = listed
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|tool| tool["tool_id"].as_str().unwrap())
-        .collect();
+    let ids: Vec<_> =
+        listed.as_array().unwrap().iter().map(|tool| tool["tool_id"].as_str().unwrap()).collect();
     for id in [
         "command.run",
         "core.diagnose_error",
@@ -56,28 +52,15 @@ fn every_tool_is_listed_and_shown_with_what_it_promises() {
         (&delete["tier"], &delete["sandbox_profile"], &delete["version"]),
         (&"R4".into(), &"high_isolation".into(), &"1.0.0".into())
     );
-    let write = place
-        .effectd(&["tools", "show", "files.write_text", "-o", "json"], None)
-        .json(0);
+    let write = place.effectd(&["tools", "show", "files.write_text", "-o", "json"], None).json(0);
     assert_eq!(write["spec"]["timeout_ms"], 4000);
-    assert_eq!(
-        write["capability"]["input_schema"],
-        write["spec"]["params_schema"]
-    );
+    assert_eq!(write["capability"]["input_schema"], write["spec"]["params_schema"]);
     assert_eq!(write["tier"], "R1");
     let alias = place.effectd(&["tools", "show", "diagnose_error"], None);
-    assert!(
-        alias.stdout().starts_with("core.diagnose_error"),
-        "{}",
-        alias.stdout()
-    );
+    assert!(alias.stdout().starts_with("core.diagnose_error"), "{}", alias.stdout());
     let unknown = place.effectd(&["tools", "show", "files.wirte_text"], None);
     assert_eq!(unknown.code(), 2);
-    assert!(
-        unknown.stderr().contains("did you mean files.write_text?"),
-        "{}",
-        unknown.stderr()
-    );
+    assert!(unknown.stderr().contains("did you mean files.write_text?"), "{}", unknown.stderr());
     let completions = place.effectd(&["completions", "bash"], None).stdout();
     assert!(completions.contains("files.apply_patch"));
 }
@@ -88,22 +71,13 @@ fn what_was_done_is_undone_and_done_again() {
     std::fs::create_dir_all(place.path("workspace")).unwrap();
     std::fs::write(place.path("workspace/note.txt"), "first\n").unwrap();
     let text = || std::fs::read_to_string(place.path("workspace/note.txt")).unwrap();
-    let written = done(
-        &place,
-        &["files.write_text", "path=workspace/note.txt", "text=second"],
-    );
+    let written = done(&place, &["files.write_text", "path=workspace/note.txt", "text=second"]);
     assert_eq!(text(), "second");
     let change = &written["receipt"]["effects"]["observed"]["changes"][0];
     assert_eq!(change["path"], "workspace/note.txt");
-    assert!(
-        !change.to_string().contains(&Digest::of(b"first\n").hex()),
-        "digests are keyed"
-    );
+    assert!(!change.to_string().contains(&Digest::of(b"first\n").hex()), "digests are keyed");
     let undone = undo(&place, &written).json(0);
-    assert_eq!(
-        (text().as_str(), &undone["receipt"]["tool_id"]),
-        ("first\n", &"files.undo".into())
-    );
+    assert_eq!((text().as_str(), &undone["receipt"]["tool_id"]), ("first\n", &"files.undo".into()));
     let redone = undo(&place, &undone).json(0);
     assert_eq!(text(), "second");
     std::fs::write(place.path("workspace/note.txt"), "by somebody else").unwrap();
@@ -112,19 +86,10 @@ fn what_was_done_is_undone_and_done_again() {
     assert_eq!(text(), "by somebody else");
     let read = done(&place, &["files.read_text", "path=workspace/note.txt"]);
     assert_eq!(read["result"]["text"], "by somebody else");
-    assert!(
-        !read["receipt"].to_string().contains("by somebody else"),
-        "a receipt quotes nothing"
-    );
-    // Writing the same once more is not answered from memory: the undo was a change in between.
-    let again = done(
-        &place,
-        &["files.write_text", "path=workspace/note.txt", "text=second"],
-    );
-    assert_eq!(
-        (text().as_str(), &again["already_done"]),
-        ("second", &false.into())
-    );
+    assert!(!read["receipt"].to_string().contains("by somebody else"), "a receipt quotes nothing");
+    // Writing the same again is carried out: the undo was a change in between.
+    let again = done(&place, &["files.write_text", "path=workspace/note.txt", "text=second"]);
+    assert_eq!((text().as_str(), &again["already_done"]), ("second", &false.into()));
 }
 
 #[test]
@@ -159,30 +124,15 @@ fn a_folder_is_moved_and_moved_back_with_all_that_is_in_it() {
     std::fs::write(place.path("workspace/a/b/house/new"), "since").unwrap();
     let undone = undo(&place, &moved).json(0);
     let there = |name: &str| std::fs::read_to_string(place.path("workspace").join(name)).unwrap_or_default();
-    assert_eq!(
-        (there("dir/deep/x").as_str(), there("dir/new").as_str()),
-        ("x", "since")
-    );
-    assert!(
-        !place.path("workspace/a").exists(),
-        "made on the way, and gone with it"
-    );
+    assert_eq!((there("dir/deep/x").as_str(), there("dir/new").as_str()), ("x", "since"));
+    assert!(!place.path("workspace/a").exists(), "made on the way, and gone with it");
     undo(&place, &undone).json(0);
     assert_eq!(there("a/b/house/deep/x"), "x");
     assert!(!place.path("workspace/dir").exists());
-    let into_itself = attempt(
-        &place,
-        &[
-            "files.move",
-            "from_path=workspace/a",
-            "to_path=workspace/a/b/inside",
-        ],
-    );
+    let into_itself =
+        attempt(&place, &["files.move", "from_path=workspace/a", "to_path=workspace/a/b/inside"]);
     assert_eq!(into_itself.json(2)["code"], "params_invalid");
-    let deleted = attempt(
-        &place,
-        &["files.copy", "from_path=workspace/a", "to_path=workspace/c"],
-    );
+    let deleted = attempt(&place, &["files.copy", "from_path=workspace/a", "to_path=workspace/c"]);
     let told = deleted.json(1);
     assert_eq!(told["code"], "not_a_file", "{told}");
     assert!(told.to_string().contains("files.move takes a folder"), "{told}");
@@ -215,15 +165,9 @@ fn parameters_are_read_as_the_schema_has_them() {
         assert_eq!(attempt(&place, bad).code(), 2, "{bad:?}");
     }
     let unknown = attempt(&place, &["files.list", "path=workspace", "surprise=1"]);
-    assert_eq!(
-        (unknown.code(), &unknown.json(unknown.code())["code"]),
-        (2, &"params_invalid".into())
-    );
+    assert_eq!((unknown.code(), &unknown.json(unknown.code())["code"]), (2, &"params_invalid".into()));
     let dry = done(&place, &["files.make_dir", "path=workspace/new", "--dry-run"]);
-    assert_eq!(
-        (&dry["outcome"], place.path("workspace/new").exists()),
-        (&"dry_run".into(), false)
-    );
+    assert_eq!((&dry["outcome"], place.path("workspace/new").exists()), (&"dry_run".into(), false));
     let sample = done(&place, &["diagnose_error"]);
     assert_eq!(
         (&sample["receipt"]["status"], &sample["receipt"]["tool_id"]),
@@ -235,9 +179,7 @@ fn parameters_are_read_as_the_schema_has_them() {
 fn a_file_that_the_user_may_not_touch_has_its_own_code() {
     use std::os::unix::fs::PermissionsExt;
     let name = "a_file_that_the_user_may_not_touch_has_its_own_code";
-    if !nix::unistd::geteuid().is_root() {
-        let line = format!("NOT RUN (needs root): {name}\n");
-        std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).unwrap();
+    if !is_root(name) {
         return;
     }
     let place = ready(Who::Nobody);
@@ -250,10 +192,7 @@ fn a_file_that_the_user_may_not_touch_has_its_own_code() {
         let refused = attempt(&place, arguments);
         assert_eq!(refused.json(1)["code"], "permission_denied", "{arguments:?}");
     }
-    assert_eq!(
-        std::fs::read_to_string(place.path("workspace/x")).unwrap(),
-        "secret"
-    );
+    assert_eq!(std::fs::read_to_string(place.path("workspace/x")).unwrap(), "secret");
 }
 
 #[test]
@@ -267,24 +206,15 @@ fn what_is_kept_for_an_undo_lies_sealed() {
     let mut seen = 0;
     while let Some(path) = files.pop() {
         if path.is_dir() {
-            files.extend(
-                std::fs::read_dir(path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
-            );
+            files.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
         } else if path.is_file() {
             seen += 1;
             let bytes = std::fs::read(&path).unwrap();
-            let found = bytes
-                .windows(canary.len())
-                .any(|piece| piece == canary.as_bytes());
+            let found = bytes.windows(canary.len()).any(|piece| piece == canary.as_bytes());
             assert!(!found, "{} quotes it", path.display());
         }
     }
     assert!(seen > 5);
     undo(&place, &written).json(0);
-    assert_eq!(
-        std::fs::read_to_string(place.path("workspace/x")).unwrap(),
-        canary
-    );
+    assert_eq!(std::fs::read_to_string(place.path("workspace/x")).unwrap(), canary);
 }

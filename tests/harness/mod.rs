@@ -1,9 +1,5 @@
-//! What all tests of the whole program share: a place of one's own, the program to run in it, and what that left behind.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "each of the test programs uses some of it"
-)]
+//! The harness of the tests of the whole program: a folder for one test, and the program that runs in it.
+#![allow(dead_code, unused_imports, reason = "each of the test programs uses some of it")]
 
 mod terminal;
 
@@ -31,13 +27,18 @@ pub enum Who {
     Nobody,
 }
 
-/// Says that a test, or a part of it, was not run. Not by a macro, whose output the test runner would keep to itself.
-pub fn not_run(name: &str) {
-    let line = format!("NOT RUN (needs root): {name}\n");
-    std::io::stderr().write_all(line.as_bytes()).unwrap();
+/// Whether this is root. If not, reports that a test, or a leg of it, did not run, in the words that `.ci/all-ran` looks for. Not by a
+/// macro: libtest captures the output of macros.
+pub fn is_root(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        let line = format!("NOT RUN (needs root): {test}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+    }
+    root
 }
 
-/// A folder that is gone after the test.
+/// A folder that is removed after the test.
 pub struct Place {
     folder: tempfile::TempDir,
     who: Who,
@@ -64,8 +65,8 @@ impl Place {
         place
     }
 
-    /// By the demo policy tools of the higher classes rest at night, and none takes longer than a few seconds. What a test means
-    /// holds at every hour, and on a machine that is slow: tools have as long as they themselves say.
+    /// Changes the demo policy so that tests hold at every hour and on slow machines: no night rule, and tools have the timeouts
+    /// that they declare.
     pub fn for_every_machine(&self) {
         let file = self.state().join("policy/policy.toml");
         let text = std::fs::read_to_string(&file).unwrap();
@@ -108,8 +109,8 @@ impl Place {
         }
     }
 
-    /// The program, to be run here as another user. Only root can become one. The build may lie in a folder that is closed to
-    /// others, such as a home of mode 0700, so this runs a copy that lies here.
+    /// The program as another user, which only root can become. The build may be in a folder that is closed to others, such as
+    /// a home of mode 0700, so this runs a copy.
     pub fn command_as(&self, uid: u32, gid: u32, arguments: &[&str]) -> Command {
         static COPYING: Mutex<()> = Mutex::new(());
         let copying = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +145,7 @@ impl Place {
         self.effectd_on(arguments, stdin, |_| ())
     }
 
-    /// The same, on a host that lacks something.
+    /// The same after a change to the command, such as a host that lacks a feature.
     pub fn effectd_on(
         &self,
         arguments: &[&str],
@@ -175,7 +176,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What a run of the program left behind.
+/// The output and exit code of a run.
 pub struct Ran(pub Output);
 
 impl Ran {
@@ -194,13 +195,7 @@ impl Ran {
     /// What is on standard output, after checking the exit code.
     #[track_caller]
     pub fn json(&self, code: i32) -> Value {
-        assert_eq!(
-            self.code(),
-            code,
-            "stdout: {}\nstderr: {}",
-            self.stdout(),
-            self.stderr()
-        );
+        assert_eq!(self.code(), code, "stdout: {}\nstderr: {}", self.stdout(), self.stderr());
         serde_json::from_str(&self.stdout()).unwrap()
     }
 }

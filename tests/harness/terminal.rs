@@ -1,4 +1,4 @@
-//! A real terminal: a program runs in a detached tmux of a fixed size, is sent keys, and what it shows is read.
+//! A real terminal: a program in a detached tmux of a fixed size, which gets keys and whose screen is read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Place, program, until};
 
-/// Nothing of the user's: no status line, and what has ended stays on the screen.
+/// No user configuration, no status line, and the screen stays after the program ended.
 const SETTINGS: &str = "set -g status off\nset -g remain-on-exit on\nset -g remain-on-exit-format ''\n\
     set -g default-terminal screen-256color\nset -g escape-time 0\n";
 
-/// Runs a command, and notes how it ended in the file that it is given first: tmux does not always know. Signals from the
-/// terminal are for the command; what is caught here is as usual there.
+/// Runs a command and writes its exit code to the file named first: tmux does not always know it. Signals from the terminal
+/// are for the command; traps set here do not apply to it.
 const NOTE_STATUS: &str =
     "trap : INT QUIT HUP TERM; \"$@\"; echo $? >\"$0.partial\"; mv \"$0.partial\" \"$0\"";
 
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// A program at a terminal. It ends with this.
+/// A program at a terminal; killed when it is dropped.
 pub struct Terminal {
     socket: PathBuf,
     settings: PathBuf,
@@ -27,18 +27,16 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// effectd with these arguments, in a window of so many columns and rows.
+    /// effectd with these arguments, in a window of this many columns and rows.
     pub fn effectd(place: &Place, arguments: &[&str], columns: u16, rows: u16) -> Self {
-        let command: Vec<&str> = std::iter::once(program())
-            .chain(arguments.iter().copied())
-            .collect();
+        let command: Vec<&str> = std::iter::once(program()).chain(arguments.iter().copied()).collect();
         Self::start(place, &command, columns, rows)
     }
 
     pub fn start(place: &Place, command: &[&str], columns: u16, rows: u16) -> Self {
         let settings = place.path("tmux.conf");
         std::fs::write(&settings, SETTINGS).unwrap();
-        // A server of its own: the one before may just be ending.
+        // A tmux server for this terminal alone: an earlier one may just be ending.
         let nth = STARTED.fetch_add(1, Ordering::Relaxed);
         let terminal = Self {
             socket: place.path(&format!("tmux.{nth}.sock")),
@@ -101,37 +99,31 @@ impl Terminal {
 
     pub fn resize(&self, columns: u16, rows: u16) {
         let mut tmux = self.tmux();
-        tmux.args([
-            "resize-window",
-            "-x",
-            &columns.to_string(),
-            "-y",
-            &rows.to_string(),
-        ]);
+        tmux.args(["resize-window", "-x", &columns.to_string(), "-y", &rows.to_string()]);
         told(tmux);
     }
 
-    /// What is on the screen, without what was chosen of colours.
+    /// The text on the screen, without colours.
     pub fn screen(&self) -> String {
         let mut tmux = self.tmux();
         tmux.args(["capture-pane", "-p"]);
         told(tmux)
     }
 
-    /// What tmux knows about the terminal, by its own names: `#{alternate_on}`.
+    /// A tmux variable of the terminal, such as `#{alternate_on}`.
     pub fn knows(&self, what: &str) -> String {
         let mut tmux = self.tmux();
         tmux.args(["display-message", "-p", what]);
         told(tmux).trim_end().to_owned()
     }
 
-    /// Waits until a text is on the screen, and says all that is.
+    /// Waits until a text is on the screen, and returns the screen.
     #[track_caller]
     pub fn wait_for(&self, text: &str) -> String {
         self.wait(&format!("{text:?} on the screen"), |screen| screen.contains(text))
     }
 
-    /// Waits until what is on the screen is as it should be, and says all that is.
+    /// Waits until the screen satisfies a condition, and returns the screen.
     #[track_caller]
     pub fn wait(&self, what: &str, holds: impl Fn(&str) -> bool) -> String {
         let mut last = String::new();
@@ -141,22 +133,16 @@ impl Terminal {
                 holds(&last)
             });
         }));
-        assert!(
-            waited.is_ok(),
-            "{what} did not come about; the screen is:\n{last}"
-        );
+        assert!(waited.is_ok(), "{what} did not come about; the screen is:\n{last}");
         last
     }
 
-    /// Waits until the program has ended, and says with which code.
+    /// Waits until the program has ended, and returns its exit code.
     #[track_caller]
     pub fn ended(&self) -> String {
         self.wait("the end of the program", |_| self.knows("#{pane_dead}") == "1");
         let status = std::fs::read_to_string(&self.status);
-        status
-            .unwrap_or_else(|error| panic!("how it ended was not noted: {error}"))
-            .trim_end()
-            .to_owned()
+        status.unwrap_or_else(|error| panic!("how it ended was not noted: {error}")).trim_end().to_owned()
     }
 }
 
@@ -170,10 +156,6 @@ impl Drop for Terminal {
 #[track_caller]
 fn told(mut tmux: Command) -> String {
     let ran = tmux.output().expect("tmux is installed");
-    assert!(
-        ran.status.success(),
-        "{tmux:?}: {}",
-        String::from_utf8_lossy(&ran.stderr)
-    );
+    assert!(ran.status.success(), "{tmux:?}: {}", String::from_utf8_lossy(&ran.stderr));
     String::from_utf8(ran.stdout).unwrap()
 }

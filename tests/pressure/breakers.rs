@@ -1,8 +1,9 @@
-//! A tool that keeps failing is left alone.
+//! Breakers: a tool that keeps failing is not called for a while.
 
 use effectd::contracts::{Code, Outcome, Receipt, Status};
-use effectd::{Answer, Runtime};
-use effectd_actors::control::breaker::{Cause, Standing};
+use effectd::internal::Runtime;
+use effectd_actors::Answer;
+use effectd_actors::control::breaker::{BreakerState, Cause};
 use serde_json::json;
 
 use crate::Test;
@@ -12,21 +13,14 @@ use crate::place::{Place, parsed, request, request_how};
 use crate::tools::{NEVER, SAFE};
 
 pub(crate) const TESTS: &[Test] = &[
-    (
-        "failures_open_the_breaker_and_its_callers_get_a_receipt_without_a_run",
-        opens,
-    ),
+    ("an_open_breaker_answers_with_a_receipt_without_a_run", opens),
     ("retries_end_when_the_breaker_opens", thrash),
     ("an_open_breaker_stays_open_over_a_restart", restart),
     ("what_was_done_before_is_answered_by_an_open_breaker_too", cached),
 ];
 
 async fn exec(runtime: &Runtime, action: &str, tool: &str, how: &str, retries: u32) -> Receipt {
-    let mut asked = if how.is_empty() {
-        request(action, tool)
-    } else {
-        request_how(action, tool, how)
-    };
+    let mut asked = if how.is_empty() { request(action, tool) } else { request_how(action, tool, how) };
     asked["qos"] = json!({ "max_retries": retries });
     match runtime.exec(parsed(&asked)).await {
         Answer::Done(done) => (*done.receipt).clone(),
@@ -35,8 +29,8 @@ async fn exec(runtime: &Runtime, action: &str, tool: &str, how: &str, retries: u
     }
 }
 
-fn standing(runtime: &Runtime, key: &str) -> Option<(Standing, Option<Cause>)> {
-    let view = runtime.pipeline().parts().control.breakers.show_one(key)?;
+fn standing(runtime: &Runtime, key: &str) -> Option<(BreakerState, Option<Cause>)> {
+    let view = runtime.pipeline().services().control.breakers.show_one(key)?;
     Some((view.state, view.cause))
 }
 
@@ -47,17 +41,12 @@ fn code(receipt: &Receipt) -> Option<Code> {
 fn opens() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place
-            .runtime(|config| config.pipeline.control.breaker.failures_max = 3)
-            .await;
+        let runtime = place.runtime(|config| config.pipeline.control.breaker.failures_max = 3).await;
         for n in 0..3 {
             let receipt = exec(&runtime, &format!("bad{n}"), SAFE, "busy:99", 0).await;
             assert_eq!(code(&receipt), Some(Code::ToolBusy));
         }
-        assert_eq!(
-            standing(&runtime, SAFE),
-            Some((Standing::Open, Some(Cause::Failures)))
-        );
+        assert_eq!(standing(&runtime, SAFE), Some((BreakerState::Open, Some(Cause::Failures))));
         let refused = exec(&runtime, "next", SAFE, "", 0).await;
         assert_eq!(
             (refused.outcome, refused.status, code(&refused)),
@@ -66,22 +55,14 @@ fn opens() {
         assert_eq!((place.runs("next"), refused.attempts.len()), (0, 0));
         let report = Report::of(&runtime).await;
         report.all_settled();
-        assert!(
-            report.letters_of("next").is_empty(),
-            "what is refused at once is no dead letter"
-        );
-        // Another tool has another breaker, and lasting failures of a request open none.
+        assert!(report.letters_of("next").is_empty(), "what is refused at once is no dead letter");
+        // Another tool has another breaker, and permanent failures of a request open none.
         for n in 0..4 {
             let receipt = exec(&runtime, &format!("wrong{n}"), NEVER, "fail", 0).await;
             assert_eq!(code(&receipt), Some(Code::ToolFailed));
         }
-        assert_eq!(
-            exec(&runtime, "fine", NEVER, "", 0).await.outcome,
-            Outcome::Executed
-        );
-        let text = prometheus::TextEncoder::new()
-            .encode_to_string(&runtime.metrics().gather())
-            .unwrap();
+        assert_eq!(exec(&runtime, "fine", NEVER, "", 0).await.outcome, Outcome::Executed);
+        let text = prometheus::TextEncoder::new().encode_to_string(&runtime.metrics().gather()).unwrap();
         for line in [
             format!("effectd_breaker_state{{tool_id=\"{SAFE}\"}} 2"),
             format!("effectd_breaker_state{{tool_id=\"{NEVER}\"}} 0"),
@@ -97,9 +78,7 @@ fn opens() {
 fn thrash() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place
-            .runtime(|config| config.pipeline.control.breaker.failures_max = 2)
-            .await;
+        let runtime = place.runtime(|config| config.pipeline.control.breaker.failures_max = 2).await;
         let receipt = exec(&runtime, "a", SAFE, "busy:99", 5).await;
         assert_eq!(code(&receipt), Some(Code::ToolBusy));
         assert_eq!((receipt.attempts.len(), place.runs("a")), (2, 2));
@@ -110,32 +89,17 @@ fn thrash() {
 fn restart() {
     asynchronously(async {
         let place = Place::new();
-        let runtime = place
-            .runtime(|config| config.pipeline.control.breaker.failures_max = 1)
-            .await;
+        let runtime = place.runtime(|config| config.pipeline.control.breaker.failures_max = 1).await;
         exec(&runtime, "bad", SAFE, "busy:99", 0).await;
         assert!(runtime.stop().await);
         let runtime = place.runtime(|_| ()).await;
         let refused = exec(&runtime, "next", SAFE, "", 0).await;
         assert_eq!((code(&refused), place.runs("next")), (Some(Code::BreakerOpen), 0));
-        runtime
-            .pipeline()
-            .parts()
-            .control
-            .breakers
-            .reset(SAFE)
-            .await
-            .unwrap();
-        assert_eq!(
-            exec(&runtime, "again", SAFE, "", 0).await.outcome,
-            Outcome::Executed
-        );
+        runtime.pipeline().services().control.breakers.reset(SAFE).await.unwrap();
+        assert_eq!(exec(&runtime, "again", SAFE, "", 0).await.outcome, Outcome::Executed);
         assert!(runtime.stop().await);
         let runtime = place.runtime(|_| ()).await;
-        assert_eq!(
-            exec(&runtime, "still", SAFE, "", 0).await.outcome,
-            Outcome::Executed
-        );
+        assert_eq!(exec(&runtime, "still", SAFE, "", 0).await.outcome, Outcome::Executed);
         assert!(runtime.stop().await);
     });
 }
@@ -145,14 +109,7 @@ fn cached() {
         let place = Place::new();
         let runtime = place.runtime(|_| ()).await;
         let done = exec(&runtime, "done", SAFE, "", 0).await;
-        runtime
-            .pipeline()
-            .parts()
-            .control
-            .breakers
-            .trip(SAFE)
-            .await
-            .unwrap();
+        runtime.pipeline().services().control.breakers.trip(SAFE).await.unwrap();
         let mut again = request("again", SAFE);
         again["params"]["name"] = json!("done");
         match runtime.exec(parsed(&again)).await {

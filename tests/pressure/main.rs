@@ -1,6 +1,6 @@
-//! What happens when too much comes at once, or a tool keeps failing: the real runtime, the real sandbox, the real disk.
+//! Pressure tests: floods, rates, order and breakers, with the real runtime, sandbox and disk.
 //!
-//! Like the crash tests, this program is runtime, zygote and confined children in one, since it brings tools of its own.
+//! Like the crash tests, this program is the runtime, the zygote and the confined children, since it brings tools of its own.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,16 +20,16 @@ mod place;
 mod tools;
 
 mod breakers;
+mod fair_order;
 mod floods;
-mod order;
 mod rates;
 
 use std::process::ExitCode;
 
-/// One test: a sentence, and what proves it.
+/// One test: its name and its function.
 type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
-    effectd::init_with(tools::ALL);
-    harness::main(&[breakers::TESTS, rates::TESTS, floods::TESTS, order::TESTS].concat())
+    effectd::init(tools::ALL);
+    harness::main(&[breakers::TESTS, rates::TESTS, floods::TESTS, fair_order::TESTS].concat())
 }

@@ -1,4 +1,4 @@
-//! Rules about crates: who may depend on whom, how large a file may be, what every crate has.
+//! Rules about crates: who may depend on whom, and what every crate has.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const MAY_USE: [(&str, &[&str]); 7] = [
     ("sandbox", &["contracts"]),
     ("adapters", &["contracts"]),
     ("actors", &["contracts", "policy", "bus", "sandbox"]),
-    ("gateway", &["contracts", "actors"]),
+    ("gateway", &["contracts", "bus", "actors"]),
 ];
 
 /// What the product is built on, each where it belongs.
@@ -45,22 +45,12 @@ const TEST_FEATURES: [&str; 3] = ["failpoints", "conformance", "testing"];
 
 /// The tables of dependencies of a Cargo.toml; whether they are for tests only.
 fn tables(manifest: &toml::Table) -> Vec<(bool, &toml::Table)> {
-    let kinds = [
-        ("dependencies", false),
-        ("build-dependencies", false),
-        ("dev-dependencies", true),
-    ];
+    let kinds = [("dependencies", false), ("build-dependencies", false), ("dev-dependencies", true)];
     let targets = manifest.get("target").and_then(toml::Value::as_table);
-    let places = std::iter::once(manifest).chain(
-        targets
-            .into_iter()
-            .flat_map(toml::Table::values)
-            .filter_map(toml::Value::as_table),
-    );
+    let places = std::iter::once(manifest)
+        .chain(targets.into_iter().flat_map(toml::Table::values).filter_map(toml::Value::as_table));
     let found = places.flat_map(|place| {
-        kinds
-            .iter()
-            .filter_map(move |(kind, tests)| Some((*tests, place.get(*kind)?.as_table()?)))
+        kinds.iter().filter_map(move |(kind, tests)| Some((*tests, place.get(*kind)?.as_table()?)))
     });
     found.collect()
 }
@@ -101,10 +91,7 @@ fn the_root_package_brings_every_crate_together() {
         .flat_map(|(_, table)| table.keys())
         .filter_map(|package| own_crate(package).map(str::to_owned))
         .collect();
-    let unused: Vec<_> = members()
-        .into_iter()
-        .filter(|member| !used.contains(member))
-        .collect();
+    let unused: Vec<_> = members().into_iter().filter(|member| !used.contains(member)).collect();
     none(
         &unused,
         "Nothing ships these members; use them in [dependencies] of the root package, or remove them:",
@@ -116,9 +103,7 @@ fn crates_with_sharp_edges_stay_where_they_are_handled() {
     let mut findings = Vec::new();
     for (name, manifest, _) in packages() {
         for (_, table) in tables(&toml(&manifest)) {
-            let strays = CONFINED
-                .iter()
-                .filter(|(krate, home)| table.contains_key(*krate) && name != *home);
+            let strays = CONFINED.iter().filter(|(krate, home)| table.contains_key(*krate) && name != *home);
             findings
                 .extend(strays.map(|(krate, home)| format!("{manifest}: {krate} belongs in {home} alone")));
         }
@@ -140,14 +125,9 @@ fn what_exists_for_tests_is_not_shipped() {
                 findings.extend(bad.map(|feature| format!("{manifest}: {package} with {feature}")));
             }
         }
-        let default = parsed
-            .get("features")
-            .and_then(|features| features.get("default"));
-        let default = default
-            .and_then(toml::Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(toml::Value::as_str);
+        let default = parsed.get("features").and_then(|features| features.get("default"));
+        let default =
+            default.and_then(toml::Value::as_array).into_iter().flatten().filter_map(toml::Value::as_str);
         let bad = default.filter(|feature| TEST_FEATURES.contains(feature));
         findings.extend(bad.map(|feature| format!("{manifest}: {feature} is a default feature")));
     }
@@ -171,25 +151,40 @@ fn every_crate_says_what_it_is_for() {
     let mut findings = Vec::new();
     for (name, manifest, lib) in packages() {
         let parsed = toml(&manifest);
-        let description = parsed["package"]
-            .get("description")
-            .and_then(toml::Value::as_str)
-            .unwrap_or_default();
+        let description =
+            parsed["package"].get("description").and_then(toml::Value::as_str).unwrap_or_default();
         if description.len() < 20 || description.to_uppercase().contains("TODO") {
             findings.push(format!("{manifest}: give {name} a description of one line"));
         }
         if !text(&lib).starts_with("//! ") {
             findings.push(format!("{lib}: begin with `//!` and say why the crate exists"));
         }
-        let lints = parsed
-            .get("lints")
-            .and_then(|lints| lints.get("workspace"))
-            .and_then(toml::Value::as_bool);
+        let lints =
+            parsed.get("lints").and_then(|lints| lints.get("workspace")).and_then(toml::Value::as_bool);
         if lints != Some(true) {
             findings.push(format!("{manifest}: add `[lints]` with `workspace = true`"));
         }
     }
     none(&findings, "A newcomer opens these first:");
+}
+
+/// A proof that any file could make would prove nothing.
+#[test]
+fn only_the_stage_that_earns_a_proof_makes_it() {
+    let makers = [
+        ("Validated::new(", "validator"),
+        ("Gated::new(", "gate"),
+        ("Evidence::found(", "approval"),
+        ("Claimed::new(", "idempotency"),
+        ("Finished::new(", "executor"),
+    ];
+    let sources = files_ending(".rs").into_iter().filter(|file| file.starts_with("actors/src/"));
+    let sources: Vec<_> = sources.map(|file| (text(&file), file)).collect();
+    for (maker, stage) in makers {
+        let found: Vec<_> =
+            sources.iter().filter(|(source, _)| source.contains(maker)).map(|(_, file)| file).collect();
+        assert_eq!(found, [&format!("actors/src/stages/{stage}.rs")], "{maker}");
+    }
 }
 
 #[test]
@@ -210,39 +205,24 @@ fn undocumented_items_and_aborting_profiles_are_refused() {
     let profiles = manifest.get("profile").and_then(toml::Value::as_table);
     for (name, profile) in profiles.into_iter().flatten() {
         let panic = profile.get("panic").and_then(toml::Value::as_str);
-        assert_ne!(
-            panic,
-            Some("abort"),
-            "[profile.{name}]: a panic must end one worker, not the process"
-        );
+        assert_ne!(panic, Some("abort"), "[profile.{name}]: a panic must end one worker, not the process");
     }
 }
 
 #[test]
 fn every_module_says_why_it_exists() {
     let sources = files_ending(".rs");
-    let shipped = sources
-        .iter()
-        .filter(|file| file.starts_with("runtime/") || file.contains("/src/"));
+    let shipped = sources.iter().filter(|file| file.starts_with("runtime/") || file.contains("/src/"));
     let findings: Vec<_> = shipped
         .filter(|file| !file.ends_with("tests.rs") && !text(file).starts_with("//!"))
         .cloned()
         .collect();
-    none(
-        &findings,
-        "Begin these files with a `//!` line that says why they exist:",
-    );
+    none(&findings, "Begin these files with a `//!` line that says why they exist:");
 }
 
 #[test]
 fn the_lock_file_is_committed_with_the_code() {
-    assert!(
-        root().join("Cargo.lock").is_file(),
-        "commit Cargo.lock: a fresh clone builds what was tested"
-    );
+    assert!(root().join("Cargo.lock").is_file(), "commit Cargo.lock: a fresh clone builds what was tested");
     let ignored = text(".gitignore");
-    assert!(
-        !ignored.lines().any(|line| line.contains("Cargo.lock")),
-        "take Cargo.lock out of .gitignore"
-    );
+    assert!(!ignored.lines().any(|line| line.contains("Cargo.lock")), "take Cargo.lock out of .gitignore");
 }

@@ -1,4 +1,4 @@
-//! Rules about what people read, and about what must not stand anywhere.
+//! Rules about documents, and about words that no project file may contain.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,6 +9,7 @@ use std::process::Command;
 use effectd::Exit;
 use effectd::contracts::ActionRequest;
 
+use crate::test_names::tests;
 use crate::tree::{files, files_ending, none, root, text, toml};
 
 /// The two commands that do everything on a fresh machine.
@@ -46,8 +47,11 @@ fn the_readme_has_the_two_commands_and_ci_runs_them() {
             "put `{command}`, letter for letter, into .ci/run: what the README says is what is checked"
         );
     }
-    let mode = fs::metadata(root().join(".ci/run")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o111, 0o111, "run `chmod +x .ci/run`");
+    for script in ["run", "long", "outside", "all-ran"] {
+        let script = format!(".ci/{script}");
+        let mode = fs::metadata(root().join(&script)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o111, 0o111, "run `chmod +x {script}`");
+    }
 }
 
 #[test]
@@ -67,22 +71,15 @@ fn the_readme_tells_every_exit_code() {
     ];
     let expected: BTreeSet<u8> = codes.into_iter().map(Exit::code).collect();
     let cells = text("README.md");
-    let told: BTreeSet<u8> = cells
-        .lines()
-        .filter_map(|line| line.strip_prefix("| ")?.split(" |").next()?.parse().ok())
-        .collect();
-    assert_eq!(
-        told, expected,
-        "the table of exit codes in README.md and runtime/exit.rs must agree"
-    );
+    let told: BTreeSet<u8> =
+        cells.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()?.parse().ok()).collect();
+    assert_eq!(told, expected, "the table of exit codes in README.md and runtime/exit.rs must agree");
 }
 
 #[test]
 fn examples_are_requests_that_can_be_read() {
-    let examples: Vec<_> = files_ending(".json")
-        .into_iter()
-        .filter(|file| file.starts_with("examples/"))
-        .collect();
+    let examples: Vec<_> =
+        files_ending(".json").into_iter().filter(|file| file.starts_with("examples/")).collect();
     assert!(
         examples.contains(&"examples/write_note.json".to_owned()),
         "the quickstart needs examples/write_note.json"
@@ -107,67 +104,62 @@ fn links_between_documents_lead_somewhere() {
             }
         }
     }
-    none(
-        &findings,
-        "These links lead nowhere; correct them or write the page:",
-    );
+    none(&findings, "These links lead nowhere; correct them or write the page:");
 }
 
 /// The targets of `[text](target)`.
 fn links(markdown: &str) -> Vec<String> {
     let after = markdown.split("](").skip(1);
-    after
-        .filter_map(|rest| rest.split_once(')'))
-        .map(|(target, _)| target.to_owned())
-        .collect()
+    after.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target.to_owned()).collect()
+}
+
+#[test]
+fn commands_on_pages_select_tests_that_exist() {
+    let mut findings = Vec::new();
+    for program in ["crash", "pressure"] {
+        let (folder, command) = (format!("tests/{program}/"), format!("--test {program} -- "));
+        let mut names = Vec::new();
+        for file in files_ending(".rs").iter().filter(|file| file.starts_with(&folder)) {
+            names.extend(tests(&text(file)).into_iter().map(|(_, name)| name.to_owned()));
+        }
+        for file in files_ending(".md") {
+            for (index, line) in text(&file).lines().enumerate() {
+                let filters = line.split(&command).skip(1).filter_map(|rest| rest.split([' ', '`']).next());
+                // `soak` is a command of its own and no filter.
+                let filters = filters.filter(|filter| (program, *filter) != ("crash", "soak"));
+                let unmatched = filters.filter(|filter| !names.iter().any(|name| name.contains(*filter)));
+                findings.extend(unmatched.map(|filter| format!("{file}:{}: {filter}", index + 1)));
+            }
+        }
+    }
+    none(&findings, "These filters select no test; write a part of the name of one that exists:");
 }
 
 #[test]
 fn the_tests_that_hold_the_invariants_exist() {
     let architecture = text("ARCHITECTURE.md");
-    let section = architecture
-        .split("\n## ")
-        .find(|section| section.starts_with("Invariants"));
+    let section = architecture.split("\n## ").find(|section| section.starts_with("Invariants"));
     let section = section.expect("ARCHITECTURE.md needs a section `## Invariants`");
     let sources: Vec<_> = files_ending(".rs").iter().map(|file| text(file)).collect();
     let mut findings = Vec::new();
     let mut named = 0;
-    for line in section
-        .lines()
-        .filter(|line| line.trim_start().starts_with("- Held by"))
-    {
-        for name in line
-            .split('`')
-            .skip(1)
-            .step_by(2)
-            .filter(|name| is_test_name(name))
-        {
+    for line in section.lines().filter(|line| line.trim_start().starts_with("- Held by")) {
+        for name in line.split('`').skip(1).step_by(2).filter(|name| is_test_name(name)) {
             named += 1;
             let (function, promise) = (format!("fn {name}("), format!("\"{name}\""));
-            if !sources
-                .iter()
-                .any(|source| source.contains(&function) || source.contains(&promise))
-            {
+            if !sources.iter().any(|source| source.contains(&function) || source.contains(&promise)) {
                 findings.push(name.to_owned());
             }
         }
     }
-    none(
-        &findings,
-        "ARCHITECTURE.md names tests that do not exist; name those that hold the invariant now:",
-    );
-    assert!(
-        named >= 7,
-        "name the tests that hold the invariants, in lines that begin with `- Held by`"
-    );
+    none(&findings, "ARCHITECTURE.md names tests that do not exist; name those that hold the invariant now:");
+    assert!(named >= 7, "name the tests that hold the invariants, in lines that begin with `- Held by`");
 }
 
 /// Words joined by underscores, as tests are named; not a path, a flag or a type.
 fn is_test_name(text: &str) -> bool {
     text.contains('_')
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 #[test]
@@ -179,10 +171,8 @@ fn product_files_speak_of_the_product_only() {
             continue;
         };
         for (number, line) in text.lines().enumerate() {
-            let place = FOREIGN
-                .iter()
-                .find(|foreign| line.contains(**foreign))
-                .map(|foreign| (*foreign).to_owned());
+            let place =
+                FOREIGN.iter().find(|foreign| line.contains(**foreign)).map(|foreign| (*foreign).to_owned());
             if let Some(found) = place.or_else(|| row_id(line)) {
                 findings.push(format!("{file}:{}: {found}", number + 1));
             }
@@ -209,11 +199,16 @@ fn row_id(line: &str) -> Option<String> {
 }
 
 #[test]
+fn every_source_file_begins_with_what_it_is() {
+    let findings: Vec<_> =
+        files_ending(".rs").into_iter().filter(|file| !text(file).starts_with("//!")).collect();
+    none(&findings, "Say in the first line of these files what they are, after `//!`:");
+}
+
+#[test]
 fn every_ignored_advisory_has_a_reason_and_a_crate() {
     let deny = toml("deny.toml");
-    let ignored = deny["advisories"]["ignore"]
-        .as_array()
-        .expect("[advisories] ignore is a list");
+    let ignored = deny["advisories"]["ignore"].as_array().expect("[advisories] ignore is a list");
     let lock = text("Cargo.lock");
     let mut findings = Vec::new();
     for entry in ignored {
@@ -227,9 +222,7 @@ fn every_ignored_advisory_has_a_reason_and_a_crate() {
         }
         let krate = reason.split_whitespace().next().unwrap_or_default();
         if !lock.contains(&format!("name = \"{krate}\"\n")) {
-            findings.push(format!(
-                "{id}: {krate} is not in Cargo.lock; take the exception out"
-            ));
+            findings.push(format!("{id}: {krate} is not in Cargo.lock; take the exception out"));
         }
     }
     none(&findings, "Exceptions in deny.toml:");
@@ -239,23 +232,11 @@ fn every_ignored_advisory_has_a_reason_and_a_crate() {
 fn every_banned_method_has_a_reason() {
     let clippy = toml("clippy.toml");
     let lists = ["disallowed-methods", "disallowed-types", "disallowed-macros"];
-    let entries = lists
-        .iter()
-        .filter_map(|list| clippy.get(*list)?.as_array())
-        .flatten();
-    let bare = entries.filter(|entry| {
-        entry
-            .get("reason")
-            .and_then(toml::Value::as_str)
-            .unwrap_or_default()
-            .len()
-            < 20
-    });
+    let entries = lists.iter().filter_map(|list| clippy.get(*list)?.as_array()).flatten();
+    let bare = entries
+        .filter(|entry| entry.get("reason").and_then(toml::Value::as_str).unwrap_or_default().len() < 20);
     let findings: Vec<_> = bare.map(ToString::to_string).collect();
-    none(
-        &findings,
-        "Say in clippy.toml why it is banned and what to use instead:",
-    );
+    none(&findings, "Say in clippy.toml why it is banned and what to use instead:");
 }
 
 #[test]
@@ -264,13 +245,7 @@ fn row_ids_are_found_and_ordinary_words_are_not() {
     let id = format!("{}-{}", 'C', 40);
     assert_eq!(row_id(&format!("as {id} says")), Some(id.clone()));
     assert_eq!(row_id(&format!("({id})")), Some(id));
-    for harmless in [
-        "SHA-256 and UTF-8",
-        "X-Api-Key",
-        "a-1",
-        "RUSTSEC-2024-0384",
-        "2026-01-07",
-    ] {
+    for harmless in ["SHA-256 and UTF-8", "X-Api-Key", "a-1", "RUSTSEC-2024-0384", "2026-01-07"] {
         assert_eq!(row_id(harmless), None, "{harmless}");
     }
 }
@@ -282,9 +257,5 @@ fn the_plots_are_drawn_from_the_lines_beside_them() {
         .arg("--check")
         .output()
         .expect("python3 draws the plots");
-    assert!(
-        checked.status.success(),
-        "{}",
-        String::from_utf8_lossy(&checked.stderr)
-    );
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }

@@ -1,11 +1,10 @@
 //! `docs/limits.md` says what the code says, and `docs/deploy/README.md` lists every setting. `EFFECTD_BLESS=1` writes both.
 
 use std::collections::BTreeMap;
-use std::fs;
 
-use effectd::settings::{KEYS, Takes};
+use effectd::internal::settings::{KEYS, Takes};
 
-use crate::tree::{members, none, root, text};
+use crate::tree::{agree, members, none, root, text};
 
 const LIMITS: &str = "docs/limits.md";
 const SETTINGS: &str = "docs/deploy/README.md";
@@ -21,7 +20,7 @@ struct Limit {
     why: String,
 }
 
-/// What a value comes to, in the unit it is written in.
+/// A value in the unit it is written in.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Amount {
     Number(f64),
@@ -35,11 +34,7 @@ fn limits(source: &str) -> Vec<Limit> {
     let mut lines = source.lines();
     while let Some(line) = lines.next() {
         if let Some(doc) = line.strip_prefix("/// ") {
-            why = if why.is_empty() {
-                doc.to_owned()
-            } else {
-                format!("{why} {doc}")
-            };
+            why = if why.is_empty() { doc.to_owned() } else { format!("{why} {doc}") };
         } else if let Some(start) = line.strip_prefix("pub const ") {
             let mut whole = start.to_owned();
             while !whole.ends_with(';') {
@@ -56,19 +51,11 @@ fn limits(source: &str) -> Vec<Limit> {
 
 fn limit(constant: &str, why: String) -> Limit {
     let (name, rest) = constant.split_once(": ").expect("a constant has a type");
-    let (kind, value) = rest
-        .trim_end_matches(';')
-        .split_once('=')
-        .expect("a constant has a value");
-    Limit {
-        name: name.to_owned(),
-        kind: kind.trim().to_owned(),
-        value: value.trim().to_owned(),
-        why,
-    }
+    let (kind, value) = rest.trim_end_matches(';').split_once('=').expect("a constant has a value");
+    Limit { name: name.to_owned(), kind: kind.trim().to_owned(), value: value.trim().to_owned(), why }
 }
 
-/// What a value comes to. `known` are the constants that it may name.
+/// Evaluates a value. `known` are the constants that it may name.
 fn amount(value: &str, known: &BTreeMap<String, Limit>) -> Option<Amount> {
     let value = value.trim();
     for (maker, millis) in [("Duration::from_secs(", 1_000.0), ("Duration::from_millis(", 1.0)] {
@@ -122,19 +109,9 @@ fn size(bytes: f64) -> String {
 }
 
 fn time(millis: f64) -> String {
-    let units = [
-        (86_400_000.0, "d"),
-        (3_600_000.0, "h"),
-        (60_000.0, "min"),
-        (1_000.0, "s"),
-    ];
-    let whole = units
-        .iter()
-        .find(|(unit, _)| millis >= *unit && millis % unit == 0.0);
-    whole.map_or_else(
-        || format!("{millis} ms"),
-        |(unit, name)| format!("{} {name}", millis / unit),
-    )
+    let units = [(86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s")];
+    let whole = units.iter().find(|(unit, _)| millis >= *unit && millis % unit == 0.0);
+    whole.map_or_else(|| format!("{millis} ms"), |(unit, name)| format!("{} {name}", millis / unit))
 }
 
 fn grouped(number: f64) -> String {
@@ -156,12 +133,10 @@ fn grouped(number: f64) -> String {
 fn all() -> BTreeMap<String, Vec<Limit>> {
     let has_limits = |member: &String| root().join(member).join("src/limits.rs").exists();
     let members = members().into_iter().filter(has_limits);
-    members
-        .map(|member| (member.clone(), limits(&text(&format!("{member}/src/limits.rs")))))
-        .collect()
+    members.map(|member| (member.clone(), limits(&text(&format!("{member}/src/limits.rs"))))).collect()
 }
 
-/// What `crate::NAME` or a key of the settings comes to, as a person says it.
+/// The value of `crate::NAME` or of a settings key, as a person says it.
 fn bound(all: &BTreeMap<String, Vec<Limit>>, name: &str) -> Option<String> {
     if let Some(key) = KEYS.iter().find(|key| key.name == name) {
         let words = name.replace('.', "_").to_uppercase();
@@ -176,18 +151,6 @@ fn bound(all: &BTreeMap<String, Vec<Limit>>, name: &str) -> Option<String> {
         .map(|limit| (limit.name.clone(), limit.clone()))
         .collect();
     Some(named_reading(name, amount(&limit.value, &known)?))
-}
-
-/// Compares a page with what it should be, or writes it.
-fn check(page: &str, wanted: &str) {
-    if std::env::var_os("EFFECTD_BLESS").is_some() {
-        fs::write(root().join(page), wanted).unwrap();
-        return;
-    }
-    assert!(
-        text(page) == wanted,
-        "{page} is behind the code; `EFFECTD_BLESS=1 cargo test --test tidy` writes it, then read what changed"
-    );
 }
 
 #[test]
@@ -205,7 +168,7 @@ fn limits_in_the_code_and_on_the_page_agree() {
         format!("| {what} | {bound} | `{name}` | {beyond} |")
     };
     let wanted: Vec<_> = text(LIMITS).lines().map(line).collect();
-    check(LIMITS, &format!("{}\n", wanted.join("\n")));
+    agree(LIMITS, &format!("{}\n", wanted.join("\n")));
 }
 
 #[test]
@@ -213,7 +176,7 @@ fn settings_in_the_code_and_on_the_page_agree() {
     let page = text(SETTINGS);
     let (before, rest) = page.split_once(BEGIN).expect("the page has a list of settings");
     let (_, after) = rest.split_once(END).expect("the list has an end");
-    let row = |key: &effectd::settings::Key| {
+    let row = |key: &effectd::internal::settings::Key| {
         let reload = if key.takes == Takes::Reload { "yes" } else { "" };
         let default = key.default();
         let default = if default.is_empty() { "empty" } else { &default };
@@ -222,7 +185,7 @@ fn settings_in_the_code_and_on_the_page_agree() {
     };
     let rows: String = KEYS.iter().map(row).collect();
     let head = "| key | default | takes | reload | what |\n|---|---|---|---|---|\n";
-    check(SETTINGS, &format!("{before}{BEGIN}{head}{rows}{END}{after}"));
+    agree(SETTINGS, &format!("{before}{BEGIN}{head}{rows}{END}{after}"));
 }
 
 #[test]
@@ -231,10 +194,7 @@ fn every_limit_is_an_amount_and_says_why() {
     for (member, limits) in all() {
         for limit in limits {
             if limit.why.len() < 20 {
-                findings.push(format!(
-                    "{member}: {}: say in its doc comment why this number",
-                    limit.name
-                ));
+                findings.push(format!("{member}: {}: say in its doc comment why this number", limit.name));
             }
             if matches!(limit.kind.as_str(), "&str" | "String") {
                 findings.push(format!("{member}: {} is no limit; move it", limit.name));
@@ -251,10 +211,7 @@ fn values_are_read_as_the_compiler_reads_them() {
     let found = limits(source);
     assert_eq!(found[0].why, "Why this number.");
     assert_eq!(found[1].why, "As in [`TIMEOUT_MS_MAX`].");
-    let known: BTreeMap<_, _> = found
-        .iter()
-        .map(|limit| (limit.name.clone(), limit.clone()))
-        .collect();
+    let known: BTreeMap<_, _> = found.iter().map(|limit| (limit.name.clone(), limit.clone())).collect();
     let read = |name: &str, value: &str| named_reading(name, amount(value, &known).unwrap());
     assert_eq!(read("CALL_TIME_MAX", &found[1].value), "10 min");
     assert_eq!(read("REQUEST_BYTES_MAX", "4 * 1_048_576"), "4 MiB");

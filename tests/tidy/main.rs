@@ -1,9 +1,12 @@
-//! Tidiness is a test: what the house rules say about files, crates and documents is checked here, one rule a test. Each
+//! House rules about files, crates, folders and documents, one rule a test. Each
 //! failure says what to do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 
 mod crates;
 mod documents;
+mod folders;
 mod limits;
 mod lines;
+mod picture;
+mod test_names;
 mod tree;

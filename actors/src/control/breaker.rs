@@ -1,9 +1,8 @@
-//! One circuit breaker: a tool that keeps failing is left alone for a while, instead of being tried by everybody in turn.
+//! One circuit breaker: a tool that keeps failing is not called for a while.
 //!
-//! Closed, it counts. It opens after so many failures in a row, or when too large a share of the calls within a window has
-//! failed. Open, it refuses everything until its cool-down is over; then a few probes are let through. If they succeed it is
-//! released step by step: twice as many calls at once after each step that went well. A failure on the way opens it again,
-//! for longer.
+//! Closed, it counts. It opens after some failures in a row, or when too large a share of the calls within a window has failed.
+//! Open, it refuses every call until its cool-down has passed; then, half open, it lets a few probes through. If they succeed, it
+//! releases calls step by step: twice as many at once after each good step. A failure opens it again, for longer.
 
 use std::time::Duration;
 
@@ -14,21 +13,21 @@ use crate::limits;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// Failures in a row that open a breaker: fewer are bad luck, more would be noticed by people first.
+    /// Failures in a row that open a breaker: fewer may be chance, and people would notice more before the breaker does.
     pub failures_max: u32,
     /// Share of failed calls within the window that opens a breaker: a tool that fails every second time is broken.
     pub error_share_max: f64,
-    /// Calls within the window before their share of failures means anything.
+    /// Fewest calls within the window for which the share of failures counts.
     pub calls_min: u32,
-    /// The time over which the share of failures is counted.
+    /// The window over which the share of failures is measured.
     pub window: Duration,
     /// How long a breaker stays open the first time.
     pub cool_down: Duration,
-    /// How long it stays open at most, when each try fails again: the time doubles up to this.
+    /// The longest cool-down: it doubles each time, up to this.
     pub cool_down_max: Duration,
-    /// Calls let through at once to find out whether it works again.
+    /// Probes that a half-open breaker lets through at once.
     pub probes: u32,
-    /// Calls at once at the end of a gradual release; beyond it the breaker is closed. From one, six steps lead there.
+    /// Calls at once in the last step of the release, after which the breaker closes. By default, six steps lead from 1 to 32.
     pub release_max: u32,
 }
 
@@ -49,30 +48,25 @@ impl Default for Rules {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum BreakerState {
     Closed,
     Open,
-    /// A few calls pass, to see whether it works again.
+    /// A few probes pass.
     HalfOpen,
-    /// It works again, and more and more calls pass.
+    /// More and more calls pass.
     Releasing,
 }
 
-impl Standing {
-    pub const ALL: [Standing; 4] = [
-        Standing::Closed,
-        Standing::Open,
-        Standing::HalfOpen,
-        Standing::Releasing,
-    ];
+impl BreakerState {
+    pub const ALL: [BreakerState; 4] =
+        [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen, BreakerState::Releasing];
 
-    /// The wire form.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Standing::Closed => "closed",
-            Standing::Open => "open",
-            Standing::HalfOpen => "half_open",
-            Standing::Releasing => "releasing",
+            BreakerState::Closed => "closed",
+            BreakerState::Open => "open",
+            BreakerState::HalfOpen => "half_open",
+            BreakerState::Releasing => "releasing",
         }
     }
 }
@@ -82,14 +76,13 @@ impl Standing {
 pub enum Cause {
     Failures,
     ErrorShare,
-    /// It was tried again, and failed again.
+    /// A probe or another call of the release failed.
     Probe,
     /// A person opened it, and a person must close it.
     Operator,
 }
 
 impl Cause {
-    /// The wire form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Cause::Failures => "failures",
@@ -100,8 +93,8 @@ impl Cause {
     }
 }
 
-/// Whether a failure says something about the tool. What only says that this request could not be done must not take the
-/// tool away from everybody else: a planner that writes outside of its space would close the files for all.
+/// Whether a failure counts against the tool. A failure that only the request caused does not: otherwise a planner that writes
+/// outside of its space could shut the tool off for everybody.
 pub const fn counts(code: Code) -> bool {
     match code {
         Code::TimedOut
@@ -153,21 +146,20 @@ pub const fn counts(code: Code) -> bool {
     }
 }
 
-/// How a call ended, as far as the breaker cares.
+/// The outcome of a call, as the breaker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Report {
     Good,
-    /// The tool does not.
     Bad,
-    /// It says nothing about the tool.
+    /// The outcome says nothing about the tool.
     Silent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may pass, and must be reported under this generation.
+    /// The call passes, and reports under this generation.
     Pass(u64),
-    /// Not now. `None` if only a person can change that.
+    /// The call is refused for this long; `None` if only a person can close the breaker.
     Refused(Option<Duration>),
 }
 
@@ -181,7 +173,7 @@ enum State {
         cool_down: Duration,
         cause: Cause,
     },
-    /// `allowed` calls at once; `good` of the present step went well.
+    /// Lets `allowed` calls through at once; `good` calls of this step have succeeded.
     Trying {
         half_open: bool,
         allowed: u32,
@@ -196,27 +188,25 @@ const PARTS: usize = 10;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Breaker {
     state: State,
-    /// Counts changes of state, so that a call from before does not speak about after.
+    /// Counts changes of state: a report from before a change still counts in the window, but cannot change the state.
     generation: u64,
-    /// The cool-down of the next opening.
+    /// The cool-down if the breaker opens again.
     next_cool_down: Duration,
     counts: [(u32, u32); PARTS],
     part: u64,
     last_used: Monotonic,
 }
 
-/// What is kept of a breaker that is not simply closed.
+/// A stored breaker that is not closed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
-    /// What is left of its cool-down; `None` if a person opened it.
+    /// What was left of the cool-down; `None` if a person opened the breaker.
     pub left: Option<Duration>,
-    /// Its whole cool-down.
     pub cool_down: Duration,
     pub cause: Cause,
 }
 
 impl Breaker {
-    /// A closed one.
     pub fn new(rules: &Rules, now: Monotonic) -> Self {
         Self {
             state: State::Closed { in_a_row: 0 },
@@ -228,32 +218,27 @@ impl Breaker {
         }
     }
 
-    /// One that an earlier process left open.
+    /// A breaker that an earlier process left open.
     pub fn kept(rules: &Rules, kept: &Kept, now: Monotonic) -> Self {
         let cool_down = kept.cool_down.min(rules.cool_down_max);
         let mut breaker = Self::new(rules, now);
-        // What was left then is left now, and never more than the whole.
+        // The remaining cool-down continues, and never exceeds a whole one.
         let left = kept.left.unwrap_or(cool_down).min(cool_down);
-        breaker.state = State::Open {
-            since: now,
-            cool_down: left,
-            cause: kept.cause,
-        };
+        breaker.state = State::Open { since: now, cool_down: left, cause: kept.cause };
         breaker.next_cool_down = longer(cool_down, rules);
         breaker
     }
 
-    pub fn standing(&self, now: Monotonic) -> Standing {
+    pub fn state(&self, now: Monotonic) -> BreakerState {
         match &self.state {
-            State::Closed { .. } => Standing::Closed,
-            State::Open { .. } if self.left(now).is_some_and(|left| left.is_zero()) => Standing::HalfOpen,
-            State::Open { .. } => Standing::Open,
-            State::Trying { half_open: true, .. } => Standing::HalfOpen,
-            State::Trying { .. } => Standing::Releasing,
+            State::Closed { .. } => BreakerState::Closed,
+            State::Open { .. } if self.left(now).is_some_and(|left| left.is_zero()) => BreakerState::HalfOpen,
+            State::Open { .. } => BreakerState::Open,
+            State::Trying { half_open: true, .. } => BreakerState::HalfOpen,
+            State::Trying { .. } => BreakerState::Releasing,
         }
     }
 
-    /// Why it is open, if it is.
     pub fn cause(&self) -> Option<Cause> {
         match &self.state {
             State::Open { cause, .. } => Some(*cause),
@@ -261,19 +246,16 @@ impl Breaker {
         }
     }
 
-    /// What is left of the cool-down; `None` if it is not open, or a person must close it.
+    /// What is left of the cool-down; `None` if the breaker is not open, or only a person can close it.
     pub fn left(&self, now: Monotonic) -> Option<Duration> {
         match &self.state {
-            State::Open {
-                cause: Cause::Operator,
-                ..
-            } => None,
+            State::Open { cause: Cause::Operator, .. } => None,
             State::Open { since, cool_down, .. } => Some(cool_down.saturating_sub(now.since(*since))),
             State::Closed { .. } | State::Trying { .. } => None,
         }
     }
 
-    /// The whole cool-down of the opening that it is in.
+    /// The whole cool-down of the current opening.
     pub fn cool_down(&self) -> Option<Duration> {
         match &self.state {
             State::Open { cool_down, .. } => Some(*cool_down),
@@ -283,7 +265,7 @@ impl Breaker {
 
     /// Calls and failures within the window.
     pub fn counted(&mut self, rules: &Rules, now: Monotonic) -> (u32, u32) {
-        self.turn(rules, now);
+        self.advance(rules, now);
         let sum = |(calls, bad): (u32, u32), part: &(u32, u32)| (calls + part.0, bad + part.1);
         self.counts.iter().fold((0, 0), sum)
     }
@@ -294,22 +276,15 @@ impl Breaker {
 
     pub fn ask(&mut self, rules: &Rules, now: Monotonic) -> Verdict {
         self.last_used = now;
-        if self.standing(now) == Standing::HalfOpen
+        if self.state(now) == BreakerState::HalfOpen
             && let State::Open { .. } = self.state
         {
-            self.enter(State::Trying {
-                half_open: true,
-                allowed: rules.probes,
-                in_flight: 0,
-                good: 0,
-            });
+            self.enter(State::Trying { half_open: true, allowed: rules.probes, in_flight: 0, good: 0 });
         }
         match &mut self.state {
             State::Closed { .. } => Verdict::Pass(self.generation),
             State::Open { .. } => Verdict::Refused(self.left(now)),
-            State::Trying {
-                allowed, in_flight, ..
-            } if *in_flight < *allowed => {
+            State::Trying { allowed, in_flight, .. } if *in_flight < *allowed => {
                 *in_flight += 1;
                 Verdict::Pass(self.generation)
             }
@@ -317,14 +292,14 @@ impl Breaker {
         }
     }
 
-    /// Takes in what one try of a call that passed came to. Says whether the breaker has changed what is to be kept.
+    /// Reports one attempt of a call that passed. Returns whether the breaker must be stored.
     pub fn report(&mut self, generation: u64, report: Report, rules: &Rules, now: Monotonic) -> bool {
         let bad = match report {
             Report::Silent => return false,
             Report::Good => false,
             Report::Bad => true,
         };
-        self.turn(rules, now);
+        self.advance(rules, now);
         let part = &mut self.counts[usize::try_from(self.part).unwrap_or(0) % PARTS];
         *part = (part.0.saturating_add(1), part.1.saturating_add(u32::from(bad)));
         if generation != self.generation {
@@ -360,7 +335,7 @@ impl Breaker {
         }
     }
 
-    /// A call that passed is over, however it went.
+    /// Ends a call that passed, whatever its outcome.
     pub fn over(&mut self, generation: u64) {
         if generation == self.generation
             && let State::Trying { in_flight, .. } = &mut self.state
@@ -369,29 +344,20 @@ impl Breaker {
         }
     }
 
-    /// A person opens it, until a person closes it.
+    /// A person opens the breaker; only a person can close it.
     pub fn trip(&mut self, now: Monotonic) {
         self.last_used = now;
-        self.enter(State::Open {
-            since: now,
-            cool_down: Duration::ZERO,
-            cause: Cause::Operator,
-        });
+        self.enter(State::Open { since: now, cool_down: Duration::ZERO, cause: Cause::Operator });
     }
 
     fn open(&mut self, cause: Cause, rules: &Rules, now: Monotonic) -> bool {
         let cool_down = self.next_cool_down;
         self.next_cool_down = longer(cool_down, rules);
-        self.enter(State::Open {
-            since: now,
-            cool_down,
-            cause,
-        });
+        self.enter(State::Open { since: now, cool_down, cause });
         true
     }
 
-    /// The next step of the release, or its end. Calls of the step before still count: they keep the generation, and the
-    /// number in flight goes over.
+    /// Starts the next step of the release, or closes. Calls of the previous step still count: the generation stays.
     fn release(&mut self, next: u32, rules: &Rules) -> bool {
         if next > rules.release_max {
             self.next_cool_down = rules.cool_down;
@@ -399,13 +365,7 @@ impl Breaker {
             self.enter(State::Closed { in_a_row: 0 });
             return true;
         }
-        if let State::Trying {
-            half_open,
-            allowed,
-            good,
-            ..
-        } = &mut self.state
-        {
+        if let State::Trying { half_open, allowed, good, .. } = &mut self.state {
             (*half_open, *allowed, *good) = (false, next, 0);
         }
         false
@@ -416,8 +376,8 @@ impl Breaker {
         self.generation += 1;
     }
 
-    /// Lets the parts of the window go by that are over.
-    fn turn(&mut self, rules: &Rules, now: Monotonic) {
+    /// Clears the parts that have left the window.
+    fn advance(&mut self, rules: &Rules, now: Monotonic) {
         let length = (rules.window / 10).as_millis().max(1);
         let part = u64::try_from(now.since_start().as_millis() / length).unwrap_or(u64::MAX);
         let gone = part.saturating_sub(self.part).min(PARTS as u64);

@@ -1,25 +1,22 @@
-//! All breakers, by key. The key is the tool's id, unless the request names another.
+//! All breakers, by key. The key is the tool's id, unless the request names another key.
 //!
-//! What is open is kept in the Store, so that a restart does not send everybody at a tool that was just found broken. It is
-//! written when a breaker opens or closes, never on the way of an ordinary call. Counts are not kept: a breaker that was
-//! closed begins with a clean slate.
+//! Open breakers are stored, so that a restart does not send calls to a tool that was just found broken. A breaker is written
+//! when it opens or closes, never by an ordinary call. Counts are not stored: after a restart a closed breaker counts from zero.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{
-    Change, Changed, Entry, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, Swap, Wait,
-};
-use effectd_contracts::{ActionRequest, Clock, Failure, Timestamp, ToolId};
-use effectd_contracts::{Code, Phase};
+use effectd_bus::{Changed, Expect, FamilyName, KvEntry, Store, StoreError, Wait};
+use effectd_contracts::{ActionRequest, Clock, Code, Failure, Phase, Timestamp, ToolId};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-use super::breaker::{Breaker, Cause, Kept, Report, Rules, Standing, Verdict};
+use super::breaker::{Breaker, BreakerState, Cause, Kept, Report, Rules, Verdict};
 use crate::limits::BREAKERS_MAX;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
+use crate::stored::{delete, entries, put, read_json, swap_all};
 
 /// All breakers. Clones share them.
 #[derive(Clone)]
@@ -42,25 +39,24 @@ impl std::fmt::Debug for Breakers {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Its key: a tool's id, or what requests name in `qos.circuit_breaker_key`.
+    /// A tool's id, or the `qos.circuit_breaker_key` of requests.
     pub key: String,
-    pub state: Standing,
+    pub state: BreakerState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// When it lets a probe through; not there if it is not open, or a person must close it.
+    /// The time until the breaker lets a probe through; absent if it is not open, or only a person can close it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Calls within the window.
     pub calls: u32,
     pub failures: u32,
 }
 
 impl View {
-    /// A breaker that no call went through yet: closed.
+    /// A closed breaker that no call has used yet.
     pub fn untouched(key: &str) -> Self {
         Self {
             key: key.to_owned(),
-            state: Standing::Closed,
+            state: BreakerState::Closed,
             cause: None,
             retry_after_ms: None,
             calls: 0,
@@ -69,16 +65,16 @@ impl View {
     }
 }
 
-/// What the Store holds of a breaker that is not closed.
+/// A stored breaker.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     cause: Cause,
-    /// When its cool-down is over; none if a person opened it.
+    /// The end of the cool-down; `None` if a person opened the breaker.
     until: Option<Timestamp>,
     cool_down_ms: u64,
 }
 
-/// What one call passes through. It must be told what each try came to; dropped, the call is over.
+/// Lets one call through. Each attempt is reported to the pass; dropping the pass ends the call.
 #[derive(Debug)]
 pub struct Pass {
     breakers: Breakers,
@@ -96,7 +92,7 @@ fn family() -> Result<FamilyName, StoreError> {
 }
 
 impl Breakers {
-    /// Takes up what an earlier process has left open. If that cannot be read, all begin closed, and the log says so.
+    /// Loads the breakers that an earlier process left open. If they cannot be read, all begin closed, and a warning is logged.
     pub fn load(
         rules: Rules,
         store: Arc<dyn Store>,
@@ -109,20 +105,9 @@ impl Breakers {
             Vec::new()
         });
         let (now, wall) = (clock.monotonic(), clock.now());
-        let kept = all
-            .into_iter()
-            .filter_map(|entry| Some((read(&entry, wall)?, entry.key)));
-        let all = kept
-            .map(|(kept, key)| (key, Breaker::kept(&rules, &kept, now)))
-            .collect();
-        let breakers = Self(Arc::new(Inner {
-            rules,
-            store,
-            clock,
-            metrics,
-            tools,
-            all: Mutex::new(all),
-        }));
+        let kept = all.into_iter().filter_map(|entry| Some((read(&entry, wall)?, entry.key)));
+        let all = kept.map(|(kept, key)| (key, Breaker::kept(&rules, &kept, now))).collect();
+        let breakers = Self(Arc::new(Inner { rules, store, clock, metrics, tools, all: Mutex::new(all) }));
         breakers.show_all();
         breakers
     }
@@ -131,49 +116,33 @@ impl Breakers {
         self.0.all.lock()
     }
 
-    /// Asks whether a call of this tool may pass. The failure says when to come back.
+    /// Asks whether a call of this tool may pass. The failure says when to try again.
     pub fn ask(&self, key: &str, tool: &ToolId) -> Result<Pass, Failure> {
         let now = self.0.clock.monotonic();
         let mut all = self.lock();
-        // Who names a key of its own does not get round what a person has shut.
+        // A key that the request names does not bypass a breaker that a person has opened for the tool.
         let shut = key != tool.as_str()
-            && all
-                .get(tool.as_str())
-                .is_some_and(|breaker| breaker.cause() == Some(Cause::Operator));
-        let key = if shut || !self.make(&mut all, key) {
-            tool.as_str()
-        } else {
-            key
-        };
+            && all.get(tool.as_str()).is_some_and(|breaker| breaker.cause() == Some(Cause::Operator));
+        let key = if shut || !self.make(&mut all, key) { tool.as_str() } else { key };
         let fresh = !all.contains_key(key);
-        let breaker = all
-            .entry(key.to_owned())
-            .or_insert_with(|| Breaker::new(&self.0.rules, now));
-        let before = breaker.standing(now);
+        let breaker = all.entry(key.to_owned()).or_insert_with(|| Breaker::new(&self.0.rules, now));
+        let before = breaker.state(now);
         let verdict = breaker.ask(&self.0.rules, now);
-        if fresh || before != breaker.standing(now) || before == Standing::HalfOpen {
+        if fresh || before != breaker.state(now) || before == BreakerState::HalfOpen {
             self.show(key, breaker);
         }
         match verdict {
-            Verdict::Pass(generation) => Ok(Pass {
-                breakers: self.clone(),
-                key: key.to_owned(),
-                generation,
-            }),
+            Verdict::Pass(generation) => Ok(Pass { breakers: self.clone(), key: key.to_owned(), generation }),
             Verdict::Refused(left) => {
                 drop(all);
-                self.0
-                    .metrics
-                    .breaker_refusals
-                    .with_label_values(&[tool.as_str()])
-                    .inc();
+                self.0.metrics.breaker_refusals.with_label_values(&[tool.as_str()]).inc();
                 Err(refusal(key, left))
             }
         }
     }
 
-    /// Whether there is, or can be, a breaker of this key. Keys come from outside: there are only so many, and closed ones
-    /// make room. The breakers of tools always have room.
+    /// Makes room for a breaker of this key; `false` if there is none. Requests choose keys, so their number is bounded, and the
+    /// idlest closed breaker makes room. The breakers of tools always have room.
     fn make(&self, all: &mut HashMap<String, Breaker>, key: &str) -> bool {
         if all.len() < BREAKERS_MAX || all.contains_key(key) || self.is_tool(key) {
             return true;
@@ -181,7 +150,7 @@ impl Breakers {
         let now = self.0.clock.monotonic();
         let idle = all
             .iter()
-            .filter(|(key, breaker)| breaker.standing(now) == Standing::Closed && !self.is_tool(key))
+            .filter(|(key, breaker)| breaker.state(now) == BreakerState::Closed && !self.is_tool(key))
             .min_by_key(|(_, breaker)| breaker.last_used())
             .map(|(key, _)| key.clone());
         idle.is_some_and(|idle| all.remove(&idle).is_some())
@@ -198,7 +167,7 @@ impl Breakers {
                 let millis = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                 View {
                     key: key.clone(),
-                    state: breaker.standing(now),
+                    state: breaker.state(now),
                     cause: breaker.cause(),
                     retry_after_ms: breaker.left(now).map(millis),
                     calls,
@@ -215,12 +184,12 @@ impl Breakers {
         self.list().into_iter().find(|view| view.key == key)
     }
 
-    /// A person opens a breaker, until a person closes it. In force at once; answered when it is on disk.
+    /// A person opens a breaker; only a person can close it. In force at once; returns when it is on disk.
     pub async fn trip(&self, key: &str) -> Result<(), StoreError> {
         self.shut(key)?.await.map(drop)
     }
 
-    /// A person closes a breaker, and what it counted is forgotten. In force at once; answered when it is on disk.
+    /// A person closes a breaker, which forgets its counts. In force at once; returns when it is on disk.
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
         self.clear(key)?.await.map(drop)
     }
@@ -231,9 +200,7 @@ impl Breakers {
         if !self.make(&mut all, key) {
             return Err(StoreError::Overloaded { what: "breakers" });
         }
-        let breaker = all
-            .entry(key.to_owned())
-            .or_insert_with(|| Breaker::new(&self.0.rules, now));
+        let breaker = all.entry(key.to_owned()).or_insert_with(|| Breaker::new(&self.0.rules, now));
         breaker.trip(now);
         tracing::warn!(key, "an operator opened the breaker");
         let wait = self.keep(key, breaker);
@@ -254,10 +221,10 @@ impl Breakers {
         wait
     }
 
-    /// Writes how a breaker stands. Called with the lock held, so that the Store sees changes in their order.
+    /// Stores a breaker. Called with the lock held, so that the Store sees changes in order.
     fn keep(&self, key: &str, breaker: &Breaker) -> Result<Wait<Changed>, StoreError> {
         let now = self.0.clock.monotonic();
-        let change = match (breaker.cause(), breaker.cool_down()) {
+        let swap = match (breaker.cause(), breaker.cool_down()) {
             (Some(cause), Some(cool_down)) => {
                 let left = breaker.left(now);
                 let stored = Stored {
@@ -265,34 +232,23 @@ impl Breakers {
                     until: left.and_then(|left| self.0.clock.now().checked_add(left).ok()),
                     cool_down_ms: u64::try_from(cool_down.as_millis()).unwrap_or(u64::MAX),
                 };
-                // Plain data with text keys, for which serde_json has no failure.
-                EntryChange::Put(NewBody::Clear(serde_json::to_vec(&stored).unwrap_or_default()))
+                put(family()?, key, Expect::Any, &stored)
             }
-            (Some(_) | None, _) => EntryChange::Delete,
+            (Some(_) | None, _) => delete(family()?, key, Expect::Any),
         };
-        let swap = Swap {
-            family: family()?,
-            key: key.to_owned(),
-            expect: Expect::Any,
-            change,
-        };
-        Ok(self.0.store.change(Change {
-            swaps: vec![swap],
-            ..Change::default()
-        }))
+        Ok(swap_all(&*self.0.store, vec![swap]))
     }
 
     fn is_tool(&self, key: &str) -> bool {
-        key.parse()
-            .is_ok_and(|tool: ToolId| self.0.tools.get(&tool).is_some())
+        key.parse().is_ok_and(|tool: ToolId| self.0.tools.get(&tool).is_some())
     }
 
-    /// Figures of a breaker that has changed.
+    /// Updates the metrics of a breaker that has changed.
     fn changed(&self, all: &HashMap<String, Breaker>, key: &str) {
         let now = self.0.clock.monotonic();
         let metrics = &self.0.metrics;
         if let Some(breaker) = all.get(key) {
-            let to = breaker.standing(now).as_str();
+            let to = breaker.state(now).as_str();
             metrics.breaker_changes.with_label_values(&[to]).inc();
             self.show(key, breaker);
         }
@@ -300,13 +256,13 @@ impl Breakers {
         metrics.breakers_open.set(i64::try_from(open).unwrap_or(i64::MAX));
     }
 
-    /// Only tools have a series of their own: keys from outside must not make labels.
+    /// Sets the gauge. Only tools have a series: keys that requests choose must not become labels.
     fn show(&self, key: &str, breaker: &Breaker) {
         if self.is_tool(key) {
-            let value = match breaker.standing(self.0.clock.monotonic()) {
-                Standing::Closed => 0,
-                Standing::HalfOpen | Standing::Releasing => 1,
-                Standing::Open => 2,
+            let value = match breaker.state(self.0.clock.monotonic()) {
+                BreakerState::Closed => 0,
+                BreakerState::HalfOpen | BreakerState::Releasing => 1,
+                BreakerState::Open => 2,
             };
             let gauge = self.0.metrics.breaker_state.with_label_values(&[key]);
             gauge.set(value);
@@ -325,8 +281,7 @@ impl Breakers {
 }
 
 impl Pass {
-    /// Takes in what one try came to. If that opens or closes the breaker, the answer is there when it is on disk; nobody
-    /// has to wait for it.
+    /// Reports one attempt. If that opens or closes the breaker, the returned wait ends when the change is on disk.
     pub fn report(&self, report: Report) -> Option<Wait<Changed>> {
         let inner = &self.breakers.0;
         let mut all = self.breakers.lock();
@@ -345,11 +300,10 @@ impl Pass {
         wait.ok()
     }
 
-    /// Whether the breaker has opened meanwhile, so that trying again would be one try too many.
+    /// Whether the breaker has opened since the call passed.
     pub fn is_open(&self) -> bool {
         let all = self.breakers.lock();
-        all.get(&self.key)
-            .is_some_and(|breaker| breaker.cause().is_some())
+        all.get(&self.key).is_some_and(|breaker| breaker.cause().is_some())
     }
 }
 
@@ -372,26 +326,13 @@ fn refusal(key: &str, left: Option<Duration>) -> Failure {
     failure
 }
 
-fn stored(store: &dyn Store) -> Result<Vec<Entry>, StoreError> {
-    let (family, mut all, mut after) = (family()?, Vec::new(), None::<String>);
-    while all.len() < BREAKERS_MAX {
-        let page = store.entries(&family, "", after.as_deref(), BREAKERS_MAX)?;
-        all.extend(page.entries);
-        match page.after {
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    Ok(all)
+fn stored(store: &dyn Store) -> Result<Vec<KvEntry>, StoreError> {
+    entries(store, &family()?, BREAKERS_MAX).take(BREAKERS_MAX).collect()
 }
 
-fn read(entry: &Entry, now: Timestamp) -> Option<Kept> {
-    let parsed = entry.value.bytes().map(serde_json::from_slice::<Stored>);
-    let Some(Ok(stored)) = parsed else {
-        tracing::error!(
-            key = entry.key,
-            "a breaker's state cannot be read; it begins closed"
-        );
+fn read(entry: &KvEntry, now: Timestamp) -> Option<Kept> {
+    let Some(stored) = read_json::<Stored>(entry) else {
+        tracing::error!(key = entry.key, "a breaker's state cannot be read; it begins closed");
         return None;
     };
     let left = |until: Timestamp| until.duration_since(now).try_into().unwrap_or(Duration::ZERO);
@@ -409,46 +350,30 @@ mod tests {
     use effectd_bus::memory::{self, MemoryDisk};
     use effectd_contracts::ManualClock;
 
-    struct Place {
+    struct Fixture {
         clock: Arc<ManualClock>,
         disk: MemoryDisk,
         store: Arc<dyn Store>,
         breakers: Breakers,
     }
 
-    fn place(clock: Arc<ManualClock>, disk: MemoryDisk) -> Place {
+    fn place(clock: Arc<ManualClock>, disk: MemoryDisk) -> Fixture {
         let store: Arc<dyn Store> = Arc::new(memory::open_on(&disk, clock.clone()).unwrap());
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
         let tools = Arc::new(Registry::default());
-        let rules = Rules {
-            failures_max: 2,
-            ..Rules::default()
-        };
+        let rules = Rules { failures_max: 2, ..Rules::default() };
         let breakers = Breakers::load(rules, store.clone(), clock.clone(), metrics, tools);
-        Place {
-            clock,
-            disk,
-            store,
-            breakers,
-        }
+        Fixture { clock, disk, store, breakers }
     }
 
-    fn new_place() -> Place {
-        place(
-            Arc::new(ManualClock::at(Timestamp::from_second(1_000_000).unwrap())),
-            MemoryDisk::default(),
-        )
+    fn new_place() -> Fixture {
+        place(Arc::new(ManualClock::at(Timestamp::from_second(1_000_000).unwrap())), MemoryDisk::default())
     }
 
-    impl Place {
-        /// The same after a restart.
-        fn again(self) -> Place {
-            let Place {
-                clock,
-                disk,
-                store,
-                breakers,
-            } = self;
+    impl Fixture {
+        /// The same breakers after a restart.
+        fn again(self) -> Fixture {
+            let Fixture { clock, disk, store, breakers } = self;
             drop(breakers);
             store.close().unwrap();
             drop(store);
@@ -462,7 +387,7 @@ mod tests {
             }
         }
 
-        fn state(&self, key: &str) -> Option<Standing> {
+        fn state(&self, key: &str) -> Option<BreakerState> {
             self.breakers.show_one(key).map(|view| view.state)
         }
     }
@@ -475,15 +400,12 @@ mod tests {
     fn keys_are_independent_and_an_open_one_says_when_to_come_back() {
         let place = new_place();
         place.fail("a");
-        assert_eq!(place.state("a"), Some(Standing::Closed));
+        assert_eq!(place.state("a"), Some(BreakerState::Closed));
         place.fail("a");
-        assert_eq!(place.state("a"), Some(Standing::Open));
+        assert_eq!(place.state("a"), Some(BreakerState::Open));
         let refused = place.breakers.ask("a", &tool()).unwrap_err();
         assert_eq!(refused.code, Code::BreakerOpen);
-        assert!(
-            refused.retryable && refused.message.contains("in 30.0 s"),
-            "{refused}"
-        );
+        assert!(refused.retryable && refused.message.contains("in 30.0 s"), "{refused}");
         assert!(place.breakers.ask("b", &tool()).is_ok());
         assert!(place.breakers.ask("t.x", &tool()).is_ok());
     }
@@ -496,27 +418,24 @@ mod tests {
         place.clock.advance(Duration::from_secs(10));
         let place = place.again();
         let view = place.breakers.show_one("a").unwrap();
-        assert_eq!((view.state, view.retry_after_ms), (Standing::Open, Some(20_000)));
+        assert_eq!((view.state, view.retry_after_ms), (BreakerState::Open, Some(20_000)));
         place.clock.advance(Duration::from_secs(25));
         let place = place.again();
-        assert_eq!(place.state("a"), Some(Standing::HalfOpen));
+        assert_eq!(place.state("a"), Some(BreakerState::HalfOpen));
         place.fail("a");
         let place = place.again();
         assert_eq!(place.breakers.show_one("a").unwrap().cause, Some(Cause::Probe));
     }
 
     #[test]
-    fn an_operators_word_outlives_the_process_and_binds_those_with_keys_of_their_own() {
+    fn an_operators_override_survives_restarts_and_binds_all_keys() {
         let place = new_place();
         place.breakers.shut("t.x").unwrap().wait().unwrap();
         let place = place.again();
         place.clock.advance(Duration::from_secs(1_000_000));
         for key in ["t.x", "mine"] {
             let refused = place.breakers.ask(key, &tool()).unwrap_err();
-            assert!(
-                !refused.retryable && refused.message.contains("breaker reset t.x"),
-                "{refused}"
-            );
+            assert!(!refused.retryable && refused.message.contains("breaker reset t.x"), "{refused}");
         }
         place.breakers.clear("t.x").unwrap().wait().unwrap();
         assert!(place.breakers.ask("t.x", &tool()).is_ok());
@@ -537,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_from_outside_are_bounded_and_open_ones_are_not_forgotten() {
+    fn outside_keys_are_bounded_and_open_breakers_are_kept() {
         let place = new_place();
         place.fail("bad");
         place.fail("bad");
@@ -545,7 +464,7 @@ mod tests {
             drop(place.breakers.ask(&format!("key-{n}"), &tool()).unwrap());
         }
         assert_eq!(place.breakers.list().len(), BREAKERS_MAX);
-        assert_eq!(place.state("bad"), Some(Standing::Open));
+        assert_eq!(place.state("bad"), Some(BreakerState::Open));
     }
 
     #[test]

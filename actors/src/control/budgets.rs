@@ -1,31 +1,31 @@
-//! How much: what one subject may use within a window, in calls, in processor time and in money.
+//! Budgets: what one subject may use within a window, in calls, processor time and money.
 //!
-//! An action reserves before it starts, and settles with what it really used when it has run. All its tries count against the
-//! one reservation. What is refused on its way, answered from an earlier receipt, or lost with a worker gives its reservation
-//! back. What was settled is kept in the Store, so that a restart does not refill anybody's budget; what was only reserved
-//! is not, and is reserved anew by whoever takes the action up.
+//! An action reserves budget before it starts, and is charged what it really used when it has run. All its attempts share one
+//! reservation. An action that is refused, answered from an earlier receipt, or lost with a worker gives its reservation back.
+//! Spending is stored, so that a restart does not refill a budget; a redelivered action reserves again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, Swap};
+use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{Clock, Digest, SubjectId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::rates::Throttled;
 use crate::limits::BUDGETS_MAX;
+use crate::stored::{delete, entries, put, read_json, swap_all};
 
-/// What one subject may use within a window. Nothing is limited unless somebody says so.
+/// What one subject may use within a window. Nothing is limited by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// See [`crate::limits::BUDGET_WINDOW`].
     pub window: Duration,
     pub calls_max: Option<u64>,
-    /// Processor time that they may use together, in milliseconds.
+    /// Processor time in milliseconds.
     pub cpu_ms_max: Option<u64>,
-    /// What they may cost together, by the prices that tools declare, in millionths of the operator's currency.
+    /// Money by the prices that tools declare, in millionths of the operator's currency.
     pub cost_micros_max: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ pub struct Rules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Most {
     pub cpu: Duration,
-    /// The price of one run.
+    /// The price of one attempt.
     pub price_micros: u64,
     pub tries: u32,
 }
@@ -49,7 +49,7 @@ impl Default for Rules {
     }
 }
 
-/// Everybody's budget. Clones share them.
+/// The budgets of all subjects. Clones share them.
 #[derive(Clone)]
 pub struct Budgets(Arc<Inner>);
 
@@ -61,7 +61,7 @@ struct Inner {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Settled {
+struct Spent {
     start: Timestamp,
     calls: u64,
     cpu_ms: u64,
@@ -71,13 +71,13 @@ struct Settled {
 
 #[derive(Debug, Clone, Copy)]
 struct Account {
-    settled: Settled,
+    spent: Spent,
     reserved_calls: u64,
     reserved_cpu_ms: u64,
     reserved_cost_micros: u64,
 }
 
-/// What an action has reserved; given back when it is dropped unsettled.
+/// What an action has reserved. Dropped without a charge, all of it is given back.
 #[derive(Debug)]
 pub struct Reservation {
     budgets: Budgets,
@@ -85,7 +85,7 @@ pub struct Reservation {
     cpu_ms: u64,
     cost_micros: u64,
     price_micros: u64,
-    /// Processor time in milliseconds, and money.
+    /// The charge: processor time in milliseconds, and money in millionths.
     used: Option<(u64, u64)>,
 }
 
@@ -95,30 +95,27 @@ impl std::fmt::Debug for Budgets {
     }
 }
 
+const PAGE: usize = 500;
+
 fn family() -> Result<FamilyName, StoreError> {
     FamilyName::new("budgets")
 }
 
-/// Subjects may be longer than a key.
+/// Keyed by digest, since a subject may be longer than a key of the Store.
 fn key(subject: &SubjectId) -> String {
     format!("sha256:{}", Digest::of(subject.as_str().as_bytes()).hex())
 }
 
 impl Budgets {
     pub fn new(rules: Rules, store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Inner {
-            rules,
-            store: store.clone(),
-            clock: clock.clone(),
-            all: Mutex::default(),
-        }))
+        Self(Arc::new(Inner { rules, store: store.clone(), clock: clock.clone(), all: Mutex::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Account>> {
         self.0.all.lock()
     }
 
-    /// Reserves one call that uses at most this; `None` if nothing is limited.
+    /// Reserves one call that uses at most this much; `None` if no budget is limited.
     pub fn reserve(&self, subject: &SubjectId, most: Most) -> Result<Option<Reservation>, Throttled> {
         let rules = &self.0.rules;
         if rules.calls_max.is_none() && rules.cpu_ms_max.is_none() && rules.cost_micros_max.is_none() {
@@ -129,40 +126,32 @@ impl Budgets {
         if all.len() >= BUDGETS_MAX && !all.contains_key(subject) {
             self.forget(&mut all, now);
         }
-        let account = all
-            .entry(subject.clone())
-            .or_insert_with(|| self.found(subject, now));
-        if self.left(&account.settled, now).is_zero() {
-            account.settled = fresh(now);
+        let account = all.entry(subject.clone()).or_insert_with(|| self.found(subject, now));
+        if self.left(&account.spent, now).is_zero() {
+            account.spent = fresh(now);
         }
-        let after = self.left(&account.settled, now);
-        let spent = |unit, most: u64| Throttled {
-            what: "budget",
-            allowed: (most, unit),
-            after,
-        };
+        let after = self.left(&account.spent, now);
+        let throttled = |unit, most: u64| Throttled { what: "budget", allowed: (most, unit), after };
         if let Some(most) = rules.calls_max
-            && account.settled.calls + account.reserved_calls >= most
+            && account.spent.calls + account.reserved_calls >= most
         {
-            return Err(spent("calls in its window", most));
+            return Err(throttled("calls in its window", most));
         }
         let mut cpu_ms = 0;
         if let Some(limit) = rules.cpu_ms_max {
-            let used = account.settled.cpu_ms + account.reserved_cpu_ms;
+            let used = account.spent.cpu_ms + account.reserved_cpu_ms;
             if used >= limit {
-                return Err(spent("ms of processor time in its window", limit));
+                return Err(throttled("ms of processor time in its window", limit));
             }
-            // The last one may reserve what is left: what it may take at most is rarely what it takes.
-            cpu_ms = u64::try_from(most.cpu.as_millis())
-                .unwrap_or(u64::MAX)
-                .min(limit - used);
+            // The last action may reserve less than its maximum, which it will rarely use.
+            cpu_ms = u64::try_from(most.cpu.as_millis()).unwrap_or(u64::MAX).min(limit - used);
         }
         let mut cost_micros = 0;
         if let (Some(limit), true) = (rules.cost_micros_max, most.price_micros > 0) {
-            let left = limit.saturating_sub(account.settled.cost_micros + account.reserved_cost_micros);
-            // Money is spent for certain: one run must fit. That it is tried again is as rare as above.
+            let left = limit.saturating_sub(account.spent.cost_micros + account.reserved_cost_micros);
+            // Every attempt costs its price, so one must fit; retries are rare.
             if left < most.price_micros {
-                return Err(spent("millionths in its window", limit));
+                return Err(throttled("millionths in its window", limit));
             }
             cost_micros = most.price_micros.saturating_mul(most.tries.into()).min(left);
         }
@@ -179,96 +168,64 @@ impl Budgets {
         }))
     }
 
-    /// What the Store knows of a subject. A Store that cannot tell does not stop anybody.
+    /// The stored account of a subject. If the Store fails, the subject gets a fresh account.
     fn found(&self, subject: &SubjectId, now: Timestamp) -> Account {
         let entry = family().and_then(|family| self.0.store.entry(&family, &key(subject)));
         let entry = entry.unwrap_or_else(|error| {
-            tracing::warn!(%error, "a budget cannot be read; it begins anew");
+            tracing::warn!(%error, "a budget cannot be read; it starts from zero");
             None
         });
-        let settled = entry.and_then(|entry| serde_json::from_slice(entry.value.bytes()?).ok());
+        let spent = entry.as_ref().and_then(read_json);
         Account {
-            settled: settled.unwrap_or_else(|| fresh(now)),
+            spent: spent.unwrap_or_else(|| fresh(now)),
             reserved_calls: 0,
             reserved_cpu_ms: 0,
             reserved_cost_micros: 0,
         }
     }
 
-    fn left(&self, settled: &Settled, now: Timestamp) -> Duration {
-        // A window that begins in the future was written under another wall clock: it is over.
-        if settled.start > now {
+    fn left(&self, spent: &Spent, now: Timestamp) -> Duration {
+        // A window that begins in the future was written before the wall clock was set back: it has ended.
+        if spent.start > now {
             return Duration::ZERO;
         }
         let window = self.0.rules.window;
-        let age: Duration = now.duration_since(settled.start).try_into().unwrap_or(window);
+        let age: Duration = now.duration_since(spent.start).try_into().unwrap_or(window);
         window.saturating_sub(age)
     }
 
-    /// Forgets accounts of windows that are over and in which nothing is reserved.
+    /// Removes accounts whose window has ended and that have no reservation.
     fn forget(&self, all: &mut HashMap<SubjectId, Account>, now: Timestamp) {
-        all.retain(|_, account| account.reserved_calls > 0 || !self.left(&account.settled, now).is_zero());
+        all.retain(|_, account| account.reserved_calls > 0 || !self.left(&account.spent, now).is_zero());
     }
 
-    /// Forgets what is over, also in the Store.
+    /// Removes accounts whose window has ended, also from the Store.
     pub async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.0.clock.now();
         self.forget(&mut self.lock(), now);
-        let mut after = None::<String>;
-        loop {
-            let page = self.0.store.entries(&family()?, "", after.as_deref(), 500)?;
-            for entry in page.entries {
-                let settled = entry.value.bytes().map(serde_json::from_slice::<Settled>);
-                if matches!(&settled, Some(Ok(settled)) if !self.left(settled, now).is_zero()) {
-                    continue;
-                }
-                match self
-                    .write(entry.key, Expect::Version(entry.version), EntryChange::Delete)?
-                    .await
-                {
-                    // It has just begun anew.
-                    Ok(_) | Err(StoreError::VersionMismatch { .. }) => {}
-                    Err(error) => return Err(error),
-                }
+        for entry in entries(&*self.0.store, &family()?, PAGE) {
+            let entry = entry?;
+            if read_json(&entry).is_some_and(|spent| !self.left(&spent, now).is_zero()) {
+                continue;
             }
-            match page.after {
-                Some(next) => after = Some(next),
-                None => return Ok(()),
+            let delete = delete(family()?, entry.key, Expect::Version(entry.version));
+            match swap_all(&*self.0.store, vec![delete]).await {
+                // A new window has just begun for this subject.
+                Ok(_) | Err(StoreError::VersionMismatch { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
-    }
-
-    fn write(
-        &self,
-        key: String,
-        expect: Expect,
-        change: EntryChange,
-    ) -> Result<effectd_bus::Wait<effectd_bus::Changed>, StoreError> {
-        let swap = Swap {
-            family: family()?,
-            key,
-            expect,
-            change,
-        };
-        Ok(self.0.store.change(Change {
-            swaps: vec![swap],
-            ..Change::default()
-        }))
+        Ok(())
     }
 }
 
-fn fresh(start: Timestamp) -> Settled {
-    Settled {
-        start,
-        calls: 0,
-        cpu_ms: 0,
-        cost_micros: 0,
-    }
+fn fresh(start: Timestamp) -> Spent {
+    Spent { start, calls: 0, cpu_ms: 0, cost_micros: 0 }
 }
 
 impl Reservation {
-    /// The action has run so often, and all its tries together used this much.
-    pub fn settle(&mut self, cpu: Duration, tries: u32) {
+    /// Sets what all attempts together used.
+    pub fn charge(&mut self, cpu: Duration, tries: u32) {
         let cpu_ms = u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX);
         let cost_micros = self.price_micros.saturating_mul(tries.into());
         self.used = Some((cpu_ms, cost_micros));
@@ -285,17 +242,14 @@ impl Drop for Reservation {
         account.reserved_cpu_ms = account.reserved_cpu_ms.saturating_sub(self.cpu_ms);
         account.reserved_cost_micros = account.reserved_cost_micros.saturating_sub(self.cost_micros);
         if let Some((cpu_ms, cost_micros)) = self.used {
-            let settled = &mut account.settled;
-            settled.calls += 1;
-            settled.cpu_ms = settled.cpu_ms.saturating_add(cpu_ms);
-            settled.cost_micros = settled.cost_micros.saturating_add(cost_micros);
-            // Plain data with text keys, for which serde_json has no failure.
-            let value = NewBody::Clear(serde_json::to_vec(&account.settled).unwrap_or_default());
-            // Rides in the next block; with the lock held, so that the Store sees the counts in their order.
-            drop(
-                self.budgets
-                    .write(key(&self.subject), Expect::Any, EntryChange::Put(value)),
-            );
+            let spent = &mut account.spent;
+            spent.calls += 1;
+            spent.cpu_ms = spent.cpu_ms.saturating_add(cpu_ms);
+            spent.cost_micros = spent.cost_micros.saturating_add(cost_micros);
+            // Not awaited: it goes into the next block. The lock is held, so that the Store sees the counts in order. The
+            // family's name is a valid constant.
+            let put = family().map(|family| put(family, key(&self.subject), Expect::Any, &account.spent));
+            drop(swap_all(&*self.budgets.0.store, put.into_iter().collect()));
         }
     }
 }
@@ -308,47 +262,29 @@ mod tests {
     use effectd_contracts::ManualClock;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const LITTLE: Most = Most {
-        cpu: SECOND,
-        price_micros: 0,
-        tries: 1,
-    };
+    const LITTLE: Most = Most { cpu: SECOND, price_micros: 0, tries: 1 };
 
-    struct Place {
+    struct Fixture {
         clock: Arc<ManualClock>,
         store: Arc<dyn Store>,
     }
 
-    impl Place {
+    impl Fixture {
         fn new() -> Self {
             let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_000_000).unwrap()));
             let store: Arc<dyn Store> = Arc::new(memory::open(clock.clone()).unwrap());
             Self { clock, store }
         }
 
-        /// Waits until what was written before is there.
+        /// Waits until all earlier writes are in the Store.
         fn flush(&self) {
-            self.store
-                .change(Change {
-                    swaps: vec![Swap {
-                        family: FamilyName::new("flush").unwrap(),
-                        key: "k".to_owned(),
-                        expect: Expect::Any,
-                        change: EntryChange::Put(NewBody::Clear(Vec::new())),
-                    }],
-                    ..Change::default()
-                })
-                .wait()
-                .unwrap();
+            let put = put(FamilyName::new("flush").unwrap(), "k", Expect::Any, &());
+            swap_all(&*self.store, vec![put]).wait().unwrap();
         }
 
         fn budgets(&self, calls_max: Option<u64>, cpu_ms_max: Option<u64>) -> Budgets {
-            let rules = Rules {
-                window: Duration::from_secs(3_600),
-                calls_max,
-                cpu_ms_max,
-                cost_micros_max: None,
-            };
+            let rules =
+                Rules { window: Duration::from_secs(3_600), calls_max, cpu_ms_max, cost_micros_max: None };
             self.by(rules)
         }
 
@@ -364,43 +300,30 @@ mod tests {
 
     fn run(budgets: &Budgets, cpu: Duration) -> Result<(), Throttled> {
         let mut reserved = budgets.reserve(&planner(), LITTLE)?.unwrap();
-        reserved.settle(cpu, 1);
+        reserved.charge(cpu, 1);
         Ok(())
     }
 
     #[test]
-    fn money_is_reserved_for_all_tries_and_settled_for_those_that_were_made() {
-        let place = Place::new();
-        let budgets = place.by(Rules {
-            cost_micros_max: Some(1_000),
-            ..Rules::default()
-        });
-        let dear = Most {
-            price_micros: 300,
-            tries: 3,
-            ..LITTLE
-        };
+    fn money_is_reserved_for_all_attempts_and_charged_for_each_made() {
+        let place = Fixture::new();
+        let budgets = place.by(Rules { cost_micros_max: Some(1_000), ..Rules::default() });
+        let dear = Most { price_micros: 300, tries: 3, ..LITTLE };
         let mut first = budgets.reserve(&planner(), dear).unwrap().unwrap();
-        // 900 are reserved, and what is left is not enough for one run.
+        // 900 are reserved, and the rest is not enough for one attempt.
         let spent = budgets.reserve(&planner(), dear).unwrap_err();
         assert_eq!((spent.what, spent.allowed.0), ("budget", 1_000));
-        assert!(
-            budgets.reserve(&planner(), LITTLE).is_ok(),
-            "what is free goes on"
-        );
-        first.settle(SECOND, 2);
+        assert!(budgets.reserve(&planner(), LITTLE).is_ok(), "what is free goes on");
+        first.charge(SECOND, 2);
         drop(first);
         let second = budgets.reserve(&planner(), dear).unwrap().unwrap();
         assert!(budgets.reserve(&planner(), dear).is_err());
-        // It did not run after all.
+        // The second action did not run.
         drop(second);
         place.flush();
-        let next = place.by(Rules {
-            cost_micros_max: Some(1_000),
-            ..Rules::default()
-        });
+        let next = place.by(Rules { cost_micros_max: Some(1_000), ..Rules::default() });
         let mut third = next.reserve(&planner(), dear).unwrap().unwrap();
-        third.settle(SECOND, 1);
+        third.charge(SECOND, 1);
         drop(third);
         assert!(next.reserve(&planner(), dear).is_err(), "900 of 1,000 were spent");
         place.clock.advance(crate::limits::BUDGET_WINDOW);
@@ -408,15 +331,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_counts_until_it_is_settled_or_given_back() {
-        let place = Place::new();
+    fn what_is_reserved_counts_until_it_is_charged_or_given_back() {
+        let place = Fixture::new();
         let budgets = place.budgets(Some(2), None);
         let first = budgets.reserve(&planner(), LITTLE).unwrap();
         let second = budgets.reserve(&planner(), LITTLE).unwrap();
         let spent = budgets.reserve(&planner(), LITTLE).unwrap_err();
         assert_eq!((spent.what, spent.after), ("budget", Duration::from_secs(3_600)));
         assert!(budgets.reserve(&"agent://other".parse().unwrap(), LITTLE).is_ok());
-        // It did not run after all.
+        // The second action did not run.
         drop(second);
         assert_eq!(run(&budgets, SECOND), Ok(()));
         drop(first);
@@ -427,15 +350,12 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_settled_with_what_was_used() {
-        let place = Place::new();
+    fn processor_time_is_charged_as_used() {
+        let place = Fixture::new();
         let budgets = place.budgets(None, Some(1_500));
         let first = budgets.reserve(&planner(), LITTLE).unwrap();
         let second = budgets.reserve(&planner(), LITTLE).unwrap();
-        assert!(
-            budgets.reserve(&planner(), LITTLE).is_err(),
-            "all of it is reserved"
-        );
+        assert!(budgets.reserve(&planner(), LITTLE).is_err(), "all of it is reserved");
         drop((first, second));
         for _ in 0..10 {
             assert_eq!(run(&budgets, Duration::from_millis(150)), Ok(()));
@@ -444,8 +364,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_settled_outlives_the_process_and_what_is_over_is_forgotten() {
-        let place = Place::new();
+    fn what_was_spent_outlives_the_process_and_old_windows_go() {
+        let place = Fixture::new();
         let budgets = place.budgets(Some(2), None);
         assert_eq!(run(&budgets, SECOND), Ok(()));
         let reserved = budgets.reserve(&planner(), LITTLE).unwrap();
@@ -464,7 +384,7 @@ mod tests {
 
     #[test]
     fn without_a_limit_nothing_is_counted() {
-        let budgets = Place::new().budgets(None, None);
+        let budgets = Fixture::new().budgets(None, None);
         assert!(budgets.reserve(&planner(), LITTLE).unwrap().is_none());
         assert!(budgets.lock().is_empty());
     }

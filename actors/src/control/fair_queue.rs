@@ -1,12 +1,11 @@
-//! A weighted fair queue for few places: of actions in flight, of children that start, of previews.
+//! A weighted fair queue for a few slots. There is one for actions in flight, one for starting children and one for previews.
 //!
-//! Each subject has a queue of its own, and places go round the subjects by deficit round robin: in each round a subject gets
-//! as many as its weight. So a noisy subject waits behind itself, not in front of the others. No subject and no tool can
-//! hold all places at once.
+//! Each subject has a queue of its own, and slots go round the subjects by deficit round robin: in each round a subject gets as
+//! many slots as its weight. So a noisy subject waits behind its own actions, and others pass it. [`Rules`] limit how many slots
+//! one subject or one tool may hold at once.
 //!
-//! Within a subject the order is that of arrival, except that what waits for a full tool lets the next pass. An action that needs a
-//! place in the [line](super::lines) of a resource joins that line at the moment of its permit, so that the order of permits is the
-//! order of the line.
+//! Within a subject the order is that of arrival, except that an action whose tool is full lets the next one pass. An action
+//! joins the [queues](super::resource_queue) of its resources when it gets its permit, so the orders agree.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,22 +14,22 @@ use effectd_contracts::{SubjectId, ToolId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::lines::InLine;
+use super::resource_queue::Queued;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    pub places: usize,
-    /// Places that one subject may hold at once.
+    pub slots: usize,
+    /// Slots that one subject may hold at once.
     pub subject_max: usize,
-    /// Places that one tool may hold at once.
+    /// Slots that one tool may hold at once.
     pub tool_max: usize,
-    /// How many may wait in all; a quarter of them for one subject.
+    /// How many may wait in all; one subject may have a quarter of them.
     pub waiting_max: usize,
-    /// Subjects that get more than one place in a round.
+    /// Slots per round of each subject that gets more than one.
     pub weights: HashMap<SubjectId, u32>,
 }
 
-/// Gives out permits. Clones share the places.
+/// Gives out permits. Clones share the slots.
 #[derive(Clone)]
 pub struct FairQueue(Arc<Inner>);
 
@@ -44,17 +43,17 @@ struct State {
     taken: usize,
     waiting: usize,
     lanes: HashMap<SubjectId, Lane>,
-    /// Subjects that wait, the next one first.
+    /// Subjects with waiting actions, the next one first.
     round: VecDeque<SubjectId>,
     tools: HashMap<ToolId, usize>,
-    /// Places in line of callers who were gone when their permit came: left when nothing is locked any more.
-    left: Vec<InLine>,
+    /// Positions in resource queues of callers who had gone before their permit came: dropped once the lock is free.
+    left: Vec<Queued>,
 }
 
 #[derive(Default)]
 struct Lane {
     taken: usize,
-    /// What is left of its share in this round.
+    /// Slots that the subject still gets in this round.
     share: u32,
     waiting: VecDeque<Waiter>,
 }
@@ -65,18 +64,18 @@ struct Waiter {
     permit: oneshot::Sender<Permit>,
 }
 
-/// Joins the line that belongs to a permit.
-pub(crate) type Join = Box<dyn FnOnce() -> Option<InLine> + Send>;
+/// Joins the resource queues of the action that gets the permit.
+pub(crate) type Join = Box<dyn FnOnce() -> Option<Queued> + Send>;
 
-/// How many of those who wait are looked at for one whose tool is not full.
+/// How many waiters of a subject are searched for one whose tool is not full.
 const LOOK_PAST_MAX: usize = 32;
 
-/// A place, given back when it is dropped.
+/// A slot, given back when it is dropped.
 pub struct Permit {
     queue: Option<FairQueue>,
     subject: SubjectId,
     tool: ToolId,
-    line: Option<InLine>,
+    queued: Option<Queued>,
 }
 
 pub type Coming = oneshot::Receiver<Permit>;
@@ -84,13 +83,6 @@ pub type Coming = oneshot::Receiver<Permit>;
 /// Too many wait already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crowded;
-
-impl std::fmt::Debug for FairQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.lock();
-        write!(f, "FairQueue({} taken, {} waiting)", state.taken, state.waiting)
-    }
-}
 
 impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -100,17 +92,14 @@ impl std::fmt::Debug for Permit {
 
 impl FairQueue {
     pub fn new(rules: Rules) -> Self {
-        Self(Arc::new(Inner {
-            rules,
-            state: Mutex::default(),
-        }))
+        Self(Arc::new(Inner { rules, state: Mutex::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock()
     }
 
-    /// Waits for a permit. The order of these calls is the order within a subject.
+    /// Waits for a permit. Within a subject, permits come in the order of these calls.
     pub(crate) fn acquire(
         &self,
         subject: &SubjectId,
@@ -120,7 +109,7 @@ impl FairQueue {
         let mut state = self.lock();
         if self.is_crowded(&state, subject) {
             let subjects: Vec<_> = state.lanes.keys().cloned().collect();
-            subjects.iter().for_each(|subject| state.forget_the_gone(subject));
+            subjects.iter().for_each(|subject| state.remove_gone(subject));
             if self.is_crowded(&state, subject) {
                 return Err(Crowded);
             }
@@ -128,7 +117,7 @@ impl FairQueue {
         Ok(self.push(state, subject, tool, join))
     }
 
-    /// The same for callers whose number is bounded elsewhere.
+    /// [`FairQueue::acquire`] without a bound, for callers whose number is bounded elsewhere.
     pub(crate) fn enqueue(&self, subject: &SubjectId, tool: &ToolId, join: Option<Join>) -> Coming {
         self.push(self.lock(), subject, tool, join)
     }
@@ -171,7 +160,7 @@ impl FairQueue {
     fn dispatch(&self, state: &mut State) {
         let rules = &self.0.rules;
         let mut passed_over = 0;
-        while state.taken < rules.places && passed_over < state.round.len() {
+        while state.taken < rules.slots && passed_over < state.round.len() {
             let Some(subject) = state.round.pop_front() else {
                 return;
             };
@@ -179,7 +168,7 @@ impl FairQueue {
             let Some(lane) = lanes.get_mut(&subject) else {
                 continue;
             };
-            // A caller that is gone is taken out, whatever it waited for.
+            // A waiter whose caller has gone is taken out even if its tool is full.
             let tool_is_free = |waiter: &Waiter| {
                 waiter.permit.is_closed() || tools.get(&waiter.tool).is_none_or(|n| *n < rules.tool_max)
             };
@@ -191,7 +180,7 @@ impl FairQueue {
             let Some(waiter) = next.and_then(|next| lane.waiting.remove(next)) else {
                 lane.share = 0;
                 if lane.waiting.is_empty() {
-                    state.tidy(&subject);
+                    state.remove_idle(&subject);
                 } else {
                     passed_over += 1;
                     state.round.push_back(subject);
@@ -209,7 +198,7 @@ impl FairQueue {
         }
     }
 
-    /// Gives a place to a waiting caller; `false` if that caller is gone.
+    /// Gives a slot to a waiting caller; `false` if that caller is gone.
     fn hand_over(&self, state: &mut State, subject: &SubjectId, waiter: Waiter) -> bool {
         if waiter.permit.is_closed() {
             return false;
@@ -218,12 +207,12 @@ impl FairQueue {
             queue: Some(self.clone()),
             subject: subject.clone(),
             tool: waiter.tool.clone(),
-            line: waiter.join.and_then(|join| join()),
+            queued: waiter.join.and_then(|join| join()),
         };
         if let Err(mut unwanted) = waiter.permit.send(permit) {
-            // It was never counted, and its end must not be.
+            // The slot was not counted as taken, so dropping the permit must not free it.
             unwanted.queue = None;
-            state.left.extend(unwanted.line.take());
+            state.left.extend(unwanted.queued.take());
             return false;
         }
         state.taken += 1;
@@ -247,13 +236,13 @@ impl FairQueue {
         if let Some(lane) = state.lanes.get_mut(subject) {
             lane.taken = lane.taken.saturating_sub(1);
         }
-        state.tidy(subject);
+        state.remove_idle(subject);
         self.dispatch(&mut state);
         leave(state);
     }
 }
 
-/// Unlocks first: leaving a line wakes the next in it, which may have a permit to give back.
+/// Unlocks first: leaving a resource queue wakes the next action in it, which may give a permit back.
 fn leave(mut state: MutexGuard<'_, State>) {
     let left = std::mem::take(&mut state.left);
     drop(state);
@@ -261,21 +250,20 @@ fn leave(mut state: MutexGuard<'_, State>) {
 }
 
 impl Permit {
-    pub(crate) fn take_line(&mut self) -> Option<InLine> {
-        self.line.take()
+    pub(crate) fn take_queued(&mut self) -> Option<Queued> {
+        self.queued.take()
     }
 }
 
 impl State {
-    /// Puts a subject that has just been served where it belongs: in front while it has a share of this round left, else behind
-    /// the others.
+    /// Puts a subject that was just served in front if it has slots left in this round, else behind the others.
     fn go_round(&mut self, subject: SubjectId) {
         let Some(lane) = self.lanes.get_mut(&subject) else {
             return;
         };
         if lane.waiting.is_empty() {
             lane.share = 0;
-            self.tidy(&subject);
+            self.remove_idle(&subject);
         } else if lane.share > 0 {
             self.round.push_front(subject);
         } else {
@@ -283,23 +271,23 @@ impl State {
         }
     }
 
-    /// Forgets a subject that neither holds nor waits.
-    fn tidy(&mut self, subject: &SubjectId) {
+    /// Removes a subject without slots and waiters.
+    fn remove_idle(&mut self, subject: &SubjectId) {
         let idle = |lane: &Lane| lane.taken == 0 && lane.waiting.is_empty();
         if self.lanes.get(subject).is_some_and(idle) {
             self.lanes.remove(subject);
         }
     }
 
-    /// Removes those of a subject who have gone away.
-    fn forget_the_gone(&mut self, subject: &SubjectId) {
+    /// Removes the waiters of a subject whose callers have gone.
+    fn remove_gone(&mut self, subject: &SubjectId) {
         if let Some(lane) = self.lanes.get_mut(subject) {
             let before = lane.waiting.len();
             lane.waiting.retain(|waiter| !waiter.permit.is_closed());
             self.waiting -= before - lane.waiting.len();
             if lane.waiting.is_empty() {
                 self.round.retain(|waits| waits != subject);
-                self.tidy(subject);
+                self.remove_idle(subject);
             }
         }
     }
@@ -320,7 +308,7 @@ mod tests {
 
     fn rules(places: usize) -> Rules {
         Rules {
-            places,
+            slots: places,
             subject_max: places,
             tool_max: places,
             waiting_max: 400,
@@ -340,20 +328,18 @@ mod tests {
         queue.acquire(&subject(name), &tool("x"), None).unwrap()
     }
 
-    /// Gives places back one by one, and says whose permit came each time.
+    /// Gives slots back one by one, and records who gets each.
     fn order(mut waiting: Vec<(&'static str, Coming)>, mut held: Vec<Permit>) -> Vec<&'static str> {
         let mut order = Vec::new();
         while !waiting.is_empty() {
             drop(held.remove(0));
-            let came = waiting
-                .iter_mut()
-                .position(|(_, coming)| match coming.try_recv() {
-                    Ok(permit) => {
-                        held.push(permit);
-                        true
-                    }
-                    Err(_) => false,
-                });
+            let came = waiting.iter_mut().position(|(_, coming)| match coming.try_recv() {
+                Ok(permit) => {
+                    held.push(permit);
+                    true
+                }
+                Err(_) => false,
+            });
             order.push(waiting.remove(came.unwrap()).0);
         }
         order
@@ -372,17 +358,14 @@ mod tests {
 
     #[test]
     fn callers_that_are_gone_keep_nobody_out() {
-        let queue = FairQueue::new(Rules {
-            tool_max: 1,
-            ..rules(3)
-        });
+        let queue = FairQueue::new(Rules { tool_max: 1, ..rules(3) });
         let (one, busy, free) = (subject("one"), tool("busy"), tool("free"));
         let _busy = queue.acquire(&one, &busy, None).unwrap().try_recv().unwrap();
         for _ in 0..LOOK_PAST_MAX {
             drop(queue.acquire(&one, &busy, None).unwrap());
         }
         assert!(queue.acquire(&one, &free, None).unwrap().try_recv().is_ok());
-        // Nor those of other subjects.
+        // Nor do the gone callers of other subjects.
         for n in 0..4 {
             for _ in 0..100 {
                 drop(queue.enqueue(&subject(&format!("s{n}")), &busy, None));
@@ -401,36 +384,21 @@ mod tests {
         waiting.extend((0..3).map(|_| ("light", acquire(&queue, "light"))));
         let order = order(waiting, held);
         for round in order.chunks(4) {
-            assert_eq!(
-                round.iter().filter(|name| **name == "light").count(),
-                1,
-                "{order:?}"
-            );
+            assert_eq!(round.iter().filter(|name| **name == "light").count(), 1, "{order:?}");
         }
     }
 
     #[test]
     fn neither_a_subject_nor_a_tool_holds_all_places() {
-        let queue = FairQueue::new(Rules {
-            subject_max: 3,
-            tool_max: 2,
-            ..rules(4)
-        });
+        let queue = FairQueue::new(Rules { subject_max: 3, tool_max: 2, ..rules(4) });
         let mut first: Vec<_> = (0..4).map(|_| acquire(&queue, "a")).collect();
-        let held: Vec<_> = first
-            .iter_mut()
-            .filter_map(|coming| coming.try_recv().ok())
-            .collect();
+        let held: Vec<_> = first.iter_mut().filter_map(|coming| coming.try_recv().ok()).collect();
         assert_eq!(held.len(), 2, "the tool is full");
-        // Another tool passes by those who wait for the full one.
+        // An action with another tool passes those that wait for the full one.
         let other = queue.acquire(&subject("a"), &tool("y"), None).unwrap().try_recv();
         assert!(other.is_ok());
         assert!(
-            queue
-                .acquire(&subject("a"), &tool("z"), None)
-                .unwrap()
-                .try_recv()
-                .is_err(),
+            queue.acquire(&subject("a"), &tool("z"), None).unwrap().try_recv().is_err(),
             "the subject is full"
         );
         let of_another = queue.acquire(&subject("b"), &tool("y"), None).unwrap().try_recv();
@@ -451,7 +419,7 @@ mod tests {
         drop(held);
         assert_eq!((queue.taken(), queue.waiting()), (0, 0));
         assert!(queue.lock().lanes.is_empty() && queue.lock().round.is_empty());
-        // A permit that was given and not taken goes to the next.
+        // A permit that its caller does not take goes to the next.
         let given = acquire(&queue, "a");
         let mut next = acquire(&queue, "b");
         assert!(next.try_recv().is_err());
@@ -460,19 +428,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_waits_and_one_subject_does_not_take_all_of_that() {
+    fn the_queue_is_bounded_and_no_subject_fills_it() {
         let queue = FairQueue::new(rules(1));
         let _held = acquire(&queue, "a").try_recv().unwrap();
         let waiting: Vec<_> = (0..100).map(|_| acquire(&queue, "a")).collect();
-        assert_eq!(
-            queue.acquire(&subject("a"), &tool("x"), None).err(),
-            Some(Crowded)
-        );
+        assert_eq!(queue.acquire(&subject("a"), &tool("x"), None).err(), Some(Crowded));
         assert!(queue.acquire(&subject("b"), &tool("x"), None).is_ok());
         drop(waiting);
-        assert!(
-            queue.acquire(&subject("a"), &tool("x"), None).is_ok(),
-            "those who went away make room"
-        );
+        assert!(queue.acquire(&subject("a"), &tool("x"), None).is_ok(), "those who went away make room");
     }
 }

@@ -1,7 +1,5 @@
-//! How often: smooth rates per tool, subject, space and principal, by governor.
-//!
-//! These are local and in memory: a restart forgives. What must survive one and be shared is counted by
-//! [`super::sessions`].
+//! Rates per tool, subject, space and principal, by governor. They are in memory: a restart resets them. [`super::sessions`] has
+//! the counts that must survive a restart.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,7 +13,7 @@ use governor::{Quota, RateLimiter};
 
 use crate::limits::RATE_KEYS_MAX;
 
-/// What may happen how often. Nothing is limited unless somebody says so.
+/// No rate is limited by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rules {
     /// Actions a second with one tool.
@@ -28,12 +26,12 @@ pub struct Rules {
     pub principal: Option<NonZeroU32>,
 }
 
-/// Too often: whose rate it is, and when to come back.
+/// Which limit was reached, and when to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Throttled {
-    /// What is limited: `tool`, `subject`, `space`, `principal`, `session` or `budget`.
+    /// The kind of limit: `tool`, `subject`, `space`, `principal`, `session` or `budget`.
     pub what: &'static str,
-    /// How much of it is allowed, in the words of its unit.
+    /// The limit and its unit.
     pub allowed: (u64, &'static str),
     pub after: Duration,
 }
@@ -50,7 +48,7 @@ impl Throttled {
     }
 }
 
-/// The product's clock, as governor wants to see it.
+/// Our clock in governor's form.
 struct Ticks(Arc<dyn Clock>);
 
 impl GovernorClock for Ticks {
@@ -63,51 +61,27 @@ impl GovernorClock for Ticks {
 
 type Limiter = RateLimiter<String, DashMapStateStore<String>, Ticks, NoOpMiddleware<Duration>>;
 
+/// The key of a rate, from an action.
+type KeyOf = for<'a> fn(&'a ActionRequest, &'a Principal) -> &'a str;
+
 struct Rate {
     what: &'static str,
+    key: KeyOf,
     most: NonZeroU32,
     limiter: Limiter,
     clock: Arc<dyn Clock>,
 }
 
-pub struct Rates {
-    tool: Option<Rate>,
-    subject: Option<Rate>,
-    space: Option<Rate>,
-    principal: Option<Rate>,
-}
-
-impl std::fmt::Debug for Rates {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Rates({} keys)", self.len())
-    }
-}
+/// The limited rates, the principal's first: an action that it refuses does not count against the subject.
+pub struct Rates(Vec<Rate>);
 
 impl Rate {
-    fn new(what: &'static str, most: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
-        let limiter = Limiter::new(
-            Quota::per_second(most),
-            DashMapStateStore::default(),
-            Ticks(clock.clone()),
-        );
-        Self {
-            what,
-            most,
-            limiter,
-            clock: clock.clone(),
-        }
-    }
-
     fn check(&self, key: &str) -> Result<(), Throttled> {
         if self.limiter.len() >= RATE_KEYS_MAX {
             self.limiter.retain_recent();
         }
-        // When there are more at once than can be told apart, the rest share one rate.
-        let key = if self.limiter.len() >= RATE_KEYS_MAX {
-            ""
-        } else {
-            key
-        };
+        // Beyond the bound, new keys share one rate.
+        let key = if self.limiter.len() >= RATE_KEYS_MAX { "" } else { key };
         let answer = self.limiter.check_key(&key.to_owned());
         answer.map(drop).map_err(|not_until| Throttled {
             what: self.what,
@@ -119,52 +93,39 @@ impl Rate {
 
 impl Rates {
     pub fn new(rules: Rules, clock: &Arc<dyn Clock>) -> Self {
-        let rate = |what, most: Option<NonZeroU32>| most.map(|most| Rate::new(what, most, clock));
-        Self {
-            tool: rate("tool", rules.tool),
-            subject: rate("subject", rules.subject),
-            space: rate("space", rules.space),
-            principal: rate("principal", rules.principal),
-        }
-    }
-
-    /// Counts one action. The nearest to the asker is asked first: who is refused as a principal costs its subject nothing.
-    /// What was counted before a refusal stays counted.
-    pub fn count(&self, request: &ActionRequest, principal: &Principal) -> Result<(), Throttled> {
-        let all = [
-            (&self.principal, principal.as_str()),
-            (&self.subject, request.subject_id.as_str()),
-            (&self.space, request.space_id.as_str()),
-            (&self.tool, request.tool_id.as_str()),
+        let all: [(&str, Option<NonZeroU32>, KeyOf); 4] = [
+            ("principal", rules.principal, |_, principal| principal.as_str()),
+            ("subject", rules.subject, |request, _| request.subject_id.as_str()),
+            ("space", rules.space, |request, _| request.space_id.as_str()),
+            ("tool", rules.tool, |request, _| request.tool_id.as_str()),
         ];
-        for (rate, key) in all {
-            if let Some(rate) = rate {
-                rate.check(key)?;
-            }
-        }
-        Ok(())
+        let limited = all.into_iter().filter_map(|(what, most, key)| {
+            let quota = Quota::per_second(most?);
+            let limiter = Limiter::new(quota, DashMapStateStore::default(), Ticks(clock.clone()));
+            Some(Rate { what, key, most: most?, limiter, clock: clock.clone() })
+        });
+        Self(limited.collect())
     }
 
-    /// Forgets keys that have been idle long enough to be as good as new.
+    /// Counts one action. If a rate refuses it, the rates before that one have counted it all the same.
+    pub fn count(&self, request: &ActionRequest, principal: &Principal) -> Result<(), Throttled> {
+        self.0.iter().try_for_each(|rate| rate.check((rate.key)(request, principal)))
+    }
+
+    /// Removes idle keys.
     pub fn sweep(&self) {
-        for rate in self.all() {
+        for rate in &self.0 {
             rate.limiter.retain_recent();
             rate.limiter.shrink_to_fit();
         }
     }
 
     pub fn len(&self) -> usize {
-        self.all().map(|rate| rate.limiter.len()).sum()
+        self.0.iter().map(|rate| rate.limiter.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Rate> {
-        [&self.tool, &self.subject, &self.space, &self.principal]
-            .into_iter()
-            .flatten()
     }
 }
 
@@ -194,51 +155,21 @@ mod tests {
     fn each_kind_is_limited_by_itself_and_says_when_to_come_back() {
         let alice = Principal::new("user://alice").unwrap();
         let bob = Principal::new("user://bob").unwrap();
-        let (clock, subjects) = rates(Rules {
-            subject: two(),
-            ..Rules::default()
-        });
+        let (clock, subjects) = rates(Rules { subject: two(), ..Rules::default() });
         let asked = request("agent://a", "t.x");
         assert!(subjects.count(&asked, &alice).is_ok() && subjects.count(&asked, &alice).is_ok());
         let refused = subjects.count(&asked, &bob).unwrap_err();
-        assert_eq!(
-            (refused.what, refused.after),
-            ("subject", Duration::from_millis(500))
-        );
+        assert_eq!((refused.what, refused.after), ("subject", Duration::from_millis(500)));
         let failure = refused.failure();
-        assert_eq!(
-            (failure.code, failure.retry_after_ms),
-            (Code::RateLimited, Some(500))
-        );
-        assert!(
-            failure.message.contains("2 a second, of which 0 are left"),
-            "{failure}"
-        );
+        assert_eq!((failure.code, failure.retry_after_ms), (Code::RateLimited, Some(500)));
+        assert!(failure.message.contains("2 a second, of which 0 are left"), "{failure}");
         assert!(subjects.count(&request("agent://b", "t.x"), &alice).is_ok());
         clock.advance(Duration::from_millis(500));
         assert!(subjects.count(&asked, &bob).is_ok());
         for (rules, what) in [
-            (
-                Rules {
-                    tool: two(),
-                    ..Rules::default()
-                },
-                "tool",
-            ),
-            (
-                Rules {
-                    space: two(),
-                    ..Rules::default()
-                },
-                "space",
-            ),
-            (
-                Rules {
-                    principal: two(),
-                    ..Rules::default()
-                },
-                "principal",
-            ),
+            (Rules { tool: two(), ..Rules::default() }, "tool"),
+            (Rules { space: two(), ..Rules::default() }, "space"),
+            (Rules { principal: two(), ..Rules::default() }, "principal"),
         ] {
             let (_, rates) = rates(rules);
             let answers: Vec<_> = (0..3).map(|_| rates.count(&asked, &alice)).collect();
@@ -249,12 +180,9 @@ mod tests {
     #[test]
     fn idle_keys_are_forgotten_and_their_number_is_bounded() {
         let alice = Principal::new("user://alice").unwrap();
-        let (clock, subjects) = rates(Rules {
-            subject: two(),
-            ..Rules::default()
-        });
+        let (clock, subjects) = rates(Rules { subject: two(), ..Rules::default() });
         for n in 0..RATE_KEYS_MAX + 100 {
-            // Those beyond the bound share one rate, so some of them are refused.
+            // Subjects beyond the bound share one rate, so some are refused.
             let _ = subjects.count(&request(&format!("agent://{n}"), "t.x"), &alice);
         }
         assert!(subjects.len() <= RATE_KEYS_MAX + 1, "{}", subjects.len());

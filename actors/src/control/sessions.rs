@@ -1,32 +1,26 @@
-//! How often a session may ask: a window of one minute, counted in the Store, so that all who use one Store share it and a
-//! restart does not forgive.
+//! Session windows: how many actions a session may ask for in a minute. The Store counts, so that all processes on one Store
+//! share the count and a restart does not reset it.
 //!
-//! If the Store cannot count, the action is let through, and a figure says so: a limit that is meant to keep a chatty
-//! assistant in bounds must not be what stops everybody.
+//! If the Store cannot count, the action passes, and a metric counts it: this limit must not stop everybody.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Change, EntryChange, Expect, FamilyName, NewBody, Store, StoreError, Swap};
+use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{Clock, Digest, Timestamp};
 use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 
 use super::rates::Throttled;
 use crate::limits::{SESSION_TRIES, SESSION_WINDOW};
+use crate::stored::{delete, entries, put, read_json, swap_all};
 
 pub struct Sessions {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
-    /// Actions within a window.
+    /// Most actions within a window.
     most: u32,
     uncounted: IntCounter,
-}
-
-impl std::fmt::Debug for Sessions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sessions({} within {:?})", self.most, SESSION_WINDOW)
-    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,9 +29,8 @@ struct Window {
     count: u32,
 }
 
-/// The longest session id that is a key as it is.
+/// Session ids longer than this enter the key as a digest.
 const PLAIN_BYTES_MAX: usize = 256;
-/// Entries looked at in one go.
 const PAGE: usize = 500;
 
 fn family() -> Result<FamilyName, StoreError> {
@@ -48,33 +41,22 @@ fn key(session: &str) -> String {
     if session.len() <= PLAIN_BYTES_MAX {
         format!("ratelimit:actions:{session}")
     } else {
-        format!(
-            "ratelimit:actions:sha256:{}",
-            Digest::of(session.as_bytes()).hex()
-        )
+        format!("ratelimit:actions:sha256:{}", Digest::of(session.as_bytes()).hex())
     }
 }
 
 fn left_of(window: &Window, now: Timestamp) -> Duration {
-    // A window that begins in the future was written under another wall clock: it is over.
+    // A window that begins in the future was written before the wall clock was set back: it has ended.
     if window.start > now {
         return Duration::ZERO;
     }
-    let age: Duration = now
-        .duration_since(window.start)
-        .try_into()
-        .unwrap_or(SESSION_WINDOW);
+    let age: Duration = now.duration_since(window.start).try_into().unwrap_or(SESSION_WINDOW);
     SESSION_WINDOW.saturating_sub(age)
 }
 
 impl Sessions {
     pub fn new(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>, most: u32, uncounted: IntCounter) -> Self {
-        Self {
-            store: store.clone(),
-            clock: clock.clone(),
-            most,
-            uncounted,
-        }
+        Self { store: store.clone(), clock: clock.clone(), most, uncounted }
     }
 
     pub async fn count(&self, session: &str) -> Result<(), Throttled> {
@@ -82,7 +64,7 @@ impl Sessions {
         for _ in 0..SESSION_TRIES {
             match self.try_count(&key).await {
                 Ok(answer) => return answer,
-                // Somebody else counted at the same time.
+                // Another task counted at the same time: try again.
                 Err(StoreError::VersionMismatch { .. }) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a session's window cannot be counted; the action is let through");
@@ -97,10 +79,8 @@ impl Sessions {
     async fn try_count(&self, key: &str) -> Result<Result<(), Throttled>, StoreError> {
         let now = self.clock.now();
         let entry = self.store.entry(&family()?, key)?;
-        let window = entry
-            .as_ref()
-            .and_then(|entry| serde_json::from_slice::<Window>(entry.value.bytes()?).ok())
-            .filter(|window| !left_of(window, now).is_zero());
+        let window =
+            entry.as_ref().and_then(read_json::<Window>).filter(|window| !left_of(window, now).is_zero());
         let next = match window {
             Some(window) if window.count >= self.most => {
                 return Ok(Err(Throttled {
@@ -109,58 +89,33 @@ impl Sessions {
                     after: left_of(&window, now),
                 }));
             }
-            Some(window) => Window {
-                count: window.count + 1,
-                ..window
-            },
+            Some(window) => Window { count: window.count + 1, ..window },
             None => Window { start: now, count: 1 },
         };
         let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
-        // Plain data with text keys, for which serde_json has no failure.
-        let value = NewBody::Clear(serde_json::to_vec(&next).unwrap_or_default());
-        self.swap(key, expect, EntryChange::Put(value)).await?;
+        let put = put(family()?, key, expect, &next);
+        swap_all(&*self.store, vec![put]).await?;
         Ok(Ok(()))
     }
 
-    async fn swap(&self, key: &str, expect: Expect, change: EntryChange) -> Result<(), StoreError> {
-        let swap = Swap {
-            family: family()?,
-            key: key.to_owned(),
-            expect,
-            change,
-        };
-        let change = Change {
-            swaps: vec![swap],
-            ..Change::default()
-        };
-        self.store.change(change).await.map(drop)
-    }
-
-    /// Removes windows that are over. Says how many.
+    /// Removes windows that have ended. Returns how many.
     pub async fn sweep(&self) -> Result<usize, StoreError> {
-        let (now, mut after, mut gone) = (self.clock.now(), None::<String>, 0);
-        loop {
-            let page = self.store.entries(&family()?, "", after.as_deref(), PAGE)?;
-            for entry in page.entries {
-                let window = entry.value.bytes().map(serde_json::from_slice::<Window>);
-                if matches!(&window, Some(Ok(window)) if !left_of(window, now).is_zero()) {
-                    continue;
-                }
-                match self
-                    .swap(&entry.key, Expect::Version(entry.version), EntryChange::Delete)
-                    .await
-                {
-                    Ok(()) => gone += 1,
-                    // It has just begun anew.
-                    Err(StoreError::VersionMismatch { .. }) => {}
-                    Err(error) => return Err(error),
-                }
+        let (now, mut gone) = (self.clock.now(), 0);
+        for entry in entries(&*self.store, &family()?, PAGE) {
+            let entry = entry?;
+            let window = read_json::<Window>(&entry);
+            if window.is_some_and(|window| !left_of(&window, now).is_zero()) {
+                continue;
             }
-            match page.after {
-                Some(next) => after = Some(next),
-                None => return Ok(gone),
+            let delete = delete(family()?, entry.key, Expect::Version(entry.version));
+            match swap_all(&*self.store, vec![delete]).await {
+                Ok(_) => gone += 1,
+                // A new window has just begun.
+                Err(StoreError::VersionMismatch { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
+        Ok(gone)
     }
 }
 
@@ -186,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_instances_over_one_store_share_the_count_and_the_sixty_first_is_refused() {
+    async fn instances_over_one_store_share_the_session_count() {
         let clock = clock();
         let (_store, sessions) = place(&clock);
         let (one, other) = (sessions(60), sessions(60));
@@ -197,10 +152,7 @@ mod tests {
         clock.advance(Duration::from_secs(15));
         for instance in [&one, &other] {
             let refused = instance.count("s").await.unwrap_err();
-            assert_eq!(
-                (refused.what, refused.after),
-                ("session", Duration::from_secs(45))
-            );
+            assert_eq!((refused.what, refused.after), ("session", Duration::from_secs(45)));
         }
         assert_eq!(one.count("another").await, Ok(()));
         clock.advance(Duration::from_secs(45));
@@ -227,10 +179,7 @@ mod tests {
             passed += counted;
             uncounted += let_through;
         }
-        assert!(
-            passed <= 10 && (passed == 10 || uncounted > 0),
-            "{passed}, {uncounted}"
-        );
+        assert!(passed <= 10 && (passed == 10 || uncounted > 0), "{passed}, {uncounted}");
     }
 
     #[tokio::test]

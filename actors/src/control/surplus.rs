@@ -1,10 +1,10 @@
-//! Decisions of one subject that are too many to wait in memory: given back to the bus for a while.
+//! The surplus of noisy subjects: decisions beyond a subject's share of the memory are deferred on the bus.
 //!
-//! The fair queue is fair among the decisions in it, and only so many fit. Without this file, a noisy subject fills it, and the
-//! decision of another subject behind that flood is not read until the flood is done. So each subject has a share of the room, and the
-//! rest of its decisions is given back to the bus, without a delivery being counted. They come back in their order, about twice as
-//! fast as the subject's decisions get places: so there is always something to do, and little is given back twice.
-//! `a_decision_behind_thousands_of_another_subject_is_served_before_them` fails without it.
+//! The fair queue is fair among the decisions in it, and its room is bounded. Without this file, a noisy subject fills it, and a
+//! decision of another subject behind that flood is not leased until the flood is done. So each subject has a share of the room,
+//! and its other decisions are deferred, which does not count as a failed delivery. They return in order, about twice as fast as
+//! the subject gets slots: so the queue does not run empty, and few are deferred twice. Without it,
+//! `a_decision_behind_a_noisy_tenant_is_served_before_it` fails.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::limits::{AHEAD_SUBJECT_MAX, SURPLUS_RATE_FIRST, SURPLUS_RATE_MIN, SURPLUS_TIME_MAX};
 
-/// How many may come back in a second when turns are rare.
+/// Deferred decisions of one subject for each second of its longest deferral.
 const RETURNS_A_SECOND: u64 = 50;
-/// And yet not later than this.
+/// The longest deferral, whatever the backlog.
 const LATEST: Duration = Duration::from_secs(600);
-/// How long turns are counted before their rate is believed.
+/// How long starts are counted before their rate is used.
 const COUNT_FOR: Duration = Duration::from_millis(500);
 
-/// What waits of each subject, and what was put off. Clones share it.
+/// Waiting and deferred decisions, by subject. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Surplus(Arc<Mutex<HashMap<SubjectId, Crowd>>>);
+pub(crate) struct Surplus(Arc<Mutex<HashMap<SubjectId, Backlog>>>);
 
 #[derive(Debug)]
-struct Crowd {
+struct Backlog {
     waiting: usize,
-    /// Where on the bus lies what was put off and has not come back. Bounded by how far a group may run ahead there.
-    put_off: BTreeSet<u64>,
-    /// When the last of that comes back.
+    /// The offsets of deferred decisions. Bounded by how far a group may lease ahead of its committed offset.
+    deferred: BTreeSet<u64>,
+    /// When the last deferred decision returns.
     until: Monotonic,
-    /// Turns since then.
-    turns: u32,
+    /// Starts since `since`.
+    starts: u32,
     since: Monotonic,
-    /// Turns a second.
+    /// Starts a second, as counted last.
     rate: f64,
 }
 
-/// One decision that waits for its turn.
+/// One decision that waits in memory for a slot.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     surplus: Surplus,
@@ -48,63 +48,60 @@ pub(crate) struct Ahead {
 }
 
 impl Surplus {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Crowd>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Backlog>> {
         self.0.lock()
     }
 
-    /// Takes a decision among those who wait, or says for how long it is put off.
+    /// Lets a decision wait in memory, or returns how long to defer it.
     pub(crate) fn take(&self, subject: &SubjectId, offset: u64, now: Monotonic) -> Result<Ahead, Duration> {
         let mut all = self.lock();
-        let crowd = all.entry(subject.clone()).or_insert_with(|| Crowd {
+        let backlog = all.entry(subject.clone()).or_insert_with(|| Backlog {
             waiting: 0,
-            put_off: BTreeSet::new(),
+            deferred: BTreeSet::new(),
             until: now,
-            turns: 0,
+            starts: 0,
             since: now,
             rate: f64::from(SURPLUS_RATE_FIRST),
         });
-        let came_back = crowd.put_off.remove(&offset);
-        // What comes for the first time stays behind what came earlier.
-        let is_next = came_back || crowd.put_off.is_empty();
-        if crowd.waiting < AHEAD_SUBJECT_MAX && is_next {
-            crowd.waiting += 1;
-            return Ok(Ahead {
-                surplus: self.clone(),
-                subject: subject.clone(),
-            });
+        let came_back = backlog.deferred.remove(&offset);
+        // A new decision stays behind earlier ones that are still deferred.
+        let is_next = came_back || backlog.deferred.is_empty();
+        if backlog.waiting < AHEAD_SUBJECT_MAX && is_next {
+            backlog.waiting += 1;
+            return Ok(Ahead { surplus: self.clone(), subject: subject.clone() });
         }
-        crowd.put_off.insert(offset);
-        let step = Duration::from_secs_f64(0.5 / crowd.rate);
-        // The longer the flood, the later: what comes back only to be put off again is work for nothing.
-        let most = Duration::from_secs(crowd.put_off.len() as u64 / RETURNS_A_SECOND);
+        backlog.deferred.insert(offset);
+        let step = Duration::from_secs_f64(0.5 / backlog.rate);
+        // The longer the backlog, the longer the deferral: returning only to be deferred again is wasted work.
+        let most = Duration::from_secs(backlog.deferred.len() as u64 / RETURNS_A_SECOND);
         let latest = now.plus(most.clamp(SURPLUS_TIME_MAX, LATEST.max(SURPLUS_TIME_MAX)));
-        let behind = if crowd.until > now { crowd.until } else { now };
-        crowd.until = behind.plus(step).min(latest);
-        Err(crowd.until.since(now).max(Duration::from_millis(1)))
+        let behind = if backlog.until > now { backlog.until } else { now };
+        backlog.until = behind.plus(step).min(latest);
+        Err(backlog.until.since(now).max(Duration::from_millis(1)))
     }
 
-    /// Forgets what was put off and should have come back long ago: somebody else has ended it.
+    /// Forgets deferred decisions that should have returned long ago: they have ended elsewhere.
     pub(crate) fn sweep(&self, now: Monotonic) {
-        self.lock().retain(|_, crowd| {
-            if now.since(crowd.until) > 2 * SURPLUS_TIME_MAX {
-                crowd.put_off.clear();
+        self.lock().retain(|_, backlog| {
+            if now.since(backlog.until) > 2 * SURPLUS_TIME_MAX {
+                backlog.deferred.clear();
             }
-            crowd.waiting > 0 || !crowd.put_off.is_empty()
+            backlog.waiting > 0 || !backlog.deferred.is_empty()
         });
     }
 }
 
 impl Ahead {
-    /// It was its turn.
+    /// The decision has its slot.
     pub(crate) fn begin(self, now: Monotonic) {
         let mut all = self.surplus.lock();
-        if let Some(crowd) = all.get_mut(&self.subject) {
-            crowd.turns += 1;
-            let counted = now.since(crowd.since);
+        if let Some(backlog) = all.get_mut(&self.subject) {
+            backlog.starts += 1;
+            let counted = now.since(backlog.since);
             if counted >= COUNT_FOR {
-                crowd.rate =
-                    (f64::from(crowd.turns) / counted.as_secs_f64()).max(f64::from(SURPLUS_RATE_MIN));
-                (crowd.turns, crowd.since) = (0, now);
+                backlog.rate =
+                    (f64::from(backlog.starts) / counted.as_secs_f64()).max(f64::from(SURPLUS_RATE_MIN));
+                (backlog.starts, backlog.since) = (0, now);
             }
         }
     }
@@ -113,9 +110,9 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         let mut all = self.surplus.lock();
-        if let Some(crowd) = all.get_mut(&self.subject) {
-            crowd.waiting = crowd.waiting.saturating_sub(1);
-            if crowd.waiting == 0 && crowd.put_off.is_empty() {
+        if let Some(backlog) = all.get_mut(&self.subject) {
+            backlog.waiting = backlog.waiting.saturating_sub(1);
+            if backlog.waiting == 0 && backlog.deferred.is_empty() {
                 all.remove(&self.subject);
             }
         }
@@ -132,8 +129,8 @@ mod tests {
         format!("agent://{name}").parse().unwrap()
     }
 
-    /// A bus with a flood and a pipeline that gives so many turns a second, on a clock of its own: what began when, and how
-    /// often something was put off.
+    /// A simulated bus with a flood of decisions, and a pipeline that gives a number of slots a second: which decision began
+    /// when, and how often one was deferred.
     struct Rehearsal {
         begun: Vec<(Duration, u64)>,
         put_off: usize,
@@ -144,10 +141,7 @@ mod tests {
         let (flooder, other) = (subject("flood"), subject("other"));
         let mut due: BTreeMap<Duration, Vec<u64>> = BTreeMap::new();
         let (mut next, mut waiting) = (0, Vec::new());
-        let mut seen = Rehearsal {
-            begun: Vec::new(),
-            put_off: 0,
-        };
+        let mut seen = Rehearsal { begun: Vec::new(), put_off: 0 };
         let tick = Duration::from_secs(1) / turns_a_second;
         let mut time = Duration::ZERO;
         while time < Duration::from_secs(seconds) {
@@ -156,7 +150,7 @@ mod tests {
             while due.first_key_value().is_some_and(|(at, _)| *at <= time) {
                 come.extend(due.pop_first().unwrap().1);
             }
-            // What was never delivered comes in pages, one a tick; the last of it is the other's.
+            // Decisions that were never delivered come in pages, one page a tick; the last decision is the other subject's.
             let page = (next + 500).min(flood + 1);
             come.extend(next..page);
             next = page;
@@ -170,7 +164,7 @@ mod tests {
                     }
                 }
             }
-            // Turns go round the subjects.
+            // Slots go round the subjects.
             let others = waiting.iter().position(|(offset, _)| *offset == flood);
             if !waiting.is_empty() {
                 let (offset, ahead) = waiting.remove(others.unwrap_or(0));
@@ -183,15 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_behind_a_hundred_thousand_of_another_is_served_as_soon_as_it_is_seen() {
+    fn a_subject_behind_100_000_of_another_is_served_once_seen() {
         let seen = rehearse(100_000, 1_000, 2);
         let place = seen.begun.iter().position(|(_, offset)| *offset == 100_000);
-        // 200 pages are looked at before the other's, and in each of those ticks one of the flood has its turn.
+        // 200 pages come before the other subject's decision, and in each of those ticks one decision of the flood begins.
         assert!(place.unwrap() <= 201, "{place:?}");
     }
 
     #[test]
-    fn a_flood_alone_has_every_turn_in_its_order_and_little_is_put_off_twice() {
+    fn a_lone_flood_gets_every_turn_in_order() {
         for turns_a_second in [200, 1_000, 4_000] {
             let seconds = 10;
             let seen = rehearse(20_000, turns_a_second, seconds);
@@ -204,11 +198,7 @@ mod tests {
             let order: Vec<u64> = seen.begun.iter().map(|(_, offset)| *offset).collect();
             let swapped = order.windows(2).filter(|pair| pair[0] > pair[1]).count();
             assert!(10 * swapped <= order.len(), "{swapped} of {}", order.len());
-            assert!(
-                seen.put_off <= 20_000 * 6,
-                "{turns_a_second} a second: put off {} times",
-                seen.put_off
-            );
+            assert!(seen.put_off <= 20_000 * 6, "{turns_a_second} a second: put off {} times", seen.put_off);
         }
     }
 
@@ -222,10 +212,7 @@ mod tests {
             .collect();
         let after = surplus.take(&flooder, 9_999, now).unwrap_err();
         drop(ahead);
-        assert!(
-            surplus.take(&flooder, 10_000, now).is_err(),
-            "an earlier one is still out"
-        );
+        assert!(surplus.take(&flooder, 10_000, now).is_err(), "an earlier one is still out");
         assert!(surplus.take(&flooder, 9_999, now.plus(after)).is_ok());
         assert!(surplus.take(&flooder, 10_000, now.plus(2 * after)).is_ok());
         assert!(surplus.lock().is_empty());

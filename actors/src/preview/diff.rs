@@ -1,62 +1,23 @@
-//! What is different between two texts, as people read it: bounded, and without secrets and personal data.
+//! Diffs of two texts for people: bounded, without secrets and personal data.
 
 use std::time::Duration;
 
-use effectd_contracts::{Clock, Monotonic, Rehearsed, Standing};
+use effectd_contracts::{Clock, Monotonic, PathState, PreviewedPath};
 use effectd_policy::inspect::safety::secret_spans;
 use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::storage::{SECRET_PLACEHOLDER, is_secret_name};
-use serde::{Deserialize, Serialize};
 use similar::{ChangeTag, TextDiff};
 
+use crate::action::preview::{Diff, LeftOut};
 use crate::limits::{
     PREVIEW_DIFF_BYTES_MAX, PREVIEW_DIFF_LINES_MAX, PREVIEW_DIFF_TIME_MAX, PREVIEW_DIFFS_TIME_MAX,
 };
-use crate::preimage::Looked;
+use crate::services::files::Inspected;
 
-/// Lines around a change that are shown with it.
 const CONTEXT_LINES: usize = 3;
 const LINE_BYTES_MAX: usize = 512;
 
-/// What is different in a text: lines that begin with `+`, `-` or a space, or with `@@` where others are left out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Diff {
-    pub text: String,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub cut: bool,
-    /// Something in it was a secret or personal, and is not shown.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub redacted: bool,
-}
-
-/// Why what is different in a text is not shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LeftOut {
-    NotText,
-    TooLong,
-    /// What was shown before it took all the room there is.
-    NoRoom,
-    TookTooLong,
-    /// Whoever asks may not read it.
-    NotYours,
-}
-
-impl LeftOut {
-    /// For people.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotText => "it is no text",
-            Self::TooLong => "it is too long to be compared",
-            Self::NoRoom => "there is no room for more",
-            Self::TookTooLong => "comparing took too long",
-            Self::NotYours => "it is not yours to read",
-        }
-    }
-}
-
-/// What is left for the differences of one preview, of bytes and of time. What text takes is counted as it is stored, where some
-/// characters are longer.
+/// The bytes and the time that are left for the diffs of one preview. A byte of text counts as many bytes as it takes in JSON.
 pub(super) struct Room<'c> {
     left: usize,
     clock: &'c dyn Clock,
@@ -76,7 +37,7 @@ impl<'c> Room<'c> {
         self.until.since(self.clock.monotonic())
     }
 
-    /// Adds a line, and says whether there was room.
+    /// Adds a line; `false` if there is no room.
     fn push(&mut self, diff: &mut Diff, line: &str) -> bool {
         let takes: usize = line.bytes().map(stored_bytes).sum();
         if takes > self.left {
@@ -90,22 +51,26 @@ impl<'c> Room<'c> {
     }
 }
 
-/// What is different between what stands there and what would, if the content is; the error is why that is not shown.
-pub(super) fn between(old: &Looked, new: &Rehearsed, room: &mut Room<'_>) -> Result<Option<Diff>, LeftOut> {
+/// The diff between the present content and the predicted one; `None` if they are equal. The error says why there is no diff.
+pub(super) fn between(
+    old: &Inspected,
+    new: &PreviewedPath,
+    room: &mut Room<'_>,
+) -> Result<Option<Diff>, LeftOut> {
     if same_content(&old.seen.standing, &new.standing) {
         return Ok(None);
     }
     let old = match (&old.seen.standing, &old.content) {
-        (Standing::Absent | Standing::Folder, _) => String::new(),
-        (Standing::File(_), Some(content)) => text(content).ok_or(LeftOut::NotText)?,
-        (Standing::File(_), None) => return Err(LeftOut::TooLong),
-        (Standing::Other, _) => return Err(LeftOut::NotText),
+        (PathState::Absent | PathState::Folder, _) => String::new(),
+        (PathState::File(_), Some(content)) => text(content).ok_or(LeftOut::NotText)?,
+        (PathState::File(_), None) => return Err(LeftOut::TooLong),
+        (PathState::Other, _) => return Err(LeftOut::NotText),
     };
     let new = match (&new.standing, &new.text) {
-        (Standing::Absent | Standing::Folder, _) => "",
-        (Standing::File(_), Some(text)) => text,
-        (Standing::File(_), None) if new.too_long => return Err(LeftOut::TooLong),
-        (Standing::File(_), None) | (Standing::Other, _) => return Err(LeftOut::NotText),
+        (PathState::Absent | PathState::Folder, _) => "",
+        (PathState::File(_), Some(text)) => text,
+        (PathState::File(_), None) if new.too_long => return Err(LeftOut::TooLong),
+        (PathState::File(_), None) | (PathState::Other, _) => return Err(LeftOut::NotText),
     };
     let lines = |text: &str| text.matches('\n').count() + 1;
     if lines(&old) + lines(new) > PREVIEW_DIFF_LINES_MAX {
@@ -117,7 +82,7 @@ pub(super) fn between(old: &Looked, new: &Rehearsed, room: &mut Room<'_>) -> Res
     if room.time_left().is_zero() {
         return Err(LeftOut::TookTooLong);
     }
-    // Before the two are compared: of a difference only a piece is left, by which a secret may not be known any more.
+    // Redact before comparing: a diff may show only a part of a secret, which would not be recognised.
     let (mut old, mut new) = (old, new.to_owned());
     let redacted = [&mut old, &mut new].map(redact) != [false, false];
     let mut diff = written(&old, &new, room);
@@ -125,12 +90,12 @@ pub(super) fn between(old: &Looked, new: &Rehearsed, room: &mut Room<'_>) -> Res
     Ok(Some(diff))
 }
 
-/// Whether only the place or the permissions would be others, or there is no content.
-fn same_content(old: &Standing, new: &Standing) -> bool {
+/// Whether the contents are the same, or neither has one.
+fn same_content(old: &PathState, new: &PathState) -> bool {
     match (old, new) {
-        (Standing::File(old), Standing::File(new)) => old.digest == new.digest,
-        (Standing::File(_), _) | (_, Standing::File(_)) => false,
-        (Standing::Absent | Standing::Folder | Standing::Other, _) => true,
+        (PathState::File(old), PathState::File(new)) => old.digest == new.digest,
+        (PathState::File(_), _) | (_, PathState::File(_)) => false,
+        (PathState::Absent | PathState::Folder | PathState::Other, _) => true,
     }
 }
 
@@ -140,18 +105,14 @@ fn text(content: &[u8]) -> Option<String> {
 }
 
 fn written(old: &str, new: &str, room: &mut Room<'_>) -> Diff {
-    // A line ends with a line feed and with nothing else: what else moves a cursor is part of it, and is seen.
+    // Only a line feed ends a line: other control characters that move the cursor are part of the line, and are shown.
     let old: Vec<&str> = old.split_inclusive('\n').collect();
     let new: Vec<&str> = new.split_inclusive('\n').collect();
     let diff = TextDiff::configure()
         .newline_terminated(true)
         .timeout(PREVIEW_DIFF_TIME_MAX.min(room.time_left()))
         .diff_slices(&old, &new);
-    let mut out = Diff {
-        text: String::new(),
-        cut: false,
-        redacted: false,
-    };
+    let mut out = Diff { text: String::new(), cut: false, redacted: false };
     for group in diff.grouped_ops(CONTEXT_LINES) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             continue;
@@ -206,7 +167,7 @@ fn cut_at(line: &str, bytes_max: usize) -> &str {
     &line[..end.unwrap_or(0)]
 }
 
-/// Removes what nobody needs to see for their decision. Says whether there was something.
+/// Removes secrets and personal data. Returns whether there were any.
 pub(crate) fn redact(text: &mut String) -> bool {
     let mut removed = without_tokens(text);
     let mut in_key = false;
@@ -226,16 +187,14 @@ pub(crate) fn redact(text: &mut String) -> bool {
     removed
 }
 
-/// Where the lines of a private key begin.
+/// How the first line of a private key begins.
 const KEY_BEGINS: &str = "-----BEGIN ";
 
-/// Removes what is known by its look, wherever it stands.
+/// Removes tokens of a known form. Returns whether there were any.
 fn without_tokens(text: &mut String) -> bool {
     let spans = secret_spans(text);
-    // The beginning of a key is left where it is: the lines after it go with it.
-    let spans = spans
-        .into_iter()
-        .filter(|span| !text[span.clone()].contains(KEY_BEGINS));
+    // The first line of a key stays, so that the lines after it are recognised.
+    let spans = spans.into_iter().filter(|span| !text[span.clone()].contains(KEY_BEGINS));
     let spans: Vec<_> = spans.collect();
     for span in spans.iter().rev() {
         text.replace_range(span.clone(), SECRET_PLACEHOLDER);
@@ -243,16 +202,14 @@ fn without_tokens(text: &mut String) -> bool {
     !spans.is_empty()
 }
 
-/// A line that gives secrets their values, without the values: `password: x`, `{"user":"a","password":"b"}`.
+/// The line without the values of secrets, if it has any: `password: x`, `{"user":"a","password":"b"}`.
 fn secret(line: &str) -> Option<String> {
     let (mut safe, mut rest, mut found) = (String::new(), line, false);
     while let Some(at) = rest.find([':', '=']) {
         let (name, value) = (&rest[..at], &rest[at + 1..]);
         let quotes = ['"', '\'', '`'];
         let last = name.trim_end().trim_end_matches(quotes);
-        let last = last
-            .rsplit([' ', '\t', ',', ';', '{', '(', '"', '\'', '`', '&', '?'])
-            .next();
+        let last = last.rsplit([' ', '\t', ',', ';', '{', '(', '"', '\'', '`', '&', '?']).next();
         safe.push_str(&rest[..=at]);
         rest = value;
         let begins = value.trim_start();
@@ -263,9 +220,9 @@ fn secret(line: &str) -> Option<String> {
         let blank = value.len() - begins.len();
         let quote = begins.chars().next().filter(|first| quotes.contains(first));
         let end = match quote {
-            // As far as the quote goes; one that does not end takes the line with it.
+            // Up to the closing quote; without one, the rest of the line.
             Some(quote) => begins[1..].find(quote).map_or(begins.len(), |end| end + 2),
-            // Without quotes a value may have blanks in it, so the line is over.
+            // A value without quotes may contain blanks, so the rest of the line is removed.
             None => begins.len(),
         };
         safe.push_str(&value[..blank]);
@@ -279,12 +236,12 @@ fn secret(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use effectd_contracts::{Digest, FileState, ManualClock, Seen, SystemClock};
+    use effectd_contracts::{Digest, FileState, ManualClock, PathSnapshot, SystemClock};
 
     use super::*;
 
-    fn file(text: &[u8]) -> Standing {
-        Standing::File(FileState {
+    fn file(text: &[u8]) -> PathState {
+        PathState::File(FileState {
             digest: Digest::of(text).to_string(),
             bytes: text.len() as u64,
             mode: 0o644,
@@ -292,18 +249,18 @@ mod tests {
     }
 
     fn tried(old: Option<&str>, new: Option<&str>, room: &mut Room<'_>) -> Result<Option<Diff>, LeftOut> {
-        let standing = |text: Option<&str>| text.map_or(Standing::Absent, |text| file(text.as_bytes()));
-        let looked = Looked {
-            seen: Seen::new("workspace/x", standing(old)),
+        let standing = |text: Option<&str>| text.map_or(PathState::Absent, |text| file(text.as_bytes()));
+        let inspected = Inspected {
+            seen: PathSnapshot::new("workspace/x", standing(old)),
             content: old.map(|text| text.as_bytes().to_vec()),
         };
-        let rehearsed = Rehearsed {
+        let rehearsed = PreviewedPath {
             path: "workspace/x".to_owned(),
             standing: standing(new),
             text: new.map(str::to_owned),
             too_long: false,
         };
-        between(&looked, &rehearsed, room)
+        between(&inspected, &rehearsed, room)
     }
 
     fn diff(old: Option<&str>, new: Option<&str>, bytes: usize) -> Option<Diff> {
@@ -319,19 +276,10 @@ mod tests {
     #[test]
     fn a_difference_is_what_people_know() {
         let shown = diff(Some("a\nb\nc\n"), Some("a\nB\nc\nd"), 1_000).unwrap();
-        assert_eq!(
-            shown.text,
-            "@@ -1,3 +1,4 @@\n a\n-b\n+B\n c\n+d\n\\ no newline at the end\n"
-        );
+        assert_eq!(shown.text, "@@ -1,3 +1,4 @@\n a\n-b\n+B\n c\n+d\n\\ no newline at the end\n");
         assert!(!shown.cut && !shown.redacted);
-        assert_eq!(
-            diff(None, Some("new\n"), 1_000).unwrap().text,
-            "@@ -1,0 +1,1 @@\n+new\n"
-        );
-        assert_eq!(
-            diff(Some("old\n"), None, 1_000).unwrap().text,
-            "@@ -1,1 +1,0 @@\n-old\n"
-        );
+        assert_eq!(diff(None, Some("new\n"), 1_000).unwrap().text, "@@ -1,0 +1,1 @@\n+new\n");
+        assert_eq!(diff(Some("old\n"), None, 1_000).unwrap().text, "@@ -1,1 +1,0 @@\n-old\n");
         assert_eq!(diff(Some("same"), Some("same"), 1_000), None);
     }
 
@@ -344,7 +292,7 @@ mod tests {
         let shown = diff(None, Some(&wide), 5_000).unwrap();
         assert!(shown.cut && shown.text.contains('…'), "{}", shown.text);
         assert_eq!(diff(None, Some(&"y\n".repeat(9_000)), 5_000), None);
-        // Nothing in common, and as many lines as are looked at.
+        // Two texts with nothing in common, and nearly as many lines as are compared.
         let (old, new): (String, String) = (0..3_900).map(|n| (format!("{n}\n"), format!("-{n}\n"))).unzip();
         assert!(diff(Some(&old), Some(&new), 5_000).unwrap().cut);
     }
@@ -365,13 +313,9 @@ mod tests {
     #[test]
     fn secrets_are_known_by_their_look_wherever_they_stand() {
         let key = "-----BEGIN RSA PRIVATE KEY-----\nAAAABBBBCCCC\nDDDDEEEEFFFF\nGGGGHHHHIIII\nJJJJKKKKLLLL\n-----END RSA PRIVATE KEY-----\n";
-        // The key's first line is far above what is shown around the change.
+        // The key's first line is far above the lines shown around the change.
         let shown = diff(Some(key), Some(&format!("{key}a new line\n")), 5_000).unwrap();
-        assert!(
-            shown.redacted && shown.text.contains("+a new line"),
-            "{}",
-            shown.text
-        );
+        assert!(shown.redacted && shown.text.contains("+a new line"), "{}", shown.text);
         assert!(!shown.text.contains("KKKK"), "{}", shown.text);
         let tokens = [
             "AKIAABCDEFGHIJKLMNOP",
@@ -390,16 +334,13 @@ mod tests {
         }
         let mut text = tokens[5].to_owned();
         assert!(redact(&mut text));
-        assert_eq!(
-            text,
-            "{\"user\":\"bob\",\"password\":[redacted:secret],\"city\":\"Bern\"}"
-        );
+        assert_eq!(text, "{\"user\":\"bob\",\"password\":[redacted:secret],\"city\":\"Bern\"}");
         let mut harmless = "a: b, c = d\nhttp://example.org:80/x?y=1\n".to_owned();
         assert!(!redact(&mut harmless));
     }
 
     #[test]
-    fn only_a_line_feed_ends_a_line_and_what_else_moves_the_cursor_is_seen() {
+    fn only_a_line_feed_ends_a_line_and_carriage_returns_are_kept() {
         let shown = diff(Some("a\nb\n"), Some("a\r\nb\r\n"), 1_000).unwrap();
         assert_eq!(shown.text, "@@ -1,2 +1,2 @@\n-a\n-b\n+a\r\n+b\r\n");
         let shown = diff(Some("a\n"), Some("a\rb\n"), 1_000).unwrap();
@@ -414,7 +355,7 @@ mod tests {
         assert_eq!(tried(Some("a\0"), Some("b"), &mut room), Err(LeftOut::NotText));
         let many = "y\n".repeat(9_000);
         assert_eq!(tried(None, Some(&many), &mut room), Err(LeftOut::TooLong));
-        // Comparing the first took all the time.
+        // The first diff used up all the time.
         clock.advance(PREVIEW_DIFFS_TIME_MAX);
         assert_eq!(tried(None, Some("b\n"), &mut room), Err(LeftOut::TookTooLong));
         assert_eq!(tried(Some("b\n"), Some("b\n"), &mut room), Ok(None));

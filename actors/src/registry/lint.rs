@@ -1,4 +1,4 @@
-//! What a reviewer would ask about a new tool, asked of every tool whenever it is registered.
+//! Lints of a tool's description, checked at registration.
 
 use effectd_contracts::{RiskLevel, SafetyClass, ToolId};
 use serde::Serialize;
@@ -6,21 +6,20 @@ use serde_json::Value;
 
 use super::{Definition, RegistryError};
 
-/// Something doubtful about a description that can be lived with.
+/// A doubt about a description, which is registered all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lint {
-    /// Class HIGH in a profile without high isolation: it is raised.
+    /// Class HIGH with a profile without high isolation: the tool runs in high isolation.
     ProfileRaised,
     NoDescription,
-    /// Parameters that the schema does not know pass unseen.
+    /// The schema accepts parameters that it does not declare.
     OpenParams,
-    /// It changes something and does not say what, so nothing is observed and nothing runs one after another.
+    /// The tool changes something and declares no resource: changes are not observed, and calls are not serialised.
     NoResource,
 }
 
 impl Lint {
-    /// One line for people.
     pub const fn meaning(self) -> &'static str {
         match self {
             Lint::ProfileRaised => "class HIGH always runs in high isolation; name that profile",
@@ -33,15 +32,10 @@ impl Lint {
     }
 }
 
-/// What is doubtful; an error for what cannot be.
-pub(super) fn look_over(definition: &Definition) -> Result<Vec<Lint>, RegistryError> {
+/// The lints; an error for a description that contradicts itself.
+pub(super) fn check(definition: &Definition) -> Result<Vec<Lint>, RegistryError> {
     let spec = &definition.spec;
-    let refused = |what| {
-        Err(RegistryError::Promise {
-            tool: ToolId::clone(&spec.tool_id),
-            what,
-        })
-    };
+    let refused = |what| Err(RegistryError::Promise { tool: ToolId::clone(&spec.tool_id), what });
     if spec.reversible && definition.touches.is_none() {
         return refused("says that it can be undone, and does not say which paths it may change");
     }

@@ -1,9 +1,8 @@
-//! The JSON Schema of a tool's parameters or result: what it may be, whether a document fits, and where not.
+//! The JSON Schema of a tool's parameters or result: whether a document fits, and if not, where.
 //!
-//! A validator of JSON Schema decides quickly, since it remembers what it has decided. It lists violations by walking every way
-//! through the schema, and there may be exponentially many where a schema refers to itself. So the decision is made first, and
-//! places are listed by a second schema in which a reference that leads back to its own beginning is only decided, not walked. What
-//! that may cost is known before it begins, and is bounded.
+//! The validator decides fast, since it caches. But it lists violations by walking every path through the schema, and a recursive
+//! schema may have exponentially many paths. So the decision comes first, and a second schema lists violations: there a recursive
+//! reference is only decided, not walked. The cost of listing is known in advance, and bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,116 +14,36 @@ use serde_json::{Map, Value, json};
 use super::distance;
 use crate::limits::{SCHEMA_DEPTH_MAX, SUBSCHEMAS_MAX, VIOLATIONS_COST_MAX, VIOLATIONS_MAX};
 
+// Keywords, separated by single blanks.
+
 /// Keywords whose value is a schema.
-const ONE: [&str; 11] = [
-    "additionalProperties",
-    "contains",
-    "contentSchema",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-];
+const ONE: &str = "additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems \
+    unevaluatedProperties";
 /// Keywords whose value is an array of schemas.
-const SEVERAL: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+const SEVERAL: &str = "allOf anyOf oneOf prefixItems";
 /// Keywords whose value is an object of schemas.
-const NAMED: [&str; 5] = [
-    "$defs",
-    "definitions",
-    "dependentSchemas",
-    "patternProperties",
-    "properties",
-];
-/// The other keywords, and our own marks.
-const PLAIN: [&str; 42] = [
-    "$comment",
-    "$id",
-    "$ref",
-    "$schema",
-    "const",
-    "contentEncoding",
-    "contentMediaType",
-    "default",
-    "dependentRequired",
-    "deprecated",
-    "description",
-    "enum",
-    "examples",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "format",
-    "maxContains",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minContains",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "pattern",
-    "readOnly",
-    "required",
-    "title",
-    "type",
-    "uniqueItems",
-    "writeOnly",
-    "x-artifact",
-    "x-artifact-bytes",
-    "x-command",
-    "x-host",
-    "x-pii",
-    "x-public",
-    "x-resource",
-    "x-space",
-];
-/// Formats that are checked, then those that say how wide a number is.
-const FORMATS: [&str; 31] = [
-    "date",
-    "date-time",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "iri",
-    "iri-reference",
-    "json-pointer",
-    "regex",
-    "relative-json-pointer",
-    "time",
-    "uri",
-    "uri-reference",
-    "uri-template",
-    "uuid",
-    "double",
-    "float",
-    "int",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "int128",
-    "uint",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "uint128",
-];
+const NAMED: &str = "$defs definitions dependentSchemas patternProperties properties";
+/// The other keywords, and effectd's own extensions.
+const PLAIN: &str = "$comment $id $ref $schema const contentEncoding contentMediaType default dependentRequired \
+    deprecated description enum examples exclusiveMaximum exclusiveMinimum format maxContains maxItems \
+    maxLength maxProperties maximum minContains minItems minLength minProperties minimum multipleOf \
+    pattern readOnly required title type uniqueItems writeOnly x-artifact x-artifact-bytes x-command \
+    x-host x-pii x-public x-resource x-space";
+/// String formats that are checked, then formats of numbers.
+const FORMATS: &str = "date date-time duration email hostname ipv4 ipv6 iri iri-reference json-pointer regex \
+    relative-json-pointer time uri uri-reference uri-template uuid double float int int8 int16 int32 \
+    int64 int128 uint uint8 uint16 uint32 uint64 uint128";
+
+fn is_in(words: &str, word: &str) -> bool {
+    words.split(' ').any(|known| known == word)
+}
 
 pub(super) struct Schema {
     value: Value,
     decides: Validator,
-    /// To list violations by, if the schema refers to itself.
+    /// Lists violations instead of `decides`, if the schema is recursive.
     lists: Option<Validator>,
-    /// How many schemas a walk of one value meets at most.
+    /// How many schemas a walk visits at most for one value.
     cost: usize,
 }
 
@@ -135,24 +54,19 @@ impl Schema {
         parts.read(value, String::new(), 0)?;
         let (cost, recursive) = parts.walk()?;
         let lists = (!recursive.is_empty()).then(|| compile(&parts.without_recursion(value, &recursive)));
-        Ok(Self {
-            value: value.clone(),
-            decides: compile(value)?,
-            lists: lists.transpose()?,
-            cost,
-        })
+        Ok(Self { value: value.clone(), decides: compile(value)?, lists: lists.transpose()?, cost })
     }
 
-    /// Every place that breaks the schema, with what the schema asks for there. Values and unknown names are masked: they may be
-    /// secrets.
+    /// Every place that violates the schema, with what the schema demands there. Values and undeclared names are masked: they may
+    /// be secrets.
     pub(super) fn violations(&self, document: &Value) -> Vec<String> {
-        // Nearly always there are none.
+        // Nearly always there are no violations.
         if self.decides.is_valid(document) {
             return Vec::new();
         }
-        let told = |error: ValidationError<'_>| told(&self.value, document, &error);
+        let rendered = |error: ValidationError<'_>| render(&self.value, document, &error);
         let mut errors = self.errors(document).into_iter().flatten();
-        let mut places: Vec<_> = errors.by_ref().take(VIOLATIONS_MAX).map(told).collect();
+        let mut places: Vec<_> = errors.by_ref().take(VIOLATIONS_MAX).map(rendered).collect();
         if places.is_empty() {
             places.push("/: it does not fit the schema; it is too large to say where".to_owned());
         }
@@ -163,19 +77,12 @@ impl Schema {
         places
     }
 
-    /// The names of members that do not fit what the schema says about them; all of them where that cannot be told.
+    /// The names of members that violate the schema; all names if that cannot be found out.
     pub(super) fn unfit_members(&self, document: &Value) -> BTreeSet<String> {
         if self.decides.is_valid(document) {
             return BTreeSet::new();
         }
-        let all = || {
-            document
-                .as_object()
-                .into_iter()
-                .flat_map(Map::keys)
-                .cloned()
-                .collect()
-        };
+        let all = || document.as_object().into_iter().flat_map(Map::keys).cloned().collect();
         let Some(errors) = self.errors(document) else {
             return all();
         };
@@ -190,7 +97,7 @@ impl Schema {
         names
     }
 
-    /// All violations; `None` where listing them could take long.
+    /// All violations; `None` if listing them could take long.
     fn errors<'a>(&'a self, document: &'a Value) -> Option<impl Iterator<Item = ValidationError<'a>>> {
         let is_small = self.cost.saturating_mul(values(document)) <= VIOLATIONS_COST_MAX;
         let lists = self.lists.as_ref().unwrap_or(&self.decides);
@@ -199,7 +106,7 @@ impl Schema {
 }
 
 fn compile(schema: &Value) -> Result<Validator, String> {
-    // Remote references are off: the crate is built without a resolver, so one fails here instead of fetching.
+    // The crate is built without a resolver, so a remote reference is an error here and nothing is fetched.
     let options = jsonschema::draft202012::options().should_validate_formats(true);
     options.build(schema).map_err(|error| error.to_string())
 }
@@ -213,11 +120,8 @@ fn values(document: &Value) -> usize {
     }
 }
 
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "somebody else's list of kinds, which grows"
-)]
-fn told(schema: &Value, document: &Value, error: &ValidationError<'_>) -> String {
+#[expect(clippy::wildcard_enum_match_arm, reason = "somebody else's list of kinds, which grows")]
+fn render(schema: &Value, document: &Value, error: &ValidationError<'_>) -> String {
     let (place, known) = inspect::place(schema, document, error.instance_path().as_str());
     let place = if place.is_empty() { "/" } else { &place };
     match error.kind() {
@@ -239,7 +143,7 @@ fn told(schema: &Value, document: &Value, error: &ValidationError<'_>) -> String
     }
 }
 
-/// Whether a violation says of the whole that it does not fit, and not which part of it.
+/// Whether a violation concerns the whole document.
 fn is_about_all(kind: &ValidationErrorKind) -> bool {
     matches!(
         kind,
@@ -250,7 +154,7 @@ fn is_about_all(kind: &ValidationErrorKind) -> bool {
     )
 }
 
-/// The schemas inside a schema, by their pointers.
+/// The schemas inside a schema, by their JSON pointers.
 #[derive(Default)]
 struct Parts(BTreeMap<String, Part>);
 
@@ -261,12 +165,10 @@ struct Part {
 }
 
 impl Parts {
-    /// Reads a schema and all that it holds, within bounds.
+    /// Reads a schema and all schemas inside it, within bounds.
     fn read(&mut self, schema: &Value, at: String, depth: usize) -> Result<(), String> {
         if depth > SCHEMA_DEPTH_MAX {
-            return Err(format!(
-                "schemas are nested deeper than {SCHEMA_DEPTH_MAX} levels"
-            ));
+            return Err(format!("schemas are nested deeper than {SCHEMA_DEPTH_MAX} levels"));
         }
         if self.0.len() >= SUBSCHEMAS_MAX {
             return Err(format!("it holds more than {SUBSCHEMAS_MAX} schemas"));
@@ -276,27 +178,21 @@ impl Parts {
             return Ok(());
         };
         let refers_to = members.get("$ref").and_then(Value::as_str);
-        let mut part = Part {
-            refers_to: refers_to.map(|target| local(&at, target)).transpose()?,
-            inner: Vec::new(),
-        };
-        // Its place is taken before those of the inner ones.
+        let mut part =
+            Part { refers_to: refers_to.map(|target| local(&at, target)).transpose()?, inner: Vec::new() };
+        // Inserted before the inner schemas are read.
         self.0.insert(at.clone(), Part::default());
         for (name, value) in members {
             let inner: Vec<(String, &Value)> = match (name.as_str(), value) {
-                (name, value) if ONE.contains(&name) => vec![(name.to_owned(), value)],
-                (name, Value::Array(items)) if SEVERAL.contains(&name) => {
+                (name, value) if is_in(ONE, name) => vec![(name.to_owned(), value)],
+                (name, Value::Array(items)) if is_in(SEVERAL, name) => {
                     let items = items.iter().enumerate();
-                    items
-                        .map(|(index, item)| (format!("{name}/{index}"), item))
-                        .collect()
+                    items.map(|(index, item)| (format!("{name}/{index}"), item)).collect()
                 }
-                (name, Value::Object(named)) if NAMED.contains(&name) => {
+                (name, Value::Object(named)) if is_in(NAMED, name) => {
                     let escaped = |inner: &str| inner.replace('~', "~0").replace('/', "~1");
                     let named = named.iter();
-                    named
-                        .map(|(inner, value)| (format!("{name}/{}", escaped(inner)), value))
-                        .collect()
+                    named.map(|(inner, value)| (format!("{name}/{}", escaped(inner)), value)).collect()
                 }
                 (name, value) => {
                     check_keyword(&at, name)?;
@@ -306,7 +202,7 @@ impl Parts {
                     continue;
                 }
             };
-            // What is only defined costs nothing until a reference leads to it.
+            // A definition costs nothing until a reference leads to it.
             let is_defined = matches!(name.as_str(), "$defs" | "definitions");
             for (step, value) in inner {
                 let pointer = format!("{at}/{step}");
@@ -320,18 +216,14 @@ impl Parts {
         Ok(())
     }
 
-    /// How many schemas a walk meets at most, and the schemas whose reference leads back to where the walk came from.
+    /// How many schemas a walk visits at most, and the schemas whose reference leads back to a schema on the way to them.
     fn walk(&self) -> Result<(usize, BTreeSet<String>), String> {
-        let mut walk = Walk {
-            parts: self,
-            costs: BTreeMap::new(),
-            recursive: BTreeSet::new(),
-        };
+        let mut walk = Walk { parts: self, costs: BTreeMap::new(), recursive: BTreeSet::new() };
         let cost = walk.cost("")?;
         Ok((cost, walk.recursive))
     }
 
-    /// The same schema, in which these references are not walked: what is denied twice is only decided.
+    /// The same schema, in which these references are not walked: the validator only decides a double negation.
     fn without_recursion(&self, schema: &Value, recursive: &BTreeSet<String>) -> Value {
         let mut lists = schema.clone();
         for pointer in recursive {
@@ -346,7 +238,7 @@ impl Parts {
                 all.push(decided);
             }
         }
-        // What is only decided does not say what it has looked at, and these would take it for unknown.
+        // A double negation evaluates no members, so these keywords would report all of them as unknown.
         for pointer in self.0.keys() {
             if let Some(Value::Object(part)) = lists.pointer_mut(pointer) {
                 part.remove("unevaluatedItems");
@@ -359,7 +251,7 @@ impl Parts {
 
 struct Walk<'a> {
     parts: &'a Parts,
-    /// What each schema costs; `None` while it is being walked.
+    /// The cost of each schema; `None` while it is being walked.
     costs: BTreeMap<&'a str, Option<usize>>,
     recursive: BTreeSet<String>,
 }
@@ -375,7 +267,7 @@ impl<'a> Walk<'a> {
             let known = self.costs.get(next.as_str()).copied();
             cost = cost.saturating_add(match known {
                 Some(Some(known)) => known,
-                // Only a reference leads back.
+                // Only a reference can lead back.
                 Some(None) => {
                     self.recursive.insert(at.to_owned());
                     1
@@ -399,31 +291,27 @@ fn local(at: &str, target: &str) -> Result<String, String> {
 }
 
 fn check_keyword(at: &str, name: &str) -> Result<(), String> {
-    let all = || ONE.iter().chain(&SEVERAL).chain(&NAMED).chain(&PLAIN);
-    if all().any(|known| *known == name) {
+    let all = || [ONE, SEVERAL, NAMED, PLAIN].into_iter().flat_map(|words| words.split(' '));
+    if all().any(|known| known == name) {
         return Ok(());
     }
     let nearest = nearest(name, all());
-    // Marks of others are theirs; one that is nearly ours is misspelt.
+    // Other `x-` extensions are allowed; one that resembles ours is a misspelling.
     if name.starts_with("x-") && !nearest.is_some_and(|near| near.starts_with("x-")) {
         return Ok(());
     }
-    Err(format!(
-        "{}: `{name}` is no keyword that is known here{}",
-        place(at),
-        meant(nearest)
-    ))
+    Err(format!("{}: `{name}` is no keyword that is known here{}", place(at), meant(nearest)))
 }
 
 fn check_format(at: &str, value: &Value) -> Result<(), String> {
     let format = value.as_str().unwrap_or_default();
-    if FORMATS.contains(&format) {
+    if is_in(FORMATS, format) {
         return Ok(());
     }
     Err(format!(
         "{}: the format `{format}` is not known{}",
         place(at),
-        meant(nearest(format, FORMATS.iter()))
+        meant(nearest(format, FORMATS.split(' ')))
     ))
 }
 
@@ -435,8 +323,8 @@ fn meant(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }
 
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a &'static str>) -> Option<&'a str> {
+fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
     let far = |known: &str| distance(&known.to_lowercase(), &name.to_lowercase());
     let nearest = known.min_by_key(|known| far(known))?;
-    (far(nearest) <= 1 + name.len() / 4).then_some(*nearest)
+    (far(nearest) <= 1 + name.len() / 4).then_some(nearest)
 }

@@ -1,4 +1,4 @@
-//! What the registry takes, what it refuses, and that every world sees the same tool.
+//! Which tools the registry accepts and refuses, and that automations, agents and plugins see the same tool.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -19,7 +19,7 @@ fn spec(change: impl FnOnce(&mut Value)) -> ToolSpec {
     serde_json::from_value(value).unwrap()
 }
 
-fn entry() -> Arc<Entry> {
+fn entry() -> Arc<RegisteredTool> {
     let mut registry = Registry::default();
     registry.register(tool(Source::Core, spec(|_| ()))).unwrap();
     registry.get(&"t.x".parse().unwrap()).unwrap().clone()
@@ -27,17 +27,10 @@ fn entry() -> Arc<Entry> {
 
 #[test]
 fn every_violation_is_named_by_its_place_and_no_value_is_told() {
-    let params = json!({ "path": 7, "when": "s3cret", "extra": 1 })
-        .as_object()
-        .unwrap()
-        .clone();
+    let params = json!({ "path": 7, "when": "s3cret", "extra": 1 }).as_object().unwrap().clone();
     let failure = entry().check_params(&params).unwrap_err();
     assert_eq!(failure.code, Code::ParamsInvalid);
-    for place in [
-        "/path: ",
-        "/when: ",
-        "/: 1 names that the schema does not know; it knows: path, when",
-    ] {
+    for place in ["/path: ", "/when: ", "/: 1 names that the schema does not know; it knows: path, when"] {
         assert!(failure.message.contains(place), "{}", failure.message);
     }
     assert!(!failure.message.contains("s3cret"), "{}", failure.message);
@@ -53,15 +46,12 @@ fn names_that_the_schema_does_not_know_are_counted_only() {
             "rest": { "type": "object", "properties": { "a": {} }, "unevaluatedProperties": false },
         },
     });
-    let entry = Entry::new(tool(Source::Core, spec(|v| v["params_schema"] = schema))).unwrap();
+    let entry = RegisteredTool::new(tool(Source::Core, spec(|v| v["params_schema"] = schema))).unwrap();
     let params = json!({
         "s3cret": 1, "4711": 2, "map": { "s3cret": { "n": "x" }, "4711": { "n": "x" } }, "words": { "s3cret": 1 },
         "rest": { "s3cret": 1 },
     });
-    let message = entry
-        .check_params(params.as_object().unwrap())
-        .unwrap_err()
-        .message;
+    let message = entry.check_params(params.as_object().unwrap()).unwrap_err().message;
     for told in [
         "/: 2 names that the schema does not know; it knows: map, rest, words",
         "/map/*/n: ",
@@ -70,10 +60,7 @@ fn names_that_the_schema_does_not_know_are_counted_only() {
     ] {
         assert!(message.contains(told), "{told}: {message}");
     }
-    assert!(
-        !message.contains("s3cret") && !message.contains("4711"),
-        "{message}"
-    );
+    assert!(!message.contains("s3cret") && !message.contains("4711"), "{message}");
 }
 
 #[test]
@@ -102,29 +89,20 @@ fn doubles_and_unusable_schemas_are_refused() {
             v["result_schema"] = schema;
         });
         let error = registry.register(tool(Source::Core, spec)).unwrap_err();
-        assert!(
-            matches!(
-                error,
-                RegistryError::Schema {
-                    which: "result_schema",
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, RegistryError::Schema { which: "result_schema", .. }), "{error}");
     }
 }
 
-/// A tool with one parameter of this schema, beside these definitions.
-fn with_param(param: Value, defs: Value) -> Result<Entry, RegistryError> {
+/// A tool with one parameter of this schema, and these definitions.
+fn with_param(param: Value, defs: Value) -> Result<RegisteredTool, RegistryError> {
     let schema = json!({
         "type": "object", "additionalProperties": false,
         "properties": { "p": param, "q": { "type": "string" } }, "$defs": defs,
     });
-    Entry::new(tool(Source::Core, spec(|v| v["params_schema"] = schema)))
+    RegisteredTool::new(tool(Source::Core, spec(|v| v["params_schema"] = schema)))
 }
 
-/// Each level leads to the next by every way; the innermost value is wrong.
+/// Each level refers to the next in every way; the innermost value is wrong.
 #[test]
 fn a_schema_that_refers_to_itself_lists_its_violations_at_once() {
     let step = |name: &str| json!({ "properties": { name: { "$ref": "#/$defs/node" } } });
@@ -134,12 +112,8 @@ fn a_schema_that_refers_to_itself_lists_its_violations_at_once() {
         let document = |end: Value| (0..28).fold(end, |inner, _| json!({ "a": inner }));
         let params = |end: Value| json!({ "p": document(end), "q": 7 }).as_object().unwrap().clone();
         let message = entry.check_params(&params(json!(7))).unwrap_err().message;
-        // Which alternative was meant is not known, so the place is where they stand.
-        let told = if several == "allOf" {
-            "/p/a: it does not fit #/$defs/node"
-        } else {
-            "/p: "
-        };
+        // With `anyOf` or `oneOf` the intended alternative is not known, so the failure names the place of the whole value.
+        let told = if several == "allOf" { "/p/a: it does not fit #/$defs/node" } else { "/p: " };
         assert!(message.contains(told), "{several}: {message}");
         assert!(message.contains("/q: "), "{several}: {message}");
         let unfit: Vec<_> = entry.unfit_params(&params(json!(7))).into_iter().collect();
@@ -151,17 +125,14 @@ fn a_schema_that_refers_to_itself_lists_its_violations_at_once() {
 
 #[test]
 fn what_would_take_long_to_list_is_only_decided() {
-    // Each definition leads twice to the next: half a million ways in all.
+    // Each definition refers twice to the next: a walk visits half a million schemas.
     let twice = |n: usize| json!({ "allOf": [{ "$ref": format!("#/$defs/{n}") }, { "$ref": format!("#/$defs/{n}") }] });
     let mut defs: Map<String, Value> = (0..18).map(|n| (n.to_string(), twice(n + 1))).collect();
     defs.insert("18".to_owned(), json!({ "type": "string" }));
     let entry = with_param(json!({ "$ref": "#/$defs/0" }), json!(defs)).unwrap();
     let params = json!({ "p": 7, "q": "x" }).as_object().unwrap().clone();
     let message = entry.check_params(&params).unwrap_err().message;
-    assert_eq!(
-        message,
-        "/: it does not fit the schema; it is too large to say where"
-    );
+    assert_eq!(message, "/: it does not fit the schema; it is too large to say where");
     let unfit: Vec<_> = entry.unfit_params(&params).into_iter().collect();
     assert_eq!(unfit, ["p", "q"], "it is not known which, so none is shown");
     // A plain schema and a document with very many values.
@@ -171,10 +142,7 @@ fn what_would_take_long_to_list_is_only_decided() {
     assert!(message.contains("too large to say where"), "{message}");
     let params = json!({ "p": vec!["x"; 1_000] }).as_object().unwrap().clone();
     let message = entry.check_params(&params).unwrap_err().message;
-    assert!(
-        message.starts_with("/p/0: ") && message.ends_with("and 16 more"),
-        "{message}"
-    );
+    assert!(message.starts_with("/p/0: ") && message.ends_with("and 16 more"), "{message}");
 }
 
 #[test]
@@ -193,16 +161,10 @@ fn schemas_are_bounded_and_misspelt_words_are_told() {
             "/properties/p/items: `x-publik` is no keyword that is known here; did you mean `x-public`?",
         ),
         (json!({ "$dynamicRef": "#a" }), "`$dynamicRef` is no keyword"),
-        (
-            json!({ "format": "datetime" }),
-            "the format `datetime` is not known; did you mean `date-time`?",
-        ),
+        (json!({ "format": "datetime" }), "the format `datetime` is not known; did you mean `date-time`?"),
         (json!({ "format": "zip" }), "the format `zip` is not known"),
         (json!({ "$ref": "other.json" }), "a place in the same schema only"),
-        (
-            json!({ "$ref": "#/$defs/none" }),
-            "nothing that could be referred to stands at `#/$defs/none`",
-        ),
+        (json!({ "$ref": "#/$defs/none" }), "nothing that could be referred to stands at `#/$defs/none`"),
         (deep, "nested deeper than 32 levels"),
         (json!({ "anyOf": wide }), "more than 1000 schemas"),
     ] {
@@ -210,7 +172,7 @@ fn schemas_are_bounded_and_misspelt_words_are_told() {
         assert!(told.contains(why), "{why}: {told}");
         assert!(told.contains("params_schema"), "{told}");
     }
-    // Names of parameters and values are no keywords, and marks of others are theirs.
+    // Names of parameters and values are not keywords, and foreign extensions are not checked.
     let fine = json!({
         "properties": { "requierd": { "format": "uint64" } }, "enum": [{ "requierd": 1 }], "default": { "formt": 1 },
         "x-vendor": { "requierd": 1 },
@@ -227,7 +189,7 @@ fn id(text: &str) -> ToolId {
 }
 
 #[test]
-fn the_more_trusted_source_keeps_the_name_in_whatever_order_they_come() {
+fn the_more_trusted_source_keeps_the_name_in_any_order() {
     use Source::{Connector, Core, Plugin, Provider};
     let sources = [Core, Provider, Plugin, Connector];
     for first in sources {
@@ -265,18 +227,12 @@ fn an_unknown_name_is_a_typed_error_that_names_the_nearest() {
     let write = |v: &mut Value| v["tool_id"] = json!("files.write_text");
     registry.register(tool(Source::Core, spec(write))).unwrap();
     let text = |name: &str| registry.find(&id(name)).unwrap_err().to_string();
-    assert_eq!(
-        text("files.wirte_text"),
-        "there is no tool files.wirte_text; did you mean files.write_text?"
-    );
-    assert_eq!(
-        text("mail.send"),
-        "there is no tool mail.send; `effectd tools list` shows what there is"
-    );
+    assert_eq!(text("files.wirte_text"), "there is no tool files.wirte_text; did you mean files.write_text?");
+    assert_eq!(text("mail.send"), "there is no tool mail.send; `effectd tools list` shows what there is");
 }
 
 #[test]
-fn what_is_promised_without_means_is_refused_and_doubts_are_told() {
+fn impossible_promises_are_refused_and_doubts_are_reported() {
     let mut registry = Registry::default();
     let undoable = tool(Source::Core, spec(|v| v["reversible"] = json!(true)));
     let error = registry.register(undoable).unwrap_err();
@@ -300,12 +256,7 @@ fn what_is_promised_without_means_is_refused_and_doubts_are_told() {
     );
     registry.register(doubtful).unwrap();
     let entry = registry.find(&id("t.x")).unwrap();
-    let wanted = [
-        Lint::ProfileRaised,
-        Lint::NoDescription,
-        Lint::OpenParams,
-        Lint::NoResource,
-    ];
+    let wanted = [Lint::ProfileRaised, Lint::NoDescription, Lint::OpenParams, Lint::NoResource];
     assert_eq!(entry.lints(), wanted);
     assert!(entry.spec().effective_profile().high_isolation);
     for (field, value) in [("safety_class", "EXTREME"), ("sandbox_profile", "foo")] {
@@ -327,20 +278,14 @@ fn one_registration_is_seen_alike_in_all_views() {
     assert_eq!(fields, ["description", "id", "input_schema", "output_schema"]);
     let definition = entry.action_definition();
     let package = entry.package().unwrap();
-    assert_eq!(
-        (&definition.id, &package.name),
-        (&entry.spec().tool_id, &entry.spec().tool_id)
-    );
+    assert_eq!((&definition.id, &package.name), (&entry.spec().tool_id, &entry.spec().tool_id));
     assert_eq!(definition.params, entry.spec().params_schema);
     assert_eq!(package.input_schema, definition.params);
-    assert_eq!(
-        (package.risk_tier, package.permissions.filesystem),
-        (RiskTier::R2, "workspace")
-    );
+    assert_eq!((package.risk_tier, package.permissions.filesystem), (RiskTier::R2, "workspace"));
     assert!(package.verification.required && package.rollback.required);
-    let core = Entry::new(tool(Source::Core, spec(described))).unwrap();
+    let core = RegisteredTool::new(tool(Source::Core, spec(described))).unwrap();
     assert!(core.package().is_none());
     assert_eq!(core.definition_hash(), entry.definition_hash());
-    let other = Entry::new(tool(Source::Core, spec(|v| v["version"] = json!("1.0.1")))).unwrap();
+    let other = RegisteredTool::new(tool(Source::Core, spec(|v| v["version"] = json!("1.0.1")))).unwrap();
     assert_ne!(other.definition_hash(), entry.definition_hash());
 }

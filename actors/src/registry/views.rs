@@ -1,12 +1,12 @@
-//! One tool in the words of each world that asks for it. All of them are made from the one entry, so they cannot differ.
+//! The views of one tool for automations, agents and plugins.
 
 use effectd_contracts::{RiskLevel, RiskTier, SideEffect, ToolId};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Entry, Source};
+use super::{RegisteredTool, Source};
 
-/// A capability: what automations are put together from.
+/// The view for automations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CapabilityView {
     pub id: ToolId,
@@ -15,23 +15,21 @@ pub struct CapabilityView {
     pub output_schema: Value,
 }
 
-/// An action: what agents choose from.
+/// The view for agents.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ActionDefinition {
     pub id: ToolId,
     pub description: String,
-    /// What it does to the world, in one word.
     pub risk_level: RiskLevel,
     pub params: Value,
 }
 
-/// A package, as installed plugins describe themselves.
+/// The view for plugins.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Package {
     pub name: ToolId,
-    /// The tier that decides.
     pub risk_tier: RiskTier,
     pub input_schema: Value,
     pub output_schema: Value,
@@ -42,7 +40,7 @@ pub struct Package {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Permissions {
-    /// Programs that it names itself; the policy's list holds beside it.
+    /// Programs that the tool declares; the policy's list of programs applies as well.
     pub commands: Vec<String>,
     /// `workspace` or `none`.
     pub filesystem: &'static str,
@@ -50,18 +48,16 @@ pub struct Permissions {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verification {
-    /// Whether it must be.
     pub required: bool,
     pub commands: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rollback {
-    /// Whether it must be possible.
     pub required: bool,
 }
 
-impl Entry {
+impl RegisteredTool {
     pub fn capability(&self) -> CapabilityView {
         let spec = self.spec();
         CapabilityView {
@@ -82,7 +78,7 @@ impl Entry {
         }
     }
 
-    /// The tool as a package; `None` for whatever is not one.
+    /// `None` if the tool does not come from a plugin.
     pub fn package(&self) -> Option<Package> {
         let spec = self.spec();
         let writes = spec
@@ -98,13 +94,8 @@ impl Entry {
                 commands: Vec::new(),
                 filesystem: if writes { "workspace" } else { "none" },
             },
-            verification: Verification {
-                required: spec.tier() >= RiskTier::R2,
-                commands: Vec::new(),
-            },
-            rollback: Rollback {
-                required: spec.tier() >= RiskTier::R2,
-            },
+            verification: Verification { required: spec.tier() >= RiskTier::R2, commands: Vec::new() },
+            rollback: Rollback { required: spec.tier() >= RiskTier::R2 },
         })
     }
 }

@@ -1,4 +1,4 @@
-//! How much may come out of an archive, counted as it comes.
+//! The budget of an archive: how many members and bytes may be unpacked, counted as they come.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -6,10 +6,9 @@ use std::io::{self, Read};
 use super::Problem;
 use crate::limits::{EXTRACT_BYTES_MAX, EXTRACT_ENTRIES_MAX, EXTRACT_RATIO_MAX};
 
-/// A ratio means nothing for what is small anyway.
+/// Below this size, the ratio is not checked.
 const RATIO_FREE_BYTES: u64 = 1_048_576;
 
-/// What is left of what may come out of one archive.
 #[derive(Debug)]
 pub(crate) struct Budget {
     entries: Cell<usize>,
@@ -20,9 +19,7 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(archive_bytes: u64) -> Self {
-        let by_ratio = archive_bytes
-            .saturating_mul(EXTRACT_RATIO_MAX)
-            .max(RATIO_FREE_BYTES);
+        let by_ratio = archive_bytes.saturating_mul(EXTRACT_RATIO_MAX).max(RATIO_FREE_BYTES);
         Self {
             entries: Cell::new(0),
             bytes: Cell::new(0),
@@ -33,11 +30,13 @@ impl Budget {
 
     pub(super) fn entry(&self) -> Result<(), Problem> {
         self.entries.set(self.entries.get() + 1);
+        Self::check_entries(self.entries.get())
+    }
+
+    pub(super) fn check_entries(count: usize) -> Result<(), Problem> {
         let max = EXTRACT_ENTRIES_MAX;
-        if self.entries.get() > max {
-            return Err(Problem::TooMuch(format!(
-                "it holds more than {max} files and folders"
-            )));
+        if count > max {
+            return Err(Problem::TooMuch(format!("it holds more than {max} files and folders")));
         }
         Ok(())
     }
@@ -56,7 +55,7 @@ impl Budget {
         Ok(())
     }
 
-    /// What an error of reading really was.
+    /// Replaces a read error by the exceeded budget, if that is its reason.
     pub(super) fn judge(&self, problem: Problem) -> Problem {
         match self.broken.get() {
             Some(why) => Problem::TooMuch(format!("{why} ({} bytes)", self.bytes_max)),

@@ -1,8 +1,8 @@
-//! Archives as the tools take and make them: `.tar.gz` and `.zip`, read with bounds on everything, written alike for alike.
+//! Archives, `.tar.gz` and `.zip`: read within a budget, and written reproducibly.
 //!
-//! Whoever reads an archive reads what a stranger has written. So names are handed on as they are and judged by whoever
-//! wants to make a path of them; links, devices and whatever else is neither a file nor a folder end the reading; and what
-//! comes out is counted as it comes, not as the archive says.
+//! An archive may be hostile. Names are passed on unchanged, and the caller checks them before it makes a path of one; a
+//! link, a device or anything else that is neither a file nor a folder is an error; and bytes are counted as they come, not
+//! as the archive declares them.
 
 mod budget;
 mod tarball;
@@ -18,7 +18,6 @@ use crate::workspace::FileProblem;
 pub(crate) use budget::Budget;
 use budget::Counted;
 
-/// The kinds of archives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 pub(crate) enum Format {
     #[serde(rename = "tar.gz")]
@@ -42,7 +41,7 @@ impl Format {
     fn of_bytes(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0x1f, 0x8b, ..] => Some(Format::TarGz),
-            // An empty archive has nothing but its end.
+            // An empty archive has only its end record.
             [b'P', b'K', 3, 4] | [b'P', b'K', 5, 6] => Some(Format::Zip),
             _ => None,
         }
@@ -51,7 +50,7 @@ impl Format {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Its name, as it stands there: nobody has looked whether it is a path.
+    /// The unchecked name in the archive.
     pub(crate) name: String,
     pub(crate) is_folder: bool,
     pub(crate) is_program: bool,
@@ -59,18 +58,18 @@ pub(crate) struct Member {
 
 #[derive(Debug)]
 pub(crate) enum Problem {
-    /// It is not what its beginning says.
+    /// It is not a valid archive.
     Damaged(&'static str),
-    /// It has something in it that is not unpacked.
+    /// It contains something that is not unpacked.
     Refused(&'static str),
-    /// It holds more than is unpacked.
+    /// It exceeds the budget.
     TooMuch(String),
-    /// The file system said no, or whoever takes what is in it.
+    /// An error of the file system or of the visitor.
     Other(Failure),
 }
 
 impl Problem {
-    /// An error of reading: the source is a file that was just opened, so it is the archive's fault.
+    /// An error while the archive is read: its source is an open file, so the archive is damaged.
     fn reading(_: io::Error) -> Self {
         Problem::Damaged("it is cut off, or its content does not decompress")
     }
@@ -92,10 +91,9 @@ impl From<Problem> for Failure {
     fn from(problem: Problem) -> Failure {
         let (code, why) = match problem {
             Problem::Damaged(why) => (Code::ArchiveInvalid, format!("the archive cannot be read: {why}")),
-            Problem::Refused(why) => (
-                Code::PathDenied,
-                format!("the archive holds {why}, so that nothing of it is unpacked"),
-            ),
+            Problem::Refused(why) => {
+                (Code::PathDenied, format!("the archive holds {why}, so that nothing of it is unpacked"))
+            }
             Problem::TooMuch(why) => (Code::FileLimit, format!("the archive is refused: {why}")),
             Problem::Other(failure) => return failure,
         };
@@ -103,18 +101,18 @@ impl From<Problem> for Failure {
     }
 }
 
-/// Who is shown what is in an archive, one after another. What it does not read is skipped.
+/// Called for each member, with its content. Content that it does not read is skipped.
 pub(crate) type Visit<'v> = dyn FnMut(&Member, &mut dyn Read) -> Result<(), Problem> + 'v;
 
-/// Reads an archive of any kind, by its content. The first problem ends it.
+/// Reads an archive; its first bytes tell the format. The first problem ends it.
 pub(crate) fn read(
     mut source: impl Read + Seek,
     budget: &Budget,
     visit: &mut Visit<'_>,
 ) -> Result<(), Problem> {
     let mut head = [0; 4];
-    let begins = source.read_exact(&mut head).and_then(|()| source.rewind());
-    begins.map_err(Problem::reading)?;
+    source.read_exact(&mut head).map_err(Problem::reading)?;
+    source.rewind().map_err(Problem::reading)?;
     match Format::of_bytes(&head) {
         Some(Format::TarGz) => tarball::read(source, budget, visit),
         Some(Format::Zip) => zip::read(source, budget, visit),
@@ -122,7 +120,7 @@ pub(crate) fn read(
     }
 }
 
-/// Reads all of one member; an error of the archive comes before one of whoever takes the bytes.
+/// Reads a whole member, and passes its bytes to `take`.
 pub(crate) fn drain(
     content: &mut dyn Read,
     mut take: impl FnMut(&[u8]) -> Result<(), Problem>,
@@ -140,8 +138,7 @@ pub(crate) fn drain(
     }
 }
 
-/// An archive that is being written. The same members in the same order give the same bytes: it tells neither times nor
-/// owners.
+/// An archive that is being written. The same members in the same order give the same bytes: it has no times and owners.
 pub(crate) enum Writer<W: Write> {
     TarGz(tarball::Writer<W>),
     Zip(zip::Writer<W>),
@@ -155,7 +152,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Adds a member of this length. A source that has another length meanwhile is an error.
+    /// Adds a member of this length. A source with another length is an error.
     pub(crate) fn add(&mut self, member: &Member, bytes: u64, content: &mut dyn Read) -> io::Result<()> {
         match self {
             Writer::TarGz(writer) => writer.add(member, bytes, content),
@@ -171,29 +168,10 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A file that changes its length while it is archived.
+/// The error for a file whose length changed while it was read.
 fn changed() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "the file has changed while it was read",
-    )
-}
-
-/// A small archive for the tests of all tools: a file, and one in a folder.
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "it is written to memory")]
-pub(crate) fn sample() -> Vec<u8> {
-    let mut writer = Writer::new(Format::Zip, Vec::new());
-    for name in ["inside", "deep/er/inside"] {
-        let member = Member {
-            name: name.to_owned(),
-            is_folder: false,
-            is_program: false,
-        };
-        writer.add(&member, 6, &mut &b"inside"[..]).unwrap();
-    }
-    writer.finish().unwrap()
+    io::Error::from(io::ErrorKind::InvalidData)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,4 +1,4 @@
-//! `.tar.gz`.
+//! The format `.tar.gz`.
 
 use std::io::{self, Read, Seek, Write};
 
@@ -9,12 +9,9 @@ use tar::{EntryType, Header};
 
 use super::{Budget, Counted, Member, Problem, Visit, changed};
 
-/// Reads a compressed tar. All that decompresses is counted, what is skipped as well.
+/// Reads a compressed tar. All decompressed bytes count, also those that are skipped.
 pub(super) fn read(source: impl Read + Seek, budget: &Budget, visit: &mut Visit<'_>) -> Result<(), Problem> {
-    let counted = Counted {
-        from: MultiGzDecoder::new(source),
-        budget,
-    };
+    let counted = Counted { from: MultiGzDecoder::new(source), budget };
     members(counted, budget, visit).map_err(|problem| budget.judge(problem))
 }
 
@@ -23,7 +20,7 @@ fn members(from: impl Read, budget: &Budget, visit: &mut Visit<'_>) -> Result<()
     for entry in archive.entries().map_err(Problem::reading)? {
         let mut entry = entry.map_err(Problem::reading)?;
         let kind = entry.header().entry_type();
-        // Notes that hold for all that comes after: nobody here needs them.
+        // A header for all following members; nothing in it is used.
         if kind == EntryType::XGlobalHeader {
             continue;
         }
@@ -44,29 +41,22 @@ fn members(from: impl Read, budget: &Budget, visit: &mut Visit<'_>) -> Result<()
         let name = entry.path_bytes().into_owned();
         let name = String::from_utf8(name).map_err(|_| Problem::Refused("a name that is not UTF-8"))?;
         let mode = entry.header().mode().map_err(Problem::reading)?;
-        let member = Member {
-            name,
-            is_folder,
-            is_program: mode & 0o100 != 0,
-        };
+        let member = Member { name, is_folder, is_program: mode & 0o100 != 0 };
         visit(&member, &mut entry)?;
     }
-    // To the end, where the checksum is.
+    // Read to the end, where the checksum is.
     let mut rest = archive.into_inner();
     super::drain(&mut rest, |_| Ok(())).map(drop)
 }
 
-/// Whether what follows is a map of a file and its pieces instead of the file. Older tars say so by the kind of the entry.
+/// Whether extended headers mark the member as sparse. Older tars mark it by the kind of the entry.
 fn has_holes(entry: &mut tar::Entry<'_, impl Read>) -> Result<bool, Problem> {
     let Some(notes) = entry.pax_extensions().map_err(Problem::reading)? else {
         return Ok(false);
     };
     for note in notes {
-        if note
-            .map_err(Problem::reading)?
-            .key_bytes()
-            .starts_with(b"GNU.sparse")
-        {
+        let note = note.map_err(Problem::reading)?;
+        if note.key_bytes().starts_with(b"GNU.sparse") {
             return Ok(true);
         }
     }
@@ -82,19 +72,12 @@ impl<W: Write> Writer<W> {
 
     pub(super) fn add(&mut self, member: &Member, bytes: u64, content: &mut dyn Read) -> io::Result<()> {
         let mut header = Header::new_gnu();
-        header.set_entry_type(if member.is_folder {
-            EntryType::Directory
-        } else {
-            EntryType::Regular
-        });
+        header.set_entry_type(if member.is_folder { EntryType::Directory } else { EntryType::Regular });
         let open = member.is_folder || member.is_program;
         header.set_mode(if open { 0o755 } else { 0o644 });
         header.set_size(bytes);
         header.set_mtime(0);
-        let mut exactly = Exactly {
-            from: content,
-            left: bytes,
-        };
+        let mut exactly = Exactly { from: content, left: bytes };
         self.0.append_data(&mut header, &member.name, &mut exactly)?;
         exactly.end()
     }
@@ -104,7 +87,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// As many bytes as the header says: a file that grows or shrinks meanwhile would shift all that comes after.
+/// A reader of exactly the length in the header: another length would shift everything after it.
 struct Exactly<'r> {
     from: &'r mut dyn Read,
     left: u64,

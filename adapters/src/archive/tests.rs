@@ -1,4 +1,4 @@
-//! Archives: what was packed comes out again, here and by other programs, and what is made to do harm does none.
+//! Archives: a packed archive unpacks to the same files, here and with other programs, and hostile archives are refused.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Cursor;
@@ -11,20 +11,16 @@ use serde_json::{Value, json};
 use super::*;
 use crate::files::{Archive, Extract};
 use crate::limits::EXTRACT_ENTRIES_MAX;
-use crate::testing::Place;
+use crate::tests::space::TestSpace;
 
 fn member(name: &str, is_folder: bool) -> Member {
-    Member {
-        name: name.to_owned(),
-        is_folder,
-        is_program: false,
-    }
+    Member { name: name.to_owned(), is_folder, is_program: false }
 }
 
 /// A name, and the content of a file; a folder has none.
 type Packed<'p> = (&'p str, Option<&'p [u8]>);
 
-/// An archive of these members, written by ourselves.
+/// An archive of these members, written by [`Writer`].
 fn packed(format: Format, members: &[Packed<'_>]) -> Vec<u8> {
     let mut writer = Writer::new(format, Vec::new());
     for (name, content) in members {
@@ -50,7 +46,7 @@ fn unpacked(bytes: &[u8]) -> Result<Vec<(Member, Vec<u8>)>, Failure> {
     Ok(found)
 }
 
-/// What a program in Python makes of these bytes on its input.
+/// The output of a Python script with these bytes as its input.
 fn python(script: &str, input: &[u8]) -> Vec<u8> {
     let mut child = Command::new("python3")
         .args(["-c", script])
@@ -72,9 +68,7 @@ const BOTH: [Format; 2] = [Format::TarGz, Format::Zip];
 #[test]
 fn what_was_packed_comes_out_again() {
     let long = format!("{}/{}", "folder".repeat(20), "name".repeat(40));
-    let noise: Vec<u8> = (0..200_000_u32)
-        .flat_map(|n| n.wrapping_mul(0x9E37_79B9).to_le_bytes())
-        .collect();
+    let noise: Vec<u8> = (0..200_000_u32).flat_map(|n| n.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
     let members: [(&str, Option<&[u8]>); 5] = [
         ("empty", Some(b"")),
         ("folder", None),
@@ -86,10 +80,7 @@ fn what_was_packed_comes_out_again() {
         let found = unpacked(&packed(format, &members)).unwrap();
         assert_eq!(found.len(), members.len());
         for ((name, content), (member, read)) in members.iter().zip(&found) {
-            assert_eq!(
-                (member.name.trim_end_matches('/'), member.is_folder),
-                (*name, content.is_none())
-            );
+            assert_eq!((member.name.trim_end_matches('/'), member.is_folder), (*name, content.is_none()));
             assert!(content.unwrap_or_default() == read, "{format:?} {name}");
         }
         assert!(unpacked(&packed(format, &[])).unwrap().is_empty());
@@ -121,25 +112,18 @@ fn other_programs_read_what_we_write_and_write_what_we_read() {
             .iter()
             .map(|(member, content)| (member.name.trim_end_matches('/'), member.is_folder, content.len()))
             .collect();
-        assert_eq!(
-            told,
-            [("d", true, 0), ("d/ä", false, 3), ("e", false, 70_000)],
-            "{format:?}"
-        );
+        assert_eq!(told, [("d", true, 0), ("d/ä", false, 3), ("e", false, 70_000)], "{format:?}");
     }
 }
 
-/// Unpacks these bytes with the tool; nothing may be left if they are refused.
+/// Checks that the tool refuses these bytes with this code, and leaves nothing behind.
 fn refused(bytes: &[u8], wanted: Code, case: &str) {
-    let place = Place::new();
+    let place = TestSpace::new();
     place.put("a.archive", bytes);
     let params = json!({ "from_path": "workspace/a.archive", "to_path": "workspace/new/out" });
     for dry in [true, false] {
-        let answer = if dry {
-            place.dry_run(&Extract, params.clone())
-        } else {
-            place.run(&Extract, params.clone())
-        };
+        let answer =
+            if dry { place.dry_run(&Extract, params.clone()) } else { place.run(&Extract, params.clone()) };
         let failure = answer.map(|output| output.result).unwrap_err();
         assert_eq!(failure.code, wanted, "{case} (dry {dry}): {failure}");
         assert_eq!(place.names(), ["a.archive"], "{case} (dry {dry})");
@@ -162,13 +146,9 @@ fn names_that_lead_out_lie_or_come_twice_are_refused() {
         ".effectd-1.draft",
         "",
     ];
-    // The writer of tars refuses most of them itself; those are made by hand below.
+    // The tar crate refuses to write most of these names; the test below makes such tars by hand.
     for name in names {
-        refused(
-            &packed(Format::Zip, &[(name, Some(b"x"))]),
-            Code::PathDenied,
-            name,
-        );
+        refused(&packed(Format::Zip, &[(name, Some(b"x"))]), Code::PathDenied, name);
     }
     for format in BOTH {
         let deep = "d/".repeat(100) + "x";
@@ -185,15 +165,11 @@ fn names_that_lead_out_lie_or_come_twice_are_refused() {
     ];
     for format in BOTH {
         for (number, members) in twice.iter().enumerate() {
-            // The writer of tars cleans up names itself.
+            // The tar crate cleans up names when it writes them.
             if format == Format::TarGz && number == 1 {
                 continue;
             }
-            refused(
-                &packed(format, members),
-                Code::PathDenied,
-                &format!("{format:?} {number}"),
-            );
+            refused(&packed(format, members), Code::PathDenied, &format!("{format:?} {number}"));
         }
     }
 }
@@ -217,7 +193,7 @@ fn tar_with(kind: tar::EntryType, name: &[u8], link: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A tar whose one file is said to have holes, in the notes before it.
+/// A tar whose extended headers mark its one file as sparse.
 fn sparse_by_notes() -> Vec<u8> {
     let encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     let mut tar = tar::Builder::new(encoder);
@@ -243,26 +219,14 @@ fn links_devices_and_what_is_no_file_are_refused() {
         (EntryType::new(b'Z'), ""),
     ];
     for (kind, link) in kinds {
-        refused(
-            &tar_with(kind, b"x", link),
-            Code::PathDenied,
-            &format!("{kind:?}"),
-        );
+        refused(&tar_with(kind, b"x", link), Code::PathDenied, &format!("{kind:?}"));
     }
-    refused(
-        &tar_with(EntryType::GNUSparse, b"x", ""),
-        Code::ArchiveInvalid,
-        "sparse",
-    );
+    refused(&tar_with(EntryType::GNUSparse, b"x", ""), Code::ArchiveInvalid, "sparse");
     refused(&sparse_by_notes(), Code::PathDenied, "sparse, by notes");
     for name in [&b"../x"[..], b"/etc/passwd", b"\xff\xfe", b"a/../../x"] {
-        refused(
-            &tar_with(EntryType::Regular, name, ""),
-            Code::PathDenied,
-            &format!("{name:?}"),
-        );
+        refused(&tar_with(EntryType::Regular, name, ""), Code::PathDenied, &format!("{name:?}"));
     }
-    // In a zip the kind stands in the directory: 0o120777 for a link, and so on.
+    // A zip states the kind of a member in its directory: 0o120777 for a link, and so on.
     for mode in [0o120_777_u32, 0o020_666, 0o060_666, 0o010_666, 0o140_666] {
         let mut bytes = packed(Format::Zip, &[("x", Some(b"/etc/passwd"))]);
         let at = find(&bytes, b"PK\x01\x02") + 38;
@@ -272,10 +236,7 @@ fn links_devices_and_what_is_no_file_are_refused() {
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> usize {
-    bytes
-        .windows(wanted.len())
-        .position(|window| window == wanted)
-        .unwrap()
+    bytes.windows(wanted.len()).position(|window| window == wanted).unwrap()
 }
 
 #[test]
@@ -285,47 +246,36 @@ fn bombs_are_refused_by_what_comes_out_and_not_by_what_they_say() {
         let bomb = packed(format, &[("zeros", Some(&zeros))]);
         assert!(bomb.len() < 64 << 10, "{format:?}: {}", bomb.len());
         refused(&bomb, Code::FileLimit, "a ratio");
-        let many: Vec<(String, Option<&[u8]>)> = (0..=EXTRACT_ENTRIES_MAX)
-            .map(|number| (format!("{number}"), Some(&b""[..])))
-            .collect();
-        let many: Vec<_> = many
-            .iter()
-            .map(|(name, content)| (name.as_str(), *content))
-            .collect();
+        let many: Vec<(String, Option<&[u8]>)> =
+            (0..=EXTRACT_ENTRIES_MAX).map(|number| (format!("{number}"), Some(&b""[..]))).collect();
+        let many: Vec<_> = many.iter().map(|(name, content)| (name.as_str(), *content)).collect();
         refused(&packed(format, &many), Code::FileLimit, "a count");
         let name = "n".repeat(200);
         let long: Vec<String> = (0..900).map(|number| format!("{name}/{number}/{name}")).collect();
         let long: Vec<(&str, Option<&[u8]>)> = long.iter().map(|name| (name.as_str(), None)).collect();
         refused(&packed(format, &long), Code::FileLimit, "names");
     }
-    // Says that it is small, and is not.
+    // A member that claims to be smaller than it is.
     let mut liar = packed(Format::Zip, &[("x", Some(&[7; 100_000]))]);
     let at = find(&liar, b"PK\x01\x02") + 24;
     liar[at..at + 4].copy_from_slice(&10_u32.to_le_bytes());
     refused(&liar, Code::ArchiveInvalid, "a length that lies");
     let budget = Budget::new(u64::MAX);
-    let mut endless = Counted {
-        from: io::repeat(7),
-        budget: &budget,
-    };
+    let mut endless = Counted { from: io::repeat(7), budget: &budget };
     let problem = budget.judge(drain(&mut endless, |_| Ok(())).unwrap_err());
     assert_eq!(Failure::from(problem).code, Code::FileLimit);
 }
 
 #[test]
-fn members_that_overlap_or_are_not_what_the_directory_says_are_refused() {
+fn members_that_overlap_or_contradict_the_directory_are_refused() {
     let two = packed(Format::Zip, &[("a", Some(b"first")), ("b", Some(b"second"))]);
     let first = find(&two, b"PK\x01\x02");
     let second = first + 46 + 1;
-    // Both names lead to the content of the first.
+    // Both entries of the directory point to the content of the first member.
     let mut overlap = two.clone();
     overlap.copy_within(first + 42..first + 46, second + 42);
     refused(&overlap, Code::ArchiveInvalid, "one place for two");
-    for (at, case) in [
-        (first + 46, "a name"),
-        (first + 16, "a checksum"),
-        (first + 10, "a method"),
-    ] {
+    for (at, case) in [(first + 46, "a name"), (first + 16, "a checksum"), (first + 10, "a method")] {
         let mut wrong = two.clone();
         wrong[at] ^= 8;
         refused(&wrong, Code::ArchiveInvalid, case);
@@ -343,17 +293,14 @@ fn members_that_overlap_or_are_not_what_the_directory_says_are_refused() {
     refused(b"neither the one nor the other", Code::ArchiveInvalid, "text");
 }
 
-/// What it lies about, and which bytes are others for it.
+/// What the archive lies about, and the bytes that replace the true ones.
 type Lie<'l> = (&'l str, &'l [(usize, &'l [u8])]);
 
 #[test]
-fn what_lies_about_its_form_or_has_something_behind_it_is_refused() {
+fn wrong_formats_and_trailing_bytes_are_refused() {
     let one = packed(Format::Zip, &[("x", Some(b"content"))]);
-    let (local, directory, end) = (
-        find(&one, b"PK\x03\x04"),
-        find(&one, b"PK\x01\x02"),
-        find(&one, b"PK\x05\x06"),
-    );
+    let (local, directory, end) =
+        (find(&one, b"PK\x03\x04"), find(&one, b"PK\x01\x02"), find(&one, b"PK\x05\x06"));
     let with = |changes: &[(usize, &[u8])]| {
         let mut bytes = one.clone();
         for (at, new) in changes {
@@ -386,17 +333,9 @@ fn what_lies_about_its_form_or_has_something_behind_it_is_refused() {
         Code::PathDenied,
         "a name that is not UTF-8",
     );
-    refused(
-        &[&one[..], b"behind it"].concat(),
-        Code::ArchiveInvalid,
-        "something behind a zip",
-    );
+    refused(&[&one[..], b"behind it"].concat(), Code::ArchiveInvalid, "something behind a zip");
     let tar = packed(Format::TarGz, &[("x", Some(b"content"))]);
-    refused(
-        &[&tar[..], b"behind it"].concat(),
-        Code::ArchiveInvalid,
-        "something behind a tar",
-    );
+    refused(&[&tar[..], b"behind it"].concat(), Code::ArchiveInvalid, "something behind a tar");
     let mut wrong = tar.clone();
     let checksum = wrong.len() - 8;
     wrong[checksum] ^= 1;
@@ -411,52 +350,28 @@ fn what_lies_about_its_form_or_has_something_behind_it_is_refused() {
 fn a_folder_goes_in_and_comes_out_as_it_was() {
     use std::os::unix::fs::PermissionsExt;
     for archive in ["workspace/a.zip", "workspace/a.tgz"] {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("dir/run.sh", b"#!/bin/sh\n");
         place.put("dir/deep/er/data", &[3; 70_000]);
         std::fs::create_dir(place.path("dir/empty")).unwrap();
         std::fs::set_permissions(place.path("dir/run.sh"), std::fs::Permissions::from_mode(0o4755)).unwrap();
-        place
-            .run(
-                &Archive,
-                json!({ "from_path": "workspace/dir", "to_path": archive }),
-            )
-            .unwrap();
+        place.run(&Archive, json!({ "from_path": "workspace/dir", "to_path": archive })).unwrap();
         let out = json!({ "from_path": archive, "to_path": "workspace/out/here" });
         let before = Some(place.look(&Extract, &out));
-        assert_eq!(
-            place.probe(&Extract, out.clone(), before.clone()),
-            ProbeVerdict::NotDone
-        );
+        assert_eq!(place.probe(&Extract, out.clone(), before.clone()), ProbeVerdict::NotDone);
         let dry = place.dry_run(&Extract, out.clone()).unwrap();
         let output = place.run(&Extract, out.clone()).unwrap();
         let told = json!({ "files": 2, "folders": 3, "content_bytes": 70_010 });
         assert_eq!(output.result, told);
         assert_eq!(dry.result["content_bytes"], told["content_bytes"]);
-        assert_eq!(
-            place.probe(&Extract, out.clone(), before.clone()),
-            ProbeVerdict::Done
-        );
+        assert_eq!(place.probe(&Extract, out.clone(), before.clone()), ProbeVerdict::Done);
         for name in ["run.sh", "deep/er/data"] {
-            assert_eq!(
-                place.get(&format!("out/here/{name}")),
-                place.get(&format!("dir/{name}"))
-            );
+            assert_eq!(place.get(&format!("out/here/{name}")), place.get(&format!("dir/{name}")));
         }
         assert!(place.path("out/here/empty").is_dir());
-        let mode = std::fs::metadata(place.path("out/here/run.sh"))
-            .unwrap()
-            .permissions()
-            .mode();
-        assert_eq!(
-            mode & 0o7777,
-            0o755,
-            "no bit that makes somebody else of whoever runs it"
-        );
-        assert_eq!(
-            place.run(&Extract, out.clone()).unwrap_err().code,
-            Code::FileExists
-        );
+        let mode = std::fs::metadata(place.path("out/here/run.sh")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o755, "no bit that makes somebody else of whoever runs it");
+        assert_eq!(place.run(&Extract, out.clone()).unwrap_err().code, Code::FileExists);
         place.put("out/here/run.sh", b"other");
         assert_eq!(place.probe(&Extract, out, before), ProbeVerdict::CannotSay);
     }
@@ -464,13 +379,11 @@ fn a_folder_goes_in_and_comes_out_as_it_was() {
 
 #[test]
 fn what_an_interrupted_run_has_unpacked_is_removed_by_the_next() {
-    let place = Place::new();
+    let place = TestSpace::new();
     place.put("a.zip", &packed(Format::Zip, &[("deep/x", Some(b"x"))]));
     let to = crate::SpacePath::parse("workspace/out").unwrap();
     let draft = place.workspace().draft_folder(&to, "trace").unwrap();
-    draft
-        .file(&["half".to_owned(), "done".to_owned()], 0o644)
-        .unwrap();
+    draft.file(&["half".to_owned(), "done".to_owned()], 0o644).unwrap();
     // A process that is killed drops nothing.
     #[expect(clippy::disallowed_methods, reason = "stands for a kill")]
     std::mem::forget(draft);
@@ -525,11 +438,20 @@ proptest! {
     }
 }
 
-/// Not used by the tests above, and yet part of what they speak of.
 #[test]
 fn a_format_is_known_by_its_name() {
     let known: Vec<Value> = ["a.zip", "A.ZIP", "a.tar.gz", "a.tgz", "a.tar", "zip", ""]
         .map(|name| json!(Format::of_name(name).is_some()))
         .to_vec();
     assert_eq!(json!(known), json!([true, true, true, true, false, false, false]));
+}
+
+/// A small archive for the tests of all tools: a file, and one in a folder.
+pub(crate) fn sample() -> Vec<u8> {
+    let mut writer = Writer::new(Format::Zip, Vec::new());
+    for name in ["inside", "deep/er/inside"] {
+        let member = Member { name: name.to_owned(), is_folder: false, is_program: false };
+        writer.add(&member, 6, &mut &b"inside"[..]).unwrap();
+    }
+    writer.finish().unwrap()
 }

@@ -1,9 +1,8 @@
-//! `.zip`: as much of it as files of this size need, and nothing by which one archive could mean two things.
+//! The format `.zip`, without the features by which one archive could mean two things.
 //!
-//! What is in an archive is what its directory at the end says, and each member's own head must say the same. Members that
-//! overlap, by which a small file can hold a huge one many times over, and whatever is neither stored nor deflated are
-//! refused; so are encryption and several volumes. The form for more than 4 GiB is not needed, since no archive that is
-//! taken here is that large.
+//! The directory at the end lists the members, and each member's local header must agree with it. Overlapping members, by
+//! which a small archive can contain a huge file many times, are refused; so are encryption, several volumes, and methods
+//! other than stored and deflated. Zip64 is refused, because no archive that large is accepted here.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -13,7 +12,7 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
 use super::{Budget, Counted, Member, Problem, Visit, changed};
-use crate::limits::{EXTRACT_ENTRIES_MAX, PATH_BYTES_MAX};
+use crate::limits::PATH_BYTES_MAX;
 
 const LOCAL: u32 = 0x0403_4b50;
 const CENTRAL: u32 = 0x0201_4b50;
@@ -22,16 +21,16 @@ const DESCRIPTOR: u32 = 0x0807_4b50;
 const END_BYTES: usize = 22;
 const CENTRAL_BYTES: usize = 46;
 const LOCAL_BYTES: usize = 30;
-/// The longest comment behind the end.
+/// The longest comment after the end record.
 const COMMENT_MAX: usize = 65_535;
 const ENCRYPTED: u16 = 1;
-/// Lengths and checksum stand behind the content.
+/// The flag of a member whose lengths and checksum follow its content.
 const LENGTHS_LATER: u16 = 1 << 3;
 const UTF8: u16 = 1 << 11;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 const UNIX: u8 = 3;
-/// The first of January 1980, midnight: the earliest time that can be told.
+/// The first of January 1980, midnight: the earliest time that the format has.
 const NO_TIME: [u16; 2] = [0, 0x21];
 
 struct Fields<'b>(&'b [u8]);
@@ -53,9 +52,10 @@ impl<'b> Fields<'b> {
     }
 }
 
+const ZIP64: &str = "it is of the form for very large archives";
 const CUT_OFF: Problem = Problem::Damaged("its directory is cut off");
 
-/// A member as the directory at the end has it.
+/// A member in the directory at the end.
 struct Listed {
     flags: u16,
     method: u16,
@@ -68,7 +68,7 @@ struct Listed {
     mode: u32,
 }
 
-/// Where the directory lies: its beginning, its length, and how many members it has.
+/// The end record: where the directory is, and how many members it has.
 struct End {
     at: u64,
     bytes: u32,
@@ -81,24 +81,16 @@ pub(super) fn read(
     visit: &mut Visit<'_>,
 ) -> Result<(), Problem> {
     let end = find_end(&mut source)?;
-    if usize::from(end.members) > EXTRACT_ENTRIES_MAX {
-        let max = EXTRACT_ENTRIES_MAX;
-        return Err(Problem::TooMuch(format!(
-            "it holds more than {max} files and folders"
-        )));
-    }
+    Budget::check_entries(usize::from(end.members))?;
     let mut directory = Vec::new();
     source.seek(SeekFrom::Start(end.at)).map_err(Problem::reading)?;
-    // No more than so many members can need.
+    // The most bytes that the directory entries of these members can have.
     let most = (usize::from(end.members) + 1) * (CENTRAL_BYTES + 3 * COMMENT_MAX);
     if end.bytes as usize > most {
         return Err(Problem::Damaged("its directory is longer than what it lists"));
     }
-    let read = source
-        .by_ref()
-        .take(u64::from(end.bytes))
-        .read_to_end(&mut directory);
-    read.map_err(Problem::reading)?;
+    let mut listing = source.by_ref().take(u64::from(end.bytes));
+    listing.read_to_end(&mut directory).map_err(Problem::reading)?;
     let mut fields = Fields(&directory);
     let mut listed = Vec::new();
     for _ in 0..end.members {
@@ -115,29 +107,21 @@ pub(super) fn read(
     Ok(())
 }
 
-/// The end stands last, behind it only its comment.
+/// Finds the end record: only its comment follows it.
 fn find_end(source: &mut (impl Read + Seek)) -> Result<End, Problem> {
     let length = source.seek(SeekFrom::End(0)).map_err(Problem::reading)?;
     let tail = length.min((END_BYTES + COMMENT_MAX) as u64);
-    source
-        .seek(SeekFrom::Start(length - tail))
-        .map_err(Problem::reading)?;
+    source.seek(SeekFrom::Start(length - tail)).map_err(Problem::reading)?;
     let mut bytes = Vec::new();
-    source
-        .by_ref()
-        .take(tail)
-        .read_to_end(&mut bytes)
-        .map_err(Problem::reading)?;
+    let mut end = source.by_ref().take(tail);
+    end.read_to_end(&mut bytes).map_err(Problem::reading)?;
     let last = bytes.len().checked_sub(END_BYTES).ok_or(CUT_OFF)?;
     let is_end = |at: &usize| {
         let comment = bytes.len() - at - END_BYTES;
         bytes[*at..].starts_with(&END.to_le_bytes())
             && bytes[at + 20..at + 22] == u16::try_from(comment).unwrap_or(u16::MAX).to_le_bytes()
     };
-    let at = (0..=last)
-        .rev()
-        .find(is_end)
-        .ok_or(Problem::Damaged("it has no end"))?;
+    let at = (0..=last).rev().find(is_end).ok_or(Problem::Damaged("it has no end"))?;
     let mut fields = Fields(&bytes[at + 4..]);
     let (disk, first_disk) = (fields.u16()?, fields.u16()?);
     let (here, members) = (fields.u16()?, fields.u16()?);
@@ -146,26 +130,18 @@ fn find_end(source: &mut (impl Read + Seek)) -> Result<End, Problem> {
         return Err(Problem::Refused("only a part of what was packed"));
     }
     if members == u16::MAX || directory_at == u32::MAX {
-        return Err(Problem::TooMuch(
-            "it is of the form for very large archives".to_owned(),
-        ));
+        return Err(Problem::TooMuch(ZIP64.to_owned()));
     }
     let stands_at = length - tail + at as u64;
     if u64::from(directory_at) + u64::from(directory_bytes) != stands_at {
         return Err(Problem::Damaged("its directory is not where it says"));
     }
-    Ok(End {
-        at: u64::from(directory_at),
-        bytes: directory_bytes,
-        members,
-    })
+    Ok(End { at: u64::from(directory_at), bytes: directory_bytes, members })
 }
 
 fn list(fields: &mut Fields<'_>) -> Result<Listed, Problem> {
     if fields.u32()? != CENTRAL {
-        return Err(Problem::Damaged(
-            "its directory lists something that is no member",
-        ));
+        return Err(Problem::Damaged("its directory lists something that is no member"));
     }
     let made_by = fields.u16()?.to_be_bytes()[0];
     fields.u16()?;
@@ -187,24 +163,12 @@ fn list(fields: &mut Fields<'_>) -> Result<Listed, Problem> {
         return Err(Problem::Refused("something that is packed in an unusual way"));
     }
     if [packed, bytes, at].contains(&u32::MAX) {
-        return Err(Problem::TooMuch(
-            "it is of the form for very large archives".to_owned(),
-        ));
+        return Err(Problem::TooMuch(ZIP64.to_owned()));
     }
-    Ok(Listed {
-        flags,
-        method,
-        checksum,
-        packed,
-        bytes,
-        at,
-        name,
-        made_by,
-        mode: attributes >> 16,
-    })
+    Ok(Listed { flags, method, checksum, packed, bytes, at, name, made_by, mode: attributes >> 16 })
 }
 
-/// No two members may lie in one place, and none in the directory.
+/// Checks that no members overlap, with each other or with the directory.
 fn check_places(
     source: &mut (impl Read + Seek),
     listed: &[Listed],
@@ -218,20 +182,16 @@ fn check_places(
     places.sort_unstable();
     let overlap = places.windows(2).any(|two| two[0].1 > two[1].0);
     if overlap || places.last().is_some_and(|(_, end)| *end > directory_at) {
-        return Err(Problem::Damaged(
-            "its members overlap, as in an archive that is made to do harm",
-        ));
+        return Err(Problem::Damaged("its members overlap, as in an archive that is made to do harm"));
     }
     Ok(())
 }
 
-/// Where the content of a member begins, by its own head, which must say the same as the directory.
+/// The offset of a member's content, by its local header, which must agree with the directory.
 fn content_at(source: &mut (impl Read + Seek), listed: &Listed) -> Result<u64, Problem> {
     let mut head = [0; LOCAL_BYTES];
-    let found = source
-        .seek(SeekFrom::Start(u64::from(listed.at)))
-        .and_then(|_| source.read_exact(&mut head));
-    found.map_err(Problem::reading)?;
+    source.seek(SeekFrom::Start(u64::from(listed.at))).map_err(Problem::reading)?;
+    source.read_exact(&mut head).map_err(Problem::reading)?;
     let mut fields = Fields(&head);
     let signature = fields.u32()?;
     fields.u16()?;
@@ -267,17 +227,10 @@ fn member(
         STORED => Box::new(packed),
         _ => Box::new(DeflateDecoder::new(packed)),
     };
-    let mut content = Checked {
-        from: Counted {
-            from: unpacked,
-            budget,
-        },
-        hasher: Hasher::new(),
-        bytes: 0,
-        listed,
-    };
+    let mut content =
+        Checked { from: Counted { from: unpacked, budget }, hasher: Hasher::new(), bytes: 0, listed };
     visit(&member, &mut content)?;
-    // Also what nobody reads must be what the directory says.
+    // The part that the visitor does not read is checked, too.
     super::drain(&mut content, |_| Ok(())).map(drop)
 }
 
@@ -304,14 +257,10 @@ fn described(listed: &Listed) -> Result<Member, Problem> {
     if is_folder && listed.bytes > 0 {
         return Err(Problem::Damaged("a folder has content"));
     }
-    Ok(Member {
-        name,
-        is_folder,
-        is_program,
-    })
+    Ok(Member { name, is_folder, is_program })
 }
 
-/// A content that must have the length and the checksum that the directory says.
+/// A content that must have the length and the checksum in the directory.
 struct Checked<'l, R> {
     from: R,
     hasher: Hasher,
@@ -336,7 +285,7 @@ impl<R: Read> Read for Checked<'_, R> {
     }
 }
 
-/// Writes a zip, from the beginning to the end without going back.
+/// Writes a zip in one pass.
 pub(crate) struct Writer<W: Write> {
     into: W,
     at: u64,
@@ -346,12 +295,7 @@ pub(crate) struct Writer<W: Write> {
 
 impl<W: Write> Writer<W> {
     pub(super) fn new(into: W) -> Self {
-        Self {
-            into,
-            at: 0,
-            directory: Vec::new(),
-            members: 0,
-        }
+        Self { into, at: 0, directory: Vec::new(), members: 0 }
     }
 
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -362,21 +306,15 @@ impl<W: Write> Writer<W> {
     pub(super) fn add(&mut self, member: &Member, bytes: u64, content: &mut dyn Read) -> io::Result<()> {
         let too_large = || io::Error::from(io::ErrorKind::FileTooLarge);
         let at = u32::try_from(self.at).map_err(|_| too_large())?;
-        self.members = self
-            .members
-            .checked_add(1)
-            .filter(|count| *count < u16::MAX)
-            .ok_or_else(too_large)?;
+        let members = self.members.checked_add(1).filter(|count| *count < u16::MAX);
+        self.members = members.ok_or_else(too_large)?;
         let name = match member.is_folder {
             true => format!("{}/", member.name.trim_end_matches('/')),
             false => member.name.clone(),
         };
         let name_bytes = u16::try_from(name.len()).map_err(|_| too_large())?;
-        let (method, flags) = if member.is_folder {
-            (STORED, UTF8)
-        } else {
-            (DEFLATED, UTF8 | LENGTHS_LATER)
-        };
+        let (method, flags) =
+            if member.is_folder { (STORED, UTF8) } else { (DEFLATED, UTF8 | LENGTHS_LATER) };
         let mut head = Vec::with_capacity(LOCAL_BYTES + name.len());
         head.extend(LOCAL.to_le_bytes());
         put_u16s(&mut head, &[20, flags, method, NO_TIME[0], NO_TIME[1]]);
@@ -393,8 +331,7 @@ impl<W: Write> Writer<W> {
             }
             packed = self.at - begin;
         }
-        let sizes = [packed, length].map(|size| u32::try_from(size).map_err(|_| too_large()));
-        let [packed, length] = sizes;
+        let [packed, length] = [packed, length].map(|size| u32::try_from(size).map_err(|_| too_large()));
         let sizes = [checksum, packed?, length?];
         if !member.is_folder {
             let mut behind = DESCRIPTOR.to_le_bytes().to_vec();
@@ -408,10 +345,7 @@ impl<W: Write> Writer<W> {
         };
         self.directory.extend(CENTRAL.to_le_bytes());
         let made_by = u16::from(UNIX) << 8 | 20;
-        put_u16s(
-            &mut self.directory,
-            &[made_by, 20, flags, method, NO_TIME[0], NO_TIME[1]],
-        );
+        put_u16s(&mut self.directory, &[made_by, 20, flags, method, NO_TIME[0], NO_TIME[1]]);
         put_u32s(&mut self.directory, &sizes);
         put_u16s(&mut self.directory, &[name_bytes, 0, 0, 0, 0]);
         put_u32s(&mut self.directory, &[mode << 16, at]);
@@ -419,7 +353,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Checksum and length of what was read.
+    /// Compresses a content; returns its checksum and length.
     fn deflate(&mut self, content: &mut dyn Read) -> io::Result<(u32, u64)> {
         let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
         let (mut hasher, mut length, mut piece) = (Hasher::new(), 0, vec![0; 65_536]);

@@ -1,23 +1,16 @@
 //! `artifact.get`: writes an artifact of the space to a file.
 //!
-//! The parameters name the artifact; the pipeline looks it up and sends its content beside the call. One that is quarantined is
-//! not sent, and then nothing runs.
+//! The parameters name the artifact; the pipeline looks it up and sends its content on the side channel. It does not
+//! send a quarantined artifact, and the tool does not run then.
 
-use effectd_contracts::{ARTIFACT_GET_TOOL, Failure, Repeat, Standing, ToolOutput, ToolSpec, Touch};
+use effectd_contracts::ARTIFACT_GET_TOOL;
 use nix::errno::Errno;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
-use crate::before::now;
-use crate::files::existing;
 use crate::limits::COPY_BYTES_MAX;
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{Existing, FileProblem, Heard, Workspace};
+use crate::prelude::*;
+use crate::probe::now;
+use crate::workspace::Received;
 
-/// Writes one artifact. Another file is overwritten only if that is asked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Get;
 
@@ -35,65 +28,57 @@ pub struct Params {
 
 impl TypedTool for Get {
     const ID: &'static str = ARTIFACT_GET_TOOL;
+    const DESCRIPTION: &'static str = "Writes an artifact of the space to a file; another file is overwritten only if \
+        that is asked for.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
         let result = json!({
-            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
-            "dry_run": { "type": "boolean", "x-public": true },
+            "bytes": count(), "sha256": { "type": "string", "pattern": params::SHA256 },
+            "dry_run": flag(),
         });
-        ToolSpec {
-            repeat: Repeat::Safe,
-            ..params::writes::<Self>(
-                "Writes an artifact of the space to a file; another file is overwritten only if that is asked for.",
-                params::object(&["bytes"], result),
-            )
-        }
+        ToolSpec { repeat: Repeat::Safe, ..params::writes::<Self>(&["bytes"], result) }
     }
 
     fn example(&self) -> Value {
-        json!({
-            "artifact_id": "0".repeat(64), "to_path": "workspace/notes/again.txt", "space_id": "shared:household",
-        })
+        json!({ "artifact_id": "0".repeat(64), "to_path": "workspace/notes/again.txt" })
     }
 
     fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
         Some(params::touched(&params.to_path))
     }
 
-    /// Quality is whether the file on disk is as long as what was sent. A file that has the content already is left as it is:
-    /// it may be what a run that was interrupted wrote.
+    /// Quality is whether the file on disk has the length of the artifact. Without `overwrite`, a file that already has
+    /// the content stays: an interrupted run may have written it.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let to = &call.params.to_path;
-        let existing = existing(call.params.overwrite);
+        let existing = Existing::replace_if(call.params.overwrite);
         let is = now(workspace, to)?;
-        let heard = match (existing, &is) {
-            (Existing::Keep, Standing::File(there)) => {
-                let heard = workspace.hear_whole(COPY_BYTES_MAX, |_| Ok(()))?;
-                if heard.digest.to_string() != there.digest {
+        let received = match (existing, &is) {
+            (Existing::Keep, PathState::File(there)) => {
+                let received = workspace.receive_content(COPY_BYTES_MAX, |_| Ok(()))?;
+                if received.digest.to_string() != there.digest {
                     return Err(FileProblem::at("write the file")(Errno::EEXIST).into());
                 }
-                heard
+                received
             }
             (Existing::Keep | Existing::Replace, _) => {
-                let (draft, heard) =
+                let (draft, received) =
                     workspace.draft_new(to, COPY_BYTES_MAX, existing, call.trace_id.as_str())?;
                 draft.place()?;
-                heard
+                received
             }
         };
-        let Heard { bytes, digest } = heard;
-        let on_disk = workspace.stat(to)?.map(|stat| stat.bytes);
-        let quality = if on_disk == Some(bytes) { 1.0 } else { 0.0 };
+        let Received { bytes, digest } = received;
+        let is_whole = workspace.has_length(to, bytes as usize)?;
         let result = json!({ "bytes": bytes, "sha256": digest.hex() });
-        Ok(ToolOutput::new(result, Some(quality)))
+        Ok(params::verified(result, is_whole))
     }
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let to = &call.params.to_path;
-        workspace.may_place(to, existing(call.params.overwrite))?;
-        Ok(ToolOutput::new(json!({ "bytes": 0, "dry_run": true }), None))
+        workspace.may_place(to, Existing::replace_if(call.params.overwrite))?;
+        Ok(params::dry(json!({ "bytes": 0 })))
     }
 }
 
@@ -101,7 +86,7 @@ impl TypedTool for Get {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
     use effectd_contracts::{Code, Digest};
 
     fn params(to: &str, overwrite: bool) -> Value {
@@ -109,33 +94,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_written_and_another_file_only_overwritten_when_asked() {
-        let place = Place::new();
+    fn the_artifact_is_written_and_overwrites_only_when_asked() {
+        let place = TestSpace::new();
         let content = vec![7_u8; 100_000];
         place.put("there", b"other");
         place.send(std::slice::from_ref(&content));
         let output = place.run(&Get, params("workspace/a/new", false)).unwrap();
-        assert_eq!(
-            output.result,
-            json!({ "bytes": 100_000, "sha256": Digest::of(&content).hex() })
-        );
+        assert_eq!(output.result, json!({ "bytes": 100_000, "sha256": Digest::of(&content).hex() }));
         assert_eq!(place.get("a/new"), Some(content.clone()));
         // The same again, as after a crash.
         place.send(std::slice::from_ref(&content));
         place.run(&Get, params("workspace/a/new", false)).unwrap();
         place.send(std::slice::from_ref(&content));
         let refused = place.run(&Get, params("workspace/there", false)).unwrap_err();
-        assert_eq!(
-            (refused.code, place.get("there").unwrap()),
-            (Code::FileExists, b"other".to_vec())
-        );
-        assert_eq!(
-            place
-                .dry_run(&Get, params("workspace/there", false))
-                .unwrap_err()
-                .code,
-            Code::FileExists
-        );
+        assert_eq!((refused.code, place.get("there").unwrap()), (Code::FileExists, b"other".to_vec()));
+        assert_eq!(place.dry_run(&Get, params("workspace/there", false)).unwrap_err().code, Code::FileExists);
         place.send(std::slice::from_ref(&content));
         place.run(&Get, params("workspace/there", true)).unwrap();
         assert_eq!(place.get("there"), Some(content));
@@ -143,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_breaks_off_or_is_too_long_leaves_nothing() {
-        let place = Place::new();
+        let place = TestSpace::new();
         let before = place.names();
         let failure = place.run(&Get, params("workspace/new/file", false)).unwrap_err();
         assert_eq!(failure.code, Code::ToolFailed, "{failure}");

@@ -1,4 +1,4 @@
-//! Tools for artifacts: contents that are kept beside receipts, sealed, under the digest of what they are.
+//! Tools for artifacts: sealed contents that belong to receipts, stored by their digest.
 
 mod get;
 mod put;

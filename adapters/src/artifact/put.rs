@@ -1,20 +1,13 @@
-//! `artifact.put`: keeps a file of the space, or a text, as an artifact.
+//! `artifact.put`: stores a file of the space, or a text, as an artifact. Its id follows from its content.
 
 use std::io::Read;
 
-use effectd_contracts::{Artifact, Code, Digest, Failure, Phase, ToolOutput, ToolSpec};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
+use effectd_contracts::Artifact;
 
 use crate::limits::COPY_BYTES_MAX;
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{FileProblem, Workspace};
+use crate::prelude::*;
+use crate::workspace::Hashing;
 
-/// Keeps a content. Its id follows from what it is, so that keeping it twice is keeping it once.
 #[derive(Debug, Clone, Copy)]
 pub struct Put;
 
@@ -30,49 +23,42 @@ pub struct Params {
 
 impl TypedTool for Put {
     const ID: &'static str = "artifact.put";
+    const DESCRIPTION: &'static str = "Keeps a file of the space, or a text, as an artifact: sealed, within the \
+        space's quota, under an id that follows from its content.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
         let result = json!({
             "artifact_id": { "type": "string", "x-artifact": "content", "x-public": true },
-            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
-            "dry_run": { "type": "boolean", "x-public": true },
+            "bytes": count(), "sha256": { "type": "string", "pattern": params::SHA256 },
+            "dry_run": flag(),
         });
         ToolSpec {
-            // It changes no file, and yet takes room from what others keep.
+            // It changes no file, but it uses the quota of the space.
             caps_required: params::caps(["files.read", "workspace:shared:read", "workspace:shared:write"]),
-            ..params::reads::<Self>(
-                "Keeps a file of the space, or a text, as an artifact: sealed, within the space's quota, under an id that \
-                    follows from its content.",
-                params::object(&["bytes"], result),
-            )
+            ..params::reads::<Self>(&["bytes"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
+        json!({ "path": "workspace/notes/w36.txt" })
     }
 
     fn check(&self, params: &Params) -> Result<(), Failure> {
         params.source().map(drop)
     }
 
-    /// Quality is 1: what is not kept whole is an error.
+    /// Quality is always 1: a content that is not stored whole is an error.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let (bytes, digest) = match call.params.source()? {
             Source::Text(text) => {
-                say(workspace, text.as_bytes())?;
+                send(workspace, text.as_bytes())?;
                 (text.len() as u64, Digest::of(text.as_bytes()))
             }
-            Source::File(path) => say_file(workspace, path)?,
+            Source::File(path) => send_file(workspace, path)?,
         };
         Ok(ToolOutput {
-            artifacts: vec![Artifact {
-                name: "content".to_owned(),
-                stream: STREAM,
-                must: true,
-            }],
+            artifacts: vec![Artifact { name: "content".to_owned(), stream: STREAM, must: true }],
             ..ToolOutput::new(json!({ "bytes": bytes, "sha256": digest.hex() }), Some(1.0))
         })
     }
@@ -80,9 +66,13 @@ impl TypedTool for Put {
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let bytes = match call.params.source()? {
             Source::Text(text) => text.len() as u64,
-            Source::File(path) => bounded(workspace.open_file(path)?.1.bytes)?,
+            Source::File(path) => {
+                let (_, stat) = workspace.open_file(path)?;
+                FileProblem::check_size(stat.bytes, COPY_BYTES_MAX)?;
+                stat.bytes
+            }
         };
-        Ok(ToolOutput::new(json!({ "bytes": bytes, "dry_run": true }), None))
+        Ok(params::dry(json!({ "bytes": bytes })))
     }
 }
 
@@ -102,37 +92,29 @@ impl Params {
     }
 }
 
-fn bounded(bytes: u64) -> Result<u64, FileProblem> {
-    let bytes_max = COPY_BYTES_MAX;
-    if bytes > bytes_max {
-        return Err(FileProblem::TooLarge { bytes_max });
-    }
-    Ok(bytes)
-}
-
-fn say(workspace: &Workspace<'_>, bytes: &[u8]) -> Result<(), Failure> {
-    workspace.beside().say(STREAM, bytes).map_err(|error| {
+fn send(workspace: &Workspace<'_>, bytes: &[u8]) -> Result<(), Failure> {
+    workspace.side_channel().send_piece(STREAM, bytes).map_err(|error| {
         let why = format!("nobody takes the content: {error}");
         Failure::new(Code::ToolFailed, Phase::Dispatch, why)
     })
 }
 
-/// In pieces. A file that grows meanwhile is not followed beyond the bound.
-fn say_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(u64, Digest), Failure> {
-    let (mut file, stat) = workspace.open_file(path)?;
-    bounded(stat.bytes)?;
-    // A stream of its own also where there is nothing in it.
-    say(workspace, &[])?;
-    let (mut hasher, mut bytes) = (Sha256::new(), 0);
+/// Sends a file in pieces. A file that grows beyond the bound meanwhile is refused.
+fn send_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(u64, Digest), Failure> {
+    let (file, stat) = workspace.open_file(path)?;
+    FileProblem::check_size(stat.bytes, COPY_BYTES_MAX)?;
+    // This opens the stream: an empty file has one, too.
+    send(workspace, &[])?;
+    let (mut reading, mut bytes) = (Hashing::new(file), 0);
     let mut piece = vec![0; PIECE_BYTES];
     loop {
-        let count = file.read(&mut piece).map_err(FileProblem::io("read the file"))?;
+        let count = reading.read(&mut piece).map_err(FileProblem::io("read the file"))?;
         if count == 0 {
-            return Ok((bytes, Digest::from_bytes(hasher.finalize().into())));
+            return Ok((bytes, reading.digest()));
         }
-        bytes = bounded(bytes + count as u64)?;
-        hasher.update(&piece[..count]);
-        say(workspace, &piece[..count])?;
+        bytes += count as u64;
+        FileProblem::check_size(bytes, COPY_BYTES_MAX)?;
+        send(workspace, &piece[..count])?;
     }
 }
 
@@ -140,11 +122,11 @@ fn say_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(u64, Digest)
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     #[test]
     fn a_file_or_a_text_goes_out_whole() {
-        let place = Place::new();
+        let place = TestSpace::new();
         let content: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
         place.put("big", &content);
         place.put("empty", b"");
@@ -167,15 +149,12 @@ mod tests {
 
     #[test]
     fn one_content_is_named_and_only_a_file_is_taken() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("dir/x", b"x");
         for params in [json!({}), json!({ "path": "workspace/x", "text": "x" })] {
             assert_eq!(place.run(&Put, params).unwrap_err().code, Code::ParamsInvalid);
         }
-        for (path, code) in [
-            ("workspace/none", Code::FileNotFound),
-            ("workspace/dir", Code::NotAFile),
-        ] {
+        for (path, code) in [("workspace/none", Code::FileNotFound), ("workspace/dir", Code::NotAFile)] {
             let params = json!({ "path": path });
             assert_eq!(place.run(&Put, params.clone()).unwrap_err().code, code);
             assert_eq!(place.dry_run(&Put, params).unwrap_err().code, code);

@@ -1,18 +1,8 @@
-//! `files.append_text`: adds a text to the end of a file.
+//! `files.append_text`: appends a text to a file, and creates the file if it is missing.
 
-use effectd_contracts::{Failure, ProbeVerdict, Repeat, Standing, ToolOutput, ToolSpec, Touch};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
-
-use crate::before;
 use crate::limits::TEXT_FILE_BYTES_MAX;
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{Existing, FileProblem, Workspace};
+use crate::prelude::*;
 
-/// Adds text. A file that is not there is created.
 #[derive(Debug, Clone, Copy)]
 pub struct AppendText;
 
@@ -26,26 +16,21 @@ pub struct Params {
 
 impl TypedTool for AppendText {
     const ID: &'static str = "files.append_text";
+    const DESCRIPTION: &'static str = "Adds a text to the end of a text file of the space; a missing file is \
+        created.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "bytes_appended": { "type": "integer", "minimum": 0, "x-public": true },
-            "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
+        let result = json!({ "bytes_appended": count(), "file_bytes": count(), "dry_run": flag() });
         ToolSpec {
             resource: params::resource("file:{space_id}/{path}"),
             repeat: Repeat::Probe,
-            ..params::writes::<Self>(
-                "Adds a text to the end of a text file of the space; a missing file is created.",
-                params::object(&["bytes_appended", "file_bytes"], result),
-            )
+            ..params::writes::<Self>(&["bytes_appended", "file_bytes"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace/notes/log.txt", "text": "one more line\n", "space_id": "shared:household" })
+        json!({ "path": "workspace/notes/log.txt", "text": "one more line\n" })
     }
 
     fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
@@ -57,42 +42,27 @@ impl TypedTool for AppendText {
         let Params { path, text } = &call.params;
         let longer = longer(workspace, path, text)?;
         workspace.write_atomically(path, longer.as_bytes(), Existing::Replace, call.trace_id.as_str())?;
-        let on_disk = workspace.stat(path)?.map(|stat| stat.bytes);
-        let file_bytes = longer.len() as u64;
-        let quality = if on_disk == Some(file_bytes) { 1.0 } else { 0.0 };
-        let result = json!({ "bytes_appended": text.len(), "file_bytes": file_bytes });
-        Ok(ToolOutput::new(result, Some(quality)))
+        let result = json!({ "bytes_appended": text.len(), "file_bytes": longer.len() });
+        Ok(params::verified(result, workspace.has_length(path, longer.len())?))
     }
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let Params { path, text } = &call.params;
         let file_bytes = longer(workspace, path, text)?.len() - text.len();
-        let result = json!({ "bytes_appended": 0, "file_bytes": file_bytes, "dry_run": true });
-        Ok(ToolOutput::new(result, None))
+        Ok(params::dry(json!({ "bytes_appended": 0, "file_bytes": file_bytes })))
     }
 
-    /// What is there without the text at its end must be what was there before.
+    /// Done if the file without the text at its end is the file from before the run.
     fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
         let Params { path, text } = &call.params;
-        let Some(before) = before::before(call, path) else {
-            return Ok(ProbeVerdict::CannotSay);
-        };
-        if before == &before::now(workspace, path)? {
-            return Ok(ProbeVerdict::NotDone);
-        }
-        let Ok(now) = workspace.read(path, TEXT_FILE_BYTES_MAX) else {
-            return Ok(ProbeVerdict::CannotSay);
-        };
-        let was = now.bytes.strip_suffix(text.as_bytes());
-        let is_ours = was.is_some_and(|was| match before {
-            Standing::Absent => was.is_empty(),
-            Standing::File(_) => before::is_content(before, was),
-            Standing::Folder | Standing::Other => false,
-        });
-        Ok(if is_ours {
-            ProbeVerdict::Done
-        } else {
-            ProbeVerdict::CannotSay
+        probe::by_path(workspace, call, path, |before, _| {
+            let now = workspace.read(path, TEXT_FILE_BYTES_MAX).ok();
+            let old = now.as_ref().and_then(|now| now.bytes.strip_suffix(text.as_bytes()));
+            Ok(old.is_some_and(|old| match before {
+                PathState::Absent => old.is_empty(),
+                PathState::File(_) => probe::is_content(before, old),
+                PathState::Folder | PathState::Other => false,
+            }))
         })
     }
 }
@@ -103,11 +73,7 @@ fn longer(workspace: &Workspace<'_>, path: &SpacePath, text: &str) -> Result<Str
         Some(_) => workspace.read(path, TEXT_FILE_BYTES_MAX)?.text()?.to_owned(),
     };
     whole.push_str(text);
-    if whole.len() as u64 > TEXT_FILE_BYTES_MAX {
-        return Err(FileProblem::TooLarge {
-            bytes_max: TEXT_FILE_BYTES_MAX,
-        });
-    }
+    FileProblem::check_size(whole.len() as u64, TEXT_FILE_BYTES_MAX)?;
     Ok(whole)
 }
 
@@ -115,11 +81,11 @@ fn longer(workspace: &Workspace<'_>, path: &SpacePath, text: &str) -> Result<Str
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     #[test]
     fn text_is_added_to_what_is_there_or_to_nothing() {
-        let place = Place::new();
+        let place = TestSpace::new();
         let params = json!({ "path": "workspace/log/x", "text": "one\n" });
         place.run(&AppendText, params.clone()).unwrap();
         let output = place.run(&AppendText, params).unwrap();
@@ -129,12 +95,10 @@ mod tests {
 
     #[test]
     fn a_file_that_would_be_too_large_stays_as_it_is() {
-        let place = Place::new();
+        let place = TestSpace::new();
         let size = usize::try_from(TEXT_FILE_BYTES_MAX).unwrap();
         place.put("x", "a".repeat(size - 1).as_bytes());
-        let failure = place
-            .run(&AppendText, json!({ "path": "workspace/x", "text": "bb" }))
-            .unwrap_err();
+        let failure = place.run(&AppendText, json!({ "path": "workspace/x", "text": "bb" })).unwrap_err();
         assert_eq!(failure.code, effectd_contracts::Code::FileLimit);
         assert_eq!(place.get("x").unwrap().len(), size - 1);
     }

@@ -1,20 +1,12 @@
 //! `files.apply_patch`: applies a unified diff, all of it or nothing.
 
-use effectd_contracts::{
-    Code, Failure, Phase, ProbeVerdict, Repeat, Seen, Standing, ToolCall, ToolOutput, ToolSpec, Touch,
-};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use effectd_contracts::{PathSnapshot, ToolCall};
 
 use super::patch::{FilePatch, Patch};
-use crate::before::{before, is_content, now};
 use crate::limits::TEXT_FILE_BYTES_MAX;
-use crate::params;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{Existing, FileProblem, Workspace};
+use crate::prelude::*;
+use crate::probe::{before, is_content, now};
 
-/// Applies a patch to text files. It creates and changes files; it neither deletes nor renames any.
 #[derive(Debug, Clone, Copy)]
 pub struct ApplyPatch;
 
@@ -27,29 +19,20 @@ pub struct Params {
 
 impl TypedTool for ApplyPatch {
     const ID: &'static str = "files.apply_patch";
+    const DESCRIPTION: &'static str = "Applies a unified diff to text files of the space, all of it or nothing. Paths \
+        are beneath the space's root. It changes and creates files; it neither deletes nor renames any.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "files_changed": { "type": "integer", "minimum": 0, "x-public": true },
-            "files_created": { "type": "integer", "minimum": 0, "x-public": true },
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
+        let result = json!({ "files_changed": count(), "files_created": count(), "dry_run": flag() });
         ToolSpec {
             repeat: Repeat::Probe,
-            ..params::writes::<Self>(
-                "Applies a unified diff to text files of the space, all of it or nothing. Paths are beneath the space's \
-                    root. It changes and creates files; it neither deletes nor renames any.",
-                params::object(&["files_changed", "files_created"], result),
-            )
+            ..params::writes::<Self>(&["files_changed", "files_created"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({
-            "patch": "--- a/notes/w36.txt\n+++ b/notes/w36.txt\n@@ -1 +1 @@\n-hello\n+good morning\n",
-            "space_id": "shared:household",
-        })
+        json!({ "patch": "--- a/notes/w36.txt\n+++ b/notes/w36.txt\n@@ -1 +1 @@\n-hello\n+good morning\n" })
     }
 
     fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
@@ -57,28 +40,24 @@ impl TypedTool for ApplyPatch {
         Some(files.flat_map(|file| params::touched(&file.path)).collect())
     }
 
-    /// All new contents are written and synced before the first is moved into place. Quality is 1: a patch applies or fails.
+    /// All new contents are written and synced before the first is moved into place. Quality is always 1: a patch applies
+    /// or fails.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let patch = &call.params.patch;
         let mut drafts = Vec::new();
         for file in &patch.files {
-            if stands(workspace, call, file)? == Stands::After {
+            if progress(workspace, call, file)? == Progress::After {
                 continue;
             }
             let (old, new) = patched(workspace, file)?;
-            let existing = if file.creates {
-                Existing::Keep
-            } else {
-                Existing::Replace
-            };
-            let draft =
-                workspace.draft(&file.path, new.as_bytes(), None, existing, call.trace_id.as_str())?;
+            let (content, existing) = (new.as_bytes(), Existing::replace_if(!file.creates));
+            let draft = workspace.draft(&file.path, content, None, existing, call.trace_id.as_str())?;
             drafts.push((Placed { file, old, new }, draft));
         }
         let mut placed = Vec::new();
         for (one, draft) in drafts {
             if let Err(problem) = draft.place() {
-                take_back(workspace, &placed, call);
+                roll_back(workspace, &placed, call);
                 return Err(problem.into());
             }
             placed.push(one);
@@ -92,18 +71,17 @@ impl TypedTool for ApplyPatch {
         for file in &call.params.patch.files {
             patched(workspace, file)?;
         }
-        let result = json!({ "files_changed": 0, "files_created": 0, "dry_run": true });
-        Ok(ToolOutput::new(result, None))
+        Ok(params::dry(json!({ "files_changed": 0, "files_created": 0 })))
     }
 
-    /// A run that was interrupted between two files is not done; running again goes on where it stopped.
+    /// A run that was interrupted between two files is not done; another run continues where it stopped.
     fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
         let mut verdict = ProbeVerdict::Done;
         for file in &call.params.patch.files {
-            match stands(workspace, call, file)? {
-                Stands::After => {}
-                Stands::Before => verdict = ProbeVerdict::NotDone,
-                Stands::Unknown => return Ok(ProbeVerdict::CannotSay),
+            match progress(workspace, call, file)? {
+                Progress::After => {}
+                Progress::Before => verdict = ProbeVerdict::NotDone,
+                Progress::Unknown => return Ok(ProbeVerdict::CannotSay),
             }
         }
         Ok(verdict)
@@ -111,33 +89,30 @@ impl TypedTool for ApplyPatch {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stands {
+enum Progress {
     Before,
     After,
     Unknown,
 }
 
-/// Whether a file is as it was before, or as the patch leaves it. Without knowledge of before it is not known.
-fn stands(workspace: &Workspace<'_>, call: &ToolCall, file: &FilePatch) -> Result<Stands, FileProblem> {
+/// Whether a file is in the state before the run, or in the one that the patch leaves.
+fn progress(workspace: &Workspace<'_>, call: &ToolCall, file: &FilePatch) -> Result<Progress, FileProblem> {
     let Some(was) = before(call, &file.path) else {
-        return Ok(Stands::Unknown);
+        return Ok(Progress::Unknown);
     };
     if was == &now(workspace, &file.path)? {
-        return Ok(Stands::Before);
+        return Ok(Progress::Before);
     }
     let Ok(content) = workspace.read(&file.path, TEXT_FILE_BYTES_MAX) else {
-        return Ok(Stands::Unknown);
+        return Ok(Progress::Unknown);
     };
-    let taken_back = content
-        .text()
-        .ok()
-        .and_then(|text| file.inverted().apply(text).ok());
-    let is_ours = taken_back.is_some_and(|text| match was {
-        Standing::Absent => file.creates && text.is_empty(),
-        Standing::File(_) => is_content(was, text.as_bytes()),
-        Standing::Folder | Standing::Other => false,
+    let inverted = content.text().ok().and_then(|text| file.inverted().apply(text).ok());
+    let is_ours = inverted.is_some_and(|text| match was {
+        PathState::Absent => file.creates && text.is_empty(),
+        PathState::File(_) => is_content(was, text.as_bytes()),
+        PathState::Folder | PathState::Other => false,
     });
-    Ok(if is_ours { Stands::After } else { Stands::Unknown })
+    Ok(if is_ours { Progress::After } else { Progress::Unknown })
 }
 
 /// The old content, if there is one, and the new.
@@ -153,23 +128,20 @@ fn patched(workspace: &Workspace<'_>, file: &FilePatch) -> Result<(Option<Vec<u8
         let message = format!("{}: {problem}; nothing was changed", file.path);
         Failure::new(Code::StateChanged, Phase::Dispatch, message)
     })?;
-    if new.len() as u64 > TEXT_FILE_BYTES_MAX {
-        let bytes_max = TEXT_FILE_BYTES_MAX;
-        return Err(FileProblem::TooLarge { bytes_max }.into());
-    }
+    FileProblem::check_size(new.len() as u64, TEXT_FILE_BYTES_MAX)?;
     Ok((old.map(|old| old.bytes), new))
 }
 
-/// A file of the patch, with what was there and what is to be.
+/// A file of the patch, with its old and its new content.
 struct Placed<'p> {
     file: &'p FilePatch,
     old: Option<Vec<u8>>,
     new: String,
 }
 
-/// Best effort: the problem that led here is the one that matters, and what is kept for an undo is there in any case. What
-/// the action found before it is not what is expected now, but the new content; what somebody has put there since stays.
-fn take_back(workspace: &Workspace<'_>, placed: &[Placed<'_>], call: &ToolCall) {
+/// Restores the files that are replaced already. Best effort: the caller reports the first problem, and the pre-images are
+/// kept in any case. A file that somebody else has changed since stays.
+fn roll_back(workspace: &Workspace<'_>, placed: &[Placed<'_>], call: &ToolCall) {
     let mark = call.trace_id.as_str();
     for Placed { file, old, new } in placed {
         let Ok(standing) = now(workspace, &file.path) else {
@@ -179,7 +151,7 @@ fn take_back(workspace: &Workspace<'_>, placed: &[Placed<'_>], call: &ToolCall) 
             continue;
         }
         let path = file.path.to_string();
-        let ours = [Seen::new(path, standing)];
+        let ours = [PathSnapshot::new(path, standing)];
         let workspace = workspace.expecting(&ours, mark);
         let _ = match old {
             Some(old) => workspace.write_atomically(&file.path, old, Existing::Replace, mark),
@@ -192,14 +164,14 @@ fn take_back(workspace: &Workspace<'_>, placed: &[Placed<'_>], call: &ToolCall) 
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     const TWO: &str =
         "--- a/one\n+++ b/one\n@@ -1 +1 @@\n-a\n+b\n--- /dev/null\n+++ b/deep/two\n@@ -0,0 +1 @@\n+new\n";
 
     #[test]
     fn all_files_are_patched_or_none() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("one", b"a\n");
         let params = json!({ "patch": TWO });
         let output = place.run(&ApplyPatch, params.clone()).unwrap();
@@ -216,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_made_leaves_the_others_as_they_were() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("one", b"a\n");
         place.put("deep", b"a file where a folder is needed");
         let failure = place.run(&ApplyPatch, json!({ "patch": TWO })).unwrap_err();

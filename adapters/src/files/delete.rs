@@ -1,22 +1,11 @@
-//! `files.delete`: removes a file. A danger: denied unless the operator says otherwise.
+//! `files.delete`: removes a file. Its risk is `danger`: it is denied unless the operator allows it.
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{
-    Failure, ProbeVerdict, Repeat, RiskLevel, SafetyClass, SandboxProfile, SideEffect, Standing, ToolOutput,
-    ToolSpec, Touch,
-};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use effectd_contracts::{RiskLevel, SafetyClass, SandboxProfile, SideEffect};
 
-use crate::before::{before, now};
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{FileProblem, Workspace};
+use crate::prelude::*;
 
-/// Removes one file. What was in it is kept for an undo if it is not too large; the receipt says so.
 #[derive(Debug, Clone, Copy)]
 pub struct Delete;
 
@@ -30,13 +19,12 @@ pub struct Params {
 
 impl TypedTool for Delete {
     const ID: &'static str = "files.delete";
+    const DESCRIPTION: &'static str = "Removes a file of the space. With expected_sha256, only if it is the one that \
+        was read.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "deleted": { "type": "boolean", "x-public": true },
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
+        let result = json!({ "deleted": flag(), "dry_run": flag() });
         ToolSpec {
             caps_required: params::caps(["files.delete", "workspace:shared:write"]),
             side_effects: BTreeSet::from([SideEffect::FilesystemDelete]),
@@ -45,81 +33,63 @@ impl TypedTool for Delete {
             reversible: false,
             resource: params::resource("file:{space_id}/{path}"),
             repeat: Repeat::Probe,
-            sandbox_profile: SandboxProfile {
-                high_isolation: true,
-                ..SandboxProfile::default()
-            },
-            ..params::writes::<Self>(
-                "Removes a file of the space. With expected_sha256, only if it is the one that was read.",
-                params::object(&["deleted"], result),
-            )
+            sandbox_profile: SandboxProfile { high_isolation: true, ..SandboxProfile::default() },
+            ..params::writes::<Self>(&["deleted"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
+        json!({ "path": "workspace/notes/w36.txt" })
     }
 
     fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
         Some(params::touched(&params.path))
     }
 
-    /// Quality is whether it is gone.
+    /// Quality is whether the file is gone.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let path = &call.params.path;
-        expect(workspace, &call.params)?;
+        check_digest(workspace, &call.params)?;
         workspace.remove_file(path)?;
-        let gone = workspace.stat(path)?.is_none();
-        let quality = if gone { 1.0 } else { 0.0 };
-        Ok(ToolOutput::new(json!({ "deleted": true }), Some(quality)))
+        let is_gone = workspace.stat(path)?.is_none();
+        Ok(params::verified(json!({ "deleted": true }), is_gone))
     }
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let path = &call.params.path;
         workspace.open_file(path)?;
-        expect(workspace, &call.params)?;
-        Ok(ToolOutput::new(
-            json!({ "deleted": false, "dry_run": true }),
-            None,
-        ))
+        check_digest(workspace, &call.params)?;
+        Ok(params::dry(json!({ "deleted": false })))
     }
 
-    /// It was there, and is not there any more.
+    /// Done if there was a file and now there is none.
     fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
-        let path = &call.params.path;
-        let is = now(workspace, path)?;
-        Ok(match before(call, path) {
-            None => ProbeVerdict::CannotSay,
-            Some(was) if was == &is => ProbeVerdict::NotDone,
-            Some(Standing::File(_)) if is == Standing::Absent => ProbeVerdict::Done,
-            Some(_) => ProbeVerdict::CannotSay,
+        probe::by_path(workspace, call, &call.params.path, |was, is| {
+            Ok(matches!((was, is), (PathState::File(_), PathState::Absent)))
         })
     }
 }
 
-fn expect(workspace: &Workspace<'_>, params: &Params) -> Result<(), FileProblem> {
+fn check_digest(workspace: &Workspace<'_>, params: &Params) -> Result<(), FileProblem> {
     let Some(expected) = params.expected_sha256.as_deref() else {
         return Ok(());
     };
-    match workspace.standing(&params.path, 0)?.0 {
-        Standing::File(state) if state.digest.strip_prefix("sha256:") == Some(expected) => Ok(()),
-        Standing::File(_) | Standing::Absent | Standing::Folder | Standing::Other => {
-            Err(FileProblem::Changed)
-        }
-    }
+    let is = probe::now(workspace, &params.path)?;
+    let is_expected = probe::digest(&is).and_then(|digest| digest.strip_prefix("sha256:")) == Some(expected);
+    is_expected.then_some(()).ok_or(FileProblem::Changed)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     use effectd_contracts::{Code, Digest, RiskTier};
 
     #[test]
     fn only_the_expected_file_is_removed() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("x", b"one");
         let stale = json!({ "path": "workspace/x", "expected_sha256": Digest::of(b"two").hex() });
         assert_eq!(place.run(&Delete, stale).unwrap_err().code, Code::StateChanged);
@@ -127,10 +97,7 @@ mod tests {
         place.run(&Delete, right.clone()).unwrap();
         assert_eq!(place.get("x"), None);
         assert_eq!(
-            place
-                .run(&Delete, json!({ "path": "workspace/x" }))
-                .unwrap_err()
-                .code,
+            place.run(&Delete, json!({ "path": "workspace/x" })).unwrap_err().code,
             Code::FileNotFound
         );
     }

@@ -1,21 +1,11 @@
-//! `files.edit_text`: replaces one passage of a text file by another.
+//! `files.edit_text`: replaces a passage of a text file by another.
 
-use effectd_contracts::{Digest, Failure, ProbeVerdict, Repeat, ToolOutput, ToolSpec, Touch};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
-
-use crate::before;
 use crate::limits::TEXT_FILE_BYTES_MAX;
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{Existing, FileProblem, Workspace};
+use crate::prelude::*;
 
-/// Places that a probe tries before it gives up.
+/// Most positions at which a probe puts the old passage back.
 const CANDIDATES_MAX: usize = 64;
 
-/// Replaces a passage that must be there exactly as often as the caller says.
 #[derive(Debug, Clone, Copy)]
 pub struct EditText;
 
@@ -34,36 +24,28 @@ pub struct Params {
 
 impl TypedTool for EditText {
     const ID: &'static str = "files.edit_text";
+    const DESCRIPTION: &'static str = "Replaces a passage of a text file of the space, which must occur exactly as \
+        often as expected (once, unless said otherwise). With expected_sha256, only if the file is the one that was \
+        read.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "replacements": { "type": "integer", "minimum": 0, "x-public": true },
-            "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "sha256_text": params::sha256_schema(),
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
+        let result = json!({ "replacements": count(), "file_bytes": count(), "sha256_text": sha256(), "dry_run": flag() });
         ToolSpec {
             resource: params::resource("file:{space_id}/{path}"),
             repeat: Repeat::Probe,
-            ..params::writes::<Self>(
-                "Replaces a passage of a text file of the space, which must occur exactly as often as expected (once, \
-                    unless said otherwise). With expected_sha256, only if the file is the one that was read.",
-                params::object(&["replacements", "file_bytes"], result),
-            )
+            ..params::writes::<Self>(&["replacements", "file_bytes"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace/notes/w36.txt", "find": "hello", "replace": "good morning", "space_id": "shared:household" })
+        json!({ "path": "workspace/notes/w36.txt", "find": "hello", "replace": "good morning" })
     }
 
     fn check(&self, params: &Params) -> Result<(), Failure> {
         if params.find == params.replace {
-            return Err(params::invalid(
-                "replace",
-                "it is the same as find; nothing would change",
-            ));
+            let why = "it is the same as find; nothing would change";
+            return Err(params::invalid("replace", why));
         }
         Ok(())
     }
@@ -72,64 +54,49 @@ impl TypedTool for EditText {
         Some(params::touched(&params.path))
     }
 
-    /// Quality is whether the file on disk is as long as it must be.
+    /// Quality is whether the file on disk has the length of the edited text.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let path = &call.params.path;
         let (edited, replacements) = edited(workspace, &call.params)?;
         workspace.write_atomically(path, edited.as_bytes(), Existing::Replace, call.trace_id.as_str())?;
-        let on_disk = workspace.stat(path)?.map(|stat| stat.bytes);
-        let file_bytes = edited.len() as u64;
         let result = json!({
-            "replacements": replacements, "file_bytes": file_bytes, "sha256_text": Digest::of(edited.as_bytes()).hex(),
+            "replacements": replacements, "file_bytes": edited.len(), "sha256_text": Digest::of(edited.as_bytes()).hex(),
         });
-        let quality = if on_disk == Some(file_bytes) { 1.0 } else { 0.0 };
-        Ok(ToolOutput::new(result, Some(quality)))
+        Ok(params::verified(result, workspace.has_length(path, edited.len())?))
     }
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let (edited, replacements) = edited(workspace, &call.params)?;
-        let result = json!({ "replacements": replacements, "file_bytes": edited.len(), "dry_run": true });
-        Ok(ToolOutput::new(result, None))
+        Ok(params::dry(json!({ "replacements": replacements, "file_bytes": edited.len() })))
     }
 
-    /// Putting the old passage back must give what was there before.
+    /// Done if the file with the old passage put back is the file from before the run.
     fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
         let path = &call.params.path;
-        let Some(was) = before::before(call, path) else {
-            return Ok(ProbeVerdict::CannotSay);
-        };
-        if was == &before::now(workspace, path)? {
-            return Ok(ProbeVerdict::NotDone);
-        }
         let (find, replace) = (&call.params.find, call.params.replace.as_str());
-        let Ok(content) = workspace.read(path, TEXT_FILE_BYTES_MAX) else {
-            return Ok(ProbeVerdict::CannotSay);
-        };
-        let Ok(now) = content.text() else {
-            return Ok(ProbeVerdict::CannotSay);
-        };
-        let undone = |candidate: String| before::is_content(was, candidate.as_bytes());
-        let is_ours = if replace.is_empty() {
-            // What was taken out has left no trace of its place.
-            false
-        } else if call.params.wanted() == 1 {
-            let places = now.match_indices(replace).take(CANDIDATES_MAX);
-            places
+        probe::by_path(workspace, call, path, |was, _| {
+            let content = workspace.read(path, TEXT_FILE_BYTES_MAX);
+            let Ok(Ok(now)) = content.as_ref().map(|content| content.text()) else {
+                return Ok(false);
+            };
+            let is_before = |candidate: String| probe::is_content(was, candidate.as_bytes());
+            if replace.is_empty() {
+                // Nothing shows where the passage was.
+                return Ok(false);
+            }
+            if call.params.wanted() > 1 {
+                return Ok(is_before(now.replace(replace, find)));
+            }
+            let occurrences = now.match_indices(replace).take(CANDIDATES_MAX);
+            Ok(occurrences
                 .map(|(at, _)| format!("{}{find}{}", &now[..at], &now[at + replace.len()..]))
-                .any(undone)
-        } else {
-            undone(now.replace(replace, find))
-        };
-        Ok(if is_ours {
-            ProbeVerdict::Done
-        } else {
-            ProbeVerdict::CannotSay
+                .any(is_before))
         })
     }
 }
 
 impl Params {
-    /// How often the passage must be there.
+    /// How often the passage must occur.
     fn wanted(&self) -> u64 {
         self.count.unwrap_or(1)
     }
@@ -146,21 +113,13 @@ fn edited(workspace: &Workspace<'_>, params: &Params) -> Result<(String, u64), F
     let wanted = params.wanted();
     let found = text.matches(find).count() as u64;
     if found != wanted {
-        return Err(Failure::new(
-            effectd_contracts::Code::StateChanged,
-            effectd_contracts::Phase::Dispatch,
-            format!(
-                "the passage occurs {found} times, not {wanted}; read the file again, or name more of the passage"
-            ),
-        ));
+        let why = format!(
+            "the passage occurs {found} times, not {wanted}; read the file again, or name more of the passage"
+        );
+        return Err(Failure::new(Code::StateChanged, Phase::Dispatch, why));
     }
     let bytes = text.len() as u64 + (replace.len() as u64).saturating_sub(find.len() as u64) * found;
-    if bytes > TEXT_FILE_BYTES_MAX {
-        return Err(FileProblem::TooLarge {
-            bytes_max: TEXT_FILE_BYTES_MAX,
-        }
-        .into());
-    }
+    FileProblem::check_size(bytes, TEXT_FILE_BYTES_MAX)?;
     Ok((text.replace(find, replace), found))
 }
 
@@ -168,9 +127,8 @@ fn edited(workspace: &Workspace<'_>, params: &Params) -> Result<(String, u64), F
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
     use crate::tool::Tool;
-    use effectd_contracts::Code;
 
     fn params(find: &str, replace: &str) -> Value {
         json!({ "path": "workspace/x", "find": find, "replace": replace })
@@ -178,7 +136,7 @@ mod tests {
 
     #[test]
     fn exactly_the_passage_is_replaced() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("x", b"one two one");
         let output = place.run(&EditText, params("two", "three")).unwrap();
         assert_eq!(output.result["replacements"], 1);
@@ -190,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn another_number_of_places_or_another_file_than_expected_changes_nothing() {
-        let place = Place::new();
+    fn a_wrong_match_count_or_an_unexpected_file_changes_nothing() {
+        let place = TestSpace::new();
         place.put("x", b"one two one");
         let mut stale = params("two", "three");
         stale["expected_sha256"] = json!(Digest::of(b"something else").hex());
@@ -204,9 +162,7 @@ mod tests {
         assert_eq!(place.get("x"), Some(b"one two one".to_vec()));
         place.run(&EditText, right).unwrap();
         assert_eq!(
-            Tool::check(&EditText, params("a", "a").as_object().unwrap())
-                .unwrap_err()
-                .code,
+            Tool::check(&EditText, params("a", "a").as_object().unwrap()).unwrap_err().code,
             Code::ParamsInvalid
         );
     }

@@ -2,26 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 
-use effectd_contracts::{
-    Code, Digest, Failure, Phase, ProbeVerdict, Repeat, Standing, ToolOutput, ToolSpec, Touch,
-};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
-
 use crate::archive::{self, Budget, Member, Problem};
-use crate::before::{before, now};
 use crate::limits::{ARCHIVE_BYTES_MAX, EXTRACT_ENTRIES_MAX, EXTRACT_PATHS_BYTES_MAX, WALK_DEPTH_MAX};
-use crate::params;
-use crate::spacepath::{Base, SpacePath};
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{DraftFolder, FileProblem, Workspace};
+use crate::prelude::*;
+use crate::workspace::{DraftFolder, Hashing};
 
-/// Unpacks one archive into a folder that is not there yet.
 #[derive(Debug, Clone, Copy)]
 pub struct Extract;
 
@@ -34,40 +22,31 @@ pub struct Params {
 
 impl TypedTool for Extract {
     const ID: &'static str = "files.extract";
+    const DESCRIPTION: &'static str = "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or \
+        nothing. Paths that lead out, links, devices, names that come twice, and archives that unpack to too much are \
+        refused.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "files": { "type": "integer", "minimum": 0, "x-public": true },
-            "folders": { "type": "integer", "minimum": 0, "x-public": true },
-            "content_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
+        let result =
+            json!({ "files": count(), "folders": count(), "content_bytes": count(), "dry_run": flag() });
         ToolSpec {
             caps_required: params::caps(["files.read", "files.write", "workspace:shared:write"]),
             timeout_ms: 30_000,
             resource: params::resource("file:{space_id}/{to_path}"),
             repeat: Repeat::Probe,
-            ..params::writes::<Self>(
-                "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or nothing. Paths that lead out, links, \
-                    devices, names that come twice, and archives that unpack to too much are refused.",
-                params::object(&["files", "folders", "content_bytes"], result),
-            )
+            ..params::writes::<Self>(&["files", "folders", "content_bytes"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({
-            "from_path": "workspace/notes.tar.gz", "to_path": "workspace/unpacked", "space_id": "shared:household",
-        })
+        json!({ "from_path": "workspace/notes.tar.gz", "to_path": "workspace/unpacked" })
     }
 
     fn check(&self, params: &Params) -> Result<(), Failure> {
         if params.to_path.base() != Base::Workspace {
-            return Err(params::invalid(
-                "to_path",
-                "what is unpacked to tmp/ is gone after the call",
-            ));
+            let why = "what is unpacked to tmp/ is gone after the call";
+            return Err(params::invalid("to_path", why));
         }
         Ok(())
     }
@@ -80,10 +59,10 @@ impl TypedTool for Extract {
         vec![params.from_path.to_string()]
     }
 
-    /// Quality is 1: what is not unpacked whole is an error.
+    /// Quality is always 1: an archive that does not unpack whole is an error.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let (from, to) = (&call.params.from_path, &call.params.to_path);
-        workspace.nothing_stands(to)?;
+        workspace.check_free(to)?;
         let draft = workspace.draft_folder(to, call.trace_id.as_str())?;
         let mut unpacking = Unpacking::new(to);
         read(workspace, from, |member, content| {
@@ -98,56 +77,43 @@ impl TypedTool for Extract {
             Ok(())
         })?;
         draft.place()?;
-        Ok(ToolOutput::new(unpacking.told(), Some(1.0)))
+        Ok(ToolOutput::new(unpacking.result(), Some(1.0)))
     }
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let (from, to) = (&call.params.from_path, &call.params.to_path);
-        workspace.nothing_stands(to)?;
+        workspace.check_free(to)?;
         let mut unpacking = Unpacking::new(to);
         read(workspace, from, |member, content| {
             unpacking.add(member)?;
             unpacking.content_bytes += archive::drain(content, |_| Ok(()))?;
             Ok(())
         })?;
-        let mut result = unpacking.told();
-        result["dry_run"] = json!(true);
-        Ok(ToolOutput::new(result, None))
+        Ok(params::dry(unpacking.result()))
     }
 
-    /// The folder is there since, and all that the archive holds is in it.
+    /// Done if the folder is new and everything in the archive is in it.
     fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ProbeVerdict, Failure> {
         let (from, to) = (&call.params.from_path, &call.params.to_path);
-        let Some(was) = before(call, to) else {
-            return Ok(ProbeVerdict::CannotSay);
-        };
-        let is = now(workspace, to)?;
-        if &is == was {
-            return Ok(ProbeVerdict::NotDone);
-        }
-        let (mut unpacking, mut same) = (Unpacking::new(to), true);
-        read(workspace, from, |member, content| {
-            let Some(parts) = unpacking.add(member)? else {
-                return Ok(());
-            };
-            let path = parts.iter().fold(to.clone(), |path, name| path.child(name));
-            let mut hasher = Sha256::new();
-            archive::drain(content, |piece| {
-                hasher.update(piece);
+        probe::by_path(workspace, call, to, |was, is| {
+            let (mut unpacking, mut is_same) = (Unpacking::new(to), true);
+            read(workspace, from, |member, content| {
+                let Some(parts) = unpacking.add(member)? else {
+                    return Ok(());
+                };
+                let path = parts.iter().fold(to.clone(), |path, name| path.child(name));
+                let mut reading = Hashing::new(content);
+                archive::drain(&mut reading, |_| Ok(()))?;
+                is_same &= match probe::now(workspace, &path)? {
+                    PathState::File(state) => {
+                        !member.is_folder && state.digest == reading.digest().to_string()
+                    }
+                    PathState::Folder => member.is_folder,
+                    PathState::Absent | PathState::Other => false,
+                };
                 Ok(())
             })?;
-            let digest = Digest::from_bytes(hasher.finalize().into()).to_string();
-            same &= match now(workspace, &path)? {
-                Standing::File(state) => !member.is_folder && state.digest == digest,
-                Standing::Folder => member.is_folder,
-                Standing::Absent | Standing::Other => false,
-            };
-            Ok(())
-        })?;
-        Ok(if same && (was, &is) == (&Standing::Absent, &Standing::Folder) {
-            ProbeVerdict::Done
-        } else {
-            ProbeVerdict::CannotSay
+            Ok(is_same && (was, is) == (&PathState::Absent, &PathState::Folder))
         })
     }
 }
@@ -155,27 +121,23 @@ impl TypedTool for Extract {
 fn read(
     workspace: &Workspace<'_>,
     from: &SpacePath,
-    mut visit: impl FnMut(&Member, &mut dyn std::io::Read) -> Result<(), Problem>,
+    mut visit: impl FnMut(&Member, &mut dyn Read) -> Result<(), Problem>,
 ) -> Result<(), Failure> {
     let (file, stat) = workspace.open_file(from)?;
-    let bytes_max = ARCHIVE_BYTES_MAX;
-    if stat.bytes > bytes_max {
-        return Err(FileProblem::TooLarge { bytes_max }.into());
-    }
+    FileProblem::check_size(stat.bytes, ARCHIVE_BYTES_MAX)?;
     let budget = Budget::new(stat.bytes);
     let first = last_change(&file)?;
-    let source = std::io::BufReader::with_capacity(65_536, &file);
+    let source = io::BufReader::with_capacity(65_536, &file);
     archive::read(source, &budget, &mut visit)?;
     workspace.check_read_file(from, &file)?;
-    // It is read here and there, as its directory says: what was unpacked is one archive, and the one that was seen, only if
-    // nobody has written to it meanwhile.
+    // Reading an archive takes time. A write in between would mix two archives.
     if last_change(&file)? != first {
         return Err(FileProblem::Changed.into());
     }
     Ok(())
 }
 
-/// When a file was last changed, by the kernel's own word, which nobody can set back.
+/// The size and the time of the last change, which nobody can set back.
 fn last_change(file: &File) -> Result<(u64, i64, i64), FileProblem> {
     let meta = file.metadata().map_err(FileProblem::io("look at the file"))?;
     Ok((meta.len(), meta.ctime(), meta.ctime_nsec()))
@@ -185,7 +147,7 @@ fn write(
     draft: &DraftFolder,
     place: &[String],
     member: &Member,
-    content: &mut dyn std::io::Read,
+    content: &mut dyn Read,
 ) -> Result<u64, Problem> {
     let mode = if member.is_program { 0o755 } else { 0o644 };
     let mut file = draft.file(place, mode)?;
@@ -196,10 +158,10 @@ fn write(
     Ok(bytes)
 }
 
-/// What has come out so far, and where each of it goes.
+/// What was unpacked so far, and where it goes.
 struct Unpacking<'t> {
     to: &'t SpacePath,
-    /// Every path, and whether it was named as a folder, as a file, or is only on the way to something.
+    /// Every path, and whether the archive lists it as a file, as a folder, or only something beneath it.
     seen: BTreeMap<Vec<String>, Kind>,
     paths_bytes: usize,
     content_bytes: u64,
@@ -209,27 +171,21 @@ struct Unpacking<'t> {
 enum Kind {
     File,
     Folder,
-    OnTheWay,
+    Parent,
 }
 
 impl<'t> Unpacking<'t> {
     fn new(to: &'t SpacePath) -> Self {
-        Self {
-            to,
-            seen: BTreeMap::new(),
-            paths_bytes: to.to_string().len(),
-            content_bytes: 0,
-        }
+        Self { to, seen: BTreeMap::new(), paths_bytes: to.to_string().len(), content_bytes: 0 }
     }
 
-    /// Where a member goes beneath the new folder; `None` for the folder itself. Its name must be a path in it by its
-    /// spelling alone, and no other member's.
+    /// Where a member goes beneath the new folder; `None` for the folder itself. Its name must be unique and, as text,
+    /// a path inside the folder.
     fn add(&mut self, member: &Member) -> Result<Option<Vec<String>>, Problem> {
         let refused = |why: String| Problem::Other(Failure::new(Code::PathDenied, Phase::Dispatch, why));
         if member.name.contains('\\') {
             return Err(Problem::Refused("a name with a backslash in it"));
         }
-        // The name must not be relative to the root of the space, nor lead out of the folder.
         if member.name.starts_with('/') {
             return Err(Problem::Refused("a name that begins at the root"));
         }
@@ -249,21 +205,14 @@ impl<'t> Unpacking<'t> {
         if !member.is_folder && member.name.ends_with('/') {
             return Err(Problem::Refused("a file that is named like a folder"));
         }
-        // What lies deeper could not be listed.
+        // A walk would not reach a deeper entry.
         if parts.len() >= WALK_DEPTH_MAX {
-            return Err(Problem::TooMuch(
-                "its folders lie too deep in each other".to_owned(),
-            ));
+            return Err(Problem::TooMuch("its folders are nested too deeply".to_owned()));
         }
         for length in 1..parts.len() {
-            self.note(&parts[..length], Kind::OnTheWay)?;
+            self.note(&parts[..length], Kind::Parent)?;
         }
-        let kind = if member.is_folder {
-            Kind::Folder
-        } else {
-            Kind::File
-        };
-        self.note(&parts, kind)?;
+        self.note(&parts, if member.is_folder { Kind::Folder } else { Kind::File })?;
         Ok(Some(parts))
     }
 
@@ -275,20 +224,20 @@ impl<'t> Unpacking<'t> {
                 if self.paths_bytes > EXTRACT_PATHS_BYTES_MAX {
                     return Err(Problem::TooMuch("its names are too long together".to_owned()));
                 }
-                // Folders on the way have no entry of their own, and must be listed all the same.
+                // Folders without an entry of their own are listed in the receipt, too.
                 if self.seen.len() >= 2 * EXTRACT_ENTRIES_MAX {
                     return Err(Problem::TooMuch("it has too many folders".to_owned()));
                 }
                 self.seen.insert(parts.to_vec(), kind);
             }
-            (Some(Kind::Folder | Kind::OnTheWay), Kind::OnTheWay) => {}
-            (Some(Kind::OnTheWay), Kind::Folder) => {
+            (Some(Kind::Folder | Kind::Parent), Kind::Parent) => {}
+            (Some(Kind::Parent), Kind::Folder) => {
                 self.seen.insert(parts.to_vec(), kind);
             }
-            (Some(Kind::File), Kind::OnTheWay) => {
+            (Some(Kind::File), Kind::Parent) => {
                 return Err(Problem::Refused("a file with something in it"));
             }
-            (Some(Kind::OnTheWay), Kind::File)
+            (Some(Kind::Parent), Kind::File)
             | (Some(Kind::File | Kind::Folder), Kind::File | Kind::Folder) => {
                 return Err(Problem::Refused("a name that comes twice"));
             }
@@ -296,7 +245,7 @@ impl<'t> Unpacking<'t> {
         Ok(())
     }
 
-    fn told(&self) -> Value {
+    fn result(&self) -> Value {
         let files = self.seen.values().filter(|kind| **kind == Kind::File).count();
         json!({
             "files": files, "folders": self.seen.len() - files, "content_bytes": self.content_bytes,
@@ -308,12 +257,12 @@ impl<'t> Unpacking<'t> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     #[test]
     fn an_archive_that_is_written_to_meanwhile_is_not_unpacked() {
-        let place = Place::new();
-        place.put("a.zip", &archive::sample());
+        let place = TestSpace::new();
+        place.put("a.zip", &archive::tests::sample());
         let from = SpacePath::parse("workspace/a.zip").unwrap();
         read(&place.workspace(), &from, |_, _| Ok(())).unwrap();
         let failure = read(&place.workspace(), &from, |_, _| {

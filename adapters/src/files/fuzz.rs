@@ -1,12 +1,12 @@
-//! What must hold whatever comes: shared by the short runs in the tests and the long ones of a fuzzer.
+//! Properties of parsers for any input, shared by the tests and the fuzz targets.
 
 use super::glob;
 use super::patch::Patch;
 use crate::archive::{self, Budget};
 use crate::spacepath::{Base, SpacePath};
 
-/// Reads a patch and applies it to a file. Neither may panic or take long, no path may lead out, and what was applied can
-/// be taken back.
+/// Parses a patch and applies it to a file. Neither may panic or take long, no path may lead outside, and an applied patch
+/// can be inverted.
 pub fn patch(text: &[u8], file: &[u8]) {
     let (Ok(text), Ok(file)) = (std::str::from_utf8(text), std::str::from_utf8(file)) else {
         return;
@@ -22,28 +22,20 @@ pub fn patch(text: &[u8], file: &[u8]) {
     }
 }
 
-/// Reads a path. One that is taken stays inside, and means the same when it is read again.
+/// Parses a path. An accepted path stays inside its base, and parses to itself again.
 pub fn path(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    for path in [SpacePath::parse(text), SpacePath::parse_folder(text)]
-        .into_iter()
-        .flatten()
-    {
+    for path in [SpacePath::parse(text), SpacePath::parse_folder(text)].into_iter().flatten() {
         stays_inside(&path);
         assert_eq!(SpacePath::parse_folder(&path.to_string()), Ok(path));
     }
-    let (pattern, name) = text.split_at(
-        (0..=text.len() / 2)
-            .rev()
-            .find(|at| text.is_char_boundary(*at))
-            .unwrap_or(0),
-    );
+    let (pattern, name) = text.split_at(text.floor_char_boundary(text.len() / 2));
     glob::matches(pattern, name);
 }
 
-/// Reads an archive to its end. It may not panic or take long, and no more comes out of it than may.
+/// Reads an archive to its end. It may not panic or take long, and its content stays within the budget.
 pub fn archive(bytes: &[u8]) {
     let budget = Budget::new(bytes.len() as u64);
     let mut out = 0;
@@ -51,14 +43,14 @@ pub fn archive(bytes: &[u8]) {
         out += archive::drain(content, |_| Ok(()))?;
         Ok(())
     });
-    // What is wrong with it has a word for people.
+    // Every error has a message.
     if let Err(problem) = read {
         assert!(!effectd_contracts::Failure::from(problem).message.is_empty());
     }
     assert!(out <= crate::limits::EXTRACT_BYTES_MAX);
 }
 
-/// The same with these bytes as a tar, whose compression is right.
+/// Like `archive`, with these bytes as a tar in valid compression.
 pub fn tar(bytes: &[u8]) {
     use std::io::Write;
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -72,14 +64,8 @@ pub fn tar(bytes: &[u8]) {
 fn stays_inside(path: &SpacePath) {
     let relative = path.relative();
     assert!(matches!(path.base(), Base::Workspace | Base::Scratch));
-    assert!(
-        !relative.starts_with('/') && !relative.contains('\0'),
-        "{relative:?}"
-    );
-    assert!(
-        relative.split('/').all(|part| !part.is_empty() && part != ".."),
-        "{relative:?}"
-    );
+    assert!(!relative.starts_with('/') && !relative.contains('\0'), "{relative:?}");
+    assert!(relative.split('/').all(|part| !part.is_empty() && part != ".."), "{relative:?}");
 }
 
 #[cfg(test)]
@@ -99,7 +85,7 @@ mod tests {
         }
     }
 
-    /// What once was interesting stays tested.
+    /// Inputs that were interesting once stay tested.
     #[test]
     fn the_corpus_holds() {
         for text in [

@@ -1,4 +1,4 @@
-//! Patterns of paths: `*` and `?` within a name, `**` for any folders. `*.txt` without a slash is looked for everywhere.
+//! Glob patterns: `*` and `?` within a name, `**` for any folders. A pattern without a slash matches the file name.
 
 /// Whether a path matches. The work is bounded by the product of both lengths.
 pub fn matches(pattern: &str, path: &str) -> bool {
@@ -23,7 +23,7 @@ pub fn matches(pattern: &str, path: &str) -> bool {
     matched[0]
 }
 
-/// `*` stands for any letters, `?` for one.
+/// `*` matches any characters, `?` one.
 fn name_matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<_>, Vec<_>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);

@@ -1,16 +1,8 @@
-//! `files.list`: what is in a folder.
-
-use effectd_contracts::{Failure, ToolOutput, ToolSpec};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+//! `files.list`: lists a folder, or everything beneath it.
 
 use crate::limits::LIST_ENTRIES_MAX;
-use crate::params::{self, FolderPath};
-use crate::typed::{Call, TypedTool};
-use crate::workspace::Workspace;
+use crate::prelude::*;
 
-/// Lists a folder, or all beneath it.
 #[derive(Debug, Clone, Copy)]
 pub struct List;
 
@@ -26,46 +18,29 @@ pub struct Params {
 
 impl TypedTool for List {
     const ID: &'static str = "files.list";
+    const DESCRIPTION: &'static str =
+        "Lists what is in a folder of the space, or with recursive all beneath it.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
+        let kind = json!({ "enum": ["file", "folder", "link", "special"] });
+        let entry = json!({ "path": text(), "kind": kind, "bytes": { "type": "integer", "minimum": 0 } });
         let result = json!({
-            "entries": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["path", "kind"],
-                    "properties": {
-                        "path": { "type": "string" },
-                        "kind": { "enum": ["file", "folder", "link", "special"] },
-                        "bytes": { "type": "integer", "minimum": 0 },
-                    },
-                    "additionalProperties": false,
-                },
-            },
-            "count": { "type": "integer", "minimum": 0, "x-public": true },
-            "complete": { "type": "boolean", "x-public": true },
-            "next_after": { "type": "string" },
-            "unnamed": { "type": "integer", "minimum": 0, "x-public": true },
+            "entries": { "type": "array", "items": params::object(&["path", "kind"], entry) },
+            "count": count(), "complete": flag(), "next_after": text(), "unnamed": count(),
         });
-        params::reads::<Self>(
-            "Lists what is in a folder of the space, or with recursive all beneath it.",
-            params::object(&["entries", "count", "complete"], result),
-        )
+        params::reads::<Self>(&["entries", "count", "complete"], result)
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace", "recursive": true, "space_id": "shared:household" })
+        json!({ "path": "workspace", "recursive": true })
     }
 
-    /// Pages are in the order of whole paths, so that `after` can go on where a page ended. Quality is the share told.
+    /// Pages are in the order of whole paths, so `after` continues where a page ended. Quality is the share of listed entries.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let walk = workspace.walk(&call.params.path.0, call.params.recursive)?;
-        let mut all: Vec<_> = walk
-            .entries
-            .into_iter()
-            .map(|entry| (entry.path.to_string(), entry.stat))
-            .collect();
+        let mut all: Vec<_> =
+            walk.entries.into_iter().map(|entry| (entry.path.to_string(), entry.stat)).collect();
         all.sort_by(|one, other| one.0.cmp(&other.0));
         let total = all.len();
         if let Some(after) = &call.params.after {
@@ -78,21 +53,14 @@ impl TypedTool for List {
             .iter()
             .map(|(path, stat)| json!({ "path": path, "kind": stat.kind.as_str(), "bytes": stat.bytes }))
             .collect();
-        let share = if total == 0 {
-            1.0
-        } else {
-            entries.len() as f64 / total as f64
-        };
+        let share = if total == 0 { 1.0 } else { entries.len() as f64 / total as f64 };
         let mut result = json!({
             "count": entries.len(), "entries": entries, "complete": !more && !walk.partial, "unnamed": walk.unnamed,
         });
         if let (true, Some((last, _))) = (more, all.last()) {
             result["next_after"] = json!(last);
         }
-        Ok(ToolOutput::new(
-            result,
-            Some(if walk.partial { share * 0.5 } else { share }),
-        ))
+        Ok(ToolOutput::new(result, Some(if walk.partial { share * 0.5 } else { share })))
     }
 }
 
@@ -100,19 +68,16 @@ impl TypedTool for List {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     fn paths(output: &ToolOutput) -> Vec<&str> {
         let entries = output.result["entries"].as_array().unwrap();
-        entries
-            .iter()
-            .map(|entry| entry["path"].as_str().unwrap())
-            .collect()
+        entries.iter().map(|entry| entry["path"].as_str().unwrap()).collect()
     }
 
     #[test]
-    fn folders_are_listed_flat_or_deep_and_links_are_told_not_followed() {
-        let place = Place::new();
+    fn folders_are_listed_flat_or_deep_and_links_not_followed() {
+        let place = TestSpace::new();
         place.put("b/c/d", b"1");
         place.put("a", b"22");
         place.put(".effectd-0.draft", b"unfinished");
@@ -120,41 +85,22 @@ mod tests {
         let flat = place.run(&List, json!({ "path": "workspace" })).unwrap();
         assert_eq!(paths(&flat), ["workspace/a", "workspace/b", "workspace/link"]);
         assert_eq!(flat.result["entries"][2]["kind"], "link");
-        let deep = place
-            .run(&List, json!({ "path": "workspace", "recursive": true }))
-            .unwrap();
-        let wanted = [
-            "workspace/a",
-            "workspace/b",
-            "workspace/b/c",
-            "workspace/b/c/d",
-            "workspace/link",
-        ];
+        let deep = place.run(&List, json!({ "path": "workspace", "recursive": true })).unwrap();
+        let wanted = ["workspace/a", "workspace/b", "workspace/b/c", "workspace/b/c/d", "workspace/link"];
         assert_eq!(paths(&deep), wanted);
-        assert_eq!(
-            (deep.quality, &deep.result["complete"]),
-            (Some(1.0), &json!(true))
-        );
+        assert_eq!((deep.quality, &deep.result["complete"]), (Some(1.0), &json!(true)));
     }
 
     #[test]
     fn a_long_listing_comes_in_pages_without_gaps() {
-        let place = Place::new();
+        let place = TestSpace::new();
         for number in 0..LIST_ENTRIES_MAX + 7 {
             place.put(&format!("f{number:05}"), b"");
         }
         let first = place.run(&List, json!({ "path": "workspace" })).unwrap();
-        assert_eq!(
-            (paths(&first).len(), &first.result["complete"]),
-            (LIST_ENTRIES_MAX, &json!(false))
-        );
+        assert_eq!((paths(&first).len(), &first.result["complete"]), (LIST_ENTRIES_MAX, &json!(false)));
         let after = first.result["next_after"].as_str().unwrap();
-        let second = place
-            .run(&List, json!({ "path": "workspace", "after": after }))
-            .unwrap();
-        assert_eq!(
-            (paths(&second).len(), &second.result["complete"]),
-            (7, &json!(true))
-        );
+        let second = place.run(&List, json!({ "path": "workspace", "after": after })).unwrap();
+        assert_eq!((paths(&second).len(), &second.result["complete"]), (7, &json!(true)));
     }
 }

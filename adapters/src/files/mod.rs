@@ -1,4 +1,4 @@
-//! Tools that work on files of a space.
+//! Tools for the files of a space.
 
 mod append_text;
 mod apply_patch;
@@ -34,5 +34,3 @@ pub use search::Search;
 pub use stat::Stat;
 pub use undo::Undo;
 pub use write_text::WriteText;
-
-pub(crate) use copy::existing;

@@ -1,43 +1,29 @@
 //! `files.move`: moves or renames a file or a folder within the space.
 
-use effectd_contracts::{Failure, ProbeVerdict, Repeat, Standing, ToolOutput, ToolSpec, Touch};
-use serde_json::{Value, json};
+use super::copy::TwoPaths;
+use crate::prelude::*;
+use crate::probe::{before, now, same_content};
 
-use super::copy::{TwoPaths, existing};
-use crate::before::{before, now, same_content};
-use crate::params;
-use crate::spacepath::{Base, SpacePath};
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{Existing, FileKind, FileProblem, Workspace};
-
-/// Moves one file, or one folder with all that is in it. Another file is overwritten only if that is asked for, a folder never.
 #[derive(Debug, Clone, Copy)]
 pub struct Move;
 
 impl TypedTool for Move {
     const ID: &'static str = "files.move";
+    const DESCRIPTION: &'static str = "Moves or renames a file or a folder within the space; another file is \
+        overwritten only if that is asked for, a folder never.";
     type Params = TwoPaths;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "moved": { "type": "boolean", "x-public": true },
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
+        let result = json!({ "moved": flag(), "dry_run": flag() });
         ToolSpec {
             resource: params::resource("file:{space_id}/{from_path}"),
             repeat: Repeat::Probe,
-            ..params::writes::<Self>(
-                "Moves or renames a file or a folder within the space; another file is overwritten only if that is asked for, a \
-                    folder never.",
-                params::object(&["moved"], result),
-            )
+            ..params::writes::<Self>(&["moved"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({
-            "from_path": "workspace/notes/w36.txt", "to_path": "workspace/old/w36.txt", "space_id": "shared:household",
-        })
+        json!({ "from_path": "workspace/notes/w36.txt", "to_path": "workspace/old/w36.txt" })
     }
 
     fn check(&self, params: &TwoPaths) -> Result<(), Failure> {
@@ -58,23 +44,19 @@ impl TypedTool for Move {
 
     fn touches(&self, params: &TwoPaths) -> Option<Vec<Touch>> {
         let (from, to) = (&params.from_path, &params.to_path);
-        Some(vec![
-            Touch::moved(from.to_string(), to.to_string()),
-            Touch::replaced(to.to_string()),
-        ])
+        Some(vec![Touch::moved(from.to_string(), to.to_string()), Touch::replaced(to.to_string())])
     }
 
-    /// Quality is whether the file is in its new place and not in its old one.
+    /// Quality is whether the file or folder is at the new path and not at the old one.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ToolOutput, Failure> {
         let (from, to) = (&call.params.from_path, &call.params.to_path);
         if is_folder(workspace, from)? {
             workspace.move_folder(from, to)?;
         } else {
-            workspace.move_file(from, to, existing(call.params.overwrite))?;
+            workspace.move_file(from, to, Existing::replace_if(call.params.overwrite))?;
         }
         let moved = workspace.stat(from)?.is_none() && workspace.stat(to)?.is_some();
-        let quality = if moved { 1.0 } else { 0.0 };
-        Ok(ToolOutput::new(json!({ "moved": true }), Some(quality)))
+        Ok(params::verified(json!({ "moved": true }), moved))
     }
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ToolOutput, Failure> {
@@ -83,22 +65,23 @@ impl TypedTool for Move {
             workspace.may_place(to, Existing::Keep)?;
         } else {
             workspace.open_file(from)?;
-            workspace.may_place(to, existing(call.params.overwrite))?;
+            workspace.may_place(to, Existing::replace_if(call.params.overwrite))?;
         }
-        Ok(ToolOutput::new(json!({ "moved": false, "dry_run": true }), None))
+        Ok(params::dry(json!({ "moved": false })))
     }
 
-    /// It is gone from its old place, and what was there stands in the new one.
+    /// Done if the file or folder is gone from the old path and is at the new one.
     fn probe(&self, workspace: &Workspace<'_>, call: &Call<'_, TwoPaths>) -> Result<ProbeVerdict, Failure> {
         let (from, to) = (&call.params.from_path, &call.params.to_path);
         let (Some(from_was), Some(to_was)) = (before(call, from), before(call, to)) else {
             return Ok(ProbeVerdict::CannotSay);
         };
         let (from_is, to_is) = (now(workspace, from)?, now(workspace, to)?);
-        let folder = (from_was, to_was, &to_is) == (&Standing::Folder, &Standing::Absent, &Standing::Folder);
+        let folder =
+            (from_was, to_was, &to_is) == (&PathState::Folder, &PathState::Absent, &PathState::Folder);
         Ok(if &from_is == from_was && &to_is == to_was {
             ProbeVerdict::NotDone
-        } else if from_is == Standing::Absent && (same_content(&to_is, from_was) || folder) {
+        } else if from_is == PathState::Absent && (same_content(&to_is, from_was) || folder) {
             ProbeVerdict::Done
         } else {
             ProbeVerdict::CannotSay
@@ -115,32 +98,26 @@ fn is_folder(workspace: &Workspace<'_>, path: &SpacePath) -> Result<bool, FilePr
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
     use crate::tool::Tool;
     use effectd_contracts::Code;
 
     #[test]
     fn a_file_is_moved_and_another_is_only_overwritten_when_asked() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("a", b"one");
         place.put("b", b"two");
         let mut params = json!({ "from_path": "workspace/a", "to_path": "workspace/b" });
-        assert_eq!(
-            place.run(&Move, params.clone()).unwrap_err().code,
-            Code::FileExists
-        );
-        assert_eq!(
-            (place.get("a"), place.get("b")),
-            (Some(b"one".to_vec()), Some(b"two".to_vec()))
-        );
+        assert_eq!(place.run(&Move, params.clone()).unwrap_err().code, Code::FileExists);
+        assert_eq!((place.get("a"), place.get("b")), (Some(b"one".to_vec()), Some(b"two".to_vec())));
         params["overwrite"] = json!(true);
         place.run(&Move, params).unwrap();
         assert_eq!((place.get("a"), place.get("b")), (None, Some(b"one".to_vec())));
     }
 
     #[test]
-    fn a_folder_is_moved_with_all_that_is_in_it_and_never_over_another() {
-        let place = Place::new();
+    fn a_folder_moves_with_its_content_and_never_over_another() {
+        let place = TestSpace::new();
         place.put("dir/deep/x", b"x");
         place.put("other/y", b"y");
         let params = |to: &str, overwrite: bool| json!({ "from_path": "workspace/dir", "to_path": to, "overwrite": overwrite });
@@ -168,9 +145,6 @@ mod tests {
     #[test]
     fn other_file_systems_are_refused() {
         let scratch = json!({ "from_path": "workspace/a", "to_path": "tmp/b" });
-        assert_eq!(
-            Tool::check(&Move, scratch.as_object().unwrap()).unwrap_err().code,
-            Code::ParamsInvalid
-        );
+        assert_eq!(Tool::check(&Move, scratch.as_object().unwrap()).unwrap_err().code, Code::ParamsInvalid);
     }
 }

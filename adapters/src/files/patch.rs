@@ -1,16 +1,13 @@
-//! Unified diffs: reading one, applying it, taking it back.
+//! Unified diffs: parsing one, applying it, inverting it.
 //!
-//! A hunk applies where its line number says, or else at the only other place that has exactly its lines; never at a place
-//! that is merely similar. Everything here is a function of texts, so that a fuzzer can have it.
-
-use std::fmt;
+//! A hunk applies at its line number, or else at the only other position with exactly its lines; never where the lines are
+//! merely similar. Everything here is a function of texts, so a fuzzer can run it.
 
 use serde::Deserialize;
 
 use crate::limits::{PATCH_FILES_MAX, PATCH_HUNKS_MAX};
 use crate::spacepath::{PathInvalid, SpacePath};
 
-/// A patch, file by file.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Patch {
@@ -21,14 +18,13 @@ pub struct Patch {
 /// What a patch does to one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePatch {
-    /// Which file.
     pub path: SpacePath,
-    /// The file must not be there before.
+    /// The file must not exist yet.
     pub creates: bool,
     hunks: Vec<Hunk>,
 }
 
-/// One passage, with the newlines that end its lines.
+/// The old and the new lines of a passage, each with its newline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hunk {
     old_start: usize,
@@ -37,57 +33,23 @@ struct Hunk {
     new: Vec<String>,
 }
 
-/// Why a patch is none, or does not apply.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a patch is invalid, or does not apply. Lines and hunks count from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchProblem {
-    /// A line that is not what must stand there.
-    Line {
-        /// Which line of the patch.
-        number: usize,
-        /// What must stand there.
-        wanted: &'static str,
-    },
-    /// A path that no tool takes.
-    Path {
-        /// Which line of the patch.
-        number: usize,
-        /// What is wrong with it.
-        why: PathInvalid,
-    },
-    /// Something that patches can do and this tool does not.
+    #[error("line {number} of the patch must be {wanted}")]
+    Line { number: usize, wanted: &'static str },
+    #[error("line {number} of the patch: {why}")]
+    Path { number: usize, why: PathInvalid },
+    #[error("a patch here does not {0}")]
     Unsupported(&'static str),
-    /// More files or hunks than one patch may have.
+    #[error("a patch has at most {PATCH_FILES_MAX} files and {PATCH_HUNKS_MAX} hunks")]
     TooMany,
-    /// No change at all.
+    #[error("the patch changes nothing")]
     Empty,
-    /// A file twice.
+    #[error("the patch names a file twice")]
     Twice,
-    /// A hunk whose lines are not in the file, or are there more than once.
-    DoesNotApply {
-        /// Which hunk of its file, from 1.
-        hunk: usize,
-    },
-}
-
-impl fmt::Display for PatchProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Line { number, wanted } => write!(f, "line {number} of the patch must be {wanted}"),
-            Self::Path { number, why } => write!(f, "line {number} of the patch: {why}"),
-            Self::Unsupported(what) => write!(f, "a patch here does not {what}"),
-            Self::TooMany => write!(
-                f,
-                "a patch has at most {} files and {} hunks",
-                PATCH_FILES_MAX, PATCH_HUNKS_MAX
-            ),
-            Self::Empty => f.write_str("the patch changes nothing"),
-            Self::Twice => f.write_str("the patch names a file twice"),
-            Self::DoesNotApply { hunk } => write!(
-                f,
-                "the lines of hunk {hunk} are not in the file, or are there more than once"
-            ),
-        }
-    }
+    #[error("the lines of hunk {hunk} are not in the file, or are there more than once")]
+    DoesNotApply { hunk: usize },
 }
 
 struct Lines<'t> {
@@ -112,12 +74,10 @@ impl TryFrom<String> for Patch {
 }
 
 impl Patch {
-    /// Reads a unified diff, as `diff -u` and `git diff` write them. Paths are beneath the space's root, with or without
-    /// `workspace/` or git's `a/` and `b/` in front.
+    /// Parses a unified diff, as `diff -u` and `git diff` write them. Paths are beneath the space's root, with or without
+    /// `workspace/` or git's `a/` and `b/` before them.
     pub fn parse(text: &str) -> Result<Self, PatchProblem> {
-        let mut lines = Lines {
-            lines: text.split_inclusive('\n').enumerate().peekable(),
-        };
+        let mut lines = Lines { lines: text.split_inclusive('\n').enumerate().peekable() };
         let mut files: Vec<FilePatch> = Vec::new();
         let mut hunks_left = PATCH_HUNKS_MAX;
         while let Some((number, line)) = lines.next() {
@@ -141,7 +101,7 @@ impl Patch {
     }
 }
 
-/// Lines between files are git's, or blank, or talk; some of them ask for what is not done here.
+/// Refuses git's headers for unsupported changes. Between files, a patch may also have blank lines and comments.
 fn refuse_unsupported(number: usize, line: &str) -> Result<(), PatchProblem> {
     const ASKS: [(&str, &str); 6] = [
         ("rename ", "rename files; use files.move"),
@@ -169,18 +129,12 @@ fn read_file(
 ) -> Result<FilePatch, PatchProblem> {
     let wanted = "a `+++ ` line";
     let (new_number, new) = lines.next().ok_or(PatchProblem::Line { number, wanted })?;
-    let new = new.strip_prefix("+++ ").ok_or(PatchProblem::Line {
-        number: new_number,
-        wanted,
-    })?;
+    let new = new.strip_prefix("+++ ").ok_or(PatchProblem::Line { number: new_number, wanted })?;
     let (old, new) = (name(old), name(new));
     if new == "/dev/null" {
         return Err(PatchProblem::Unsupported("delete files; use files.delete"));
     }
-    let path = space_path(new, "b/").map_err(|why| PatchProblem::Path {
-        number: new_number,
-        why,
-    })?;
+    let path = space_path(new, "b/").map_err(|why| PatchProblem::Path { number: new_number, why })?;
     let creates = old == "/dev/null";
     if !creates && space_path(old, "a/").map_err(|why| PatchProblem::Path { number, why })? != path {
         return Err(PatchProblem::Unsupported("rename files; use files.move"));
@@ -204,7 +158,7 @@ fn read_file(
     Ok(FilePatch { path, creates, hunks })
 }
 
-/// The name without the newline and without the time that `diff -u` puts behind it.
+/// The name, without the newline and the time that `diff -u` adds.
 fn name(text: &str) -> &str {
     let line = text.trim_end_matches(['\n', '\r']);
     line.split('\t').next().unwrap_or(line)
@@ -228,12 +182,7 @@ fn read_hunk(number: usize, head: &str, lines: &mut Lines<'_>) -> Result<Hunk, P
     let wanted = "`@@ -line,count +line,count @@`";
     let (old, new) = ranges(head).ok_or(PatchProblem::Line { number, wanted })?;
     let ((old_start, mut old_left), (new_start, mut new_left)) = (old, new);
-    let mut hunk = Hunk {
-        old_start,
-        new_start,
-        old: Vec::new(),
-        new: Vec::new(),
-    };
+    let mut hunk = Hunk { old_start, new_start, old: Vec::new(), new: Vec::new() };
     while old_left > 0 || new_left > 0 {
         let wanted = "a line of the hunk, which is longer by its head";
         let (at, line) = lines.next().ok_or(PatchProblem::Line { number, wanted })?;
@@ -284,25 +233,21 @@ fn ranges(head: &str) -> Option<(Range, Range)> {
 }
 
 impl FilePatch {
-    /// The text with all hunks applied; all or none.
+    /// Applies all hunks, or none.
     pub fn apply(&self, text: &str) -> Result<String, PatchProblem> {
         let lines: Vec<_> = text.split_inclusive('\n').collect();
         let mut result = String::with_capacity(text.len());
         let mut next = 0;
-        // How far the lines lie from where the hunks before expected them.
+        // How far from its stated line the previous hunk applied.
         let mut drift: isize = 0;
         for (index, hunk) in self.hunks.iter().enumerate() {
             let fault = PatchProblem::DoesNotApply { hunk: index + 1 };
-            let stated = if hunk.old.is_empty() {
-                hunk.old_start
-            } else {
-                hunk.old_start.saturating_sub(1)
-            };
+            let stated = if hunk.old.is_empty() { hunk.old_start } else { hunk.old_start.saturating_sub(1) };
             let expected = stated.checked_add_signed(drift).unwrap_or(0);
             let at = place(&lines, next, expected, &hunk.old).ok_or(fault)?;
             drift = isize::try_from(at).unwrap_or(0) - isize::try_from(stated).unwrap_or(0);
             lines[next..at].iter().for_each(|line| result.push_str(line));
-            // What is added behind a last line without a newline would run into it.
+            // An added line would join a last line without a newline.
             if hunk.old.is_empty() && !result.is_empty() && !result.ends_with('\n') {
                 return Err(PatchProblem::DoesNotApply { hunk: index + 1 });
             }
@@ -313,7 +258,7 @@ impl FilePatch {
         Ok(result)
     }
 
-    /// The patch that takes this one back.
+    /// The reverse patch.
     pub fn inverted(&self) -> Self {
         let hunks = self.hunks.iter().map(|hunk| Hunk {
             old_start: hunk.new_start,
@@ -321,24 +266,16 @@ impl FilePatch {
             old: hunk.new.clone(),
             new: hunk.old.clone(),
         });
-        Self {
-            path: self.path.clone(),
-            creates: false,
-            hunks: hunks.collect(),
-        }
+        Self { path: self.path.clone(), creates: false, hunks: hunks.collect() }
     }
 }
 
-/// Where the hunk's lines are: where they are expected, or at the only place from `from` on.
+/// The position of the hunk's lines: the expected one, or the only one from `from` on.
 fn place(lines: &[&str], from: usize, expected: usize, old: &[String]) -> Option<usize> {
     let is_at = |at: usize| {
         let end = at.checked_add(old.len())?;
         let found = lines.get(at..end)?;
-        found
-            .iter()
-            .zip(old)
-            .all(|(line, old)| *line == old)
-            .then_some(at)
+        found.iter().zip(old).all(|(line, old)| *line == old).then_some(at)
     };
     if old.is_empty() {
         return (from..=lines.len()).contains(&expected).then_some(expected);

@@ -1,17 +1,8 @@
-//! `files.read_text`: the text of a file, or a piece of it.
-
-use effectd_contracts::{Digest, Failure, ToolOutput, ToolSpec};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+//! `files.read_text`: reads a text file, or a part of it.
 
 use crate::limits::READ_BYTES_MAX;
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{FileProblem, Workspace};
+use crate::prelude::*;
 
-/// Reads text.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadText;
 
@@ -28,27 +19,22 @@ pub struct Params {
 
 impl TypedTool for ReadText {
     const ID: &'static str = "files.read_text";
+    const DESCRIPTION: &'static str = "Reads the text of a file of the space, or a piece of it.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
         let result = json!({
-            "text": { "type": "string" },
-            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "file_bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "next_byte": { "type": "integer", "minimum": 0, "x-public": true },
-            "sha256_text": params::sha256_schema(),
+            "text": text(), "bytes": count(), "file_bytes": count(), "next_byte": count(),
+            "sha256_text": sha256(),
         });
-        params::reads::<Self>(
-            "Reads the text of a file of the space, or a piece of it.",
-            params::object(&["text", "bytes", "file_bytes", "sha256_text"], result),
-        )
+        params::reads::<Self>(&["text", "bytes", "file_bytes", "sha256_text"], result)
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
+        json!({ "path": "workspace/notes/w36.txt" })
     }
 
-    /// A piece ends at a whole character. Quality is the share of the file from its first byte that is told.
+    /// A part ends at a whole character. Quality is the share of the file that is returned.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let from = call.params.from_byte;
         let most = call.params.max_bytes.unwrap_or(u64::MAX).min(READ_BYTES_MAX);
@@ -62,16 +48,12 @@ impl TypedTool for ReadText {
         if end < file_bytes {
             result["next_byte"] = json!(end);
         }
-        let share = if file_bytes == 0 {
-            1.0
-        } else {
-            bytes as f64 / file_bytes as f64
-        };
+        let share = if file_bytes == 0 { 1.0 } else { bytes as f64 / file_bytes as f64 };
         Ok(ToolOutput::new(result, Some(share.min(1.0))))
     }
 }
 
-/// The text, without the beginning of a character that the piece cut in two.
+/// The text, without the first bytes of a character that the read cut in two.
 fn whole_characters(bytes: &[u8], more_follows: bool) -> Result<&str, FileProblem> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -90,16 +72,14 @@ fn whole_characters(bytes: &[u8], more_follows: bool) -> Result<&str, FileProble
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
     use effectd_contracts::Code;
 
     #[test]
     fn a_file_is_read_whole_or_in_pieces_that_fit_together() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("a.txt", "häuser\n".repeat(5).as_bytes());
-        let whole = place
-            .run(&ReadText, json!({ "path": "workspace/a.txt" }))
-            .unwrap();
+        let whole = place.run(&ReadText, json!({ "path": "workspace/a.txt" })).unwrap();
         assert_eq!(whole.result["text"], "häuser\n".repeat(5));
         assert_eq!((whole.quality, whole.result.get("next_byte")), (Some(1.0), None));
         let (mut text, mut from) = (String::new(), 0);
@@ -117,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_is_no_text_is_refused() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("latin", b"h\xe4user");
         place.put("binary", b"a\0b");
         for name in ["workspace/latin", "workspace/binary"] {

@@ -1,17 +1,9 @@
-//! `files.search`: finds files by their names and by text in them.
-
-use effectd_contracts::{Failure, ToolOutput, ToolSpec};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+//! `files.search`: finds files by name, and lines by text.
 
 use super::glob;
 use crate::limits::{PATTERN_BYTES_MAX, SEARCH_FILE_BYTES_MAX, SEARCH_HITS_MAX, SEARCH_LINE_BYTES_MAX};
-use crate::params::{self, FolderPath};
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{FileKind, Workspace};
+use crate::prelude::*;
 
-/// Searches beneath a folder.
 #[derive(Debug, Clone, Copy)]
 pub struct Search;
 
@@ -33,44 +25,26 @@ pub struct Params {
 
 impl TypedTool for Search {
     const ID: &'static str = "files.search";
+    const DESCRIPTION: &'static str = "Finds files beneath a folder of the space by a pattern of their path (*, ?, \
+        **), by a text in them, or both; a text is found line by line.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
+        let line = json!({ "type": "integer", "minimum": 1 });
+        let hit = params::object(&["path"], json!({ "path": text(), "line": line, "text": text() }));
         let result = json!({
-            "hits": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["path"],
-                    "properties": {
-                        "path": { "type": "string" },
-                        "line": { "type": "integer", "minimum": 1 },
-                        "text": { "type": "string" },
-                    },
-                    "additionalProperties": false,
-                },
-            },
-            "count": { "type": "integer", "minimum": 0, "x-public": true },
-            "complete": { "type": "boolean", "x-public": true },
-            "files_searched": { "type": "integer", "minimum": 0, "x-public": true },
-            "files_skipped": { "type": "integer", "minimum": 0, "x-public": true },
+            "hits": { "type": "array", "items": hit },
+            "count": count(), "complete": flag(), "files_searched": count(), "files_skipped": count(),
         });
-        params::reads::<Self>(
-            "Finds files beneath a folder of the space by a pattern of their path (*, ?, **), by a text in them, or \
-                both; a text is found line by line.",
-            params::object(
-                &["hits", "count", "complete", "files_searched", "files_skipped"],
-                result,
-            ),
-        )
+        params::reads::<Self>(&["hits", "count", "complete", "files_searched", "files_skipped"], result)
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace", "glob": "*.txt", "text": "hello", "space_id": "shared:household" })
+        json!({ "path": "workspace", "glob": "*.txt", "text": "hello" })
     }
 
-    /// Files that are not text or too large are skipped and counted. Quality is the share of files that were looked into,
-    /// halved if there may be more.
+    /// Files that are not text or too large are skipped and counted. Quality is the share of files that were searched,
+    /// halved if there may be more hits.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let wanted = &call.params;
         let walk = workspace.walk(&wanted.path.0, true)?;
@@ -103,19 +77,12 @@ impl TypedTool for Search {
         }
         let complete = !found.full && !walk.partial;
         let looked = (found.searched + found.skipped).max(1) as f64;
-        let share = if found.searched + found.skipped == 0 {
-            1.0
-        } else {
-            found.searched as f64 / looked
-        };
+        let share = if found.searched + found.skipped == 0 { 1.0 } else { found.searched as f64 / looked };
         let result = json!({
             "count": found.hits.len(), "hits": found.hits, "complete": complete,
             "files_searched": found.searched, "files_skipped": found.skipped,
         });
-        Ok(ToolOutput::new(
-            result,
-            Some(if complete { share } else { share * 0.5 }),
-        ))
+        Ok(ToolOutput::new(result, Some(if complete { share } else { share * 0.5 })))
     }
 }
 
@@ -142,67 +109,44 @@ impl Found {
                 return;
             }
             if folded(line, wanted.ignore_case).contains(text) {
-                let hit = json!({ "path": name, "line": number + 1, "text": beginning(line) });
-                self.add(wanted, hit);
+                let text = &line[..line.floor_char_boundary(SEARCH_LINE_BYTES_MAX)];
+                self.add(wanted, json!({ "path": name, "line": number + 1, "text": text }));
             }
         }
     }
 }
 
 fn folded(text: &str, ignore_case: bool) -> String {
-    if ignore_case {
-        text.to_lowercase()
-    } else {
-        text.to_owned()
-    }
-}
-
-fn beginning(line: &str) -> &str {
-    let end = (0..=SEARCH_LINE_BYTES_MAX.min(line.len()))
-        .rev()
-        .find(|at| line.is_char_boundary(*at));
-    &line[..end.unwrap_or(0)]
+    if ignore_case { text.to_lowercase() } else { text.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     #[test]
     fn names_and_texts_are_found_with_their_lines() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("a.txt", "one\nZwei Häuser\nthree\n".as_bytes());
         place.put("deep/b.txt", b"zwei\n");
         place.put("deep/c.bin", b"zwei\0");
-        let by_name = place
-            .run(&Search, json!({ "path": "workspace", "glob": "**/*.txt" }))
-            .unwrap();
+        let by_name = place.run(&Search, json!({ "path": "workspace", "glob": "**/*.txt" })).unwrap();
         assert_eq!(by_name.result["count"], 2);
         let params = json!({ "path": "workspace", "text": "ZWEI HÄU", "ignore_case": true });
         let by_text = place.run(&Search, params).unwrap().result;
-        assert_eq!(
-            by_text["hits"],
-            json!([{ "path": "workspace/a.txt", "line": 2, "text": "Zwei Häuser" }])
-        );
-        assert_eq!(
-            (&by_text["files_searched"], &by_text["files_skipped"]),
-            (&json!(2), &json!(1))
-        );
-        let beneath = place
-            .run(&Search, json!({ "path": "workspace/deep", "text": "zwei" }))
-            .unwrap();
+        assert_eq!(by_text["hits"], json!([{ "path": "workspace/a.txt", "line": 2, "text": "Zwei Häuser" }]));
+        assert_eq!((&by_text["files_searched"], &by_text["files_skipped"]), (&json!(2), &json!(1)));
+        let beneath = place.run(&Search, json!({ "path": "workspace/deep", "text": "zwei" })).unwrap();
         assert_eq!(beneath.result["hits"][0]["path"], "workspace/deep/b.txt");
     }
 
     #[test]
     fn hits_are_bounded_and_it_says_so() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("x", "hit\n".repeat(SEARCH_HITS_MAX + 1).as_bytes());
-        let output = place
-            .run(&Search, json!({ "path": "workspace", "text": "hit" }))
-            .unwrap();
+        let output = place.run(&Search, json!({ "path": "workspace", "text": "hit" })).unwrap();
         assert_eq!(
             (&output.result["count"], &output.result["complete"]),
             (&json!(SEARCH_HITS_MAX), &json!(false))

@@ -1,16 +1,8 @@
-//! `files.stat`: what stands at a path, without reading it.
-
-use effectd_contracts::{Failure, ToolOutput, ToolSpec};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+//! `files.stat`: the kind, size, permissions and digest of a path.
 
 use crate::limits::TEXT_FILE_BYTES_MAX;
-use crate::params::{self, FolderPath};
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{FileKind, Workspace};
+use crate::prelude::*;
 
-/// Says what a path is.
 #[derive(Debug, Clone, Copy)]
 pub struct Stat;
 
@@ -22,29 +14,25 @@ pub struct Params {
 
 impl TypedTool for Stat {
     const ID: &'static str = "files.stat";
+    const DESCRIPTION: &'static str = "Says what stands at a path of the space: kind, size, permissions, time of \
+        change and, for files that are not too large, the digest that edits can expect.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
         let result = json!({
-            "exists": { "type": "boolean", "x-public": true },
-            "kind": { "enum": ["file", "folder", "link", "special"], "x-public": true },
-            "bytes": { "type": "integer", "minimum": 0, "x-public": true },
-            "mode": { "type": "string", "pattern": "^[0-7]{3}$", "x-public": true },
+            "exists": flag(), "kind": { "enum": ["file", "folder", "link", "special"], "x-public": true },
+            "bytes": count(), "mode": { "type": "string", "pattern": "^[0-7]{3}$", "x-public": true },
             "modified_s": { "type": "integer", "x-public": true },
             "sha256": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
         });
-        params::reads::<Self>(
-            "Says what stands at a path of the space: kind, size, permissions, time of change and, for files that \
-                are not too large, the digest that edits can expect.",
-            params::object(&["exists"], result),
-        )
+        params::reads::<Self>(&["exists"], result)
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace/notes/w36.txt", "space_id": "shared:household" })
+        json!({ "path": "workspace/notes/w36.txt" })
     }
 
-    /// That nothing is there is an answer, not an error. Quality is 1: it says all there is to say.
+    /// A missing file is an answer, not an error. Quality is always 1.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let path = &call.params.path.0;
         let Some(stat) = workspace.stat(path)? else {
@@ -67,21 +55,16 @@ impl TypedTool for Stat {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
 
     #[test]
     fn every_kind_is_told_and_nothing_is_opened() {
-        let place = Place::new();
+        let place = TestSpace::new();
         place.put("file", b"four");
         place.put("dir/x", b"");
         std::os::unix::fs::symlink("nowhere", place.path("link")).unwrap();
         place.fifo("pipe");
-        for (name, kind) in [
-            ("file", "file"),
-            ("dir", "folder"),
-            ("link", "link"),
-            ("pipe", "special"),
-        ] {
+        for (name, kind) in [("file", "file"), ("dir", "folder"), ("link", "link"), ("pipe", "special")] {
             let path = format!("workspace/{name}");
             let output = place.run(&Stat, json!({ "path": path })).unwrap();
             assert_eq!(output.result["kind"], kind);

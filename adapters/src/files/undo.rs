@@ -1,21 +1,15 @@
-//! `files.undo`: puts back what an action replaced, if nothing has changed since.
+//! `files.undo`: restores what an action changed, if nothing has changed since.
 //!
-//! The parameters name a receipt; the pipeline looks up what that action changed and hands over, beside the call, what must
-//! stand there now and what is to stand there again. So the tool needs no memory of its own, and undoing an undo is the
-//! same thing once more.
+//! The parameters name a receipt. The pipeline looks up what that action changed, and adds to the call the state that
+//! each path must have now and the state to restore; contents come on the side channel. So the tool keeps no state of
+//! its own, and an undo can be undone in the same way.
 
-use effectd_contracts::{Failure, Repeat, Restore, Standing, ToolOutput, ToolSpec, Touch, UNDO_TOOL};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use effectd_contracts::{Restore, UNDO_TOOL};
 
-use crate::before::now;
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{Draft, Existing, FileProblem, Workspace};
+use crate::prelude::*;
+use crate::probe::now;
+use crate::workspace::Draft;
 
-/// Restores files and folders.
 #[derive(Debug, Clone, Copy)]
 pub struct Undo;
 
@@ -29,35 +23,25 @@ pub struct Params {
 
 impl TypedTool for Undo {
     const ID: &'static str = UNDO_TOOL;
+    const DESCRIPTION: &'static str = "Takes back what the action of a receipt changed in the space, if nothing has \
+        changed since. Undoing the undo does it again.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "restored": { "type": "integer", "minimum": 0, "x-public": true },
-            "folders_kept": { "type": "integer", "minimum": 0, "x-public": true },
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
-        ToolSpec {
-            timeout_ms: 30_000,
-            repeat: Repeat::Safe,
-            ..params::writes::<Self>(
-                "Takes back what the action of a receipt changed in the space, if nothing has changed since. Undoing the \
-                    undo does it again.",
-                params::object(&["restored"], result),
-            )
-        }
+        let result = json!({ "restored": count(), "folders_kept": count(), "dry_run": flag() });
+        ToolSpec { timeout_ms: 30_000, repeat: Repeat::Safe, ..params::writes::<Self>(&["restored"], result) }
     }
 
     fn example(&self) -> Value {
-        json!({ "receipt_id": "rcpt-01996e5e-0000-7000-8000-000000000000", "space_id": "shared:household" })
+        json!({ "receipt_id": "rcpt-01996e5e-0000-7000-8000-000000000000" })
     }
 
-    /// Known to the pipeline by the receipt.
+    /// The pipeline knows the paths from the receipt.
     fn touches(&self, _: &Params) -> Option<Vec<Touch>> {
         Some(Vec::new())
     }
 
-    /// Quality is the share of paths that are as they were; a folder that somebody has put something into stays.
+    /// Quality is the share of restored paths; a folder that is not empty stays.
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let steps = steps(&call.restore)?;
         check_all(workspace, &steps)?;
@@ -70,15 +54,16 @@ impl TypedTool for Undo {
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         check_all(workspace, &steps(&call.restore)?)?;
-        Ok(ToolOutput::new(json!({ "restored": 0, "dry_run": true }), None))
+        Ok(params::dry(json!({ "restored": 0 })))
     }
 }
 
 struct Step<'r> {
     path: SpacePath,
-    now: &'r Standing,
-    then: &'r Standing,
-    beside: bool,
+    now: &'r PathState,
+    then: &'r PathState,
+    /// Whether its content comes on the side channel.
+    is_sent: bool,
     from: Option<SpacePath>,
 }
 
@@ -92,30 +77,30 @@ fn steps(restore: &[Restore]) -> Result<Vec<Step<'_>>, Failure> {
                 path,
                 now: &one.now,
                 then: &one.then,
-                beside: one.beside,
+                is_sent: one.beside,
                 from: from.map_err(|why| params::invalid("receipt_id", why))?,
             })
         })
         .collect()
 }
 
-/// The step whose file now holds what this one is to hold again.
+/// The step whose file now has the content that `wanted` restores.
 fn source<'s, 'r>(steps: &'s [Step<'r>], wanted: &Step<'r>) -> Option<&'s Step<'r>> {
-    let Standing::File(then) = wanted.then else {
+    let PathState::File(then) = wanted.then else {
         return None;
     };
     steps.iter().find(|step| match step.now {
-        Standing::File(now) => now.digest == then.digest && step.path != wanted.path,
-        Standing::Absent | Standing::Folder | Standing::Other => false,
+        PathState::File(now) => now.digest == then.digest && step.path != wanted.path,
+        PathState::Absent | PathState::Folder | PathState::Other => false,
     })
 }
 
-/// Every path is as the action left it, or already as it was: a run that was interrupted goes on.
+/// Every path must be as the action left it, or already restored by an interrupted run.
 fn check_all(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<(), FileProblem> {
     for step in steps {
         let is = now(workspace, &step.path)?;
-        // Moved back already by a run that was interrupted before it put something else here.
-        let moved_on = is == Standing::Absent
+        // An interrupted run moved this file back to its old path, and stopped before it restored this path.
+        let moved_on = is == PathState::Absent
             && steps.iter().any(|other| {
                 source(steps, other).is_some_and(|source| source.path == step.path)
                     && now(workspace, &other.path).is_ok_and(|is| &is == other.then)
@@ -127,35 +112,34 @@ fn check_all(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<(), FilePr
     Ok(())
 }
 
-/// Returns how many folders stayed since they are not empty.
+/// Restores the paths. Returns how many folders stay because they are not empty.
 fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result<usize, FileProblem> {
     let mut drafts: Vec<(&SpacePath, Draft)> = Vec::new();
     let (mut moves, mut folders, mut new_folders) = (Vec::new(), Vec::new(), Vec::new());
     for step in steps {
         if &now(workspace, &step.path)? == step.then {
-            if step.beside {
-                let skipped = workspace.hear_all(|_| Ok(()));
-                skipped.map_err(FileProblem::io("read what was kept"))?;
+            if step.is_sent {
+                workspace.receive_content(u64::MAX, |_| Ok(()))?;
             }
             continue;
         }
-        match (step.then, step.beside) {
-            (Standing::Folder, _) => match &step.from {
+        match (step.then, step.is_sent) {
+            (PathState::Folder, _) => match &step.from {
                 Some(from) => folders.push((from, &step.path)),
                 None => new_folders.push(&step.path),
             },
-            (Standing::File(state), true) => {
-                let draft = workspace.draft_heard(&step.path, state, Existing::Replace, mark)?;
+            (PathState::File(state), true) => {
+                let draft = workspace.draft_received(&step.path, state, Existing::Replace, mark)?;
                 drafts.push((&step.path, draft));
             }
-            (Standing::File(_), false) => {
+            (PathState::File(_), false) => {
                 let from = source(steps, step).ok_or(FileProblem::Changed)?;
                 moves.push((from, step));
             }
-            (Standing::Absent | Standing::Other, _) => {}
+            (PathState::Absent | PathState::Other, _) => {}
         }
     }
-    // All contents are here. First what is moved away, so that nothing is written over it.
+    // All drafts are written. Move folders and files back first, so that no draft overwrites them.
     for (from, to) in folders {
         workspace.move_folder(from, to)?;
     }
@@ -171,24 +155,24 @@ fn put_back(workspace: &Workspace<'_>, steps: &[Step<'_>], mark: &str) -> Result
     for (_, draft) in drafts {
         draft.place()?;
     }
-    for step in steps.iter().filter(|step| step.then == &Standing::Absent) {
-        if matches!(now(workspace, &step.path)?, Standing::File(_)) {
+    for step in steps.iter().filter(|step| step.then == &PathState::Absent) {
+        if matches!(now(workspace, &step.path)?, PathState::File(_)) {
             workspace.remove_file(&step.path)?;
         }
     }
     remove_folders(workspace, steps)
 }
 
-/// The deepest first.
+/// Removes the folders that the action made, the deepest first.
 fn remove_folders(workspace: &Workspace<'_>, steps: &[Step<'_>]) -> Result<usize, FileProblem> {
     let mut folders: Vec<_> = steps
         .iter()
-        .filter(|step| step.then == &Standing::Absent && step.now == &Standing::Folder)
+        .filter(|step| step.then == &PathState::Absent && step.now == &PathState::Folder)
         .collect();
     folders.sort_by_key(|step| std::cmp::Reverse(step.path.folders().len()));
     let mut kept = 0;
     for step in folders {
-        if now(workspace, &step.path)? == Standing::Folder && !workspace.remove_empty_folder(&step.path)? {
+        if now(workspace, &step.path)? == PathState::Folder && !workspace.remove_empty_folder(&step.path)? {
             kept += 1;
         }
     }

@@ -1,16 +1,7 @@
-//! `files.write_text`: puts a text into a file, whole or not at all.
+//! `files.write_text`: writes a text to a file, whole or not at all.
 
-use effectd_contracts::{Digest, Failure, Repeat, ToolOutput, ToolSpec, Touch};
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use crate::prelude::*;
 
-use crate::params;
-use crate::spacepath::SpacePath;
-use crate::typed::{Call, TypedTool};
-use crate::workspace::{Existing, Workspace};
-
-/// Writes a text file, replacing what was there. Missing folders are created.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteText;
 
@@ -23,27 +14,21 @@ pub struct Params {
 
 impl TypedTool for WriteText {
     const ID: &'static str = "files.write_text";
+    const DESCRIPTION: &'static str = "Puts a text into a file of the space, replacing what was there.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({
-            "bytes_written": { "type": "integer", "minimum": 0, "x-public": true },
-            "sha256_text": params::sha256_schema(),
-            "dry_run": { "type": "boolean", "x-public": true },
-        });
+        let result = json!({ "bytes_written": count(), "sha256_text": sha256(), "dry_run": flag() });
         ToolSpec {
             idempotency_key_fields: params::key(["path", "sha256(text)"]),
             resource: params::resource("file:{space_id}/{path}"),
             repeat: Repeat::Safe,
-            ..params::writes::<Self>(
-                "Puts a text into a file of the space, replacing what was there.",
-                params::object(&["bytes_written"], result),
-            )
+            ..params::writes::<Self>(&["bytes_written"], result)
         }
     }
 
     fn example(&self) -> Value {
-        json!({ "path": "workspace/notes/w36.txt", "text": "hello", "space_id": "shared:household" })
+        json!({ "path": "workspace/notes/w36.txt", "text": "hello" })
     }
 
     fn touches(&self, params: &Params) -> Option<Vec<Touch>> {
@@ -54,18 +39,12 @@ impl TypedTool for WriteText {
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let Params { path, text } = &call.params;
         workspace.write_atomically(path, text.as_bytes(), Existing::Replace, call.trace_id.as_str())?;
-        let on_disk = workspace.stat(path)?.map(|stat| stat.bytes);
-        let bytes = text.len() as u64;
-        let result = json!({ "bytes_written": bytes, "sha256_text": Digest::of(text.as_bytes()).hex() });
-        let quality = if on_disk == Some(bytes) { 1.0 } else { 0.0 };
-        Ok(ToolOutput::new(result, Some(quality)))
+        let result = json!({ "bytes_written": text.len(), "sha256_text": Digest::of(text.as_bytes()).hex() });
+        Ok(params::verified(result, workspace.has_length(path, text.len())?))
     }
 
     fn dry_run(&self, _: &Workspace<'_>, _: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
-        Ok(ToolOutput::new(
-            json!({ "bytes_written": 0, "dry_run": true }),
-            None,
-        ))
+        Ok(params::dry(json!({ "bytes_written": 0 })))
     }
 }
 
@@ -73,18 +52,14 @@ impl TypedTool for WriteText {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::testing::Place;
+    use crate::tests::space::TestSpace;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn it_writes_utf8_and_counts_bytes() {
-        let place = Place::new();
-        let output = place
-            .run(
-                &WriteText,
-                json!({ "path": "workspace/a/b/x.txt", "text": "héllo" }),
-            )
-            .unwrap();
+        let place = TestSpace::new();
+        let output =
+            place.run(&WriteText, json!({ "path": "workspace/a/b/x.txt", "text": "héllo" })).unwrap();
         assert_eq!(output.result["bytes_written"], 6);
         assert_eq!(output.result["sha256_text"], Digest::of("héllo".as_bytes()).hex());
         assert_eq!(output.quality, Some(1.0));
@@ -93,29 +68,22 @@ mod tests {
 
     #[test]
     fn a_dry_run_says_exactly_what_it_must_and_changes_nothing() {
-        let place = Place::new();
-        let output = place
-            .dry_run(&WriteText, json!({ "path": "workspace/a/x.txt", "text": "hi" }))
-            .unwrap();
+        let place = TestSpace::new();
+        let output = place.dry_run(&WriteText, json!({ "path": "workspace/a/x.txt", "text": "hi" })).unwrap();
         assert_eq!(output.result, json!({ "bytes_written": 0, "dry_run": true }));
         assert!(place.names().is_empty());
     }
 
     #[test]
-    fn a_private_file_stays_private_and_an_executable_one_executable() {
-        let place = Place::new();
+    fn a_file_keeps_its_private_or_executable_mode() {
+        let place = TestSpace::new();
         for mode in [0o600, 0o755, 0o444] {
             place.put("x", b"old");
             let file = place.path("x");
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            place
-                .run(&WriteText, json!({ "path": "workspace/x", "text": "new" }))
-                .unwrap();
+            place.run(&WriteText, json!({ "path": "workspace/x", "text": "new" })).unwrap();
             assert_eq!(place.get("x"), Some(b"new".to_vec()));
-            assert_eq!(
-                std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
-                mode
-            );
+            assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, mode);
             std::fs::remove_file(file).unwrap();
         }
         assert!(place.names().is_empty());

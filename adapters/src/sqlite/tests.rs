@@ -1,18 +1,18 @@
-//! What a database is asked, and what it is not.
+//! `sqlite.query`: which statements are answered, and which are refused.
 #![allow(clippy::unwrap_used)]
 use std::sync::{Mutex, PoisonError};
 
 use super::*;
-use crate::testing::Place;
+use crate::tests::space::TestSpace;
 
-/// The bound of SQLite's memory holds for a whole process, of which each call has its own; these tests share one.
+/// SQLite bounds the memory of a whole process. Each call has its own process, but these tests share one.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> impl Drop {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn shop(place: &Place, name: &str) {
+fn shop(place: &TestSpace, name: &str) {
     std::fs::create_dir_all(place.path("")).unwrap();
     let connection = Connection::open(place.path(name)).unwrap();
     connection
@@ -25,7 +25,7 @@ fn shop(place: &Place, name: &str) {
         .unwrap();
 }
 
-fn ask(place: &Place, sql: &str) -> Result<Value, Failure> {
+fn ask(place: &TestSpace, sql: &str) -> Result<Value, Failure> {
     let params = json!({ "path": "workspace/shop.db", "sql": sql });
     place.run(&Query, params).map(|output| output.result)
 }
@@ -33,7 +33,7 @@ fn ask(place: &Place, sql: &str) -> Result<Value, Failure> {
 #[test]
 fn rows_come_with_their_columns_and_values_of_every_kind() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     shop(&place, "shop.db");
     let before = place.get("shop.db");
     let all = ask(&place, "SELECT * FROM goods ORDER BY name;").unwrap();
@@ -51,10 +51,7 @@ fn rows_come_with_their_columns_and_values_of_every_kind() {
     });
     let one = place.run(&Query, params).unwrap().result;
     assert_eq!(one["rows"], json!([["apple"]]));
-    assert_eq!(
-        ask(&place, "SELECT name FROM pragma_table_info('goods')").unwrap()["row_count"],
-        4
-    );
+    assert_eq!(ask(&place, "SELECT name FROM pragma_table_info('goods')").unwrap()["row_count"], 4);
     assert_eq!(place.get("shop.db"), before);
     assert_eq!(place.names(), vec!["shop.db"]);
 }
@@ -62,23 +59,14 @@ fn rows_come_with_their_columns_and_values_of_every_kind() {
 #[test]
 fn at_most_a_hundred_rows_and_long_cells_are_cut_and_counted() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     shop(&place, "shop.db");
     let many = ask(&place, "SELECT x FROM many").unwrap();
-    assert_eq!(
-        (&many["row_count"], &many["complete"]),
-        (&json!(100), &json!(false))
-    );
+    assert_eq!((&many["row_count"], &many["complete"]), (&json!(100), &json!(false)));
     let exactly = ask(&place, "SELECT x FROM many LIMIT 100").unwrap();
-    assert_eq!(
-        (&exactly["row_count"], &exactly["complete"]),
-        (&json!(100), &json!(true))
-    );
+    assert_eq!((&exactly["row_count"], &exactly["complete"]), (&json!(100), &json!(true)));
     let long = ask(&place, "SELECT printf('%.*c', 100000, 'ä'), zeroblob(100000)").unwrap();
-    assert_eq!(
-        (&long["cells_shortened"], &long["row_count"]),
-        (&json!(2), &json!(1))
-    );
+    assert_eq!((&long["cells_shortened"], &long["row_count"]), (&json!(2), &json!(1)));
     let wide = ask(&place, "SELECT printf('%.*c', 16000, 'x') FROM many").unwrap();
     assert!(wide["row_count"].as_u64().unwrap() < 100, "all of it is bounded");
     assert_eq!(wide["complete"], false);
@@ -88,7 +76,7 @@ fn at_most_a_hundred_rows_and_long_cells_are_cut_and_counted() {
 #[test]
 fn whatever_does_not_only_read_is_refused_and_the_file_stays() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     shop(&place, "shop.db");
     let before = place.get("shop.db");
     for sql in [
@@ -124,11 +112,7 @@ fn whatever_does_not_only_read_is_refused_and_the_file_stays() {
         };
         assert_eq!(refused.code, Code::ParamsInvalid, "{sql}: {}", refused.message);
         let quoted = ["nowhere", "nothing FROM", "mystery", "passwd"];
-        assert!(
-            quoted.iter().all(|word| !refused.message.contains(word)),
-            "{}",
-            refused.message
-        );
+        assert!(quoted.iter().all(|word| !refused.message.contains(word)), "{}", refused.message);
     }
     assert_eq!(place.get("shop.db"), before);
     assert_eq!(place.names(), vec!["shop.db"]);
@@ -137,7 +121,7 @@ fn whatever_does_not_only_read_is_refused_and_the_file_stays() {
 #[test]
 fn time_and_memory_are_bounded() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     shop(&place, "shop.db");
     let endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n";
     assert_eq!(ask(&place, endless).unwrap_err().code, Code::TimedOut);
@@ -151,8 +135,8 @@ fn time_and_memory_are_bounded() {
 #[test]
 fn what_is_no_database_or_not_all_of_it_is_said() {
     let _alone = alone();
-    let place = Place::new();
-    let code = |place: &Place| ask(place, "SELECT * FROM goods").unwrap_err().code;
+    let place = TestSpace::new();
+    let code = |place: &TestSpace| ask(place, "SELECT * FROM goods").unwrap_err().code;
     assert_eq!(code(&place), Code::FileNotFound);
     place.put("shop.db", b"not a database, however long it may be");
     assert_eq!(code(&place), Code::ToolFailed);
@@ -177,18 +161,13 @@ fn what_is_no_database_or_not_all_of_it_is_said() {
 #[test]
 fn a_database_with_an_empty_write_ahead_log_is_read() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     shop(&place, "shop.db");
     let connection = Connection::open(place.path("shop.db")).unwrap();
     connection.pragma_update(None, "journal_mode", "wal").unwrap();
-    connection
-        .execute("INSERT INTO goods(name) VALUES ('plum')", [])
-        .unwrap();
-    assert_eq!(
-        ask(&place, "SELECT * FROM goods").unwrap_err().code,
-        Code::StateChanged
-    );
-    // The last one that closes it writes the log into the file.
+    connection.execute("INSERT INTO goods(name) VALUES ('plum')", []).unwrap();
+    assert_eq!(ask(&place, "SELECT * FROM goods").unwrap_err().code, Code::StateChanged);
+    // The last connection to close writes the log into the file.
     connection.close().unwrap();
     assert_eq!(ask(&place, "SELECT * FROM goods").unwrap()["row_count"], 3);
 }
@@ -196,12 +175,9 @@ fn a_database_with_an_empty_write_ahead_log_is_read() {
 #[test]
 fn too_large_a_file_is_refused_before_it_is_read() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     place.put("shop.db", MAGIC);
-    let file = std::fs::OpenOptions::new()
-        .write(true)
-        .open(place.path("shop.db"))
-        .unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(place.path("shop.db")).unwrap();
     file.set_len(SQLITE_FILE_BYTES_MAX + 1).unwrap();
     assert_eq!(ask(&place, "SELECT 1").unwrap_err().code, Code::FileLimit);
 }
@@ -209,55 +185,44 @@ fn too_large_a_file_is_refused_before_it_is_read() {
 #[test]
 fn names_that_are_no_text_are_told_as_such() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     let connection = Connection::open(place.path("shop.db")).unwrap();
     connection.execute_batch("CREATE TABLE t(namenamename)").unwrap();
     connection.close().unwrap();
     let mut bytes = place.get("shop.db").unwrap();
-    let at = bytes
-        .windows(12)
-        .position(|piece| piece == b"namenamename")
-        .unwrap();
+    let at = bytes.windows(12).position(|piece| piece == b"namenamename").unwrap();
     bytes[at..at + 12].fill(0xfc);
     place.put("shop.db", &bytes);
     for sql in ["SELECT * FROM t", "SELECT count(*) FROM t", "SELECT 1"] {
         match ask(&place, sql) {
             Ok(found) => assert_eq!(found["row_count"], 1, "{sql}"),
-            Err(failure) => assert_eq!(
-                (failure.code, failure.message.as_str()),
-                (Code::ToolFailed, NO_TEXT),
-                "{sql}"
-            ),
+            Err(failure) => {
+                assert_eq!((failure.code, failure.message.as_str()), (Code::ToolFailed, NO_TEXT), "{sql}")
+            }
         }
     }
     assert!(ask(&place, "SELECT * FROM t").is_err());
 }
 
 #[test]
-fn a_journal_that_is_over_is_none_and_one_that_is_not_or_a_link_is() {
+fn a_finished_journal_is_ignored_a_hot_or_linked_one_refused() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     shop(&place, "shop.db");
     place.put("shop.db-journal", &[0; 512]);
     assert!(ask(&place, "SELECT * FROM goods").is_ok());
     place.put("shop.db-journal", &JOURNAL_MAGIC);
-    assert_eq!(
-        ask(&place, "SELECT * FROM goods").unwrap_err().code,
-        Code::StateChanged
-    );
+    assert_eq!(ask(&place, "SELECT * FROM goods").unwrap_err().code, Code::StateChanged);
     std::fs::remove_file(place.path("shop.db-journal")).unwrap();
     std::os::unix::fs::symlink("elsewhere", place.path("shop.db-wal")).unwrap();
-    assert_eq!(
-        ask(&place, "SELECT * FROM goods").unwrap_err().code,
-        Code::StateChanged
-    );
+    assert_eq!(ask(&place, "SELECT * FROM goods").unwrap_err().code, Code::StateChanged);
 }
 
-/// Writers change many pages at once, all to the same value: whatever is answered is of one moment.
+/// Writers set many pages to one value at a time, so an answer with two values would mix two states.
 #[test]
 fn beside_a_writer_every_answer_is_of_one_moment() {
     let _alone = alone();
-    let place = Place::new();
+    let place = TestSpace::new();
     let mut writer = Connection::open(place.path("shop.db")).unwrap();
     writer
         .execute_batch(

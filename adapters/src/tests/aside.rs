@@ -1,13 +1,13 @@
-//! What is set aside while it is looked at is never lost, and whenever a run is killed it can be told how far it came.
+//! A file that is set aside for a check is never lost, and a probe finds out how far a killed run came.
 
-use effectd_contracts::{CallMode, Code, ProbeVerdict, Restore, Seen, Standing, ToolReply};
+use effectd_contracts::{CallMode, Code, PathSnapshot, PathState, ProbeVerdict, Restore, ToolReply};
 use serde_json::json;
 
 use crate::SpacePath;
+use crate::answer;
 use crate::files;
 use crate::spacepath::{aside_name, draft_name};
-use crate::testing::Place;
-use crate::tool::answer;
+use crate::tests::space::TestSpace;
 use crate::workspace::FileProblem;
 
 fn path(name: &str) -> SpacePath {
@@ -18,25 +18,25 @@ fn aside(name: &str) -> String {
     aside_name(&format!("trace\n{}", path(name)))
 }
 
-fn look(place: &Place, names: &[&str]) -> Vec<Seen> {
+fn look(place: &TestSpace, names: &[&str]) -> Vec<PathSnapshot> {
     let paths: Vec<_> = names.iter().map(|name| path(name)).collect();
-    let looked = place.workspace().look(&paths, 0).unwrap();
-    looked.into_iter().map(|look| look.seen).collect()
+    let looked = place.workspace().inspect(&paths, 0).unwrap();
+    looked.into_iter().map(|path| path.seen).collect()
 }
 
-fn settle(place: &Place, name: &str, before: &[Seen]) -> Result<(), FileProblem> {
+fn restore_aside(place: &TestSpace, name: &str, before: &[PathSnapshot]) -> Result<(), FileProblem> {
     let was = before.iter().find(|seen| seen.path == path(name).to_string());
     let workspace = place.workspace();
     workspace.remove_draft(&path(name), "trace", was.map(|seen| &seen.standing))
 }
 
-fn rename(place: &Place, from: &str, to: &str) {
+fn rename(place: &TestSpace, from: &str, to: &str) {
     std::fs::rename(place.path(from), place.path(to)).unwrap();
 }
 
-/// A place with two files, and how they stand.
-fn two() -> (Place, Vec<Seen>) {
-    let place = Place::new();
+/// A space with two files, and their states.
+fn two() -> (TestSpace, Vec<PathSnapshot>) {
+    let place = TestSpace::new();
     place.put("a", b"one");
     place.put("b", b"two");
     let before = look(&place, &["a", "b"]);
@@ -46,17 +46,16 @@ fn two() -> (Place, Vec<Seen>) {
 #[test]
 fn a_move_that_is_killed_at_any_step_is_told_to_be_done_or_not() {
     let params = json!({ "from_path": "workspace/a", "to_path": "workspace/b", "overwrite": true });
-    for (steps, verdict, left) in [
-        (1, ProbeVerdict::NotDone, ["a", "b"].as_slice()),
-        (2, ProbeVerdict::Done, &["b"]),
-    ] {
+    for (steps, verdict, left) in
+        [(1, ProbeVerdict::NotDone, ["a", "b"].as_slice()), (2, ProbeVerdict::Done, &["b"])]
+    {
         let (place, before) = two();
         rename(&place, "b", &aside("b"));
         if steps == 2 {
             rename(&place, "a", "b");
         }
         for name in ["a", "b"] {
-            settle(&place, name, &before).unwrap();
+            restore_aside(&place, name, &before).unwrap();
         }
         assert_eq!(place.names(), left, "{steps}");
         let probed = place.probe(&files::Move, params.clone(), Some(before));
@@ -65,7 +64,7 @@ fn a_move_that_is_killed_at_any_step_is_told_to_be_done_or_not() {
 }
 
 #[test]
-fn a_write_that_is_killed_at_any_step_leaves_the_old_or_the_new_content() {
+fn a_write_killed_anywhere_leaves_old_or_new_content() {
     for (exchanged, content) in [(false, b"two"), (true, b"new")] {
         let (place, before) = two();
         place.put(&aside("b"), b"new");
@@ -74,7 +73,7 @@ fn a_write_that_is_killed_at_any_step_leaves_the_old_or_the_new_content() {
             rename(&place, &aside("b"), "b");
             rename(&place, "old", &aside("b"));
         }
-        settle(&place, "b", &before).unwrap();
+        restore_aside(&place, "b", &before).unwrap();
         assert_eq!(place.get("b").unwrap(), content);
         assert_eq!(place.names(), ["a", "b"]);
     }
@@ -83,20 +82,17 @@ fn a_write_that_is_killed_at_any_step_leaves_the_old_or_the_new_content() {
 #[test]
 fn what_is_aside_and_nobody_expected_is_put_back_or_stays() {
     let (place, before) = two();
-    // Somebody wrote at the moment in which the file was set aside.
+    // Somebody else wrote to the file at the moment in which it was set aside.
     place.put("b", b"new");
     place.put(&aside("b"), b"theirs");
     place.put(&draft_name(&format!("trace\n{}", path("b"))), b"half");
-    assert_eq!(settle(&place, "b", &before), Err(FileProblem::LeftAside));
-    assert_eq!(settle(&place, "b", &[]), Err(FileProblem::LeftAside));
+    assert_eq!(restore_aside(&place, "b", &before), Err(FileProblem::LeftAside));
+    assert_eq!(restore_aside(&place, "b", &[]), Err(FileProblem::LeftAside));
     assert_eq!(place.get(&aside("b")).unwrap(), b"theirs");
     assert_eq!(place.names().len(), 3, "{:?}", place.names());
-    // Neither a run that is repeated nor another change of the same action removes it.
+    // Neither a repeated run nor another change of the same action removes the file that is set aside.
     for (tool, params) in [
-        (
-            &files::WriteText as &dyn crate::Tool,
-            json!({ "path": "workspace/b", "text": "again" }),
-        ),
+        (&files::WriteText as &dyn crate::Tool, json!({ "path": "workspace/b", "text": "again" })),
         (&files::Delete, json!({ "path": "workspace/b" })),
     ] {
         let mut call = place.call(tool, CallMode::Run, params);
@@ -110,12 +106,12 @@ fn what_is_aside_and_nobody_expected_is_put_back_or_stays() {
         assert_eq!(place.get(&aside("b")).unwrap(), b"theirs");
     }
     std::fs::remove_file(place.path("b")).unwrap();
-    settle(&place, "b", &[]).unwrap();
+    restore_aside(&place, "b", &[]).unwrap();
     assert_eq!(place.get("b").unwrap(), b"theirs");
     assert_eq!(place.names(), ["a", "b"]);
 }
 
-/// Looks all the time while a large file is moved over another, which takes as long as both are read.
+/// Reads the target all the time while a large file is moved over another; the move takes as long as reading both.
 #[test]
 fn nobody_sees_the_replaced_file_in_the_place_of_the_moved_one() {
     let (place, _) = two();
@@ -124,10 +120,7 @@ fn nobody_sees_the_replaced_file_in_the_place_of_the_moved_one() {
     let params = json!({ "from_path": "workspace/a", "to_path": "workspace/b", "overwrite": true });
     let mut call = place.call(&files::Move, CallMode::Run, params);
     call.expect = look(&place, &["a", "b"]);
-    let (ready, done) = (
-        std::sync::Barrier::new(2),
-        std::sync::atomic::AtomicBool::new(false),
-    );
+    let (ready, done) = (std::sync::Barrier::new(2), std::sync::atomic::AtomicBool::new(false));
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {
             use std::io::Read;
@@ -150,13 +143,13 @@ fn nobody_sees_the_replaced_file_in_the_place_of_the_moved_one() {
     assert_eq!(place.names(), ["b"]);
 }
 
-/// What is too large to be sent along is moved back, and what it had replaced comes to stand where it was.
+/// A content that is too large for the side channel is moved back, and the replaced file gets its path again.
 #[test]
-fn an_undo_that_moves_a_file_back_puts_what_it_replaced_in_its_place() {
+fn an_undone_move_restores_what_it_replaced() {
     let (place, was) = two();
     rename(&place, "a", "b");
     let is = look(&place, &["a", "b"]);
-    assert_eq!(is[0].standing, Standing::Absent);
+    assert_eq!(is[0].standing, PathState::Absent);
     let mut call = place.call(&files::Undo, CallMode::Run, json!({ "receipt_id": "r" }));
     let both = was.iter().zip(&is);
     call.restore = both

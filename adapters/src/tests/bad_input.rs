@@ -1,4 +1,4 @@
-//! Bad input, the same for every tool: each kind ends in its own code, and the space is as it was.
+//! Bad input, the same for every tool: each kind has its own code, and the space stays unchanged.
 
 use std::os::unix::fs::symlink;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::recovery::snapshot;
 use super::{prepare, samples};
 use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, PATH_DEPTH_MAX};
-use crate::testing::Place;
+use crate::tests::space::TestSpace;
 use crate::tool::Tool;
 use crate::{all, artifact, command, files};
 
@@ -17,15 +17,9 @@ pub(super) fn every_tool() -> Vec<(&'static dyn Tool, Value)> {
     let mut every = samples();
     every.push((&files::ReadText, json!({ "path": "workspace/text" })));
     every.push((&files::List, json!({ "path": "workspace/folder" })));
-    every.push((
-        &files::Search,
-        json!({ "path": "workspace/folder", "text": "in" }),
-    ));
+    every.push((&files::Search, json!({ "path": "workspace/folder", "text": "in" })));
     every.push((&files::Stat, json!({ "path": "workspace/text" })));
-    every.push((
-        &command::Run,
-        json!({ "argv": ["true"], "directory_path": "workspace/folder" }),
-    ));
+    every.push((&command::Run, json!({ "argv": ["true"], "directory_path": "workspace/folder" })));
     for tool in all() {
         if !every.iter().any(|(known, _)| known.id() == tool.id()) {
             every.push((*tool, tool.example()));
@@ -39,23 +33,16 @@ type TextTool = (&'static dyn Tool, fn(&str) -> Value);
 
 pub(super) fn path_params(params: &Value) -> Vec<String> {
     let names = params.as_object().unwrap().keys();
-    names
-        .filter(|name| *name == "path" || name.ends_with("_path"))
-        .cloned()
-        .collect()
+    names.filter(|name| *name == "path" || name.ends_with("_path")).cloned().collect()
 }
 
-fn refused(place: &Place, tool: &dyn Tool, params: &Value, wanted: &[Code], case: &str) {
+fn refused(place: &TestSpace, tool: &dyn Tool, params: &Value, wanted: &[Code], case: &str) {
     let before = snapshot(place);
     for dry in [false, true] {
-        let answer = if dry {
-            place.dry_run(tool, params.clone())
-        } else {
-            place.run(tool, params.clone())
-        };
+        let answer = if dry { place.dry_run(tool, params.clone()) } else { place.run(tool, params.clone()) };
         match answer {
             Err(failure) => assert!(wanted.contains(&failure.code), "{} {case}: {failure}", tool.id()),
-            // Writing is only tried out: what stands in the way shows when it is done.
+            // A dry run of these tools does not find every obstacle; the run does.
             Ok(_)
                 if dry
                     && matches!(
@@ -64,18 +51,13 @@ fn refused(place: &Place, tool: &dyn Tool, params: &Value, wanted: &[Code], case
                     ) => {}
             Ok(output) => panic!("{} {case} was taken: {}", tool.id(), output.result),
         }
-        assert_eq!(
-            snapshot(place),
-            before,
-            "{} {case} left something behind",
-            tool.id()
-        );
+        assert_eq!(snapshot(place), before, "{} {case} left something behind", tool.id());
     }
 }
 
 #[test]
 fn wrong_types_missing_and_unknown_parameters_are_refused() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     for (tool, mut params) in every_tool() {
         params["space_id"] = json!("shared:household");
@@ -83,36 +65,18 @@ fn wrong_types_missing_and_unknown_parameters_are_refused() {
             for wrong in [json!(null), json!(1.5), json!({ "a": 1 }), json!([[]])] {
                 let mut bad = params.clone();
                 bad[&name] = wrong.clone();
-                refused(
-                    &place,
-                    tool,
-                    &bad,
-                    &[Code::ParamsInvalid],
-                    &format!("{name}: {wrong}"),
-                );
+                refused(&place, tool, &bad, &[Code::ParamsInvalid], &format!("{name}: {wrong}"));
             }
         }
         let mut unknown = params.clone();
         unknown["surprise"] = json!(true);
-        refused(
-            &place,
-            tool,
-            &unknown,
-            &[Code::ParamsInvalid],
-            "an unknown parameter",
-        );
+        refused(&place, tool, &unknown, &[Code::ParamsInvalid], "an unknown parameter");
         let spec = tool.spec();
         for name in spec.params_schema["required"].as_array().into_iter().flatten() {
             let mut bad = params.clone();
             bad.as_object_mut().unwrap().remove(name.as_str().unwrap());
             if name != "space_id" {
-                refused(
-                    &place,
-                    tool,
-                    &bad,
-                    &[Code::ParamsInvalid],
-                    &format!("without {name}"),
-                );
+                refused(&place, tool, &bad, &[Code::ParamsInvalid], &format!("without {name}"));
             }
         }
     }
@@ -120,7 +84,7 @@ fn wrong_types_missing_and_unknown_parameters_are_refused() {
 
 #[test]
 fn tricks_of_spelling_are_refused_before_anything_is_touched() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     let tricks = [
         "workspace/../x".to_owned(),
@@ -149,18 +113,12 @@ fn tricks_of_spelling_are_refused_before_anything_is_touched() {
     }
     for trick in ["../x", "/etc/passwd", "a/../../x", "\u{202e}x"] {
         let patch = format!("--- {trick}\n+++ {trick}\n@@ -1 +1 @@\n-a\n+b\n");
-        refused(
-            &place,
-            &files::ApplyPatch,
-            &json!({ "patch": patch }),
-            &[Code::ParamsInvalid],
-            trick,
-        );
+        refused(&place, &files::ApplyPatch, &json!({ "patch": patch }), &[Code::ParamsInvalid], trick);
     }
 }
 
-/// What may stand where a file is meant, and the code it ends in.
-fn traps(place: &Place) -> Vec<(&'static str, Code)> {
+/// Paths that are not a file, each with the code of the error.
+fn traps(place: &TestSpace) -> Vec<(&'static str, Code)> {
     symlink("loop-b", place.path("loop-a")).unwrap();
     symlink("loop-a", place.path("loop-b")).unwrap();
     symlink("/etc/passwd", place.path("link")).unwrap();
@@ -191,7 +149,7 @@ fn traps(place: &Place) -> Vec<(&'static str, Code)> {
 
 #[test]
 fn what_is_no_file_is_neither_read_nor_replaced() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     let traps = traps(&place);
     for (tool, params) in every_tool() {
@@ -205,24 +163,24 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
             for (trap, code) in &traps {
                 let mut bad = params.clone();
                 bad[&name] = json!(trap);
-                // From a file that is there to a trap, and from a trap to a place that is free.
+                // From an existing file to a trap, and from a trap to a free path.
                 if name == "from_path" {
                     bad["to_path"] = json!("workspace/free");
                 }
-                // A folder may be moved, and where it lies is not another place.
+                // A folder may be moved, and its own path is not another one.
                 if tool.id() == "files.move"
                     && bad["from_path"] == "workspace/folder"
                     && *trap == "workspace/folder"
                 {
                     continue;
                 }
-                // A folder may be packed, and nothing but a file is in the way of what is unpacked.
+                // A folder may be packed.
                 if tool.id() == "files.archive" && *trap == "workspace/folder" && bad["from_path"] == *trap {
                     continue;
                 }
                 let folder_in_the_way =
                     tool.id() == "files.extract" && name == "to_path" && *trap == "workspace/folder";
-                // What lies in what is moved is no place for it, whatever that is.
+                // A folder cannot be moved to a path inside of itself, whatever is there.
                 let from = bad["from_path"].as_str().unwrap_or_default();
                 let inside =
                     tool.id() == "files.move" && name == "to_path" && trap.starts_with(&format!("{from}/"));
@@ -238,14 +196,8 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
     for (trap, code) in traps {
         let name = trap.strip_prefix("workspace/").unwrap();
         let patch = format!("--- {name}\n+++ {name}\n@@ -1 +1 @@\n-a\n+b\n");
-        refused(
-            &place,
-            &files::ApplyPatch,
-            &json!({ "patch": patch }),
-            &[code],
-            trap,
-        );
-        // Folders are looked into and made, but not through links, and not where something else stands.
+        refused(&place, &files::ApplyPatch, &json!({ "patch": patch }), &[code], trap);
+        // Tools for folders accept a folder, but no link and no other kind of entry.
         if name == "folder" {
             continue;
         }
@@ -262,13 +214,10 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
         let run = json!({ "argv": ["true"], "directory_path": trap });
         refused(&place, &command::Run, &run, &[code, Code::NotAFolder], trap);
     }
-    // What stands there is told without being opened; what lies behind a link is not.
-    for (trap, kind) in [
-        ("loop-a", "link"),
-        ("link-folder", "link"),
-        ("pipe", "special"),
-        ("folder", "folder"),
-    ] {
+    // `files.stat` reports the kind of an entry without opening it, and follows no link.
+    for (trap, kind) in
+        [("loop-a", "link"), ("link-folder", "link"), ("pipe", "special"), ("folder", "folder")]
+    {
         let told = place.run(&files::Stat, json!({ "path": format!("workspace/{trap}") }));
         assert_eq!(told.unwrap().result["kind"], kind);
     }
@@ -281,41 +230,29 @@ fn what_is_no_file_is_neither_read_nor_replaced() {
     }
 }
 
-/// Tools that go by names and sizes alone need not be able to read what they meet.
+/// Tools that use only names and sizes need not read the contents.
 #[test]
-fn what_cannot_be_read_as_text_is_still_named_measured_moved_and_removed() {
+fn binary_files_can_be_listed_measured_moved_and_removed() {
     use std::os::unix::ffi::OsStrExt;
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     let giant = std::fs::File::create(place.path("folder/giant")).unwrap();
     giant.set_len(1 << 40).unwrap();
     let odd = std::ffi::OsStr::from_bytes(b"folder/\xff\xfe");
     std::fs::write(place.path("").join(odd), "x").unwrap();
-    let list = place
-        .run(&files::List, json!({ "path": "workspace/folder" }))
-        .unwrap();
-    assert_eq!(
-        (&list.result["count"], &list.result["unnamed"]),
-        (&json!(2), &json!(1))
-    );
+    let list = place.run(&files::List, json!({ "path": "workspace/folder" })).unwrap();
+    assert_eq!((&list.result["count"], &list.result["unnamed"]), (&json!(2), &json!(1)));
     std::fs::remove_file(place.path("").join(odd)).unwrap();
     let search = json!({ "path": "workspace", "text": "binary" });
     let found = place.run(&files::Search, search).unwrap();
     assert_eq!(found.result["hits"], json!([]), "{}", found.result);
-    let stat = place
-        .run(&files::Stat, json!({ "path": "workspace/folder/giant" }))
-        .unwrap();
-    assert_eq!(
-        (&stat.result["bytes"], stat.result.get("sha256")),
-        (&json!(1_u64 << 40), None)
-    );
+    let stat = place.run(&files::Stat, json!({ "path": "workspace/folder/giant" })).unwrap();
+    assert_eq!((&stat.result["bytes"], stat.result.get("sha256")), (&json!(1_u64 << 40), None));
     let put = json!({ "path": "workspace/folder/giant" });
     refused(&place, &artifact::Put, &put, &[Code::FileLimit], "a giant");
     let to = json!({ "from_path": "workspace/folder/giant", "to_path": "workspace/there" });
     place.run(&files::Move, to).unwrap();
-    place
-        .run(&files::Delete, json!({ "path": "workspace/there" }))
-        .unwrap();
+    place.run(&files::Delete, json!({ "path": "workspace/there" })).unwrap();
     let text = json!({ "path": "workspace/private", "text": "now a text" });
     place.run(&files::WriteText, text).unwrap();
     assert_eq!(place.get("private"), Some(b"now a text".to_vec()));
@@ -323,40 +260,24 @@ fn what_cannot_be_read_as_text_is_still_named_measured_moved_and_removed() {
 
 #[test]
 fn binary_files_invalid_text_and_sparse_giants_are_refused() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     place.put("latin", b"one\ntw\xf6\n");
-    std::fs::File::create(place.path("giant"))
-        .unwrap()
-        .set_len(1 << 40)
-        .unwrap();
+    std::fs::File::create(place.path("giant")).unwrap().set_len(1 << 40).unwrap();
     let patch = |name: &str| json!({ "patch": format!("--- {name}\n+++ {name}\n@@ -1 +1 @@\n-a\n+b\n") });
     let text_tools: [TextTool; 3] = [
         (&files::ReadText, |path| json!({ "path": path })),
         (&files::AppendText, |path| json!({ "path": path, "text": "x" })),
-        (
-            &files::EditText,
-            |path| json!({ "path": path, "find": "a", "replace": "b" }),
-        ),
+        (&files::EditText, |path| json!({ "path": path, "find": "a", "replace": "b" })),
     ];
     for (tool, params) in text_tools {
         for path in ["workspace/private", "workspace/latin"] {
             refused(&place, tool, &params(path), &[Code::NotText], path);
         }
-        // Reading a piece of it finds that it is no text.
-        refused(
-            &place,
-            tool,
-            &params("workspace/giant"),
-            &[Code::FileLimit, Code::NotText],
-            "a giant",
-        );
+        // Reading a part of the file finds that it is not text.
+        refused(&place, tool, &params("workspace/giant"), &[Code::FileLimit, Code::NotText], "a giant");
     }
-    for (name, code) in [
-        ("private", Code::NotText),
-        ("latin", Code::NotText),
-        ("giant", Code::FileLimit),
-    ] {
+    for (name, code) in [("private", Code::NotText), ("latin", Code::NotText), ("giant", Code::FileLimit)] {
         refused(&place, &files::ApplyPatch, &patch(name), &[code], name);
     }
     let copy = json!({ "from_path": "workspace/giant", "to_path": "workspace/copy.zip" });
@@ -371,13 +292,10 @@ fn binary_files_invalid_text_and_sparse_giants_are_refused() {
 
 #[test]
 fn what_is_not_there_has_its_own_code() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     for (tool, params) in every_tool() {
-        let creates = matches!(
-            tool.id(),
-            "files.write_text" | "files.append_text" | "files.make_dir"
-        );
+        let creates = matches!(tool.id(), "files.write_text" | "files.append_text" | "files.make_dir");
         for name in path_params(&params).iter().filter(|name| *name != "to_path") {
             let mut bad = params.clone();
             bad[name] = json!("workspace/none");
@@ -388,11 +306,7 @@ fn what_is_not_there_has_its_own_code() {
     }
     for tool in [&files::ReadText as &dyn Tool, &files::List, &files::Search] {
         let params = json!({ "path": "workspace/none", "glob": "*" });
-        let params = if tool.id() == "files.search" {
-            params
-        } else {
-            json!({ "path": "workspace/none" })
-        };
+        let params = if tool.id() == "files.search" { params } else { json!({ "path": "workspace/none" }) };
         refused(&place, tool, &params, &[Code::FileNotFound], "nothing there");
     }
 }

@@ -1,9 +1,9 @@
-//! Permission denied, for every tool that touches files: its own code, and the space as it was.
+//! Permission denied, for every tool that uses files: it has its own code, and the space stays unchanged.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use effectd_contracts::{Code, Failure, Restore, Standing, ToolOutput};
+use effectd_contracts::{Code, Failure, PathState, Restore, ToolOutput};
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use serde_json::{Value, json};
 
@@ -11,14 +11,14 @@ use super::bad_input::{every_tool, path_params};
 use super::prepare;
 use super::recovery::snapshot;
 use crate::spacepath::SpacePath;
-use crate::testing::{Place, Undoing};
+use crate::tests::space::{TestSpace, Undoing};
 use crate::tool::Tool;
 use crate::{artifact, files};
 
-/// Somebody who owns nothing here. For whoever is no root already, this changes nothing.
+/// A user who owns nothing here. For a test that does not run as root, changing to it has no effect.
 const NOBODY: u32 = 65_534;
 
-/// The calling thread meets files as an ordinary user, until this is dropped.
+/// The calling thread accesses files as an ordinary user until this value is dropped.
 struct Ordinary(Uid, Gid);
 
 impl Ordinary {
@@ -35,18 +35,15 @@ impl Drop for Ordinary {
     }
 }
 
-/// Modes for the time of a call.
+/// Permissions that hold until this value is dropped.
 struct Closed(Vec<(PathBuf, u32)>);
 
 impl Closed {
-    fn new(place: &Place, modes: &[(&str, u32)]) -> Self {
+    fn new(place: &TestSpace, modes: &[(&str, u32)]) -> Self {
         let mut before = Vec::new();
         for (name, mode) in modes {
             let path = place.path(name);
-            before.push((
-                path.clone(),
-                std::fs::metadata(&path).unwrap().permissions().mode(),
-            ));
+            before.push((path.clone(), std::fs::metadata(&path).unwrap().permissions().mode()));
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(*mode)).unwrap();
         }
         Self(before)
@@ -61,8 +58,8 @@ impl Drop for Closed {
     }
 }
 
-/// Calls a tool as an ordinary user where these modes hold; the space must be as it was.
-fn denied(place: &Place, tool: &dyn Tool, params: &Value, modes: &[(&str, u32)], case: &str) {
+/// Calls a tool as an ordinary user with these permissions; the space must stay as it was.
+fn denied(place: &TestSpace, tool: &dyn Tool, params: &Value, modes: &[(&str, u32)], case: &str) {
     let asked = |answer: Result<ToolOutput, Failure>| answer.map_err(|failure| failure.code);
     let before = snapshot(place);
     let (run, dry) = {
@@ -72,24 +69,15 @@ fn denied(place: &Place, tool: &dyn Tool, params: &Value, modes: &[(&str, u32)],
         let run = asked(place.run(tool, params.clone()));
         (run, asked(place.dry_run(tool, params.clone())))
     };
-    assert_eq!(
-        run.unwrap_err(),
-        Code::PermissionDenied,
-        "{} {case}: {params}",
-        tool.id()
-    );
-    // What cannot be tried out without doing it is told when it is done.
-    assert!(
-        matches!(dry, Ok(_) | Err(Code::PermissionDenied)),
-        "{} {case}: {dry:?}",
-        tool.id()
-    );
+    assert_eq!(run.unwrap_err(), Code::PermissionDenied, "{} {case}: {params}", tool.id());
+    // A dry run does not find every missing permission; the run does.
+    assert!(matches!(dry, Ok(_) | Err(Code::PermissionDenied)), "{} {case}: {dry:?}", tool.id());
     assert_eq!(snapshot(place), before, "{} {case}: {params}", tool.id());
 }
 
 #[test]
 fn a_folder_that_may_not_be_entered_is_told_by_every_tool() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     place.put("closed/x", b"x");
     let mut asked = 0;
@@ -103,13 +91,7 @@ fn a_folder_that_may_not_be_entered_is_told_by_every_tool() {
     }
     assert!(asked >= 20, "{asked}");
     let patch = "--- closed/x\n+++ closed/x\n@@ -1 +1 @@\n-x\n+y\n";
-    denied(
-        &place,
-        &files::ApplyPatch,
-        &json!({ "patch": patch }),
-        &[("closed", 0o000)],
-        "closed",
-    );
+    denied(&place, &files::ApplyPatch, &json!({ "patch": patch }), &[("closed", 0o000)], "closed");
     let run = json!({ "argv": ["true"], "directory_path": "workspace/closed/x" });
     denied(&place, &crate::command::Run, &run, &[("closed", 0o000)], "closed");
 }
@@ -123,7 +105,7 @@ fn what_may_not_be_written_is_told_by_every_tool_that_writes() {
     let get = json!({ "artifact_id": "0".repeat(64), "to_path": "workspace/text", "overwrite": true });
     samples.push((&artifact::Get, get));
     for (tool, params) in samples {
-        let place = Place::new();
+        let place = TestSpace::new();
         prepare(&place);
         std::fs::set_permissions(place.path("private"), std::fs::Permissions::from_mode(0o644)).unwrap();
         denied(&place, tool, &params, &modes, "read-only");
@@ -132,29 +114,17 @@ fn what_may_not_be_written_is_told_by_every_tool_that_writes() {
 
 #[test]
 fn what_may_not_be_read_is_told_by_every_tool_that_reads() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     let patch = "--- text\n+++ text\n@@ -1 +1 @@\n-one\n+ONE\n";
     let text = json!({ "path": "workspace/text" });
     let readers: [(&dyn Tool, Value); 9] = [
         (&files::ReadText, text.clone()),
-        (
-            &files::AppendText,
-            json!({ "path": "workspace/text", "text": "x" }),
-        ),
-        (
-            &files::EditText,
-            json!({ "path": "workspace/text", "find": "one", "replace": "x" }),
-        ),
+        (&files::AppendText, json!({ "path": "workspace/text", "text": "x" })),
+        (&files::EditText, json!({ "path": "workspace/text", "find": "one", "replace": "x" })),
         (&files::ApplyPatch, json!({ "patch": patch })),
-        (
-            &files::Copy,
-            json!({ "from_path": "workspace/text", "to_path": "workspace/copy" }),
-        ),
-        (
-            &files::Delete,
-            json!({ "path": "workspace/text", "expected_sha256": "0".repeat(64) }),
-        ),
+        (&files::Copy, json!({ "from_path": "workspace/text", "to_path": "workspace/copy" })),
+        (&files::Delete, json!({ "path": "workspace/text", "expected_sha256": "0".repeat(64) })),
         (&artifact::Put, text),
         (&files::List, json!({ "path": "workspace/folder" })),
         (&files::Search, json!({ "path": "workspace/folder", "glob": "*" })),
@@ -167,11 +137,11 @@ fn what_may_not_be_read_is_told_by_every_tool_that_reads() {
 
 #[test]
 fn an_undo_that_may_not_write_leaves_all_as_it_was() {
-    let place = Place::new();
+    let place = TestSpace::new();
     prepare(&place);
     let path = SpacePath::parse("workspace/folder/inside").unwrap();
     let now = place.workspace().standing(&path, 0).unwrap().0;
-    let Standing::File(state) = now.clone() else {
+    let PathState::File(state) = now.clone() else {
         panic!("{now:?}");
     };
     let content = b"before".to_vec();
@@ -184,7 +154,7 @@ fn an_undo_that_may_not_write_leaves_all_as_it_was() {
         restore: vec![Restore {
             path: path.to_string(),
             now,
-            then: Standing::File(then),
+            then: PathState::File(then),
             beside: true,
             from: None,
         }],

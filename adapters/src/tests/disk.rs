@@ -1,28 +1,28 @@
-//! The disk itself: full in the middle of a write, and several writers at a time.
+//! The disk: it fills up in the middle of a write, or several writers use it at a time.
 
 use std::io::Write;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use effectd_contracts::{Code, Digest, FileState, Restore, Standing};
+use effectd_contracts::{Code, Digest, FileState, PathState, Restore};
 use serde_json::json;
 
 use super::recovery::snapshot;
 use super::{prepare, samples};
 use crate::files;
-use crate::testing::{Place, Undoing};
+use crate::tests::space::{TestSpace, Undoing};
 use crate::workspace::{Existing, FileProblem};
 
-/// A disk of one megabyte, and of few names. `None` where nobody may mount one.
+/// A disk of one megabyte and few inodes. `new` returns `None` where the test may not mount one.
 struct SmallDisk {
-    place: Option<Place>,
+    place: Option<TestSpace>,
     path: std::path::PathBuf,
 }
 
 impl SmallDisk {
     fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
-            // Past the capture of libtest, which would swallow it.
+            // Written to stderr directly: libtest would capture the output of `eprintln!`.
             let _ = writeln!(std::io::stderr(), "NOT RUN (needs root): {test}");
             return None;
         }
@@ -33,20 +33,16 @@ impl SmallDisk {
             .arg(&path)
             .output()
             .unwrap();
-        assert!(
-            mounted.status.success(),
-            "{}",
-            String::from_utf8_lossy(&mounted.stderr)
-        );
-        let place = Some(Place::in_folder(folder));
+        assert!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr));
+        let place = Some(TestSpace::in_folder(folder));
         Some(Self { place, path })
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &TestSpace {
         self.place.as_ref().unwrap()
     }
 
-    /// Leaves room for names, and none for content.
+    /// Fills the disk: new names still fit, new content does not.
     fn fill(&self) {
         let piece = vec![0; 4_096];
         let mut file = std::fs::File::create(self.path.join("ballast")).unwrap();
@@ -55,7 +51,7 @@ impl SmallDisk {
 }
 
 impl SmallDisk {
-    /// Leaves no room for another name.
+    /// Uses up all inodes, so that no new name fits.
     fn use_up_names(&self) {
         std::fs::create_dir(self.path.join("names")).unwrap();
         let mut number = 0;
@@ -94,7 +90,7 @@ fn a_disk_that_is_full_in_the_middle_leaves_the_space_as_it_was() {
     }
 }
 
-/// Folders and unfinished files need names of their own; a rename and a removal do not.
+/// New folders and drafts need inodes; a rename and a removal do not.
 #[test]
 fn a_disk_without_room_for_names_leaves_the_space_as_it_was() {
     let test = "a_disk_without_room_for_names_leaves_the_space_as_it_was";
@@ -119,7 +115,7 @@ fn a_disk_without_room_for_names_leaves_the_space_as_it_was() {
 
 #[test]
 fn a_reader_beside_many_writers_sees_one_whole_text_or_another() {
-    let place = Place::new();
+    let place = TestSpace::new();
     let texts = ["a".repeat(100_000), "b".repeat(50_000), "c".repeat(10)];
     place.put("x", texts[0].as_bytes());
     let over = AtomicBool::new(false);
@@ -141,12 +137,9 @@ fn a_reader_beside_many_writers_sees_one_whole_text_or_another() {
         let mut looks = 0;
         while !over.load(Ordering::Relaxed) || looks == 0 {
             looks += 1;
-            match place
-                .workspace()
-                .read(&crate::SpacePath::parse("workspace/x").unwrap(), 1 << 20)
-            {
+            match place.workspace().read(&crate::SpacePath::parse("workspace/x").unwrap(), 1 << 20) {
                 Ok(content) => assert!(texts.iter().any(|text| text.as_bytes() == content.bytes)),
-                // It was replaced between recognising and opening it.
+                // The file was replaced between its inspection and its opening.
                 Err(problem) => assert_eq!(problem, FileProblem::Changed),
             }
         }
@@ -156,7 +149,7 @@ fn a_reader_beside_many_writers_sees_one_whole_text_or_another() {
 
 #[test]
 fn of_two_that_create_one_file_one_is_told_that_it_exists() {
-    let place = Place::new();
+    let place = TestSpace::new();
     place.put("a", b"a");
     for round in 0..20 {
         let to = format!("workspace/to-{round}");
@@ -174,19 +167,16 @@ fn of_two_that_create_one_file_one_is_told_that_it_exists() {
                 .collect();
             copies.into_iter().map(|copy| copy.join().unwrap()).collect()
         });
-        let failed: Vec<_> = outcomes
-            .iter()
-            .filter_map(|outcome| outcome.as_ref().err())
-            .collect();
+        let failed: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         assert_eq!(failed, [&Code::FileExists], "{outcomes:?}");
     }
     assert_eq!(place.names().len(), 21);
 }
 
 #[test]
-fn of_many_that_unpack_to_one_place_one_does_and_nothing_else_is_left() {
-    let place = Place::new();
-    place.put("a.zip", &crate::archive::sample());
+fn of_many_unpacking_to_one_path_one_wins_and_leaves_no_rest() {
+    let place = TestSpace::new();
+    place.put("a.zip", &crate::archive::tests::sample());
     for round in 0..10 {
         let to = format!("workspace/new/to-{round}");
         let outcomes: Vec<_> = std::thread::scope(|scope| {
@@ -197,9 +187,7 @@ fn of_many_that_unpack_to_one_place_one_does_and_nothing_else_is_left() {
                         let params = json!({ "from_path": "workspace/a.zip", "to_path": to });
                         let mut call = place.call(&files::Extract, effectd_contracts::CallMode::Run, params);
                         call.trace_id = format!("trace-{number}").parse().unwrap();
-                        place
-                            .answer(&files::Extract, &call)
-                            .map_err(|failure| failure.code)
+                        place.answer(&files::Extract, &call).map_err(|failure| failure.code)
                     })
                 })
                 .collect();
@@ -207,22 +195,18 @@ fn of_many_that_unpack_to_one_place_one_does_and_nothing_else_is_left() {
         });
         let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         assert_eq!(done, 1, "{outcomes:?}");
-        let told = |outcome: &Result<_, Code>| {
-            outcome
-                .as_ref()
-                .err()
-                .is_none_or(|code| *code == Code::FileExists)
-        };
+        let told =
+            |outcome: &Result<_, Code>| outcome.as_ref().err().is_none_or(|code| *code == Code::FileExists);
         assert!(outcomes.iter().all(told), "{outcomes:?}");
     }
-    // The archive, the folder above, and of each place the folder, two in it and two files.
+    // The archive, the folder above, and for each target its folder with two folders and two files.
     assert_eq!(place.names().len(), 2 + 10 * 5, "{:?}", place.names());
 }
 
-/// What is sent along in pieces: an undo that puts a file back, and an artifact that is written to one.
+/// Contents from the side channel: an undo that restores a file, and an artifact that is written to one.
 #[test]
-fn a_disk_that_is_full_while_pieces_come_leaves_the_space_as_it_was() {
-    let test = "a_disk_that_is_full_while_pieces_come_leaves_the_space_as_it_was";
+fn a_full_disk_during_a_stream_leaves_the_space_unchanged() {
+    let test = "a_full_disk_during_a_stream_leaves_the_space_unchanged";
     let Some(disk) = SmallDisk::new(test) else { return };
     let place = disk.place();
     prepare(place);
@@ -233,7 +217,7 @@ fn a_disk_that_is_full_while_pieces_come_leaves_the_space_as_it_was() {
         restore: vec![Restore {
             path: "workspace/text".to_owned(),
             now,
-            then: Standing::File(FileState {
+            then: PathState::File(FileState {
                 digest: Digest::of(&content).to_string(),
                 bytes: content.len() as u64,
                 mode: 0o644,

@@ -1,4 +1,4 @@
-//! What holds for every tool alike.
+//! What every tool must satisfy.
 #![allow(clippy::unwrap_used)]
 
 mod agreed;
@@ -9,14 +9,15 @@ mod disk;
 mod page;
 mod previews;
 mod recovery;
+pub(crate) mod space;
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{CallMode, RiskLevel, ToolReply, ToolSpec};
+use effectd_contracts::{CallMode, Code, RiskLevel, ToolReply, ToolSpec};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::testing::Place;
+use crate::tests::space::TestSpace;
 
 #[test]
 fn every_description_holds_its_rules_and_no_name_is_taken_twice() {
@@ -32,15 +33,11 @@ fn every_description_holds_its_rules_and_no_name_is_taken_twice() {
             jsonschema::draft202012::meta::validate(schema).unwrap();
             assert_eq!(schema["additionalProperties"], false, "{}", tool.id());
         }
-        assert!(
-            !spec.description.is_empty() && spec.description.ends_with('.'),
-            "{}",
-            tool.id()
-        );
+        assert!(!spec.description.is_empty() && spec.description.ends_with('.'), "{}", tool.id());
     }
 }
 
-/// What is published, one tool a line. With `EFFECTD_BLESS=1` the file is written anew: look at the difference.
+/// The published descriptions, one tool a line. `EFFECTD_BLESS=1` writes the file again: review the difference.
 #[test]
 fn every_description_is_the_one_on_record() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/descriptions.jsonl");
@@ -52,9 +49,7 @@ fn every_description_is_the_one_on_record() {
     };
     let specs: Vec<_> = all().iter().map(|tool| sorted(tool.spec())).collect();
     if std::env::var_os("EFFECTD_BLESS").is_some() {
-        let lines = specs
-            .iter()
-            .map(|spec| serde_json::to_string(spec).unwrap() + "\n");
+        let lines = specs.iter().map(|spec| serde_json::to_string(spec).unwrap() + "\n");
         std::fs::write(path, lines.collect::<String>()).unwrap();
     }
     let recorded = std::fs::read_to_string(path).unwrap();
@@ -74,12 +69,7 @@ fn every_example_fits_and_names_what_may_change() {
         let params = example.as_object().unwrap();
         tool.check(params).unwrap();
         let touches = tool.touches(params);
-        assert_eq!(
-            touches.is_some(),
-            spec.reversible || tool.id() == "files.delete",
-            "{}",
-            tool.id()
-        );
+        assert_eq!(touches.is_some(), spec.reversible || tool.id() == "files.delete", "{}", tool.id());
         if spec.risk_level == RiskLevel::Read {
             assert!(touches.is_none(), "{}", tool.id());
         }
@@ -89,56 +79,29 @@ fn every_example_fits_and_names_what_may_change() {
     }
 }
 
-/// What each writing tool is asked in a space that `prepare` made.
+/// Parameters for each writing tool, in a space that `prepare` made.
 pub(crate) fn samples() -> Vec<(&'static dyn Tool, Value)> {
     let patch = "--- a/text\n+++ b/text\n@@ -1,2 +1,2 @@\n one\n-two\n+TWO\n--- /dev/null\n+++ b/new/deep/file\n@@ -0,0 +1 @@\n+new\n";
     vec![
-        (
-            &files::WriteText,
-            json!({ "path": "workspace/text", "text": "other" }),
-        ),
-        (
-            &files::WriteText,
-            json!({ "path": "workspace/new/deep/file", "text": "other" }),
-        ),
-        (
-            &files::AppendText,
-            json!({ "path": "workspace/text", "text": "more\n" }),
-        ),
-        (
-            &files::AppendText,
-            json!({ "path": "workspace/new/file", "text": "more\n" }),
-        ),
-        (
-            &files::EditText,
-            json!({ "path": "workspace/text", "find": "two", "replace": "2" }),
-        ),
-        (
-            &files::EditText,
-            json!({ "path": "workspace/text", "find": "e\n", "replace": "E\n", "count": 2 }),
-        ),
+        (&files::WriteText, json!({ "path": "workspace/text", "text": "other" })),
+        (&files::WriteText, json!({ "path": "workspace/new/deep/file", "text": "other" })),
+        (&files::AppendText, json!({ "path": "workspace/text", "text": "more\n" })),
+        (&files::AppendText, json!({ "path": "workspace/new/file", "text": "more\n" })),
+        (&files::EditText, json!({ "path": "workspace/text", "find": "two", "replace": "2" })),
+        (&files::EditText, json!({ "path": "workspace/text", "find": "e\n", "replace": "E\n", "count": 2 })),
         (&files::ApplyPatch, json!({ "patch": patch })),
         (&files::MakeDir, json!({ "path": "workspace/new/deep" })),
-        (
-            &files::Copy,
-            json!({ "from_path": "workspace/text", "to_path": "workspace/new/copy" }),
-        ),
+        (&files::Copy, json!({ "from_path": "workspace/text", "to_path": "workspace/new/copy" })),
         (
             &files::Copy,
             json!({ "from_path": "workspace/text", "to_path": "workspace/private", "overwrite": true }),
         ),
-        (
-            &files::Move,
-            json!({ "from_path": "workspace/text", "to_path": "workspace/new/place" }),
-        ),
+        (&files::Move, json!({ "from_path": "workspace/text", "to_path": "workspace/new/place" })),
         (
             &files::Move,
             json!({ "from_path": "workspace/text", "to_path": "workspace/private", "overwrite": true }),
         ),
-        (
-            &files::Move,
-            json!({ "from_path": "workspace/folder", "to_path": "workspace/new/house" }),
-        ),
+        (&files::Move, json!({ "from_path": "workspace/folder", "to_path": "workspace/new/house" })),
         (&files::Delete, json!({ "path": "workspace/text" })),
         (
             &files::Archive,
@@ -156,19 +119,19 @@ pub(crate) fn samples() -> Vec<(&'static dyn Tool, Value)> {
 }
 
 /// A space with a text, a private binary file and a folder.
-pub(crate) fn prepare(place: &Place) {
+pub(crate) fn prepare(place: &TestSpace) {
     use std::os::unix::fs::PermissionsExt;
     place.put("text", b"one\ntwo\nthree\n");
     place.put("private", b"\xff\0binary");
     std::fs::set_permissions(place.path("private"), std::fs::Permissions::from_mode(0o600)).unwrap();
     place.put("folder/inside", b"inside");
-    place.put("packed.zip", &crate::archive::sample());
+    place.put("packed.zip", &crate::archive::tests::sample());
 }
 
 #[test]
-fn a_dry_run_of_any_tool_changes_nothing_and_fails_where_the_run_would() {
+fn a_dry_run_changes_nothing_and_fails_where_the_run_would() {
     for (tool, params) in samples() {
-        let place = Place::new();
+        let place = TestSpace::new();
         prepare(&place);
         let before = recovery::snapshot(&place);
         let output = place.dry_run(tool, params.clone()).unwrap();
@@ -188,14 +151,11 @@ fn a_dry_run_of_any_tool_changes_nothing_and_fails_where_the_run_would() {
 
 #[test]
 fn bytes_go_in_and_bytes_come_out_whatever_they_are() {
-    let place = Place::new();
+    let place = TestSpace::new();
     let answer =
         |bytes: &[u8]| serde_json::from_slice::<ToolReply>(&dispatch(&place.workspace(), bytes)).unwrap();
     let mut call = place.call(&files::Stat, CallMode::Run, json!({ "path": "workspace" }));
-    assert!(matches!(
-        answer(&serde_json::to_vec(&call).unwrap()),
-        ToolReply::Done(_)
-    ));
+    assert!(matches!(answer(&serde_json::to_vec(&call).unwrap()), ToolReply::Done(_)));
     call.tool_id = "files.none".parse().unwrap();
     let ToolReply::Failed(failure) = answer(&serde_json::to_vec(&call).unwrap()) else {
         panic!("an unknown tool answered");

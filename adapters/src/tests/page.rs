@@ -1,4 +1,4 @@
-//! `docs/adding-a-tool.md` is true: its code is the code, its list of tools the list.
+//! `docs/adding-a-tool.md` agrees with the code and lists every tool.
 
 use std::path::Path;
 
@@ -9,20 +9,14 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root.join(path)).unwrap()
 }
 
-/// Lines without what formatting adds to them.
+/// The lines of a text without indentation and blank lines.
 fn lines(text: &str) -> Vec<&str> {
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect()
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).collect()
 }
 
 #[test]
-fn every_piece_of_code_on_the_page_is_in_the_tool_it_walks_through() {
-    let (page, tool) = (
-        read("docs/adding-a-tool.md"),
-        read("adapters/src/files/make_dir.rs"),
-    );
+fn every_snippet_on_the_page_is_in_the_tool() {
+    let (page, tool) = (read("docs/adding-a-tool.md"), read("adapters/src/files/make_dir.rs"));
     let tool = lines(&tool);
     let mut pieces = 0;
     for piece in page.split("```rust\n").skip(1) {
@@ -42,10 +36,7 @@ fn the_page_names_every_part_of_a_tool_and_every_tool() {
     for line in read("adapters/src/tool.rs").lines() {
         if let Some((_, rest)) = line.split_once("fn ") {
             let name = rest.split('(').next().unwrap();
-            assert!(
-                page.contains(&format!("`{name}`")),
-                "the page says nothing about {name}"
-            );
+            assert!(page.contains(&format!("`{name}`")), "the page says nothing about {name}");
         }
     }
     let (_, list) = page.split_once("## The tools there are").unwrap();

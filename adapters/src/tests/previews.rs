@@ -1,30 +1,28 @@
-//! What a preview shows is what a run does, for every tool that changes files; and what a person saw is what a run finds.
+//! A preview shows what the run does, for every tool that changes files; and a run finds the state that the person saw.
 
-use effectd_contracts::{CallMode, Code, FileState, Rehearsal, Restore, Seen, Standing, ToolReply};
+use effectd_contracts::{
+    CallMode, Code, FileState, PathSnapshot, PathState, PreviewResult, Restore, ToolReply,
+};
 use serde_json::{Value, json};
 
-use crate::testing::Place;
-use crate::tool::{Tool, answer};
+use crate::answer;
+use crate::tests::space::TestSpace;
+use crate::tool::Tool;
 use crate::{SpacePath, artifact, files};
 
-/// A tool, what it is called with, and what stands there before.
+/// A tool with its parameters, and a change by somebody else.
 struct Case {
     name: &'static str,
     tool: &'static dyn Tool,
     params: Value,
-    /// Somebody else does this meanwhile.
-    meddle: fn(&Place),
+    /// A change by somebody else between the preview and the run.
+    meddle: fn(&TestSpace),
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name, tool, params, meddle| Case {
-        name,
-        tool,
-        params,
-        meddle,
-    };
-    let change_a: fn(&Place) = |place| place.put("a", b"otherwise\n");
-    let put_new: fn(&Place) = |place| place.put("new", b"was not there");
+    let case = |name, tool, params, meddle| Case { name, tool, params, meddle };
+    let change_a: fn(&TestSpace) = |place| place.put("a", b"otherwise\n");
+    let put_new: fn(&TestSpace) = |place| place.put("new", b"was not there");
     vec![
         case(
             "write a new file",
@@ -34,18 +32,8 @@ fn cases() -> Vec<Case> {
                 place.put("n/ew", b"x");
             },
         ),
-        case(
-            "replace a file",
-            &files::WriteText,
-            json!({ "path": "workspace/a", "text": "t" }),
-            change_a,
-        ),
-        case(
-            "append",
-            &files::AppendText,
-            json!({ "path": "workspace/a", "text": "more" }),
-            change_a,
-        ),
+        case("replace a file", &files::WriteText, json!({ "path": "workspace/a", "text": "t" }), change_a),
+        case("append", &files::AppendText, json!({ "path": "workspace/a", "text": "more" }), change_a),
         case(
             "edit",
             &files::EditText,
@@ -64,14 +52,9 @@ fn cases() -> Vec<Case> {
             json!({ "patch": "--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n--- a/c\n+++ b/c\n@@ -1 +1 @@\n-see\n+sea\n" }),
             |place| set_mode(place, "c", 0o640),
         ),
-        case(
-            "make a folder",
-            &files::MakeDir,
-            json!({ "path": "workspace/x/y" }),
-            |place| {
-                place.put("x/y", b"a file");
-            },
-        ),
+        case("make a folder", &files::MakeDir, json!({ "path": "workspace/x/y" }), |place| {
+            place.put("x/y", b"a file");
+        }),
         case(
             "copy",
             &files::Copy,
@@ -102,12 +85,7 @@ fn cases() -> Vec<Case> {
             json!({ "from_path": "workspace/dir", "to_path": "workspace/new" }),
             put_new,
         ),
-        case(
-            "delete",
-            &files::Delete,
-            json!({ "path": "workspace/a" }),
-            change_a,
-        ),
+        case("delete", &files::Delete, json!({ "path": "workspace/a" }), change_a),
         case(
             "get an artifact",
             &artifact::Get,
@@ -151,30 +129,30 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn set_mode(place: &Place, name: &str, mode: u32) {
+fn set_mode(place: &TestSpace, name: &str, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(place.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn prepared() -> Place {
-    let place = Place::new();
+fn prepared() -> TestSpace {
+    let place = TestSpace::new();
     place.put("a", b"one\ntwo\nthree\n");
     place.put("b", b"the other");
     place.put("c", b"see\n");
     place.put("dir/deep/x", b"x");
-    place.put("packed.zip", &crate::archive::sample());
+    place.put("packed.zip", &crate::archive::tests::sample());
     for (name, mode) in [("a", 0o644), ("b", 0o600), ("c", 0o600)] {
         set_mode(&place, name, mode);
     }
     place
 }
 
-fn call(place: &Place, case: &Case, mode: CallMode) -> effectd_contracts::ToolCall {
+fn call(place: &TestSpace, case: &Case, mode: CallMode) -> effectd_contracts::ToolCall {
     let mut call = place.call(case.tool, mode, case.params.clone());
     if case.tool.id() == "files.undo" {
         let old = b"as it was";
         let state = |bytes: &[u8]| {
-            Standing::File(FileState {
+            PathState::File(FileState {
                 digest: effectd_contracts::Digest::of(bytes).to_string(),
                 bytes: bytes.len() as u64,
                 mode: 0o644,
@@ -192,32 +170,24 @@ fn call(place: &Place, case: &Case, mode: CallMode) -> effectd_contracts::ToolCa
     call
 }
 
-fn preview(place: &Place, case: &Case) -> Result<Rehearsal, effectd_contracts::Failure> {
-    let reply = answer(
-        case.tool,
-        &place.workspace(),
-        &call(place, case, CallMode::Preview),
-    );
-    // The next one has another scratch folder, as in the sandbox.
+fn preview(place: &TestSpace, case: &Case) -> Result<PreviewResult, effectd_contracts::Failure> {
+    let reply = answer(case.tool, &place.workspace(), &call(place, case, CallMode::Preview));
+    // The next preview has an empty scratch folder, as in the sandbox.
     place.clear_scratch();
     match reply {
-        ToolReply::Rehearsed(rehearsal) => Ok(rehearsal),
+        ToolReply::Previewed(rehearsal) => Ok(rehearsal),
         ToolReply::Failed(failure) => Err(failure),
         other @ (ToolReply::Done(_) | ToolReply::Probed(_)) => panic!("{other:?}"),
     }
 }
 
-fn everything(place: &Place) -> Vec<(String, Option<Vec<u8>>)> {
+fn everything(place: &TestSpace) -> Vec<(String, Option<Vec<u8>>)> {
     let names = place.names().into_iter();
     names.map(|name| (name.clone(), place.get(&name))).collect()
 }
 
-fn standing(place: &Place, path: &str) -> Standing {
-    place
-        .workspace()
-        .standing(&SpacePath::parse(path).unwrap(), 0)
-        .unwrap()
-        .0
+fn standing(place: &TestSpace, path: &str) -> PathState {
+    place.workspace().standing(&SpacePath::parse(path).unwrap(), 0).unwrap().0
 }
 
 #[test]
@@ -226,37 +196,22 @@ fn what_is_shown_is_what_happens_for_every_file_tool() {
         let place = prepared();
         let before = everything(&place);
         let shown = preview(&place, &case).unwrap_or_else(|failure| panic!("{}: {failure}", case.name));
-        assert_eq!(
-            everything(&place),
-            before,
-            "{}: a preview changed something",
-            case.name
-        );
+        assert_eq!(everything(&place), before, "{}: a preview changed something", case.name);
         assert_eq!(shown.failed, None, "{}", case.name);
         assert!(!shown.after.is_empty(), "{}", case.name);
-        // Done with what was seen as its condition.
+        // Run with the previewed state as precondition.
         let mut real = call(&place, &case, CallMode::Run);
         real.expect.clone_from(&shown.before);
         let reply = answer(case.tool, &place.workspace(), &real);
         assert!(matches!(reply, ToolReply::Done(_)), "{}: {reply:?}", case.name);
         let mut changed = 0;
         for after in &shown.after {
-            assert_eq!(
-                standing(&place, &after.path),
-                after.standing,
-                "{}: {}",
-                case.name,
-                after.path
-            );
-            // What is in a folder that is made stood nowhere before.
+            assert_eq!(standing(&place, &after.path), after.standing, "{}: {}", case.name, after.path);
+            // The entries of a new folder had no state before.
             let was = shown.before.iter().find(|seen| seen.path == after.path);
             changed += usize::from(was.is_none_or(|was| was.standing != after.standing));
         }
-        for touch in case
-            .tool
-            .touches(case.params.as_object().unwrap())
-            .unwrap_or_default()
-        {
+        for touch in case.tool.touches(case.params.as_object().unwrap()).unwrap_or_default() {
             let within = place.names().into_iter().filter(|name| {
                 touch.filled && format!("workspace/{name}").starts_with(&format!("{}/", touch.path))
             });
@@ -267,10 +222,7 @@ fn what_is_shown_is_what_happens_for_every_file_tool() {
             assert!(within.into_iter().all(|name| told(&name)), "{}", case.name);
         }
         assert!(changed > 0, "{}: nothing was to change", case.name);
-        let drafts = place
-            .names()
-            .into_iter()
-            .filter(|name| name.contains(".effectd-"));
+        let drafts = place.names().into_iter().filter(|name| name.contains(".effectd-"));
         assert_eq!(drafts.count(), 0, "{}", case.name);
     }
 }
@@ -286,7 +238,7 @@ fn what_is_not_as_it_was_seen_is_left_alone_by_every_file_tool() {
         real.expect = shown.before;
         match answer(case.tool, &place.workspace(), &real) {
             ToolReply::Failed(failure) => assert_eq!(failure.code, Code::StateChanged, "{}", case.name),
-            other @ (ToolReply::Done(_) | ToolReply::Probed(_) | ToolReply::Rehearsed(_)) => {
+            other @ (ToolReply::Done(_) | ToolReply::Probed(_) | ToolReply::Previewed(_)) => {
                 panic!("{}: {other:?}", case.name)
             }
         }
@@ -294,9 +246,9 @@ fn what_is_not_as_it_was_seen_is_left_alone_by_every_file_tool() {
     }
 }
 
-/// The check at the beginning is not enough: somebody may come between it and the change itself. Here it is left out.
+/// Leaves out the check at the beginning: somebody may change a file between that check and the change itself.
 #[test]
-fn what_changes_at_the_last_moment_is_put_back_by_every_file_tool() {
+fn every_file_tool_puts_back_a_last_moment_change() {
     for case in cases() {
         let place = prepared();
         let shown = preview(&place, &case).unwrap();
@@ -306,19 +258,14 @@ fn what_changes_at_the_last_moment_is_put_back_by_every_file_tool() {
         let workspace = place.workspace();
         let workspace = workspace.expecting(&shown.before, "trace");
         let failure = case.tool.run(&workspace, &real).unwrap_err();
-        let gone = [
-            Code::StateChanged,
-            Code::FileExists,
-            Code::NotAFile,
-            Code::NotAFolder,
-        ];
+        let gone = [Code::StateChanged, Code::FileExists, Code::NotAFile, Code::NotAFolder];
         assert!(gone.contains(&failure.code), "{}: {failure}", case.name);
         assert_eq!(everything(&place), before, "{}", case.name);
     }
 }
 
 #[test]
-fn a_tool_that_would_fail_says_so_and_one_that_does_not_say_what_it_changes_cannot_be_shown() {
+fn previews_show_failures_and_need_declared_changes() {
     let place = prepared();
     let fails = Case {
         name: "edit what is not there",
@@ -341,12 +288,7 @@ fn a_tool_that_would_fail_says_so_and_one_that_does_not_say_what_it_changes_cann
 fn texts_are_shown_and_bytes_are_not() {
     let place = prepared();
     let text = |params: Value, tool: &'static dyn Tool| {
-        let case = Case {
-            name: "",
-            tool,
-            params,
-            meddle: |_| (),
-        };
+        let case = Case { name: "", tool, params, meddle: |_| () };
         let shown = preview(&place, &case).unwrap();
         shown.after.last().unwrap().text.clone()
     };
@@ -355,7 +297,7 @@ fn texts_are_shown_and_bytes_are_not() {
     assert_eq!(text(write("nul \0 in it"), &files::WriteText), None);
     let long = "x".repeat(crate::limits::PREVIEW_TEXT_BYTES_MAX as usize + 1);
     assert_eq!(text(write(&long), &files::WriteText), None);
-    // Links are copied as links that lead nowhere, and refused like the real ones.
+    // A preview copies links as dangling links, and refuses them like the real ones.
     std::os::unix::fs::symlink("/etc/passwd", place.path("link")).unwrap();
     let through = Case {
         name: "through a link",
@@ -364,7 +306,7 @@ fn texts_are_shown_and_bytes_are_not() {
         meddle: |_| (),
     };
     let shown = preview(&place, &through).unwrap();
-    let seen: &Seen = shown.before.last().unwrap();
-    assert_eq!(seen.standing, Standing::Other);
+    let seen: &PathSnapshot = shown.before.last().unwrap();
+    assert_eq!(seen.standing, PathState::Other);
     assert_eq!(shown.failed.map(|failure| failure.code), Some(Code::PathDenied));
 }

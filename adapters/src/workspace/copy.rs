@@ -1,4 +1,4 @@
-//! A copy of some paths, as a ground to try something out on.
+//! A copy of some paths, for a preview to run on.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -8,11 +8,11 @@ use nix::fcntl::{OFlag, openat2};
 use nix::sys::stat::{Mode, fchmod, umask};
 use nix::unistd::symlinkat;
 
-use super::look::FileKind;
-use super::{FOLDER, FileProblem, Workspace, beneath};
+use super::inspect::FileKind;
+use super::{FOLDER, FileProblem, WalkEntry, Workspace, beneath};
 use crate::spacepath::SpacePath;
 
-/// The mask of the process, to be put back.
+/// The umask of the process, restored on drop.
 struct Mask(Mode);
 
 impl Drop for Mask {
@@ -21,14 +21,14 @@ impl Drop for Mask {
     }
 }
 
-/// What a link, pipe or device is copied as: a link that leads nowhere. No tool follows it, as none follows what it is for.
+/// The target of the dangling link that replaces a link, pipe or device in the copy: no tool follows it.
 const NOWHERE: &str = "nowhere";
 
 impl Workspace<'_> {
-    /// Copies what stands at these paths to the same paths of another ground, with the folders above it, all that is in a
-    /// folder, and permissions. What is not there is not there in the copy either.
+    /// Copies these paths to another workspace, with the folders above them, the content of folders, and permissions. A
+    /// missing path is missing in the copy, too.
     pub fn copy_to(&self, other: &Workspace<'_>, paths: &[SpacePath]) -> Result<(), FileProblem> {
-        // What is made has the permissions that it is made with: at no moment is it more open than what it is a copy of.
+        // Without a umask, a copy has its permissions from the start: it is never more open than the original.
         let _mask = Mask(umask(Mode::empty()));
         let mut folders = Vec::new();
         for path in paths {
@@ -44,8 +44,8 @@ impl Workspace<'_> {
             }
             self.copy_one(other, path, &mut folders)?;
         }
-        // Folders that their owner may not read or write come last, since they could not be filled otherwise, and the
-        // deepest first, since those in them could not be reached.
+        // Folders that their owner may not read or write get their permissions last, because they must be filled first;
+        // the deepest get them first, because they must be reached.
         folders.retain(|(_, mode)| mode & 0o700 != 0o700);
         folders.sort_by_key(|(folder, _)| std::cmp::Reverse(folder.relative().len()));
         for (folder, mode) in folders {
@@ -63,29 +63,25 @@ impl Workspace<'_> {
         let Some(stat) = self.stat(path)? else {
             return Ok(());
         };
-        match stat.kind {
-            FileKind::File => self.copy_content(other, path),
-            FileKind::Link | FileKind::Special => other.put_link(path),
-            FileKind::Folder => {
-                other.make_folder(path)?;
-                folders.push((path.clone(), stat.mode));
-                let walk = self.walk(path, true)?;
-                if walk.partial {
-                    return Err(FileProblem::at("copy the folder")(Errno::ENOSPC));
+        let mut entries = vec![WalkEntry { path: path.clone(), stat }];
+        if stat.kind == FileKind::Folder {
+            let walk = self.walk(path, true)?;
+            if walk.partial {
+                return Err(FileProblem::at("copy the folder")(Errno::ENOSPC));
+            }
+            entries.extend(walk.entries);
+        }
+        for WalkEntry { path, stat } in entries {
+            match stat.kind {
+                FileKind::File => self.copy_content(other, &path)?,
+                FileKind::Link | FileKind::Special => other.put_link(&path)?,
+                FileKind::Folder => {
+                    other.make_folder(&path)?;
+                    folders.push((path, stat.mode));
                 }
-                for entry in walk.entries {
-                    match entry.stat.kind {
-                        FileKind::Folder => {
-                            other.make_folder(&entry.path)?;
-                            folders.push((entry.path, entry.stat.mode));
-                        }
-                        FileKind::File => self.copy_content(other, &entry.path)?,
-                        FileKind::Link | FileKind::Special => other.put_link(&entry.path)?,
-                    }
-                }
-                Ok(())
             }
         }
+        Ok(())
     }
 
     fn copy_content(&self, other: &Workspace<'_>, path: &SpacePath) -> Result<(), FileProblem> {
@@ -97,7 +93,7 @@ impl Workspace<'_> {
             Mode::from_bits_truncate(stat.mode & 0o777),
         );
         let file = match openat2(folder.as_fd(), path.file_name(), how) {
-            // Named twice.
+            // The path is in the list twice.
             Err(Errno::EEXIST) => return Ok(()),
             created => created.map_err(FileProblem::at("copy the file"))?,
         };
@@ -121,13 +117,13 @@ impl Workspace<'_> {
         fchmod(handle.as_fd(), Mode::from_bits_truncate(mode & 0o777)).map_err(at)
     }
 
-    /// Two empty folders within the scratch folder: a space, and its scratch folder.
-    pub(crate) fn grounds(&self) -> Result<[std::os::fd::OwnedFd; 2], FileProblem> {
-        let ground = |name: &str| {
+    /// Two empty folders within the scratch folder, for the copy of a space and for its scratch folder.
+    pub(crate) fn copy_folders(&self) -> Result<[std::os::fd::OwnedFd; 2], FileProblem> {
+        let folder = |name: &str| {
             let at = FileProblem::at("make room for a copy");
             nix::sys::stat::mkdirat(self.scratch, name, Mode::from_bits_truncate(0o700)).map_err(&at)?;
             openat2(self.scratch, name, beneath(FOLDER, Mode::empty())).map_err(at)
         };
-        Ok([ground("space")?, ground("tmp")?])
+        Ok([folder("space")?, folder("tmp")?])
     }
 }

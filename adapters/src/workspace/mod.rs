@@ -1,57 +1,56 @@
-//! Files beneath the space's root, opened so that no link and no race leads outside.
+//! The workspace: tools reach the files of a space only through it. No link and no race leads outside.
 //!
-//! Every open goes through `openat2` with `RESOLVE_BENEATH` and without symbolic links: the kernel decides at the moment
-//! of use. Nothing is checked first and used later. This is the only place where tools meet the file system.
+//! Every open uses `openat2` with `RESOLVE_BENEATH` and without symbolic links, so the kernel decides at the moment of use.
+//! Nothing is checked first and used later.
 
 mod cached;
 mod copy;
-mod expect;
-mod inside;
-mod look;
+mod hashing;
+mod inspect;
+mod preconditions;
 mod problem;
 mod scan;
 mod tree;
+mod tree_digest;
 mod walk;
 mod write;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use effectd_contracts::Seen;
+use effectd_contracts::PathSnapshot;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 
-use crate::beside::{Beside, Nobody};
+use crate::side_channel::{Closed, ToolChannel};
 use crate::spacepath::{Base, SpacePath};
 
 pub use cached::is_local;
-pub use look::{Content, FileKind, Look, Stat};
+pub(crate) use hashing::Hashing;
+pub use inspect::{Content, FileKind, Inspected, Stat};
 pub use problem::FileProblem;
 pub use scan::{Mark, Scan};
 pub use tree::DraftFolder;
 pub use walk::{Walk, WalkEntry};
-pub use write::{Draft, Existing, Heard};
+pub use write::{Draft, Existing, Received};
 
-/// The two folders a tool may touch.
+/// The two folders that a tool may use: the space's root and the scratch folder.
 #[derive(Debug, Clone, Copy)]
 pub struct Workspace<'a> {
     root: BorrowedFd<'a>,
     scratch: BorrowedFd<'a>,
     root_name: &'a str,
-    beside: &'a dyn Beside,
-    /// What must stand where, and the mark of the action that must find it so.
-    expected: &'a [Seen],
+    side_channel: &'a dyn ToolChannel,
+    /// The preconditions of the action, and its mark.
+    expected: &'a [PathSnapshot],
     mark: &'a str,
-    /// Whether only what the kernel has in memory is looked at.
+    /// Whether to use only what the kernel has in memory.
     cached: bool,
 }
 
-/// How the kernel is to walk a path: beneath the folder it starts from, through no link of any kind.
+/// How the kernel resolves a path: beneath the folder it starts from, through no link of any kind.
 fn beneath(flags: OFlag, mode: Mode) -> OpenHow {
-    OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC)
-        .mode(mode)
-        .resolve(BENEATH)
+    OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(BENEATH)
 }
 
 const BENEATH: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
@@ -62,37 +61,26 @@ const BENEATH: ResolveFlag = ResolveFlag::RESOLVE_BENEATH
 const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
 
 impl<'a> Workspace<'a> {
-    /// The folders as the sandbox hands them to the tool.
     pub fn new(root: BorrowedFd<'a>, scratch: BorrowedFd<'a>) -> Self {
-        Self {
-            root,
-            scratch,
-            root_name: ".",
-            beside: &Nobody,
-            expected: &[],
-            mark: "",
-            cached: false,
-        }
+        Self { root, scratch, root_name: ".", side_channel: &Closed, expected: &[], mark: "", cached: false }
     }
 
-    /// The same, with somebody to talk to beside the call.
-    pub fn with_beside(mut self, beside: &'a dyn Beside) -> Self {
-        self.beside = beside;
+    pub fn with_side_channel(mut self, side_channel: &'a dyn ToolChannel) -> Self {
+        self.side_channel = side_channel;
         self
     }
 
-    /// Who takes and gives what is too long for the call and its answer.
-    pub fn beside(&self) -> &'a dyn Beside {
-        self.beside
+    pub fn side_channel(&self) -> &'a dyn ToolChannel {
+        self.side_channel
     }
 
-    /// The same, with the name under which programs that are started find the root.
+    /// Sets the path under which programs find the root.
     pub fn named(mut self, root_name: &'a str) -> Self {
         self.root_name = root_name;
         self
     }
 
-    /// The name under which programs that are started find the root.
+    /// The path under which programs find the root.
     pub fn root_name(&self) -> &'a str {
         self.root_name
     }
@@ -110,10 +98,9 @@ impl<'a> Workspace<'a> {
         openat2(self.base(path), path.relative().as_str(), how)
     }
 
-    /// The folder in which a file lies. It must be there.
+    /// The existing folder of a file.
     fn folder_of(&self, path: &SpacePath) -> Result<OwnedFd, FileProblem> {
         let folder = path.parent().unwrap_or_else(|| path.clone());
-        self.open(&folder, FOLDER)
-            .map_err(FileProblem::at("open the folder"))
+        self.open(&folder, FOLDER).map_err(FileProblem::at("open the folder"))
     }
 }

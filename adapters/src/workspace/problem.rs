@@ -1,32 +1,23 @@
-//! What can go wrong with a file, each with its own code.
+//! Errors of file operations, each with its own code.
 
 use effectd_contracts::{Code, Failure, Phase};
 use nix::errno::Errno;
 
-/// What went wrong with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileProblem {
-    /// The kernel said no.
-    Kernel {
-        /// What was being done.
-        step: &'static str,
-        /// What the kernel said.
-        errno: Errno,
-    },
+    /// The kernel refused this step.
+    Kernel { step: &'static str, errno: Errno },
     /// Not a file: a folder, link, pipe, socket or device.
     NotAFile,
     /// A folder, where the tool works on one file at a time.
     Folder,
     /// Larger than the tool takes.
-    TooLarge {
-        /// What it takes.
-        bytes_max: u64,
-    },
+    TooLarge { bytes_max: u64 },
     /// Not UTF-8, or with a NUL in it.
     NotText,
-    /// It is not, or not any more, as the action expects.
+    /// The file is not as the action expects, or changed while it was read.
     Changed,
-    /// The same, and something came to stand there before what was set aside could be put back.
+    /// Like `Changed`, and a new file appeared before the file that was set aside could be put back.
     LeftAside,
 }
 
@@ -42,34 +33,27 @@ impl FileProblem {
         }
     }
 
-    /// What the kernel said, if it was the kernel.
+    pub(crate) fn check_size(bytes: u64, bytes_max: u64) -> Result<(), Self> {
+        (bytes <= bytes_max).then_some(()).ok_or(Self::TooLarge { bytes_max })
+    }
+
     pub fn errno(self) -> Option<Errno> {
-        match self {
-            Self::Kernel { errno, .. } => Some(errno),
-            Self::NotAFile
-            | Self::Folder
-            | Self::TooLarge { .. }
-            | Self::NotText
-            | Self::Changed
-            | Self::LeftAside => None,
+        if let Self::Kernel { errno, .. } = self {
+            return Some(errno);
         }
+        None
     }
 }
 
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "the kernel has more errors than a tool has words"
-)]
+#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel has more errors than tools have codes")]
 fn of_kernel(errno: Errno) -> (Code, &'static str) {
     match errno {
-        Errno::EXDEV | Errno::ELOOP => (
-            Code::PathDenied,
-            "the path leads through a link or outside of the space",
-        ),
-        Errno::EACCES | Errno::EPERM | Errno::EROFS => (
-            Code::PermissionDenied,
-            "neither the file's permissions nor the sandbox allow more",
-        ),
+        Errno::EXDEV | Errno::ELOOP => {
+            (Code::PathDenied, "the path leads through a link or outside of the space")
+        }
+        Errno::EACCES | Errno::EPERM | Errno::EROFS => {
+            (Code::PermissionDenied, "neither the file's permissions nor the sandbox allow more")
+        }
         Errno::ENOENT => (Code::FileNotFound, "there is no such file or folder"),
         Errno::ENOTDIR => (Code::NotAFolder, "a file stands where a folder is needed"),
         Errno::EISDIR | Errno::ENOTEMPTY => (Code::NotAFile, "a folder stands where the file should be"),

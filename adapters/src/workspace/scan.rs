@@ -1,4 +1,4 @@
-//! What stands in a folder, by names, sizes and times alone: enough to see that something has changed, and quick.
+//! A scan of folders by names, sizes and times: fast, and enough to notice a change.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -7,42 +7,37 @@ use nix::dir::Dir;
 use nix::fcntl::{AtFlags, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 
+use super::walk::names;
 use super::{FOLDER, FileProblem, Workspace, beneath};
 use crate::limits::WALK_DEPTH_MAX;
 use crate::spacepath::SpacePath;
 
-/// Something in a folder, without its content. The kernel sets the time of the last change itself, and nobody in the sandbox
-/// can set it back.
+/// An entry of a folder, without its content. The kernel sets the time of the last change, and nobody in the sandbox can
+/// set it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Whether it is a folder.
     pub is_folder: bool,
-    /// Its permissions and kind.
+    /// Permissions and kind.
     pub mode: u32,
-    /// Its size.
     pub bytes: u64,
-    /// When anything about it was last changed, in nanoseconds since 1970.
+    /// The last change of anything about the entry, in nanoseconds since 1970.
     pub changed_ns: i128,
-    /// Which one it is, whatever it is called.
+    /// Device and inode.
     pub identity: (u64, u64),
 }
 
-/// All that is in some folders.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scan {
-    /// By their paths, as requests write them. A name that is not UTF-8 is told by its number.
+    /// By path, as in requests. A name that is not UTF-8 is replaced by its inode number.
     pub marks: BTreeMap<String, Mark>,
-    /// Whether that is all; otherwise there was more than was to be looked at, or some could not be read.
+    /// Whether the marks are complete: no limit was reached, and all folders could be read.
     pub complete: bool,
 }
 
 impl Workspace<'_> {
-    /// Looks at these folders and all that is beneath them, up to so many. Unlike a walk it also tells what is unfinished.
+    /// Scans these folders and everything beneath them, up to a number of entries. Unlike a walk, it includes drafts.
     pub fn scan(&self, folders: &[SpacePath], entries_max: usize) -> Result<Scan, FileProblem> {
-        let mut scan = Scan {
-            marks: BTreeMap::new(),
-            complete: true,
-        };
+        let mut scan = Scan { marks: BTreeMap::new(), complete: true };
         for folder in folders {
             self.scan_one(folder, entries_max, &mut scan)?;
         }
@@ -50,12 +45,12 @@ impl Workspace<'_> {
     }
 
     fn scan_one(&self, from: &SpacePath, entries_max: usize, scan: &mut Scan) -> Result<(), FileProblem> {
-        // Each is opened when it is its turn: there may be more of them than a process may have open.
+        // Folders are opened one after the other: there may be more than a process may have open.
         let mut waiting = vec![(from.relative().into_bytes(), from.to_string(), 0)];
         while let Some((place, path, depth)) = waiting.pop() {
             let how = beneath(FOLDER, Mode::empty());
             let Ok(folder) = openat2(self.base(from), place.as_slice(), how) else {
-                // Not there, or not to be read: then nothing in it is known.
+                // If `from` itself cannot be opened, it counts as empty; any other folder makes the scan incomplete.
                 scan.complete &= depth == 0;
                 continue;
             };
@@ -64,23 +59,12 @@ impl Workspace<'_> {
                 let stat = fstat(dir.as_fd()).map_err(FileProblem::at("look at the folder"))?;
                 scan.marks.insert(path.clone(), Mark::of(&stat));
             }
-            let mut names = Vec::new();
-            for entry in dir.iter() {
-                let name = entry
-                    .map_err(FileProblem::at("read the folder"))?
-                    .file_name()
-                    .to_owned();
-                if name.as_c_str() != c"." && name.as_c_str() != c".." {
-                    names.push(name);
-                }
-                if scan.marks.len() + names.len() > entries_max {
-                    scan.complete = false;
-                    break;
-                }
-            }
+            let room = entries_max.saturating_sub(scan.marks.len());
+            let (names, is_all) = names(&mut dir, room)?;
+            scan.complete &= is_all;
             for name in names {
                 let Ok(stat) = fstatat(dir.as_fd(), name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
-                    // Gone meanwhile.
+                    // The entry was removed meanwhile.
                     continue;
                 };
                 let path = match name.to_str() {
@@ -96,7 +80,6 @@ impl Workspace<'_> {
                 }
                 scan.marks.insert(path, mark);
             }
-            // What was come by until then is told.
             if scan.marks.len() > entries_max {
                 scan.complete = false;
                 break;

@@ -1,23 +1,23 @@
-//! A folder with all that is in it, made beside its place and put there as a whole; and trees that are taken away again.
+//! Draft folders: a folder is filled under a draft name and then renamed as a whole. And the removal of whole trees.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, RenameFlags, openat2, renameat2};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, mkdirat};
+use nix::sys::stat::{Mode, fchmod, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
-use super::look::FileKind;
-use super::write::{Existing, MadeFolders};
+use super::inspect::{FileKind, Stat};
+use super::walk::names;
+use super::write::{Existing, FOLDER_MODE, MadeFolders};
 use super::{FOLDER, FileProblem, Workspace, beneath};
 use crate::limits::PATH_DEPTH_MAX;
 use crate::spacepath::{SpacePath, draft_name};
 
-const FOLDER_MODE: Mode = Mode::from_bits_truncate(0o755);
-
-/// A folder that is being made. Nobody sees it before it is placed; dropped before that, all of it is removed.
+/// A folder that is being filled. Tools do not see it before it is placed; if it is dropped unplaced, it is removed.
 #[derive(Debug)]
 pub struct DraftFolder {
     parent: OwnedFd,
@@ -29,31 +29,22 @@ pub struct DraftFolder {
 }
 
 impl Workspace<'_> {
-    /// Begins a folder that is to stand at a path where nothing stands. What an interrupted run of the same mark has left is
-    /// removed first.
+    /// Starts a draft folder for a free path. A draft of an interrupted run with the same mark is removed first.
     pub fn draft_folder(&self, path: &SpacePath, mark: &str) -> Result<DraftFolder, FileProblem> {
-        self.nothing_stands(path)?;
+        self.check_free(path)?;
         let (parent, made) = self.create_folders(path)?;
         let name = draft_name(&format!("{mark}\n{path}"));
         remove_tree(parent.as_fd(), &name)?;
         mkdirat(parent.as_fd(), name.as_str(), FOLDER_MODE).map_err(FileProblem::at("create the folder"))?;
         let folder = open_folder(parent.as_fd(), &name).inspect_err(|_| {
-            // Best effort: the error that led here is the one that matters.
+            // Best effort: the first error is the one to report.
             let _ = remove_tree(parent.as_fd(), &name);
         })?;
-        // From here on it is removed when something goes wrong.
-        Ok(DraftFolder {
-            parent,
-            name,
-            target: path.file_name().to_owned(),
-            folder,
-            made,
-            done: false,
-        })
+        Ok(DraftFolder { parent, name, target: path.file_name().to_owned(), folder, made, done: false })
     }
 
-    /// Whether nothing is at a path.
-    pub fn nothing_stands(&self, path: &SpacePath) -> Result<(), FileProblem> {
+    /// Fails unless the path is free.
+    pub fn check_free(&self, path: &SpacePath) -> Result<(), FileProblem> {
         match self.stat(path)? {
             Some(stat) if stat.kind == FileKind::Folder => {
                 Err(FileProblem::at("create the folder")(Errno::EEXIST))
@@ -64,7 +55,7 @@ impl Workspace<'_> {
 }
 
 impl DraftFolder {
-    /// Makes a folder in it, and those above.
+    /// Makes a folder in the draft, with its parents.
     pub fn folder(&self, parts: &[String]) -> Result<OwnedFd, FileProblem> {
         let mut folder = open_folder(self.folder.as_fd(), ".")?;
         for name in parts {
@@ -77,7 +68,7 @@ impl DraftFolder {
         Ok(folder)
     }
 
-    /// Makes a new file in it, and the folders above.
+    /// Makes a new file in the draft, with its parents.
     pub fn file(&self, parts: &[String], mode: u32) -> Result<File, FileProblem> {
         let at = FileProblem::at("create the file");
         let (name, above) = parts.split_last().ok_or(at(Errno::EISDIR))?;
@@ -90,19 +81,13 @@ impl DraftFolder {
         Ok(File::from(file))
     }
 
-    /// Puts all of it into its place, once it is on disk. The contents of its files must have been synced.
+    /// Syncs the folders and renames the draft to its target. The files must be synced already.
     pub fn place(mut self) -> Result<(), FileProblem> {
         sync_folders(self.folder.as_fd(), 0)?;
         crate::failpoint::before_rename();
         let parent = self.parent.as_fd();
-        renameat2(
-            parent,
-            self.name.as_str(),
-            parent,
-            self.target.as_str(),
-            RenameFlags::RENAME_NOREPLACE,
-        )
-        .map_err(FileProblem::at("move the new folder into place"))?;
+        renameat2(parent, self.name.as_str(), parent, self.target.as_str(), RenameFlags::RENAME_NOREPLACE)
+            .map_err(FileProblem::at("move the new folder into place"))?;
         self.done = true;
         self.made.keep();
         fsync(parent).map_err(FileProblem::at("sync the folder"))
@@ -112,7 +97,7 @@ impl DraftFolder {
 impl Drop for DraftFolder {
     fn drop(&mut self) {
         if !self.done {
-            // Best effort: the error that led here is the one that matters.
+            // Best effort: the first error is the one to report.
             let _ = remove_tree(self.parent.as_fd(), &self.name);
         }
     }
@@ -123,27 +108,23 @@ fn open_folder(at: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, FileProblem> {
 }
 
 /// The names in a folder, and which of them are folders.
-fn names(folder: BorrowedFd<'_>) -> Result<Vec<(std::ffi::CString, bool)>, FileProblem> {
+fn entries(folder: BorrowedFd<'_>) -> Result<Vec<(CString, bool)>, FileProblem> {
     let at = FileProblem::at("read the folder");
     let mut dir = Dir::from_fd(open_folder(folder, ".")?).map_err(&at)?;
-    let mut names = Vec::new();
-    for entry in dir.iter() {
-        let name = entry.map_err(&at)?.file_name().to_owned();
-        if name.as_c_str() == c"." || name.as_c_str() == c".." {
-            continue;
-        }
+    let (names, _) = names(&mut dir, usize::MAX)?;
+    let with_kind = |name: CString| {
         let stat = fstatat(folder, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW).map_err(&at)?;
-        let is_folder = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
-        names.push((name, is_folder));
-    }
-    Ok(names)
+        let is_folder = Stat::of(&stat).kind == FileKind::Folder;
+        Ok((name, is_folder))
+    };
+    names.into_iter().map(with_kind).collect()
 }
 
 fn sync_folders(folder: BorrowedFd<'_>, depth: usize) -> Result<(), FileProblem> {
     if depth > PATH_DEPTH_MAX {
         return Err(FileProblem::at("sync the folder")(Errno::ENAMETOOLONG));
     }
-    for (name, _) in names(folder)?.into_iter().filter(|(_, is_folder)| *is_folder) {
+    for (name, _) in entries(folder)?.into_iter().filter(|(_, is_folder)| *is_folder) {
         let below = openat2(folder, name.as_c_str(), beneath(FOLDER, Mode::empty()))
             .map_err(FileProblem::at("open the folder"))?;
         sync_folders(below.as_fd(), depth + 1)?;
@@ -151,25 +132,25 @@ fn sync_folders(folder: BorrowedFd<'_>, depth: usize) -> Result<(), FileProblem>
     fsync(folder).map_err(FileProblem::at("sync the folder"))
 }
 
-/// Removes an unfinished file or folder of ours with all that is in it. Links are removed, not followed.
+/// Removes a draft, and everything in it if it is a folder. Links are removed, not followed.
 pub(super) fn remove_tree(at: BorrowedFd<'_>, name: &str) -> Result<(), FileProblem> {
     match unlinkat(at, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-        // Which of the two is said of a folder depends on the file system.
+        // Depending on the file system, either of the two means a folder.
         Err(Errno::EISDIR | Errno::EPERM) => {}
-        Err(errno) => return Err(FileProblem::at("remove what is unfinished")(errno)),
+        Err(errno) => return Err(FileProblem::at("remove a draft")(errno)),
     }
     let folder = open_folder(at, name)?;
     empty(folder.as_fd(), 0)?;
-    unlinkat(at, name, UnlinkatFlags::RemoveDir).map_err(FileProblem::at("remove what is unfinished"))
+    unlinkat(at, name, UnlinkatFlags::RemoveDir).map_err(FileProblem::at("remove a draft"))
 }
 
 fn empty(folder: BorrowedFd<'_>, depth: usize) -> Result<(), FileProblem> {
-    let at = FileProblem::at("remove what is unfinished");
+    let at = FileProblem::at("remove a draft");
     if depth > PATH_DEPTH_MAX {
         return Err(at(Errno::ENAMETOOLONG));
     }
-    for (name, is_folder) in names(folder)? {
+    for (name, is_folder) in entries(folder)? {
         if is_folder {
             let below = openat2(folder, name.as_c_str(), beneath(FOLDER, Mode::empty())).map_err(&at)?;
             empty(below.as_fd(), depth + 1)?;

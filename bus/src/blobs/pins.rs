@@ -1,16 +1,16 @@
-//! What must not go while somebody needs it: an undo keeps what it replaces, and that may be as much as the whole quota.
+//! Pins: blobs that must not be evicted, for example while an undo stores as much as the whole quota.
 
 use std::sync::Arc;
 
 use effectd_contracts::SpaceId;
 use parking_lot::Mutex;
 
-use super::{BlobError, Blobs, Known, Shelf, check_name, sealed_bytes};
+use super::{BlobCatalog, BlobError, BlobKind, Blobs, check_name, sealed_bytes};
 
-/// Blobs that stay where they are until this is dropped.
+/// Blobs that are not evicted until this is dropped.
 pub struct Pins {
     blobs: Arc<Blobs>,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<BlobCatalog>>,
     names: Vec<String>,
 }
 
@@ -21,18 +21,15 @@ impl std::fmt::Debug for Pins {
 }
 
 impl Blobs {
-    /// Pins those of the blobs that are there. They count as stored now, so that a restart does not find them the oldest.
+    /// Pins the blobs that exist, and makes them the newest.
     pub fn pin<'n>(
         self: &Arc<Self>,
-        shelf: Shelf,
+        kind: BlobKind,
         space: &SpaceId,
         names: impl IntoIterator<Item = &'n str>,
     ) -> Result<Pins, BlobError> {
-        let mut pins = Pins {
-            blobs: self.clone(),
-            known: self.shelf(&self.folder(shelf, space))?,
-            names: Vec::new(),
-        };
+        let mut pins =
+            Pins { blobs: self.clone(), known: self.catalog(&self.folder(kind, space))?, names: Vec::new() };
         {
             let mut known = pins.known.lock();
             for name in names {
@@ -40,7 +37,7 @@ impl Blobs {
                 let Some(bytes) = known.by_name.get(name).map(|entry| entry.bytes) else {
                     continue;
                 };
-                // What all together pin is bounded, too: whoever comes late takes its chance, as if nothing could be pinned.
+                // All pinned blobs together may take one quota; a blob beyond that stays unpinned.
                 let fits = known.pinned.contains_key(name)
                     || known.pinned_bytes() + bytes <= sealed_bytes(self.quota_bytes);
                 if fits && known.renew(name) {
@@ -64,7 +61,7 @@ impl Drop for Pins {
                 }
             }
         }
-        // Only by what is too much now, not for something that comes. Best effort: the next blob makes room, too.
+        // Best effort: storing the next blob evicts too.
         let _ = self.blobs.keep_to_quota(&mut known);
     }
 }

@@ -1,8 +1,8 @@
-//! How a blob lies in its file: sealed in chunks, so that it is written and read in pieces, however long it is.
+//! The file format of a blob: sealed chunks, so that it can be streamed.
 //!
-//! The head holds the blob's own key, sealed under the key of all blobs together with the blob's shelf, space and name. Each
-//! chunk is sealed under the blob's own key, with its number and whether it is the last one as its nonce: chunks that are
-//! swapped, repeated, left out or cut off do not open.
+//! The head has the blob's own key, encrypted with the key of all blobs and bound to the blob's kind, space and name. Each
+//! chunk is encrypted with the blob's own key; the nonce is the chunk's number and a flag for the last chunk, so swapped,
+//! repeated, missing or truncated chunks do not open.
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
@@ -14,21 +14,21 @@ pub(super) const MARK: &[u8] = b"effectd blob 2\n";
 const NONCE_BYTES: usize = 24;
 const TAG_BYTES: usize = 16;
 const WRAPPED_BYTES: usize = NONCE_BYTES + 32 + TAG_BYTES;
-/// What stands before the first chunk.
+/// Bytes before the first chunk.
 pub(super) const HEAD_BYTES: usize = MARK.len() + WRAPPED_BYTES;
 /// Content of every chunk but the last, which may be shorter.
 pub(super) const CHUNK_BYTES: usize = 65_536;
-/// A whole chunk as it lies on disk.
+/// A full chunk on disk.
 pub(super) const SEALED_CHUNK_BYTES: usize = CHUNK_BYTES + TAG_BYTES;
 
-/// How many bytes a blob of this much content takes on disk.
+/// Length of the file of a blob with this much content.
 pub(super) const fn sealed_bytes(content: u64) -> u64 {
     let chunks = content.div_ceil(CHUNK_BYTES as u64);
     let chunks = if chunks == 0 { 1 } else { chunks };
     HEAD_BYTES as u64 + content + chunks * TAG_BYTES as u64
 }
 
-/// How much content a file of this many bytes has; `None` if no blob is that long.
+/// Length of the content of a file; `None` if no blob has that length.
 pub(super) fn content_bytes(file: u64) -> Option<u64> {
     let body = file.checked_sub(HEAD_BYTES as u64)?;
     let tags = body.div_ceil(SEALED_CHUNK_BYTES as u64).max(1) * TAG_BYTES as u64;
@@ -36,8 +36,7 @@ pub(super) fn content_bytes(file: u64) -> Option<u64> {
     (sealed_bytes(content) == file).then_some(content)
 }
 
-/// The key of one blob, and how far it has been used. No key is ever used for a second blob, so that a number is enough for
-/// a nonce.
+/// The key of one blob, and the number of the next chunk. A key serves one blob only, so the number is a safe nonce.
 pub(super) struct Chunks {
     key: Zeroizing<[u8; 32]>,
     cipher: XChaCha20Poly1305,
@@ -51,9 +50,7 @@ impl Chunks {
 
     pub(super) fn of(all: &XChaCha20Poly1305, context: &[u8], head: &[u8]) -> Result<Self, BlobError> {
         let wrapped = head.strip_prefix(MARK).ok_or(BlobError::Damaged)?;
-        let (nonce, msg) = wrapped
-            .split_first_chunk::<NONCE_BYTES>()
-            .ok_or(BlobError::Damaged)?;
+        let (nonce, msg) = wrapped.split_first_chunk::<NONCE_BYTES>().ok_or(BlobError::Damaged)?;
         let opened = all.decrypt(&XNonce::from(*nonce), Payload { msg, aad: context });
         let opened = Zeroizing::new(opened.map_err(|_| BlobError::Damaged)?);
         let key: &[u8; 32] = opened.first_chunk().ok_or(BlobError::Damaged)?;
@@ -62,20 +59,13 @@ impl Chunks {
 
     fn with(key: Zeroizing<[u8; 32]>) -> Result<Self, BlobError> {
         let cipher = XChaCha20Poly1305::new_from_slice(&*key).map_err(|_| BlobError::Damaged)?;
-        Ok(Self {
-            key,
-            cipher,
-            number: 0,
-        })
+        Ok(Self { key, cipher, number: 0 })
     }
 
-    /// The head of the blob, once it is known what it is bound to.
+    /// The head of the blob.
     pub(super) fn head(&self, all: &XChaCha20Poly1305, context: &[u8]) -> Result<Vec<u8>, BlobError> {
         let nonce: [u8; NONCE_BYTES] = random()?;
-        let payload = Payload {
-            msg: &*self.key,
-            aad: context,
-        };
+        let payload = Payload { msg: &*self.key, aad: context };
         let wrapped = all.encrypt(&XNonce::from(nonce), payload);
         let mut head = MARK.to_vec();
         head.extend_from_slice(&nonce);
@@ -103,7 +93,7 @@ impl Chunks {
     }
 }
 
-/// A whole blob of content that is in memory anyway.
+/// A whole blob in memory.
 pub(super) fn seal_whole(
     all: &XChaCha20Poly1305,
     context: &[u8],

@@ -1,4 +1,4 @@
-//! Blobs in pieces: whatever their length, no more than a chunk or two of them is in memory.
+//! Streamed blobs: no more than a chunk or two is in memory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -11,24 +11,24 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use super::sealed::{CHUNK_BYTES, Chunks, HEAD_BYTES, SEALED_CHUNK_BYTES, content_bytes, sealed_bytes};
-use super::{BlobError, Blobs, Known, Shelf, check_name, context, draft_path};
+use super::{BlobCatalog, BlobError, BlobKind, Blobs, check_name, context, draft_path};
 
-/// A blob that is being written. It has no name before all of it is on disk; dropped before that, nothing of it is left.
+/// A blob that is being written. It has no name until it is durable; dropped before that, it leaves nothing.
 pub struct BlobWriter {
     blobs: Arc<Blobs>,
-    shelf: Shelf,
+    kind: BlobKind,
     space: SpaceId,
     folder: PathBuf,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<BlobCatalog>>,
     draft: PathBuf,
     file: File,
     chunks: Chunks,
     waiting: Vec<u8>,
     hasher: Sha256,
     bytes: u64,
-    /// Bytes of it that count as drafted.
+    /// Its share of the catalog's `drafted`.
     drafted: u64,
-    /// Bytes of it for which room was made.
+    /// Its share of the catalog's `coming`.
     coming: u64,
 }
 
@@ -40,18 +40,18 @@ impl std::fmt::Debug for BlobWriter {
 }
 
 impl Blobs {
-    /// Begins a blob whose content comes in pieces.
-    pub fn writer(self: &Arc<Self>, shelf: Shelf, space: &SpaceId) -> Result<BlobWriter, BlobError> {
-        let folder = self.folder(shelf, space);
-        let known = self.shelf(&folder)?;
+    /// Begins a streamed blob.
+    pub fn writer(self: &Arc<Self>, kind: BlobKind, space: &SpaceId) -> Result<BlobWriter, BlobError> {
+        let folder = self.folder(kind, space);
+        let known = self.catalog(&folder)?;
         let draft = draft_path(&folder, "streamed");
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(&draft)?;
-        // The head is written when the name is known; until then the chunks cannot be read by anybody.
+        // The head is written when the name is known; until then nobody can read the chunks.
         file.write_all(&[0; HEAD_BYTES])?;
         Ok(BlobWriter {
             blobs: self.clone(),
-            shelf,
+            kind,
             space: space.clone(),
             folder,
             known,
@@ -66,22 +66,20 @@ impl Blobs {
         })
     }
 
-    /// Opens a blob, to be read in pieces. Should it be destroyed meanwhile, whoever has it open still reads it.
-    pub fn reader(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
+    /// Opens a blob for streaming. An open reader still reads a blob that is destroyed meanwhile.
+    pub fn reader(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
         check_name(name)?;
-        let known = self
-            .shelf_there(&self.folder(shelf, space))?
-            .ok_or(BlobError::Gone)?;
-        // Under the lock, so that it is not destroyed meanwhile.
+        let known = self.existing_catalog(&self.folder(kind, space))?.ok_or(BlobError::Gone)?;
+        // The lock keeps others from destroying the blob before it is open.
         let known = known.lock();
         if !known.by_name.contains_key(name) {
             return Err(BlobError::Gone);
         }
-        self.open(shelf, space, name)
+        self.open(kind, space, name)
     }
 
-    pub(super) fn open(&self, shelf: Shelf, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
-        let mut file = match File::open(self.folder(shelf, space).join(name)) {
+    pub(super) fn open(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
+        let mut file = match File::open(self.folder(kind, space).join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BlobError::Gone),
             file => file?,
         };
@@ -90,7 +88,7 @@ impl Blobs {
         let mut head = [0; HEAD_BYTES];
         file.read_exact(&mut head)?;
         Ok(BlobReader {
-            chunks: Chunks::of(&self.cipher, &context(shelf, space, name), &head)?,
+            chunks: Chunks::of(&self.cipher, &context(kind, space, name), &head)?,
             file,
             bytes,
             left: length - HEAD_BYTES as u64,
@@ -113,7 +111,7 @@ impl BlobWriter {
         self.hasher.update(piece);
         self.bytes = size;
         while !piece.is_empty() {
-            // A full chunk waits for the next byte: only then is it known not to be the last.
+            // A full chunk is held back until the next byte shows that it is not the last.
             if self.waiting.len() == CHUNK_BYTES {
                 self.flush(false)?;
             }
@@ -130,8 +128,7 @@ impl BlobWriter {
         Ok(self.file.write_all(&sealed)?)
     }
 
-    /// Counts what has no name yet. It may never get one, so that it pushes nothing out; but all of it that is on its way at
-    /// once is not more than the quota.
+    /// Counts the draft's bytes. They evict nothing, since the blob may never get a name, but all drafts share one quota.
     fn draft(&mut self, bytes: u64) -> Result<(), BlobError> {
         let more = bytes.saturating_sub(self.drafted);
         let mut known = self.known.lock();
@@ -143,11 +140,11 @@ impl BlobWriter {
         Ok(())
     }
 
-    /// Makes room for all of it, now that it is to be kept; `false` if it is there already.
+    /// Makes room for the blob; `false` if it exists already.
     fn make_room(&mut self, name: &str) -> Result<bool, BlobError> {
         let bytes = sealed_bytes(self.bytes);
         let mut known = self.known.lock();
-        self.blobs.prove(&mut known, self.shelf, &self.space, name)?;
+        self.blobs.prove(&mut known, self.kind, &self.space, name)?;
         if known.renew(name) {
             return Ok(false);
         }
@@ -157,8 +154,7 @@ impl BlobWriter {
         Ok(true)
     }
 
-    /// Gives the blob the name that is made from the digest of its content; durable when it returns. Content that is there
-    /// already is not kept a second time.
+    /// Names the blob by the digest of its content, durably. Existing content is not stored again.
     pub fn finish(mut self, name: impl FnOnce(&Digest) -> String) -> Result<String, BlobError> {
         let digest = Digest::from_bytes(std::mem::take(&mut self.hasher).finalize().into());
         let name = name(&digest);
@@ -168,7 +164,7 @@ impl BlobWriter {
         if !self.make_room(&name)? {
             return Ok(name);
         }
-        let context = context(self.shelf, &self.space, &name);
+        let context = context(self.kind, &self.space, &name);
         let head = self.chunks.head(&self.blobs.cipher, &context)?;
         self.file.write_all_at(&head, 0)?;
         self.file.sync_all()?;
@@ -181,7 +177,7 @@ impl BlobWriter {
 
 impl Drop for BlobWriter {
     fn drop(&mut self) {
-        // After a finish there is no such file any more; otherwise best effort, for the next start removes drafts as well.
+        // Best effort: the next start removes drafts too. After a finish the draft is gone.
         let _ = fs::remove_file(&self.draft);
         let mut known = self.known.lock();
         known.coming -= self.coming;
@@ -205,12 +201,12 @@ impl std::fmt::Debug for BlobReader {
 }
 
 impl BlobReader {
-    /// How long the whole content is.
+    /// Length of the whole content.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The next piece; `None` when all of it was read. What comes after a piece that is damaged is not given.
+    /// The next piece; `None` at the end, and after a damaged piece.
     pub fn piece(&mut self) -> Result<Option<Vec<u8>>, BlobError> {
         if self.ended {
             return Ok(None);

@@ -1,15 +1,15 @@
-//! Events and the bodies they carry.
+//! Events and their bodies.
 
 use effectd_contracts::{ActionId, EventId, Timestamp, TraceId};
 
 use crate::names::TopicName;
 
-/// Bytes to be stored, and whether they may lie on disk in clear.
+/// Bytes to be stored, in clear or sealed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum NewBody {
-    /// Written as it is: receipts, `ACTION_EXECUTED`, whatever holds no parameters.
+    /// Written in clear: receipts, `ACTION_EXECUTED`, anything without parameters.
     Clear(Vec<u8>),
-    /// Written only under authenticated encryption: parameters, and all that may quote them.
+    /// Written encrypted: parameters, and anything that may quote them.
     Sealed(Vec<u8>),
 }
 
@@ -22,7 +22,7 @@ impl NewBody {
 }
 
 impl std::fmt::Debug for NewBody {
-    /// Sealed bytes reach no log by way of a `{:?}`.
+    /// Without the bytes, so that no `{:?}` leaks them into a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NewBody::Clear(bytes) => write!(f, "Clear({} bytes)", bytes.len()),
@@ -34,9 +34,9 @@ impl std::fmt::Debug for NewBody {
 #[derive(Clone, PartialEq, Eq)]
 pub enum Body {
     Clear(Vec<u8>),
-    /// Stored sealed; these are the original bytes.
+    /// Stored sealed, and opened.
     Opened(Vec<u8>),
-    /// Stored sealed under an epoch whose key is destroyed. Nobody can read it any more.
+    /// Sealed under an epoch whose key is destroyed: nobody can read it.
     Shredded,
 }
 
@@ -62,12 +62,12 @@ impl std::fmt::Debug for Body {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewEvent {
-    /// Unique within its topic for ever; publishing it again returns the first offset.
+    /// Unique in its topic forever; publishing it again returns the first offset.
     pub event_id: EventId,
     /// When it happened, by the publisher's wall clock.
     pub time: Timestamp,
     pub trace_id: TraceId,
-    /// The action that it is about, if any. A sealed body is bound to it.
+    /// The action of the event, if any. A sealed body is bound to it.
     pub action_id: Option<ActionId>,
     /// A CloudEvent in JSON; to the Store, bytes.
     pub body: NewBody,
@@ -75,9 +75,9 @@ pub struct NewEvent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {
-    /// Its place in the topic, counted from 0 without gaps.
+    /// Its position in the topic, from 0 without gaps.
     pub offset: u64,
-    /// The id had been published before; this is the first one's offset, and nothing was written.
+    /// The id was published before; nothing was written.
     pub duplicate: bool,
 }
 
@@ -88,10 +88,10 @@ pub struct StoredEvent {
     pub event_id: EventId,
     /// When it happened, by the publisher's wall clock, to the millisecond.
     pub time: Timestamp,
-    /// When the Store wrote it; never goes back from one event to the next, and is what time-based seeks go by.
+    /// When the Store wrote it; never decreases from event to event. Time-based seeks use it.
     pub stored_at: Timestamp,
     pub trace_id: TraceId,
-    /// The action that it is about, if any.
+    /// The action of the event, if any.
     pub action_id: Option<ActionId>,
     pub body: Body,
 }
@@ -104,6 +104,6 @@ pub struct EventPage {
     pub next: u64,
     /// The first event of the topic that is kept.
     pub begin: u64,
-    /// The topic's end when this was read: the offset that the next published event will get.
+    /// The topic's end: the offset of the next event to be published.
     pub end: u64,
 }

@@ -1,4 +1,4 @@
-//! Groups of consumers, leases and how a delivery ends.
+//! Consumer groups, leases and acknowledgements.
 
 use std::time::Duration;
 
@@ -9,43 +9,43 @@ use crate::limits::DELIVERIES_MAX_DEFAULT;
 use crate::names::{GroupName, TopicName};
 use crate::types::events::StoredEvent;
 
-/// Names one delivery of one event to one consumer. Never used twice, not even by a later run of the process.
+/// Names one delivery of one event to one consumer. Never reused, not even by a later process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
 
-/// One event, lent to one consumer for a while.
+/// An event that is leased to a consumer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub lease_id: LeaseId,
     pub offset: u64,
     pub event: StoredEvent,
-    /// How often it was delivered to this group, this time included. Survives a crash of the process.
+    /// Its deliveries to this group, including this one. Survives a crash.
     pub delivery_count: u32,
-    /// The group's deliveries are used up and it asked to be told ([`Exhausted::HandOver`]): do not run this, record it.
+    /// Its deliveries are used up in a group with [`Exhausted::HandOver`]: record the failure, do not run the event.
     pub exhausted: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Leased {
-    /// The deliveries, oldest first; empty if nothing is due.
+    /// Oldest first; empty if nothing is due.
     pub deliveries: Vec<Delivery>,
-    /// When nothing (more) is due: after this long, a delayed or leased event becomes due by itself.
+    /// The time until a delayed or leased event becomes due.
     pub next_due: Option<Duration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Settlement {
-    /// Done; never deliver it to this group again.
+pub enum Acknowledgement {
+    /// Done: never deliver it to this group again.
     Ack,
-    /// Failed; deliver it again after the delay, or set it aside as a dead letter if its deliveries are used up.
+    /// Failed: deliver it again after the delay, or dead-letter it if its deliveries are used up.
     Nack {
         delay: Duration,
-        /// Why, for the people who look at dead letters. Stored sealed.
+        /// Why, for people. Stored sealed.
         detail: String,
     },
-    /// Not now (throttled, tool full): deliver it again after the delay, and do not count this delivery.
+    /// Not now (throttled, tool full): deliver it again after the delay, without counting this delivery.
     Defer { delay: Duration },
-    /// Hopeless; make it a dead letter at once.
+    /// Hopeless: dead-letter it at once.
     Term {
         /// A stable word for the cause: `malformed`.
         code: String,
@@ -55,7 +55,7 @@ pub enum Settlement {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
+pub enum Acknowledged {
     Done,
     WillRetry,
     DeadLettered { letter: u64 },
@@ -63,11 +63,11 @@ pub enum Settled {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Exhausted {
-    /// The Store makes it a dead letter by itself.
+    /// The Store dead-letters the event.
     #[default]
     DeadLetter,
-    /// It is delivered once more with [`Delivery::exhausted`] set, so that the consumer can end it properly (the
-    /// pipeline writes its receipt). Consumers must do nothing else with such a delivery.
+    /// It is delivered once more with [`Delivery::exhausted`], so that the consumer can end it (the pipeline writes its
+    /// receipt). The consumer must not run it.
     HandOver,
 }
 
@@ -80,20 +80,17 @@ pub struct GroupOptions {
 
 impl Default for GroupOptions {
     fn default() -> Self {
-        Self {
-            deliveries_max: DELIVERIES_MAX_DEFAULT,
-            exhausted: Exhausted::default(),
-        }
+        Self { deliveries_max: DELIVERIES_MAX_DEFAULT, exhausted: Exhausted::default() }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekTo {
-    /// Everything again.
+    /// The first kept event.
     Start,
-    /// Only what is published from now on.
+    /// The topic's end: only later events are delivered.
     End,
-    /// This event next; beyond the end means the end.
+    /// This offset, at most the topic's end. `Dropped` if it is before the first kept event.
     Offset(u64),
     /// The first event stored at this time or later.
     Time(Timestamp),
@@ -104,12 +101,12 @@ pub struct GroupInfo {
     pub topic: TopicName,
     pub group: GroupName,
     pub options: GroupOptions,
-    /// Every event before this offset is settled. Never goes back, except by a seek.
+    /// Every event before this offset is acknowledged. Never decreases, except by a seek.
     pub committed: u64,
-    /// Events settled beyond that, out of order.
-    pub settled_ahead: u64,
+    /// Later events that are acknowledged out of order.
+    pub acknowledged_ahead: u64,
     pub leased: u64,
-    /// Events that wait for a delay or for a lost lease.
+    /// Events with a delay or an expired lease.
     pub waiting: u64,
     pub undelivered: u64,
     pub end: u64,

@@ -1,24 +1,24 @@
-//! The log: intents, receipts and notes in the order in which they became durable.
+//! The Merkle log: intents, receipts and notes in the order in which they became durable.
 
 use effectd_contracts::{Digest, Timestamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogStanding {
+pub struct LogStatus {
     pub size: u64,
     pub root: Digest,
-    /// How many intents have no receipt yet.
+    /// Intents without a receipt.
     pub open: u64,
-    /// The first entry whose body is kept: bodies before it have expired, and may be dropped. Never goes back.
+    /// The first entry with a kept body: earlier bodies have expired, and may be dropped. Never decreases.
     pub kept_from: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredEntry {
-    /// Its place, counted from 0.
+pub struct StoredLogEntry {
+    /// From 0.
     pub index: u64,
     pub hash: Digest,
-    /// When it was stored; unknown for what retention has let go.
+    /// When it was stored; `None` if retention has dropped it.
     pub stored_at: Option<Timestamp>,
-    /// Its canonical JSON; `None` if retention has let it go.
+    /// Its canonical JSON; `None` if retention has dropped it.
     pub body: Option<Vec<u8>>,
 }

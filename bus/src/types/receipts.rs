@@ -1,4 +1,4 @@
-//! Completions and receipts: how an action ends, and how its end is found again.
+//! Completions and receipts: how an action ends, and how receipts are found.
 
 use effectd_contracts::{
     ActionId, Digest, IdempotencyKey, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId,
@@ -7,35 +7,35 @@ use effectd_contracts::{
 use crate::error::StoreError;
 use crate::names::{ResourceName, TopicName};
 use crate::types::claims::Fence;
+use crate::types::dead_letters::NewDeadLetter;
 use crate::types::events::NewEvent;
 use crate::types::groups::LeaseId;
-use crate::types::letters::NewLetter;
 
-/// A receipt to store: its canonical JSON, and beside it what it is found by.
+/// A receipt to store: its canonical JSON, and the values that it is found by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewReceipt {
-    /// Its id; committing the same one again is a no-op.
+    /// Committing the same id again is a no-op.
     pub receipt_id: ReceiptId,
-    /// The action that it ends. An action has one receipt.
+    /// An action has one receipt.
     pub action_id: ActionId,
-    /// Digest of the whole request, so that the action's id can be checked against other content later.
+    /// Digest of the whole request: the same id with other content is a conflict.
     pub action_digest: Digest,
     pub tool_id: ToolId,
     pub subject_id: SubjectId,
     pub space_id: SpaceId,
-    /// How it ended. Only `ok` satisfies the key that the action was claimed with.
+    /// Only `ok` satisfies the key of the claim.
     pub status: Status,
-    /// The idempotency key, if the action has one; receipts are listed by it.
+    /// The idempotency key, if the action has one.
     pub key: Option<IdempotencyKey>,
-    /// Digest of the parameters that the key stands for.
+    /// Digest of the parameters.
     pub params_digest: Digest,
-    /// When it ended, by the wall clock.
+    /// When it ended.
     pub time: Timestamp,
-    /// Canonical JSON, as signed. Stored in clear: it holds digests where the parameters were sensitive.
+    /// Canonical JSON, as signed. Stored in clear: it has digests of sensitive parameters.
     pub body: Vec<u8>,
 }
 
-/// Another action that is resolved by the same receipt: a parked twin.
+/// Another action that resolves to the same receipt: a parked duplicate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     pub action_id: ActionId,
@@ -46,49 +46,47 @@ pub struct Link {
     pub leases: Vec<LeaseId>,
 }
 
-/// The end of an action. All of it is written, or nothing.
+/// The end of an action, written in one block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completion {
     pub receipt: NewReceipt,
-    /// Events that follow it: `ACTION_EXECUTED`.
+    /// `ACTION_EXECUTED` and others.
     pub events: Vec<(TopicName, NewEvent)>,
-    /// What the claim is held under; `None` for an action that was never claimed (refused before).
+    /// The fence of the claim; `None` for an action that was never claimed.
     pub fence: Option<Fence>,
-    /// Deliveries that end with it. One that is no longer held is passed over: the fence decides who may commit.
+    /// Deliveries that end with it. Lost leases are ignored: the fence decides who may commit.
     pub leases: Vec<LeaseId>,
-    pub letter: Option<NewLetter>,
-    /// What was, or may have been, changed: keys that earlier actions on these resources satisfied are open again.
+    pub letter: Option<NewDeadLetter>,
+    /// Resources that were, or may have been, changed: invalidates earlier receipts that depend on them.
     pub retire: Vec<ResourceName>,
-    /// Where all that lies beneath was, or may have been, changed: a folder that went elsewhere, a space in which a program ran.
-    /// Keys that earlier actions satisfied on resources whose names begin with one of these and a `/` are open again.
+    /// Resources below which anything may have changed: a moved folder, a space in which a program ran. Invalidates earlier
+    /// receipts of these and of all resources below them.
     pub disturbed: Vec<ResourceName>,
-    /// What came where nothing was: earlier actions beneath it are not what is there now, so their keys are open again. Those at
-    /// work at the same time lose nothing by it.
+    /// Resources that are new where nothing was: invalidates finished actions on them and below them, but none that runs.
     pub appeared: Vec<ResourceName>,
-    /// What the key depends on, as in the claim, whether the action has changed it or found it as it was to be.
+    /// What the key depends on, as in the claim.
     pub depends: Vec<ResourceName>,
-    /// Parked twins that this receipt resolves too; their `receipt_id` is this receipt's.
+    /// Parked duplicates that resolve to this receipt.
     pub links: Vec<Link>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     pub receipt_id: ReceiptId,
-    /// It was there before, with the same content; nothing was written.
+    /// The same receipt existed; nothing was written.
     pub duplicate: bool,
-    /// Where the events went, in the order given; empty for a duplicate.
+    /// The offsets of the events, in order; empty for a duplicate.
     pub offsets: Vec<u64>,
-    /// Deliveries that were no longer held and were passed over.
+    /// Leases that were lost.
     pub leases_lost: Vec<LeaseId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredReceipt {
-    /// Its place among all receipts, counted from 0.
+    /// Its number among all receipts, from 0.
     pub ordinal: u64,
-    /// When the Store wrote it; never goes back from one receipt to the next.
+    /// When the Store wrote it; never decreases from receipt to receipt.
     pub stored_at: Timestamp,
-    /// What was given: the index fields and the signed bytes. The key is in the bytes only.
     pub receipt_id: ReceiptId,
     pub action_id: ActionId,
     /// Digest of the whole request.
@@ -98,9 +96,9 @@ pub struct StoredReceipt {
     pub space_id: SpaceId,
     pub status: Status,
     pub params_digest: Digest,
-    /// When it ended, by the wall clock, to the millisecond.
+    /// When it ended, to the millisecond.
     pub time: Timestamp,
-    /// Canonical JSON, byte for byte as it was given.
+    /// Canonical JSON, byte for byte as committed.
     pub body: Vec<u8>,
 }
 
@@ -108,10 +106,7 @@ impl StoredReceipt {
     /// The receipt as a value. Signatures are checked over [`StoredReceipt::body`], not over this.
     pub fn parse(&self) -> Result<Receipt, StoreError> {
         serde_json::from_slice(&self.body).map_err(|error| StoreError::Damaged {
-            what: format!(
-                "receipt {} is not the JSON of a receipt: {error}",
-                self.receipt_id
-            ),
+            what: format!("receipt {} is not the JSON of a receipt: {error}", self.receipt_id),
             advice: "Run `effectd store check`.",
         })
     }
@@ -124,33 +119,33 @@ pub enum Order {
     NewestFirst,
 }
 
-/// Which receipts. Every condition that is given must hold; none given means all.
+/// A query of receipts. All given conditions must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReceiptQuery {
     pub tool_id: Option<ToolId>,
     pub subject_id: Option<SubjectId>,
     pub space_id: Option<SpaceId>,
     pub status: Option<Status>,
-    /// Of this idempotency key (`space_id` must be given too).
+    /// Needs `space_id` too.
     pub key: Option<IdempotencyKey>,
     /// Stored at this time or later.
     pub since: Option<Timestamp>,
     /// Stored before this time.
     pub until: Option<Timestamp>,
     pub order: Order,
-    /// Where the page before ended.
+    /// The cursor of the page before.
     pub cursor: Option<Cursor>,
     pub limit: usize,
 }
 
-/// Where a page ended. Stays valid while receipts are added.
+/// The end of a page. Stays valid while receipts are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor(pub u64);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReceiptPage {
-    /// The receipts; may be fewer than the limit, or none, although there are more.
+    /// May be fewer than the limit, or none, although there are more.
     pub receipts: Vec<StoredReceipt>,
-    /// Where to go on; `None` when there are no more.
+    /// Continue here; `None` at the end.
     pub cursor: Option<Cursor>,
 }

@@ -1,4 +1,4 @@
-//! How long things are kept, and what became of them.
+//! Retention: how long data is kept, and what a run has removed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,40 +8,36 @@ use effectd_contracts::{Timestamp, Topic};
 use crate::limits::{LETTER_DAYS, RECEIPT_DAYS};
 use crate::names::TopicName;
 
-/// How much of something is kept: what is older goes, and so does the oldest of what is too much.
+/// How much is kept, by age and by size; the oldest data expires first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Keep {
-    /// How long; `None` for ever.
+    /// `None`: for ever.
     pub age: Option<Duration>,
-    /// How many bytes; `None` for any number.
+    /// `None`: without a bound.
     pub bytes: Option<u64>,
 }
 
 impl Keep {
-    /// So many days, and any number of bytes.
     pub const fn days(days: u32) -> Self {
-        Keep {
-            age: Some(Duration::from_secs(days as u64 * 86_400)),
-            bytes: None,
-        }
+        Keep { age: Some(Duration::from_secs(days as u64 * 86_400)), bytes: None }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicKeep {
     pub keep: Keep,
-    /// Whether an event that some group has still to settle is kept longer. Where it is not, a group that was left behind
-    /// is told so, and goes on where its consumer seeks to.
-    pub unsettled: bool,
+    /// Whether unacknowledged events are kept longer. Otherwise a group that falls behind gets an error, until its consumer
+    /// seeks.
+    pub unacknowledged: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
-    /// Receipts. An idempotency key holds, and an action id is known, as long as the receipt is kept.
+    /// An idempotency key and an action id are known as long as their receipt is kept.
     pub receipts: Keep,
-    /// Dead letters; `None` for ever.
+    /// The age of kept dead letters; `None`: for ever.
     pub letters: Option<Duration>,
-    /// Topics that are not as the others.
+    /// Topics with rules of their own.
     pub topics: BTreeMap<TopicName, TopicKeep>,
     pub others: TopicKeep,
 }
@@ -49,18 +45,12 @@ pub struct Retention {
 impl Default for Retention {
     fn default() -> Self {
         let keep = Keep::days(RECEIPT_DAYS);
-        let decisions = TopicKeep {
-            keep,
-            unsettled: true,
-        };
+        let decisions = TopicKeep { keep, unacknowledged: true };
         Retention {
             receipts: keep,
             letters: Keep::days(LETTER_DAYS).age,
             topics: BTreeMap::from([(Topic::ActionDecision.into(), decisions)]),
-            others: TopicKeep {
-                keep,
-                unsettled: false,
-            },
+            others: TopicKeep { keep, unacknowledged: false },
         }
     }
 }
@@ -72,35 +62,34 @@ impl Retention {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// It only says what would be kept no longer.
+pub enum RetentionMode {
+    /// Only reports what would be removed.
     Preview,
-    LetGo,
+    Apply,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Retained {
-    /// Receipts that are kept no longer.
+    /// Expired receipts.
     pub receipts: u64,
-    /// Events that are kept no longer, by topic.
+    /// Expired events, by topic.
     pub events: BTreeMap<TopicName, u64>,
-    /// Dead letters that are kept no longer.
+    /// Expired dead letters.
     pub letters: u64,
-    /// Live records that were written forward, out of the blocks that were let go. How many that is shows when it is done: a preview
-    /// does not tell.
+    /// Live records that were relocated; 0 in a preview.
     pub moved: u64,
-    /// Blocks of the journal that were let go.
+    /// Dropped blocks of the journal.
     pub blocks: u64,
-    /// Their bytes. The disk has them back file by file.
+    /// Bytes of the dropped blocks. Disk space is freed file by file.
     pub bytes: u64,
-    /// The time from which on receipts are kept; what belongs to older ones may go, too.
+    /// Receipts from this time on are kept; what belongs to older ones, such as blobs, may be removed too.
     pub since: Option<Timestamp>,
-    /// There is more to let go: ask again.
+    /// There is more to remove: call again.
     pub more: bool,
 }
 
 impl Retained {
-    /// What a turn did, with what shortening the journal did.
+    /// Adds the report of a truncation.
     #[must_use]
     pub fn then(self, shortened: Retained) -> Self {
         Self {
@@ -112,7 +101,7 @@ impl Retained {
         }
     }
 
-    /// Whether anything is kept no longer.
+    /// Whether anything has expired.
     pub(crate) fn has_expired(&self) -> bool {
         self.receipts + self.letters > 0 || !self.events.is_empty()
     }

@@ -1,11 +1,10 @@
-//! The key files: how they are made, wrapped, rotated and destroyed.
+//! The key files: created, wrapped, rotated and destroyed.
 //!
-//! `device.key` is one line of text, so that it can be printed and put away. An epoch's file is `efek`, a version byte,
-//! the first eight bytes of the device key's fingerprint, a nonce, and the epoch key under the device key.
+//! `device.key` is one line of text that can be printed. An epoch's file is `efek`, a version byte, the first eight
+//! bytes of the device key's fingerprint, a nonce, and the epoch key encrypted with the device key.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
@@ -16,6 +15,7 @@ use zeroize::Zeroizing;
 
 use super::Key;
 use crate::error::StoreError;
+use crate::files::{file_name, io_error, numbered, private_dir, remove_file, sync_dir, write_new};
 
 const DEVICE_FILE: &str = "device.key";
 const NEXT_FILE: &str = "device.key.next";
@@ -34,7 +34,7 @@ pub(crate) enum Keyring {
 pub(crate) struct Ring {
     pub(crate) keyring: Keyring,
     pub(crate) epochs: Vec<(u32, Key)>,
-    /// The device key was made just now.
+    /// The device key was just created.
     pub(crate) is_new: bool,
 }
 
@@ -53,7 +53,7 @@ fn random_key() -> Result<Key, StoreError> {
 }
 
 impl Keyring {
-    /// Opens the directory, finishing a rotation that was cut off, and reads every epoch's key.
+    /// Opens the directory, finishes an interrupted rotation, and reads every epoch key.
     pub(crate) fn open(directory: PathBuf, accept_loss: bool) -> Result<Ring, StoreError> {
         let epochs_dir = directory.join(EPOCHS_DIR);
         private_dir(&directory)?;
@@ -61,7 +61,7 @@ impl Keyring {
         let epochs = list_epochs(&epochs_dir)?;
         let next = read_device(&directory.join(NEXT_FILE))?;
         let device = match read_device(&directory.join(DEVICE_FILE)) {
-            // The last step of a rotation wipes the old key before it puts the new one in its place.
+            // The last step of a rotation overwrites the old key before it renames the new one.
             Err(_) if next.is_some() => None,
             device => device?,
         };
@@ -73,31 +73,23 @@ impl Keyring {
             }
             (Some(device), None) => device,
             (None, None) if epochs.is_empty() || accept_loss => {
-                epochs
-                    .iter()
-                    .try_for_each(|epoch| shred(&epoch_path(&epochs_dir, *epoch)))?;
+                epochs.iter().try_for_each(|epoch| shred(&epoch_path(&epochs_dir, *epoch)))?;
                 let device = random_key()?;
                 write_device(&directory.join(DEVICE_FILE), &device)?;
                 device
             }
             (None, None) => {
-                return Err(broken(
-                    "device.key is missing, but there are epoch keys that it wraps".into(),
-                ));
+                return Err(broken("device.key is missing, but there are epoch keys that it wraps".into()));
             }
         };
         let read = list_epochs(&epochs_dir)?
             .into_iter()
             .map(|epoch| Ok((epoch, unwrap_epoch(&epochs_dir, epoch, &device)?)))
             .collect::<Result<Vec<_>, StoreError>>()?;
-        Ok(Ring {
-            keyring: Keyring::Files { directory, device },
-            epochs: read,
-            is_new,
-        })
+        Ok(Ring { keyring: Keyring::Files { directory, device }, epochs: read, is_new })
     }
 
-    /// Makes the key of an epoch; it is on disk when this returns.
+    /// Creates the key of an epoch, durably.
     pub(crate) fn create(&self, epoch: u32) -> Result<Key, StoreError> {
         let key = random_key()?;
         if let Keyring::Files { directory, device } = self {
@@ -115,8 +107,8 @@ impl Keyring {
     }
 }
 
-/// Replaces the device key, and wraps every epoch key anew. For a store that nobody has open. If it is cut off, the next
-/// open finishes it: until the last step both keys are there.
+/// Replaces the device key, and wraps every epoch key with the new one. The store must be closed. The next open
+/// finishes an interrupted rotation: both keys exist until the last step.
 pub fn rotate_device_key(directory: &Path) -> Result<(), StoreError> {
     // Opening finishes an earlier rotation first.
     let Ring { keyring, .. } = Keyring::open(directory.to_owned(), false)?;
@@ -131,14 +123,14 @@ pub fn rotate_device_key(directory: &Path) -> Result<(), StoreError> {
 fn finish_rotation(directory: &Path, device: Option<&Key>, next: &Key) -> Result<(), StoreError> {
     let epochs_dir = directory.join(EPOCHS_DIR);
     for epoch in list_epochs(&epochs_dir)? {
-        // Those that the old key does not open are wrapped by the new one already.
+        // A key that the old device key does not open is already wrapped by the new one.
         if let Some(Ok(key)) = device.map(|device| unwrap_epoch(&epochs_dir, epoch, device)) {
             wrap_epoch(&epochs_dir, epoch, &key, next)?;
         }
     }
     overwrite(&directory.join(DEVICE_FILE))?;
     fs::rename(directory.join(NEXT_FILE), directory.join(DEVICE_FILE))
-        .map_err(|error| failed(directory, &error))?;
+        .map_err(|error| io_error(directory, &error))?;
     sync_dir(directory)
 }
 
@@ -148,10 +140,7 @@ fn wrap_epoch(epochs_dir: &Path, epoch: u32, key: &Key, device: &Key) -> Result<
     let wrapped = XChaCha20Poly1305::new_from_slice(device.as_slice())
         .ok()
         .and_then(|cipher| {
-            let payload = Payload {
-                msg: key.as_slice(),
-                aad: &epoch_bound(epoch),
-            };
+            let payload = Payload { msg: key.as_slice(), aad: &epoch_bound(epoch) };
             cipher.encrypt(&XNonce::from(nonce), payload).ok()
         })
         .ok_or_else(|| broken("an epoch key could not be wrapped".into()))?;
@@ -164,8 +153,8 @@ fn wrap_epoch(epochs_dir: &Path, epoch: u32, key: &Key, device: &Key) -> Result<
 
 fn unwrap_epoch(epochs_dir: &Path, epoch: u32, device: &Key) -> Result<Key, StoreError> {
     let path = epoch_path(epochs_dir, epoch);
-    let bytes = fs::read(&path).map_err(|error| failed(&path, &error))?;
-    let wrong = |what: &str| broken(format!("{}: {what}", name(&path)));
+    let bytes = fs::read(&path).map_err(|error| io_error(&path, &error))?;
+    let wrong = |what: &str| broken(format!("{}: {what}", file_name(&path)));
     if bytes.len() != EPOCH_FILE_BYTES || &bytes[..5] != EPOCH_MARK {
         return Err(wrong("not an epoch key of a format known here"));
     }
@@ -173,10 +162,7 @@ fn unwrap_epoch(epochs_dir: &Path, epoch: u32, device: &Key) -> Result<Key, Stor
         return Err(wrong("wrapped by another device key"));
     }
     let nonce = XNonce::try_from(&bytes[13..37]).map_err(|_| wrong("cut off"))?;
-    let payload = Payload {
-        msg: &bytes[37..],
-        aad: &epoch_bound(epoch),
-    };
+    let payload = Payload { msg: &bytes[37..], aad: &epoch_bound(epoch) };
     let opened = XChaCha20Poly1305::new_from_slice(device.as_slice())
         .ok()
         .and_then(|cipher| cipher.decrypt(&nonce, payload).ok())
@@ -206,37 +192,22 @@ fn epoch_path(epochs_dir: &Path, epoch: u32) -> PathBuf {
     epochs_dir.join(format!("{epoch}.key"))
 }
 
+/// The epochs with a key file. Other files are partial writes of a killed process; nothing uses them.
 fn list_epochs(epochs_dir: &Path) -> Result<Vec<u32>, StoreError> {
-    let mut epochs = Vec::new();
-    for entry in fs::read_dir(epochs_dir).map_err(|error| failed(epochs_dir, &error))? {
-        let name = entry.map_err(|error| failed(epochs_dir, &error))?.file_name();
-        // Anything else is a file that was being written when the process died; it was never used.
-        if let Some(epoch) = name
-            .to_str()
-            .and_then(|name| name.strip_suffix(".key"))
-            .and_then(|n| n.parse().ok())
-        {
-            epochs.push(epoch);
-        }
-    }
-    epochs.sort_unstable();
-    Ok(epochs)
+    let numbers = numbered(epochs_dir, "key")?.into_iter();
+    Ok(numbers.filter_map(|epoch| u32::try_from(epoch).ok()).collect())
 }
 
 fn read_device(path: &Path) -> Result<Option<Key>, StoreError> {
     let text = match fs::read(path) {
         Ok(bytes) => Zeroizing::new(bytes),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(path, &error)),
+        Err(error) => return Err(io_error(path, &error)),
     };
     let text = std::str::from_utf8(&text).unwrap_or_default();
-    let bytes = text
-        .trim_end()
-        .strip_prefix(DEVICE_MARK)
-        .and_then(unhex)
-        .map(Zeroizing::new);
+    let bytes = text.trim_end().strip_prefix(DEVICE_MARK).and_then(unhex).map(Zeroizing::new);
     let bytes = bytes.filter(|bytes| bytes.len() == 32);
-    let bytes = bytes.ok_or_else(|| broken(format!("{} is not a device key", name(path))))?;
+    let bytes = bytes.ok_or_else(|| broken(format!("{} is not a device key", file_name(path))))?;
     let mut key: Key = Zeroizing::new([0; 32]);
     key.copy_from_slice(&bytes);
     Ok(Some(key))
@@ -245,25 +216,6 @@ fn read_device(path: &Path) -> Result<Option<Key>, StoreError> {
 fn write_device(path: &Path, key: &Key) -> Result<(), StoreError> {
     let text = Zeroizing::new(format!("{DEVICE_MARK}{}\n", *Zeroizing::new(hex(key.as_slice()))));
     write_new(path, text.as_bytes())
-}
-
-/// Writes a file so that it is there as a whole or not at all, and only for its owner.
-pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
-    let partial = path.with_extension("partial");
-    let write = || -> std::io::Result<()> {
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&partial)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
-    };
-    write().map_err(|error| failed(path, &error))?;
-    path.parent().map_or(Ok(()), sync_dir)
 }
 
 fn overwrite(path: &Path) -> Result<(), StoreError> {
@@ -275,65 +227,15 @@ fn overwrite(path: &Path) -> Result<(), StoreError> {
     };
     match write() {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|error| failed(path, &error)),
+        other => other.map_err(|error| io_error(path, &error)),
     }
 }
 
 fn shred(path: &Path) -> Result<(), StoreError> {
+    if !path.try_exists().map_err(|error| io_error(path, &error))? {
+        return Ok(());
+    }
     overwrite(path)?;
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(path, &error)),
-        Ok(()) => path.parent().map_or(Ok(()), sync_dir),
-    }
-}
-
-/// Makes a directory that only its owner may enter, and makes its name durable. One that others may enter is narrowed.
-pub(crate) fn private_dir(path: &Path) -> Result<(), StoreError> {
-    if !path.is_dir() {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(|error| failed(path, &error))?;
-        return path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-            .map_or(Ok(()), sync_dir);
-    }
-    let narrow = || -> std::io::Result<()> {
-        let mut permissions = fs::metadata(path)?.permissions();
-        if permissions.mode() & 0o077 != 0 {
-            permissions.set_mode(permissions.mode() & !0o077);
-            fs::set_permissions(path, permissions)?;
-        }
-        Ok(())
-    };
-    narrow().map_err(|error| failed(path, &error))
-}
-
-pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
-    File::open(path)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| failed(path, &error))
-}
-
-pub(crate) fn failed(path: &Path, error: &std::io::Error) -> StoreError {
-    tracing::warn!(path = %path.display(), %error, "a file of the state cannot be used");
-    if error.kind() == ErrorKind::StorageFull {
-        return StoreError::Full;
-    }
-    if error.kind() == ErrorKind::ReadOnlyFilesystem {
-        return StoreError::ReadOnly;
-    }
-    StoreError::Unavailable {
-        reason: format!("{}: {error}", name(path)),
-    }
-}
-
-/// A file of the state by its name: who reads an error at the door must not learn where the state lies.
-pub(crate) fn name(path: &Path) -> std::path::Display<'_> {
-    path.file_name()
-        .map_or(Path::new("the state"), Path::new)
-        .display()
+    remove_file(path)?;
+    path.parent().map_or(Ok(()), sync_dir)
 }

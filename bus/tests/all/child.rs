@@ -1,4 +1,4 @@
-//! The process that is killed: this test binary, run again, working on a store and saying what was answered.
+//! The child process that is killed: this test binary, working on a store and reporting what was answered.
 
 use std::io::{BufRead, BufReader, PipeWriter, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use effectd_bus::conformance::retention::turn;
-use effectd_bus::conformance::values::{
+use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind};
+use effectd_bus::testing::retention::retain_once;
+use effectd_bus::testing::values::{
     action, claim, completion, group, key, put, resource, sealed_event, topic,
 };
-use effectd_bus::embedded::{Durability, EmbeddedConfig, JournalKind, rescue};
 use effectd_bus::{
-    Admission, Admitted, Expect, GroupOptions, Keep, Link, NewLetter, Requeued, Retention, Store, StoreError,
-    TopicKeep, TopicName, embedded,
+    Admission, Admitted, Expect, GroupOptions, Keep, Link, NewDeadLetter, Requeued, Retention, Store,
+    StoreError, TopicKeep, TopicName, embedded, offline,
 };
 use effectd_contracts::{Digest, Status, SystemClock};
 use nix::sys::signal::Signal;
@@ -51,7 +51,7 @@ pub(crate) struct Order {
     pub(crate) migrates: Option<JournalKind>,
     /// How long the journal may take to open.
     pub(crate) open_max: Option<Duration>,
-    /// Old blocks are let go all the time.
+    /// Old blocks are dropped all the time.
     pub(crate) retains: bool,
     /// It will be stopped, and must then be heard to the end; its own end is not noticed.
     pub(crate) stops: bool,
@@ -86,9 +86,7 @@ impl Worker {
             command.env(OPEN_MS, max.as_millis().to_string());
         }
         if let Some(failpoint) = &order.failpoint {
-            command
-                .env("EFFECTD_FAILPOINT", failpoint)
-                .env("EFFECTD_FAILPOINT_FD", "1");
+            command.env("EFFECTD_FAILPOINT", failpoint).env("EFFECTD_FAILPOINT_FD", "1");
         }
         let (output, input) = std::io::pipe().unwrap();
         let behind = order.stops.then(|| input.try_clone().unwrap());
@@ -187,7 +185,7 @@ pub(crate) fn config(state: &Path) -> EmbeddedConfig {
     EmbeddedConfig {
         disk_free_bytes_min: 0,
         // Few, so that files of the index are written and merged all the time.
-        index_gather_entries: 60,
+        index_memtable_entries: 60,
         // Small, so that files of the journal are begun all the time.
         segment_bytes: 32 << 10,
         ..EmbeddedConfig::new(state)
@@ -214,21 +212,15 @@ fn entry() {
         config.journal_open_max = Duration::from_millis(ms.parse().unwrap());
     }
     if let Some(to) = kind(MIGRATES) {
-        let migrated = rescue::migrate(&config, to).unwrap();
+        let migrated = offline::migrate(&config, to).unwrap();
         return say(&format!("migrated {}", migrated.blocks));
     }
     let store = match embedded::open(config, Arc::new(SystemClock)) {
         Ok(store) => Arc::new(store),
         Err(error) => return say(&format!("refused {error}")),
     };
-    let options = GroupOptions {
-        deliveries_max: 1_000,
-        ..GroupOptions::default()
-    };
-    store
-        .configure(&topic("work"), &group("g"), options)
-        .wait()
-        .unwrap();
+    let options = GroupOptions { deliveries_max: 1_000, ..GroupOptions::default() };
+    store.configure(&topic("work"), &group("g"), options).wait().unwrap();
     say("ready");
     let retains = std::env::var_os(RETAINS).is_some();
     let workers: Vec<_> = (0..WORKERS)
@@ -273,14 +265,11 @@ fn work(store: &dyn Store, name: &str, steps: u32, retains: bool) {
     }
 }
 
-/// Very little is kept, so that something is let go whenever this is asked for. Dead letters, and decisions and events
-/// that are not settled, are kept all the same.
+/// Very little is kept, so that something is dropped with every call. Dead letters, and decisions and events
+/// that are not acknowledged, are kept anyway.
 fn retain(store: &dyn Store) {
-    let keep = Keep {
-        age: None,
-        bytes: Some(4_000),
-    };
-    let topic = |unsettled| TopicKeep { keep, unsettled };
+    let keep = Keep { age: None, bytes: Some(4_000) };
+    let topic = |unacknowledged| TopicKeep { keep, unacknowledged };
     let retention = Retention {
         receipts: keep,
         letters: None,
@@ -289,17 +278,14 @@ fn retain(store: &dyn Store) {
             .into(),
         others: topic(false),
     };
-    let told = turn(store, &retention);
+    let told = retain_once(store, &retention);
     say(&format!("retained {} {}", told.blocks, told.moved));
 }
 
 fn publish(store: &dyn Store, id: &str, step: u32) {
     // Now and then an event that needs several chunks.
     let body = vec![b'x'; if step % 60 == 33 { 30_000 } else { 300 }];
-    let published = store
-        .publish(&topic("work"), vec![sealed_event(id, id, &body)])
-        .wait()
-        .unwrap();
+    let published = store.publish(&topic("work"), vec![sealed_event(id, id, &body)]).wait().unwrap();
     say(&format!("published {id} {}", published[0].offset));
 }
 
@@ -312,9 +298,7 @@ fn exec(store: &dyn Store, id: &str) {
         claim: claim(id, id, "p"),
     };
     let answer = store.admit(admission).wait().unwrap();
-    let Admitted::Granted { fence, lease_id, .. } = answer else {
-        panic!("{answer:?}")
-    };
+    let Admitted::Granted { fence, lease_id, .. } = answer else { panic!("{answer:?}") };
     say(&format!("admitted {id}"));
     let mut done = completion(&claim(id, id, "p"), Status::Ok, Some(fence));
     done.leases = vec![lease_id];
@@ -323,12 +307,10 @@ fn exec(store: &dyn Store, id: &str) {
     store.commit(done).wait().unwrap();
     say(&format!("committed {id}"));
     let twin = format!("{id}-twin");
-    let found = store
-        .lookup(&claim(id, id, "p").asker, &key(id), &Digest::of(b"p"), &[])
-        .unwrap();
+    let found = store.lookup(&claim(id, id, "p").asker, &key(id), &Digest::of(b"p"), &[]).unwrap();
     let receipt_id = match found {
         effectd_bus::Lookup::Done { receipt_id } => receipt_id,
-        // It was let go already.
+        // It was dropped already.
         effectd_bus::Lookup::Unknown if std::env::var_os(RETAINS).is_some() => return,
         other @ (effectd_bus::Lookup::Unknown
         | effectd_bus::Lookup::InFlight { .. }
@@ -345,19 +327,13 @@ fn exec(store: &dyn Store, id: &str) {
 }
 
 fn consume(store: &dyn Store) {
-    let leased = store
-        .lease(&topic("work"), &group("g"), 2, Duration::from_secs(60))
-        .wait()
-        .unwrap();
+    let leased = store.lease(&topic("work"), &group("g"), 2, Duration::from_secs(60)).wait().unwrap();
     for (nth, delivery) in leased.deliveries.into_iter().enumerate() {
         if nth == 0 {
             store.ack(delivery.lease_id).wait().unwrap();
             say(&format!("acked {}", delivery.offset));
         } else {
-            store
-                .nack(delivery.lease_id, Duration::ZERO, "again")
-                .wait()
-                .unwrap();
+            store.nack(delivery.lease_id, Duration::ZERO, "again").wait().unwrap();
             say(&format!("nacked {} {}", delivery.offset, delivery.delivery_count));
         }
     }
@@ -365,7 +341,7 @@ fn consume(store: &dyn Store) {
 
 fn fail(store: &dyn Store, id: &str) {
     let mut done = completion(&claim(id, id, "p"), Status::Error, None);
-    done.letter = Some(NewLetter {
+    done.letter = Some(NewDeadLetter {
         topic: topic("ACTION_DECISION"),
         code: "timed_out".into(),
         detail: format!("no answer to {id}"),
@@ -404,9 +380,7 @@ fn clear(store: &dyn Store, id: &str, step: u32) {
 }
 
 fn swap(store: &dyn Store, name: &str, step: u32) {
-    let changed = store
-        .change(put("counters", name, Expect::Any, &step.to_string()))
-        .wait();
+    let changed = store.change(put("counters", name, Expect::Any, &step.to_string())).wait();
     match changed {
         Ok(changed) => say(&format!("swapped {name} {} {step}", changed.versions[0].unwrap())),
         Err(StoreError::VersionMismatch { .. }) => {}

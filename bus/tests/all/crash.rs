@@ -10,7 +10,7 @@ use crate::witness::Witness;
 
 const RANDOM_ROUNDS: u32 = 200;
 const ROUNDS_PER_STORE: u32 = 8;
-/// Things that a child may say before it has let go of a block.
+/// Things that a child may say before it has dropped a block.
 const LINES_MAX: u32 = 5_000;
 
 /// For which of a child's passes over a point it is killed there: some points are passed with every block, some with every
@@ -39,7 +39,7 @@ impl Dice {
 }
 
 #[test]
-fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
+fn nothing_answered_is_lost_by_kills_at_random() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut killed = 0;
     for store in 0..RANDOM_ROUNDS / ROUNDS_PER_STORE {
@@ -51,17 +51,13 @@ fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
                 state.path(),
                 &Order {
                     round,
-                    journal: if store % 3 == 2 {
-                        JournalKind::Sled
-                    } else {
-                        JournalKind::default()
-                    },
+                    journal: if store % 3 == 2 { JournalKind::Sled } else { JournalKind::default() },
                     retains,
                     ..Order::default()
                 },
             );
             let hear = |witness: &mut Witness| witness.hear(&worker.line().expect("the child is alive"));
-            // A kill meets a store that is being shortened only if there was time for that.
+            // A kill meets a store that is being truncated only if there was time for that.
             let before = witness.retained.0;
             for _ in 0..LINES_MAX {
                 if !retains || witness.retained.0 > before {
@@ -79,10 +75,7 @@ fn nothing_answered_is_lost_when_the_process_is_killed_at_random() {
                 .unwrap_or_else(|error| panic!("store {store}, round {round}: {error}"));
         }
         assert!(witness.heard() > 0);
-        assert!(
-            !retains || witness.retained.1 > 0,
-            "store {store}: nothing was written forward"
-        );
+        assert!(!retains || witness.retained.1 > 0, "store {store}: nothing was written forward");
     }
     assert!(killed >= 200, "only {killed} children died of a kill");
 }
@@ -127,9 +120,7 @@ fn at_every_point(journal: JournalKind, others: &[&str]) {
             let (rest, died_of_it) = worker.kill();
             killed_there += u32::from(is_there && died_of_it);
             rest.iter().for_each(|line| witness.hear(line));
-            witness
-                .check(state.path())
-                .unwrap_or_else(|error| panic!("{point}, time {times}: {error}"));
+            witness.check(state.path()).unwrap_or_else(|error| panic!("{point}, time {times}: {error}"));
         }
         assert_eq!(killed_there, 5, "children did not reach {point}");
     }
@@ -139,13 +130,7 @@ fn at_every_point(journal: JournalKind, others: &[&str]) {
 fn a_child_that_is_not_killed_ends_well() {
     let state = tempfile::tempdir().unwrap();
     let mut witness = Witness::default();
-    let worker = Worker::start(
-        state.path(),
-        &Order {
-            steps: Some(50),
-            ..Order::default()
-        },
-    );
+    let worker = Worker::start(state.path(), &Order { steps: Some(50), ..Order::default() });
     let lines = worker.finish();
     assert!(lines.iter().any(|line| line == "closed"));
     lines.iter().for_each(|line| witness.hear(line));
@@ -164,9 +149,6 @@ fn a_journal_that_never_opens_is_told_and_does_not_hang() {
     let lines = Worker::start(state.path(), &order).finish();
     let refused = lines.iter().find(|line| line.starts_with("refused "));
     let words = refused.unwrap_or_else(|| panic!("{lines:?}"));
-    assert!(
-        words.contains("opening the journal did not end within 50ms"),
-        "{words}"
-    );
+    assert!(words.contains("opening the journal did not end within 50ms"), "{words}");
     assert!(words.contains("restore the last backup"), "{words}");
 }

@@ -1,4 +1,4 @@
-//! A store that is not what was written: found and said, never read by half.
+//! Damaged stores: every damage is found and reported.
 
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::conformance::values::{claim, completion, event, group, put, sealed_event, topic};
+use effectd_bus::testing::values::{claim, completion, event, group, put, sealed_event, topic};
 use effectd_bus::{
-    EmbeddedConfig, EventPage, Expect, GroupInfo, LetterPage, ReceiptPage, ReceiptQuery, Store, StoreError,
-    embedded, embedded::JournalKind,
+    DeadLetterPage, EmbeddedConfig, EventPage, Expect, GroupInfo, ReceiptPage, ReceiptQuery, Store,
+    StoreError, embedded, embedded::JournalKind,
 };
 use effectd_contracts::{Status, SystemClock};
 
@@ -25,43 +25,24 @@ fn fill(state: &Path) {
 }
 
 fn fill_in(state: &Path, journal: JournalKind) {
-    let config = EmbeddedConfig {
-        journal,
-        ..EmbeddedConfig::new(state)
-    };
+    let config = EmbeddedConfig { journal, ..EmbeddedConfig::new(state) };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     for n in 0..24 {
         let body = vec![b'a' + (n % 26) as u8; if n == 7 { 60_000 } else { 900 }];
         store
-            .publish(
-                &topic("t"),
-                vec![sealed_event(&n.to_string(), "a", &body), event(&format!("c{n}"))],
-            )
+            .publish(&topic("t"), vec![sealed_event(&n.to_string(), "a", &body), event(&format!("c{n}"))])
             .wait()
             .unwrap();
         let of = claim(&format!("a{n}"), &format!("k{n}"), "p");
         store
-            .commit(completion(
-                &of,
-                if n % 2 == 0 { Status::Ok } else { Status::Error },
-                None,
-            ))
+            .commit(completion(&of, if n % 2 == 0 { Status::Ok } else { Status::Error }, None))
             .wait()
             .unwrap();
-        store
-            .change(put("f", &n.to_string(), Expect::Any, "v"))
-            .wait()
-            .unwrap();
+        store.change(put("f", &n.to_string(), Expect::Any, "v")).wait().unwrap();
     }
-    let leased = store
-        .lease(&topic("t"), &group("g"), 9, Duration::from_secs(60))
-        .wait()
-        .unwrap();
+    let leased = store.lease(&topic("t"), &group("g"), 9, Duration::from_secs(60)).wait().unwrap();
     store.ack(leased.deliveries[0].lease_id).wait().unwrap();
-    store
-        .term(leased.deliveries[1].lease_id, "code", "why")
-        .wait()
-        .unwrap();
+    store.term(leased.deliveries[1].lease_id, "code", "why").wait().unwrap();
     store.close().unwrap();
 }
 
@@ -74,31 +55,17 @@ fn journal_file(state: &Path) -> PathBuf {
     all.pop().unwrap()
 }
 
-type Content = (
-    EventPage,
-    ReceiptPage,
-    Vec<GroupInfo>,
-    LetterPage,
-    Vec<(String, u64)>,
-);
+type Content = (EventPage, ReceiptPage, Vec<GroupInfo>, DeadLetterPage, Vec<(String, u64)>);
 
 fn content(state: &Path) -> Result<Content, StoreError> {
     let store = open(state)?;
     let audited = store.audit().wait();
     let events = store.read(&topic("t"), 0, 1_000)?;
-    let receipts = store.receipts(&ReceiptQuery {
-        limit: 1_000,
-        ..ReceiptQuery::default()
-    })?;
+    let receipts = store.receipts(&ReceiptQuery { limit: 1_000, ..ReceiptQuery::default() })?;
     let groups = store.groups(&topic("t")).wait()?;
     let letters = store.letters(None, 0, 1_000)?;
-    let entries = store
-        .entries(&effectd_bus::FamilyName::new("f")?, "", None, 1_000)?
-        .entries;
-    let entries = entries
-        .into_iter()
-        .map(|entry| (entry.key, entry.version))
-        .collect();
+    let entries = store.entries(&effectd_bus::FamilyName::new("f")?, "", None, 1_000)?.entries;
+    let entries = entries.into_iter().map(|entry| (entry.key, entry.version)).collect();
     audited?;
     store.close()?;
     Ok((events, receipts, groups, letters, entries))
@@ -174,10 +141,9 @@ fn flip(journal: JournalKind) {
         bytes[at] ^= 1 << (flip % 8);
         std::fs::write(&path, bytes).unwrap();
         match content(state.path()) {
-            Ok(content) => assert!(
-                content == expected,
-                "flip {flip} of {path:?} at {at} was read as something else"
-            ),
+            Ok(content) => {
+                assert!(content == expected, "flip {flip} of {path:?} at {at} was read as something else")
+            }
             Err(StoreError::Damaged { .. } | StoreError::Keys { .. } | StoreError::Format { .. }) => {
                 found += 1
             }
@@ -189,9 +155,7 @@ fn flip(journal: JournalKind) {
 
 #[test]
 fn a_journal_that_was_cut_off_is_found() {
-    [JournalKind::Files, JournalKind::Sled]
-        .into_iter()
-        .for_each(cut_off);
+    [JournalKind::Files, JournalKind::Sled].into_iter().for_each(cut_off);
 }
 
 fn cut_off(journal: JournalKind) {
@@ -249,11 +213,7 @@ fn a_lost_or_damaged_index_is_made_anew_from_the_journal() {
 
 /// Everything in these bytes of a run, so that whatever is asked for is damaged, also by who has it open.
 fn damage_in_place(run: &Path, bytes: Range<u64>) {
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(run)
-        .unwrap();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(run).unwrap();
     for at in bytes.step_by(16) {
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
@@ -262,17 +222,14 @@ fn damage_in_place(run: &Path, bytes: Range<u64>) {
 }
 
 #[test]
-fn a_damaged_chunk_that_is_read_when_the_store_is_opened_is_mended_at_once() {
+fn a_damaged_chunk_that_opening_reads_is_repaired_at_once() {
     let state = tempfile::tempdir().unwrap();
     fill(state.path());
     let expected = content(state.path()).unwrap();
     damage_in_place(&run_of(state.path()), 8..2_008);
     let store = open(state.path()).unwrap();
     // Nothing was written, and everything can be read.
-    assert_eq!(
-        store.letters(None, 0, 1_000).unwrap().letters.len() as u64,
-        store.stats().letters
-    );
+    assert_eq!(store.letters(None, 0, 1_000).unwrap().letters.len() as u64, store.stats().letters);
     store.receipts(&ReceiptQuery::default()).unwrap();
     store.audit().wait().unwrap();
     store.close().unwrap();
@@ -281,7 +238,7 @@ fn a_damaged_chunk_that_is_read_when_the_store_is_opened_is_mended_at_once() {
 }
 
 #[test]
-fn a_damaged_chunk_is_found_when_it_is_read_and_the_next_write_mends_the_index() {
+fn a_read_finds_a_damaged_chunk_and_the_next_write_repairs_it() {
     let state = tempfile::tempdir().unwrap();
     fill(state.path());
     let names = || (0..4_000).map(|n| format!("more-{n}"));
@@ -293,11 +250,8 @@ fn a_damaged_chunk_is_found_when_it_is_read_and_the_next_write_mends_the_index()
     store.close().unwrap();
     drop(store);
     let expected = content(state.path()).unwrap();
-    // As good as nothing of it is remembered, so that it is read anew each time.
-    let config = EmbeddedConfig {
-        index_cache_bytes: 0,
-        ..EmbeddedConfig::new(state.path())
-    };
+    // As good as nothing of it is remembered, so that it is read again each time.
+    let config = EmbeddedConfig { index_cache_bytes: 0, ..EmbeddedConfig::new(state.path()) };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     for run in runs_of(state.path()) {
         let whole = std::fs::metadata(&run).unwrap().len();
@@ -308,10 +262,8 @@ fn a_damaged_chunk_is_found_when_it_is_read_and_the_next_write_mends_the_index()
         store.published(&topic("more"), &id).err()
     });
     assert!(matches!(found, Some(StoreError::Damaged { .. })), "{found:?}");
-    // Whatever the first write is told, the index is made anew for those that follow.
-    let _ = store
-        .configure(&topic("t"), &group("g"), Default::default())
-        .wait();
+    // Whatever the first write is told, the index is rebuilt for those that follow.
+    let _ = store.configure(&topic("t"), &group("g"), Default::default()).wait();
     store.audit().wait().unwrap();
     assert_eq!(store.stats().reopens, 1);
     store.close().unwrap();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use effectd_bus::conformance::values::{claim, completion, sealed_event, topic};
 use effectd_bus::embedded::JournalKind;
+use effectd_bus::testing::values::{claim, completion, sealed_event, topic};
 use effectd_bus::{ClaimAnswer, EmbeddedConfig, Store, StoreError, embedded};
 use effectd_contracts::{Status, SystemClock};
 
@@ -12,10 +12,7 @@ use crate::mounts::{Ballast, Mount, is_root};
 
 fn publish(store: &dyn Store, id: &str) -> Result<u64, StoreError> {
     let event = sealed_event(id, "a", &[7; 20_000]);
-    store
-        .publish(&topic("t"), vec![event])
-        .wait()
-        .map(|published| published[0].offset)
+    store.publish(&topic("t"), vec![event]).wait().map(|published| published[0].offset)
 }
 
 #[test]
@@ -28,11 +25,8 @@ fn a_disk_that_is_really_full_gives_typed_errors_and_recovers() {
 fn really_full(journal: JournalKind) {
     let scratch = tempfile::tempdir().unwrap();
     let disk = Mount::tmpfs(scratch.path().join("disk"), 64);
-    let config = EmbeddedConfig {
-        disk_free_bytes_min: 0,
-        journal,
-        ..EmbeddedConfig::new(disk.path().join("state"))
-    };
+    let config =
+        EmbeddedConfig { disk_free_bytes_min: 0, journal, ..EmbeddedConfig::new(disk.path().join("state")) };
     crate::watchdog::start();
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     let mut answered = Vec::new();
@@ -67,8 +61,8 @@ fn really_full(journal: JournalKind) {
 }
 
 #[test]
-fn a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun() {
-    if is_root("disk_full::a_disk_that_is_nearly_full_takes_no_new_work_but_ends_what_was_begun") {
+fn a_nearly_full_disk_takes_no_new_work_but_ends_what_was_begun() {
+    if is_root("disk_full::a_nearly_full_disk_takes_no_new_work_but_ends_what_was_begun") {
         BOTH.into_iter().for_each(nearly_full);
     }
 }
@@ -85,19 +79,14 @@ fn nearly_full(journal: JournalKind) {
     crate::watchdog::start();
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     let mine = claim("a", "k", "p");
-    let ClaimAnswer::New { fence } = store.claim(mine.clone()).wait().unwrap() else {
-        panic!()
-    };
+    let ClaimAnswer::New { fence } = store.claim(mine.clone()).wait().unwrap() else { panic!() };
     let ballast = Ballast::all_but(disk.path(), reserve - 4_096);
     assert_eq!(publish(&store, "1"), Err(StoreError::Full));
     assert_eq!(store.refusal(), Some(StoreError::Full));
     assert_eq!(store.claim(claim("b", "kb", "p")).wait(), Err(StoreError::Full));
     assert!(StoreError::Full.may_retry());
-    store
-        .commit(completion(&mine, Status::Ok, Some(fence)))
-        .wait()
-        .unwrap();
-    // Retention gives room back only after a signed head was noted.
+    store.commit(completion(&mine, Status::Ok, Some(fence))).wait().unwrap();
+    // Retention frees space only after a signed head was noted.
     store.note("head", b"{}".to_vec()).wait().unwrap();
     drop(ballast);
     publish(&store, "1").unwrap();
@@ -117,10 +106,7 @@ fn read_only(journal: JournalKind) {
     let scratch = tempfile::tempdir().unwrap();
     let state = scratch.path().join("state");
     crate::watchdog::start();
-    let config = EmbeddedConfig {
-        journal,
-        ..EmbeddedConfig::new(&state)
-    };
+    let config = EmbeddedConfig { journal, ..EmbeddedConfig::new(&state) };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     // Before anything is sealed, its key cannot be made; after that, the journal itself takes nothing.
     for id in ["1", "2"] {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use effectd_bus::conformance::values::{event, topic};
-use effectd_bus::conformance::{self, Fixture};
 use effectd_bus::embedded::JournalKind;
 use effectd_bus::memory::MemoryDisk;
+use effectd_bus::testing::values::{event, topic};
+use effectd_bus::testing::{self, Fixture};
 use effectd_bus::{EmbeddedConfig, Store, StoreError, Tail, embedded, memory};
 use effectd_contracts::{ManualClock, SystemClock};
 
@@ -23,7 +23,7 @@ impl Fixture for Embedded {
         crate::watchdog::start();
         let config = EmbeddedConfig {
             // Few, so that most of the index is in files.
-            index_gather_entries: 20,
+            index_memtable_entries: 20,
             journal: self.1,
             segment_bytes: 8 << 10,
             ..EmbeddedConfig::new(self.0.path())
@@ -36,17 +36,17 @@ struct Embedded(tempfile::TempDir, JournalKind);
 
 #[test]
 fn the_memory_engine_conforms() {
-    conformance::run(|| Box::new(Memory(MemoryDisk::default())));
+    testing::run(|| Box::new(Memory(MemoryDisk::default())));
 }
 
 #[test]
 fn the_embedded_engine_conforms() {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Files)));
+    testing::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Files)));
 }
 
 #[test]
 fn the_embedded_engine_conforms_in_sled() {
-    conformance::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled)));
+    testing::run(|| Box::new(Embedded(tempfile::tempdir().unwrap(), JournalKind::Sled)));
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -84,10 +84,7 @@ fn tasks_await_answers_and_follow_topics() {
     });
     block_on(async {
         for n in 0..20 {
-            let published = store
-                .publish(&topic("t"), vec![event(&n.to_string())])
-                .await
-                .unwrap();
+            let published = store.publish(&topic("t"), vec![event(&n.to_string())]).await.unwrap();
             assert_eq!(published[0].offset, n);
         }
     });

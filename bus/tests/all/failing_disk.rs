@@ -1,13 +1,13 @@
-//! A journal that fails or stalls: what callers are told, and what readers see.
+//! A journal that fails or stalls: the answers of callers, and what readers see.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use effectd_bus::codec::Span;
-use effectd_bus::conformance::values::{claim, completion, event, key, topic};
 use effectd_bus::embedded::{JournalKind, open_wrapped};
 use effectd_bus::journal::Journal;
+use effectd_bus::testing::values::{claim, completion, event, key, topic};
 use effectd_bus::{ClaimAnswer, EmbeddedConfig, Lookup, Store, StoreError};
 use effectd_contracts::{Digest, Status, SystemClock};
 
@@ -49,11 +49,11 @@ impl Journal for Between {
     fn first(&self) -> u64 {
         self.inner.first()
     }
-    fn ground(&self) -> Result<Option<Vec<u8>>, StoreError> {
-        self.inner.ground()
+    fn checkpoint(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        self.inner.checkpoint()
     }
-    fn stage(&self, seq: u64, ground: &[u8]) -> Result<(), StoreError> {
-        self.inner.stage(seq, ground)
+    fn stage(&self, seq: u64, checkpoint: &[u8]) -> Result<(), StoreError> {
+        self.inner.stage(seq, checkpoint)
     }
     fn truncate_before(&self, seq: u64) -> Result<(), StoreError> {
         self.inner.truncate_before(seq)
@@ -65,17 +65,9 @@ fn open(
     journal: JournalKind,
     hooks: Arc<dyn Hooks>,
 ) -> impl Store + Clone + 'static {
-    let wrap = move |inner| {
-        Arc::new(Between {
-            inner,
-            hooks: hooks.clone(),
-        }) as Arc<dyn Journal>
-    };
+    let wrap = move |inner| Arc::new(Between { inner, hooks: hooks.clone() }) as Arc<dyn Journal>;
     crate::watchdog::start();
-    let config = EmbeddedConfig {
-        journal,
-        ..EmbeddedConfig::new(state)
-    };
+    let config = EmbeddedConfig { journal, ..EmbeddedConfig::new(state) };
     open_wrapped(config, Arc::new(SystemClock), Box::new(wrap)).unwrap()
 }
 
@@ -88,29 +80,23 @@ struct Failing {
 }
 
 fn take(count: &AtomicU32) -> bool {
-    count
-        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-        .is_ok()
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 impl Hooks for Failing {
     fn before(&self) -> Result<(), StoreError> {
         assert!(!take(&self.panics), "a panic in the engine, on purpose");
-        let error = StoreError::Unavailable {
-            reason: "input/output error".into(),
-        };
+        let error = StoreError::Unavailable { reason: "input/output error".into() };
         if take(&self.before) { Err(error) } else { Ok(()) }
     }
     fn after(&self) -> Result<(), StoreError> {
-        let error = StoreError::Unavailable {
-            reason: "input/output error".into(),
-        };
+        let error = StoreError::Unavailable { reason: "input/output error".into() };
         if take(&self.after) { Err(error) } else { Ok(()) }
     }
 }
 
 #[test]
-fn after_an_error_the_store_is_opened_anew_and_every_call_can_be_asked_again() {
+fn after_a_disk_error_the_store_reopens_and_calls_can_repeat() {
     BOTH.into_iter().for_each(opened_anew);
 }
 
@@ -137,26 +123,21 @@ fn opened_anew(journal: JournalKind) {
     let mine = claim("a", "k", "p");
     failing.after.store(1, Ordering::SeqCst);
     assert!(store.claim(mine.clone()).wait().is_err());
-    let ClaimAnswer::OwnIntent(intent) = store.claim(mine.clone()).wait().unwrap() else {
-        panic!()
-    };
+    let ClaimAnswer::OwnIntent(intent) = store.claim(mine.clone()).wait().unwrap() else { panic!() };
     failing.after.store(1, Ordering::SeqCst);
     let done = completion(&mine, Status::Ok, Some(intent.fence));
     assert!(store.commit(done.clone()).wait().is_err());
     assert!(store.commit(done).wait().unwrap().duplicate);
 
     failing.panics.store(1, Ordering::SeqCst);
-    assert!(matches!(
-        store.publish(&t, vec![event("3")]).wait(),
-        Err(StoreError::Unavailable { .. })
-    ));
+    assert!(matches!(store.publish(&t, vec![event("3")]).wait(), Err(StoreError::Unavailable { .. })));
     store.publish(&t, vec![event("3")]).wait().unwrap();
     assert_eq!(store.read(&t, 0, 9).unwrap().end, 4);
     assert_eq!(store.stats().reopens, 5);
     store.close().unwrap();
 }
 
-/// Holds every append until it is let go.
+/// Holds every append until it is released.
 struct Stalling {
     reached: Mutex<Sender<()>>,
     go: Mutex<Receiver<()>>,
@@ -182,23 +163,14 @@ fn durable_first(journal: JournalKind) {
     let store = open(
         state.path(),
         journal,
-        Arc::new(Stalling {
-            reached: Mutex::new(reached),
-            go: Mutex::new(may_go),
-        }),
+        Arc::new(Stalling { reached: Mutex::new(reached), go: Mutex::new(may_go) }),
     );
     let mine = claim("a", "k", "p");
-    let look = || {
-        store
-            .lookup(&mine.asker, &key("k"), &Digest::of(b"p"), &[])
-            .unwrap()
-    };
+    let look = || store.lookup(&mine.asker, &key("k"), &Digest::of(b"p"), &[]).unwrap();
     let mut watch = store.watch(&topic("t")).unwrap();
 
     let published = store.publish(&topic("t"), vec![event("1")]);
-    at_the_disk
-        .recv_timeout(LONG)
-        .expect("the writer comes to the disk");
+    at_the_disk.recv_timeout(LONG).expect("the writer comes to the disk");
     let claimed = store.claim(mine.clone());
     let refused = store.commit(completion(&mine, Status::Ok, None));
     assert_eq!(store.read(&topic("t"), 0, 9).unwrap().end, 0);
@@ -208,21 +180,15 @@ fn durable_first(journal: JournalKind) {
     assert_eq!(store.read(&topic("t"), 0, 9).unwrap().end, 1);
 
     // A refusal follows from what is not durable yet, so it waits for it, too.
-    at_the_disk
-        .recv_timeout(LONG)
-        .expect("the writer comes to the disk");
+    at_the_disk.recv_timeout(LONG).expect("the writer comes to the disk");
     assert_eq!(look(), Lookup::Unknown);
     go.send(()).unwrap();
-    let ClaimAnswer::New { fence } = claimed.wait().unwrap() else {
-        panic!()
-    };
+    let ClaimAnswer::New { fence } = claimed.wait().unwrap() else { panic!() };
     assert!(matches!(refused.wait(), Err(StoreError::StaleFence { .. })));
     assert!(matches!(look(), Lookup::InFlight { .. }));
 
     let done = store.commit(completion(&mine, Status::Ok, Some(fence)));
-    at_the_disk
-        .recv_timeout(LONG)
-        .expect("the writer comes to the disk");
+    at_the_disk.recv_timeout(LONG).expect("the writer comes to the disk");
     assert_eq!(store.receipt_of(&mine.action_id).unwrap(), None);
     assert!(matches!(look(), Lookup::InFlight { .. }));
     go.send(()).unwrap();
@@ -244,19 +210,12 @@ fn full_queue(journal: JournalKind) {
     let store = open(
         state.path(),
         journal,
-        Arc::new(Stalling {
-            reached: Mutex::new(reached),
-            go: Mutex::new(may_go),
-        }),
+        Arc::new(Stalling { reached: Mutex::new(reached), go: Mutex::new(may_go) }),
     );
     let first = store.publish(&topic("t"), vec![event("first")]);
-    at_the_disk
-        .recv_timeout(LONG)
-        .expect("the writer comes to the disk");
+    at_the_disk.recv_timeout(LONG).expect("the writer comes to the disk");
     let max = effectd_bus::limits::QUEUE_OPERATIONS_MAX;
-    let taken: Vec<_> = (0..max)
-        .map(|n| store.publish(&topic("t"), vec![event(&n.to_string())]))
-        .collect();
+    let taken: Vec<_> = (0..max).map(|n| store.publish(&topic("t"), vec![event(&n.to_string())])).collect();
     let refused = store.publish(&topic("t"), vec![event("one too many")]).wait();
     assert!(matches!(refused, Err(StoreError::Overloaded { .. })));
     assert!(refused.unwrap_err().may_retry());
@@ -268,9 +227,6 @@ fn full_queue(journal: JournalKind) {
     }
     assert_eq!(store.read(&topic("t"), 0, 1).unwrap().end, max as u64 + 1);
     let stats = store.stats();
-    assert!(
-        stats.syncs < 32 && stats.batch_max > 256,
-        "many share a sync: {stats:?}"
-    );
+    assert!(stats.syncs < 32 && stats.batch_max > 256, "many share a sync: {stats:?}");
     store.close().unwrap();
 }

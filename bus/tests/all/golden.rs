@@ -2,17 +2,17 @@
 
 use std::fmt::Write as _;
 
-use effectd_bus::block::{self, Builder};
-use effectd_bus::codec::{Hash16, Place};
-use effectd_bus::conformance::values::{action, event, family, group, receipt_id, space, topic};
+use effectd_bus::codec::{Hash16, Location};
 use effectd_bus::fingerprint::fingerprint;
-use effectd_bus::fold::{Effects, Fold, When};
-use effectd_bus::ground::Ground;
-use effectd_bus::log::leaf_of;
-use effectd_bus::record::{
-    Blob, ClaimRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord, LetterRecord, Payload,
-    ReceiptRecord, Record, SettledRecord,
+use effectd_bus::journal::block::{self, Builder};
+use effectd_bus::journal::record::{
+    AcknowledgedRecord, Blob, ClaimRecord, DeadLetterRecord, Ending, EventRecord, ExpiredRecord,
+    LeasedRecord, Payload, ReceiptRecord, Record,
 };
+use effectd_bus::merkle_log::leaf_of;
+use effectd_bus::state::checkpoint::Checkpoint;
+use effectd_bus::state::{BlockChanges, State, When};
+use effectd_bus::testing::values::{action, event, family, group, receipt_id, space, topic};
 use effectd_bus::vault::{Kind, Vault};
 use effectd_bus::{Exhausted, GroupOptions};
 use effectd_contracts::digest::{hex, unhex};
@@ -21,17 +21,11 @@ use effectd_contracts::{Digest, Monotonic, Status, SubjectId, ToolId};
 const GOLDEN: &str = include_str!("golden.txt");
 
 fn clear(bytes: &[u8]) -> Payload {
-    Payload {
-        epoch: None,
-        blob: Blob::Draft(bytes.to_vec()),
-    }
+    Payload { epoch: None, blob: Blob::Draft(bytes.to_vec()) }
 }
 
 fn sealed(bytes: &[u8]) -> Payload {
-    Payload {
-        epoch: Some(500_000),
-        blob: Blob::Draft(bytes.to_vec()),
-    }
+    Payload { epoch: Some(500_000), blob: Blob::Draft(bytes.to_vec()) }
 }
 
 fn published(offset: u64) -> Record {
@@ -44,26 +38,17 @@ fn published(offset: u64) -> Record {
             time_ms: 1_800_000_000_000,
             trace_id: event.trace_id,
             action_id: (offset == 1).then(|| action("a")),
-            body: if offset == 1 {
-                sealed(b"sealed")
-            } else {
-                clear(b"{}")
-            },
+            body: if offset == 1 { sealed(b"sealed") } else { clear(b"{}") },
         },
     }
 }
 
 fn settled(offset: u64, how: Ending) -> Record {
-    Record::Settled(SettledRecord {
-        topic: topic("t"),
-        group: group("g"),
-        offset,
-        how,
-    })
+    Record::Acknowledged(AcknowledgedRecord { topic: topic("t"), group: group("g"), offset, how })
 }
 
-fn letter() -> LetterRecord {
-    LetterRecord {
+fn letter() -> DeadLetterRecord {
+    DeadLetterRecord {
         letter: 0,
         topic: topic("t"),
         delivery: Some((group("g"), 2)),
@@ -111,27 +96,11 @@ fn claimed() -> ClaimRecord {
 
 /// One record of every kind, in an order that follows.
 fn records() -> Vec<(&'static str, Record)> {
-    let options = GroupOptions {
-        deliveries_max: 7,
-        exhausted: Exhausted::HandOver,
-    };
-    let leased = |grants| LeasedRecord {
-        topic: topic("t"),
-        group: group("g"),
-        ttl_ms: 30_000,
-        grants,
-    };
-    let linked = Record::Linked {
-        action: Hash16::of(&[b"b"]),
-        action_digest: Digest::of(b"b"),
-        ordinal: 0,
-    };
-    let completion = LetterRecord {
-        letter: 1,
-        delivery: None,
-        receipt_id: Some(receipt_id("r")),
-        ..letter()
-    };
+    let options = GroupOptions { deliveries_max: 7, exhausted: Exhausted::HandOver };
+    let leased = |grants| LeasedRecord { topic: topic("t"), group: group("g"), ttl_ms: 30_000, grants };
+    let linked = Record::Linked { action: Hash16::of(&[b"b"]), action_digest: Digest::of(b"b"), ordinal: 0 };
+    let completion =
+        DeadLetterRecord { letter: 1, delivery: None, receipt_id: Some(receipt_id("r")), ..letter() };
     let put = |version, created, value| Record::EntryPut {
         family: family("holds"),
         key: "h".into(),
@@ -143,120 +112,42 @@ fn records() -> Vec<(&'static str, Record)> {
         ("published, clear", published(0)),
         ("published, sealed", published(1)),
         ("published, third", published(2)),
-        (
-            "configured",
-            Record::Configured {
-                topic: topic("t"),
-                group: group("g"),
-                options,
-            },
-        ),
+        ("configured", Record::Configured { topic: topic("t"), group: group("g"), options }),
         ("leased", Record::Leased(leased(vec![(0, 0), (1, 1), (2, 2)]))),
         ("settled, done", settled(0, Ending::Done)),
-        (
-            "settled, nacked",
-            settled(
-                1,
-                Ending::Nacked {
-                    delay_ms: 5_000,
-                    detail: sealed(b"why"),
-                },
-            ),
-        ),
-        (
-            "settled, deferred",
-            settled(2, Ending::Deferred { delay_ms: 1_000 }),
-        ),
-        ("lettered, delivery", Record::Lettered(letter())),
+        ("settled, nacked", settled(1, Ending::Nacked { delay_ms: 5_000, detail: sealed(b"why") })),
+        ("settled, deferred", settled(2, Ending::Deferred { delay_ms: 1_000 })),
+        ("lettered, delivery", Record::DeadLettered(letter())),
         ("claimed", Record::Claimed(claimed())),
-        (
-            "taken over",
-            Record::TakenOver {
-                action: effectd_bus::keys::action_hash("a"),
-                fence: 1,
-            },
-        ),
+        ("taken over", Record::TakenOver { action: effectd_bus::index::schema::action_hash("a"), fence: 1 }),
         ("completed", Record::Completed(receipt())),
-        ("lettered, completion", Record::Lettered(completion)),
+        ("lettered, completion", Record::DeadLettered(completion)),
         ("linked", linked),
         ("entry put", put(0, true, sealed(b"value"))),
         ("entry put, clear", put(1, false, clear(b"value"))),
-        (
-            "entry deleted",
-            Record::EntryDeleted {
-                family: family("holds"),
-                key: "h".into(),
-            },
-        ),
-        (
-            "letter ended",
-            Record::LetterEnded {
-                letter: 9,
-                reopened: Some(Hash16::of(&[b"c"])),
-            },
-        ),
-        (
-            "noted",
-            Record::Noted {
-                about: Hash16::of(&[b"key"]),
-                body: Blob::Draft(b"{}".to_vec()),
-            },
-        ),
+        ("entry deleted", Record::EntryDeleted { family: family("holds"), key: "h".into() }),
+        ("letter ended", Record::DeadLetterEnded { letter: 9, reopened: Some(Hash16::of(&[b"c"])) }),
+        ("noted", Record::Noted { about: Hash16::of(&[b"key"]), body: Blob::Draft(b"{}".to_vec()) }),
         ("epoch closed", Record::EpochClosed { epoch: 500_000 }),
-        (
-            "sought",
-            Record::Sought {
-                topic: topic("t"),
-                group: group("g"),
-                offset: 1,
-            },
-        ),
+        ("sought", Record::Sought { topic: topic("t"), group: group("g"), offset: 1 }),
         (
             "lettered, with attempts",
-            Record::Lettered(LetterRecord {
-                letter: 2,
-                tries: Some(sealed(b"tries")),
-                ..letter()
-            }),
+            Record::DeadLettered(DeadLetterRecord { letter: 2, tries: Some(sealed(b"tries")), ..letter() }),
         ),
         (
             "letter moved",
-            Record::LetterMoved {
+            Record::DeadLetterMoved {
                 at_ms: 1_700_000_000_000,
-                letter: LetterRecord {
-                    tries: Some(sealed(b"tries")),
-                    ..letter()
-                },
+                letter: DeadLetterRecord { tries: Some(sealed(b"tries")), ..letter() },
             },
         ),
         (
             "letter moved, without attempts",
-            Record::LetterMoved {
-                at_ms: 1_700_000_000_000,
-                letter: letter(),
-            },
+            Record::DeadLetterMoved { at_ms: 1_700_000_000_000, letter: letter() },
         ),
-        (
-            "claimed again",
-            Record::Claimed(ClaimRecord {
-                fence: 2,
-                ..claimed()
-            }),
-        ),
-        (
-            "claim moved",
-            Record::ClaimMoved {
-                fence: 2,
-                intent: sealed(b"intent"),
-            },
-        ),
-        (
-            "disturbed",
-            Record::Disturbed {
-                ordinal: 1,
-                resources: vec![Hash16::of(&[b"folder"])],
-            },
-        ),
+        ("claimed again", Record::Claimed(ClaimRecord { fence: 2, ..claimed() })),
+        ("claim moved", Record::ClaimMoved { fence: 2, intent: sealed(b"intent") }),
+        ("disturbed", Record::Invalidated { ordinal: 1, resources: vec![Hash16::of(&[b"folder"])] }),
         ("event moved", moved()),
         (
             "expired",
@@ -270,61 +161,49 @@ fn records() -> Vec<(&'static str, Record)> {
 }
 
 fn moved() -> Record {
-    let Record::Published { topic, offset, event } = published(1) else {
-        unreachable!()
-    };
-    Record::EventMoved {
-        at_ms: 1_700_000_000_000,
-        topic,
-        offset,
-        event,
-    }
+    let Record::Published { topic, offset, event } = published(1) else { unreachable!() };
+    Record::EventMoved { at_ms: 1_700_000_000_000, topic, offset, event }
 }
 
 fn formats() -> String {
     let mut text = String::new();
     let mut builder = Builder::new(1, 0, 1_800_000_000_000);
-    let mut fold = Fold::default();
-    let mut effects = Effects::default();
-    let when = When {
-        at_ms: 1_800_000_000_000,
-        now_ms: 1_800_000_000_000,
-        now: Monotonic::default(),
-        replay: true,
-    };
+    let mut state = State::default();
+    let mut changes = BlockChanges::default();
+    let when =
+        When { at_ms: 1_800_000_000_000, now_ms: 1_800_000_000_000, now: Monotonic::default(), replay: true };
     for (name, mut record) in records() {
         let mut bytes = Vec::new();
         record.clone().encode(&mut bytes);
         writeln!(text, "{name}: {}", hex(&bytes)).unwrap();
         let span = builder.push(&mut record);
         let leaf = leaf_of(&record, builder.bytes());
-        fold.apply(Place { seq: 1, span }, &record, leaf, when, &mut effects)
-            .unwrap();
+        state.apply(Location { seq: 1, span }, &record, leaf, when, &mut changes).unwrap();
     }
-    fold.end_block(1, 1_800_000_000_000, &mut effects);
+    state.end_block(1, 1_800_000_000_000, &mut changes);
     let (block, checksum) = builder.finish();
     writeln!(text, "block: {}", hex(&block)).unwrap();
-    writeln!(text, "snapshot: {}", hex(&fold.snapshot(1))).unwrap();
-    let ground = Ground {
+    writeln!(text, "snapshot: {}", hex(&state.snapshot(1))).unwrap();
+    let checkpoint = Checkpoint {
         first: 2,
         checksum,
         at_ms: 1_800_000_000_000,
-        snapshot: fold.snapshot(1),
-        index: effects.index.clone(),
+        snapshot: state.snapshot(1),
+        index: changes.index.clone(),
     };
-    let bytes = ground.encode();
-    let read = Ground::decode(&bytes).unwrap();
+    let bytes = checkpoint.encode();
+    let read = Checkpoint::decode(&bytes).unwrap();
     // What is gone is not written.
     assert_eq!(read.encode(), bytes);
-    assert!(read.index.len() < ground.index.len());
+    assert!(read.index.len() < checkpoint.index.len());
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 2;
-        assert!(Ground::decode(&changed).is_err(), "byte {at}");
-        assert!(Ground::decode(&bytes[..at]).is_err(), "cut at {at}");
+        assert!(Checkpoint::decode(&changed).is_err(), "byte {at}");
+        assert!(Checkpoint::decode(&bytes[..at]).is_err(), "cut at {at}");
     }
     writeln!(text, "ground: {}", hex(&bytes)).unwrap();
-    for (key, cell) in effects.index.cells() {
+    for (key, cell) in changes.index.cells() {
         writeln!(text, "index {}: {cell:?}", hex(key)).unwrap();
     }
     text
@@ -347,16 +226,10 @@ fn every_stored_byte_is_as_it_was() {
 
 #[test]
 fn what_was_stored_is_read_back() {
-    let line = GOLDEN
-        .lines()
-        .find_map(|line| line.strip_prefix("block: "))
-        .unwrap();
+    let line = GOLDEN.lines().find_map(|line| line.strip_prefix("block: ")).unwrap();
     let bytes = unhex(line).unwrap();
     let header = block::check(&bytes).unwrap();
-    assert_eq!(
-        (header.seq, header.records, header.at_ms),
-        (1, 29, 1_800_000_000_000)
-    );
+    assert_eq!((header.seq, header.records, header.at_ms), (1, 29, 1_800_000_000_000));
     let read: Vec<Record> = block::records(&bytes).map(|record| record.unwrap().1).collect();
     let mut builder = Builder::new(1, 0, header.at_ms);
     let written: Vec<Record> = records()
@@ -371,17 +244,11 @@ fn what_was_stored_is_read_back() {
 
 #[test]
 fn a_block_of_a_newer_format_is_refused_and_a_changed_one_found() {
-    let line = GOLDEN
-        .lines()
-        .find_map(|line| line.strip_prefix("block: "))
-        .unwrap();
+    let line = GOLDEN.lines().find_map(|line| line.strip_prefix("block: ")).unwrap();
     let bytes = unhex(line).unwrap();
     let mut newer = bytes.clone();
     newer[4] += 1;
-    assert_eq!(
-        block::check(&newer),
-        Err(block::BlockError::Newer(block::FORMAT + 1))
-    );
+    assert_eq!(block::check(&newer), Err(block::BlockError::Newer(block::FORMAT + 1)));
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();
         changed[at] ^= 0x10;
@@ -393,24 +260,15 @@ fn a_block_of_a_newer_format_is_refused_and_a_changed_one_found() {
 #[test]
 fn a_sealed_payload_of_the_first_format_opens() {
     let keys = tempfile::tempdir().unwrap();
-    let line = |name: &str| {
-        unhex(
-            GOLDEN_KEYS
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .unwrap(),
-        )
-        .unwrap()
-    };
+    let line =
+        |name: &str| unhex(GOLDEN_KEYS.lines().find_map(|line| line.strip_prefix(name)).unwrap()).unwrap();
     std::fs::create_dir(keys.path().join("epochs")).unwrap();
     std::fs::write(keys.path().join("device.key"), line("device: ")).unwrap();
     std::fs::write(keys.path().join("epochs/500000.key"), line("epoch 500000: ")).unwrap();
     let vault = Vault::open(keys.path().to_owned(), false).unwrap();
-    let opened = vault
-        .open_sealed(500_000, Kind::Intent, "action", &line("sealed: "))
-        .unwrap();
+    let opened = vault.open_sealed(500_000, Kind::Intent, "action", &line("sealed: ")).unwrap();
     assert_eq!(opened.as_deref(), Some(&b"the first secret"[..]));
 }
 
-/// Keys and a payload sealed under them, made once. A later format adds a file of its own; this one must open for ever.
+/// Keys and a payload sealed under them, made once. A later format adds a file of its own; this one must open forever.
 const GOLDEN_KEYS: &str = include_str!("golden_keys.txt");

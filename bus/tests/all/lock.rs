@@ -1,11 +1,11 @@
-//! One process at a time, and only formats that are known.
+//! The lock and the format of a state directory.
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use effectd_bus::conformance::values::{event, topic};
+use effectd_bus::testing::values::{event, topic};
 use effectd_bus::{EmbeddedConfig, Store, StoreError, embedded};
 use effectd_contracts::SystemClock;
 use nix::fcntl::{Flock, FlockArg};
@@ -19,19 +19,10 @@ fn a_second_process_is_told_that_the_store_is_in_use() {
     while worker.line().expect("the child is alive") != "ready" {}
     let second = embedded::open(EmbeddedConfig::new(state.path()), Arc::new(SystemClock));
     let error = second.expect_err("the store is in use");
-    assert_eq!(
-        error,
-        StoreError::Locked {
-            path: state.path().to_owned()
-        }
-    );
+    assert_eq!(error, StoreError::Locked { path: state.path().to_owned() });
     assert!(error.to_string().contains("in use by another process"));
     worker.kill();
-    embedded::open(EmbeddedConfig::new(state.path()), Arc::new(SystemClock))
-        .unwrap()
-        .audit()
-        .wait()
-        .unwrap();
+    embedded::open(EmbeddedConfig::new(state.path()), Arc::new(SystemClock)).unwrap().audit().wait().unwrap();
 }
 
 fn open_files(path: &Path) -> usize {
@@ -50,7 +41,7 @@ fn a_lock_that_is_let_go_of_soon_is_waited_for() {
     let lock = held();
     std::thread::scope(|scope| {
         let opening = scope.spawn(open);
-        // It has tried at least once when the lock is let go of, or is about to.
+        // It has tried at least once when the lock is released, or is about to.
         while open_files(&path) < 2 && !opening.is_finished() {
             std::thread::yield_now();
         }

@@ -18,10 +18,8 @@ pub(crate) fn is_root(test: &str) -> bool {
 }
 
 fn run(program: &str, arguments: &[&str]) {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    let output =
+        Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?} failed: {said}");
 }
@@ -44,10 +42,7 @@ impl Mount {
     }
 
     pub(crate) fn tmpfs(path: PathBuf, megabytes: u32) -> Self {
-        Mount::at(
-            path,
-            &["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"],
-        )
+        Mount::at(path, &["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
     }
 
     /// A folder under its own name, read-only for whoever opens anything in it from now on.
@@ -91,26 +86,14 @@ impl Drop for Mount {
 pub(crate) fn make_ext4(image: &Path, megabytes: u64) {
     let file = std::fs::File::create(image).unwrap();
     file.set_len(megabytes << 20).unwrap();
-    run(
-        "mkfs.ext4",
-        &[
-            "-q",
-            "-F",
-            "-E",
-            "lazy_itable_init=0,lazy_journal_init=0",
-            image.to_str().unwrap(),
-        ],
-    );
+    run("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", image.to_str().unwrap()]);
 }
 
 /// Copies an image as it was at one moment. The kernel may write to it meanwhile, and a copy of its beginning before and
 /// its end after a write is a disk that never was; so it is copied until a copy is still the same as the image.
 pub(crate) fn copy_image(from: &Path, to: &Path) {
     for _ in 0..COPIES_MAX {
-        run(
-            "cp",
-            &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()],
-        );
+        run("cp", &["--sparse=always", from.to_str().unwrap(), to.to_str().unwrap()]);
         if same(from, to) {
             return;
         }

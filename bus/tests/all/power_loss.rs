@@ -1,6 +1,6 @@
 //! Power loss, as far as a machine that stays on can show it.
 //!
-//! The store lies on an ext4 file system on a loop device. While a child works on it, the child is stopped, and the
+//! The store is on an ext4 file system on a loop device. While a child works on it, the child is stopped, and the
 //! file behind the device is copied: the copy holds exactly what had reached the device, and nothing that was still in
 //! the page cache of the file system. The copy is mounted, its journal recovered, and everything that had been answered
 //! by then must be in it. The same with the `fdatasync` taken out must fail, or the test would prove nothing.
@@ -22,13 +22,7 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, order: Order) -> u32 {
     let copy = scratch.join("copy.img");
     make_ext4(&image, 192);
     let disk = Mount::image(&image, scratch.join("disk"));
-    let mut worker = Worker::start(
-        &disk.path().join("state"),
-        &Order {
-            stops: true,
-            ..order.clone()
-        },
-    );
+    let mut worker = Worker::start(&disk.path().join("state"), &Order { stops: true, ..order.clone() });
     let mut witness = Witness::of(order.retains);
     let mut lost = 0;
     for cut in 0..cuts {
@@ -57,10 +51,7 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, order: Order) -> u32 {
 
 fn scratch() -> tempfile::TempDir {
     // In memory, where it is quick; what matters is the loop device between the file system and the file.
-    tempfile::Builder::new()
-        .prefix("effectd-power")
-        .tempdir_in("/dev/shm")
-        .unwrap()
+    tempfile::Builder::new().prefix("effectd-power").tempdir_in("/dev/shm").unwrap()
 }
 
 #[test]
@@ -78,11 +69,7 @@ fn nothing_answered_is_lost_when_the_power_fails() {
                 CUTS_PER_DISK,
                 3 + 17 * disk,
                 Order {
-                    journal: if disk + 2 >= disks {
-                        JournalKind::Sled
-                    } else {
-                        JournalKind::default()
-                    },
+                    journal: if disk + 2 >= disks { JournalKind::Sled } else { JournalKind::default() },
                     retains: disk % 2 == 1,
                     ..Order::default()
                 }
@@ -100,11 +87,7 @@ fn without_the_sync_a_power_failure_loses_what_was_answered() {
     }
     for journal in BOTH {
         let scratch = scratch();
-        let no_sync = Order {
-            no_sync: true,
-            journal,
-            ..Order::default()
-        };
+        let no_sync = Order { no_sync: true, journal, ..Order::default() };
         assert!(
             cuts(scratch.path(), 3, 40, no_sync) > 0,
             "{journal:?}: the simulation does not show what it is meant to show"

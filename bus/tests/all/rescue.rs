@@ -1,13 +1,13 @@
-//! Checking, making anew and saving: each on a whole store, and on a damaged one.
+//! Check, rebuild and salvage: each on an undamaged store and on a damaged one.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use effectd_bus::conformance::values::{claim, completion, event, sealed_event, topic};
-use effectd_bus::embedded::rescue::{Migrated, check, migrate, rebuild};
-use effectd_bus::embedded::salvage::salvage;
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind, journal_of};
-use effectd_bus::{LocalStore, NewLetter, ReceiptQuery, Store, StoreError, embedded};
+use effectd_bus::engine::offline::{Migrated, check, migrate, rebuild};
+use effectd_bus::engine::salvage::salvage;
+use effectd_bus::testing::values::{claim, completion, event, sealed_event, topic};
+use effectd_bus::{LocalStore, NewDeadLetter, ReceiptQuery, Store, StoreError, embedded};
 use effectd_contracts::{Status, SystemClock};
 
 use crate::child::{BOTH, Order, Worker, config};
@@ -15,15 +15,12 @@ use crate::child::{BOTH, Order, Worker, config};
 const ACTIONS: u64 = 200;
 
 fn fill_in(state: &Path, journal: JournalKind) {
-    let config = EmbeddedConfig {
-        journal,
-        ..config(state)
-    };
+    let config = EmbeddedConfig { journal, ..config(state) };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     for n in 0..ACTIONS {
         let id = n.to_string();
         let mut done = completion(&claim(&id, &id, "p"), Status::Error, None);
-        done.letter = (n % 10 == 0).then(|| NewLetter {
+        done.letter = (n % 10 == 0).then(|| NewDeadLetter {
             topic: topic("t"),
             code: "timed_out".into(),
             detail: "no answer".into(),
@@ -31,10 +28,8 @@ fn fill_in(state: &Path, journal: JournalKind) {
             tries: Vec::new(),
             payload: b"SECRET".to_vec(),
         });
-        let waits = [store.publish(
-            &topic("t"),
-            vec![event(&id), sealed_event(&format!("s{n}"), "a", b"SECRET")],
-        )];
+        let waits =
+            [store.publish(&topic("t"), vec![event(&id), sealed_event(&format!("s{n}"), "a", b"SECRET")])];
         store.commit(done).wait().unwrap();
         waits.into_iter().for_each(|wait| drop(wait.wait().unwrap()));
     }
@@ -44,9 +39,7 @@ fn fill_in(state: &Path, journal: JournalKind) {
 fn lines(path: &Path) -> Vec<serde_json::Value> {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(!text.contains("SECRET"));
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[test]
@@ -61,10 +54,7 @@ fn checks(journal: JournalKind) {
     fill_in(state.path(), journal);
     let checked = check(&config(state.path()), &SystemClock).unwrap();
     assert_eq!(checked.problems, [""; 0]);
-    assert!(
-        checked.entries > ACTIONS * 4 && checked.behind == 0,
-        "{checked:?}"
-    );
+    assert!(checked.entries > ACTIONS * 4 && checked.behind == 0, "{checked:?}");
     assert!(checked.records >= ACTIONS * 4, "{checked:?}");
     let made = rebuild(&config(state.path()), &SystemClock).unwrap();
     assert!(made.same && made.blocks == checked.blocks, "{made:?}");
@@ -114,23 +104,13 @@ fn is_salvaged(journal: JournalKind) {
     fill_in(state.path(), journal);
     let out = state.path().join("out");
     let saved = salvage(&config(state.path()), &out).unwrap();
-    assert!(
-        saved.opened && saved.missing_blocks == 0 && saved.trouble.is_none(),
-        "{saved:?}"
-    );
+    assert!(saved.opened && saved.missing_blocks == 0 && saved.trouble.is_none(), "{saved:?}");
     assert_eq!((saved.receipts, saved.letters), (ACTIONS, ACTIONS / 10));
     assert_eq!(lines(&out.join("receipts.jsonl")).len() as u64, ACTIONS);
     let events = lines(&out.join("topic-t.jsonl"));
     assert_eq!(events.len() as u64, ACTIONS * 2);
-    assert!(
-        events
-            .iter()
-            .all(|event| event["sealed"] == event["body"].is_null())
-    );
-    assert!(
-        salvage(&config(state.path()), &out).is_err(),
-        "a directory that is there is left alone"
-    );
+    assert!(events.iter().all(|event| event["sealed"] == event["body"].is_null()));
+    assert!(salvage(&config(state.path()), &out).is_err(), "a directory that is there is left alone");
 }
 
 /// Overwrites the beginning, as by a tool that was pointed at the wrong file.
@@ -163,13 +143,7 @@ fn what_is_left_of_a_journal_in_sled_is_salvaged() {
     overwrite_beginning(&database.join("db"));
     for snapshot in std::fs::read_dir(database).unwrap() {
         let snapshot = snapshot.unwrap().path();
-        if snapshot
-            .file_name()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .starts_with("snap.")
-        {
+        if snapshot.file_name().unwrap().to_str().unwrap().starts_with("snap.") {
             std::fs::remove_file(snapshot).unwrap();
         }
     }
@@ -180,10 +154,7 @@ fn some_is_salvaged(state: &Path) {
     let out = state.join("out");
     let saved = salvage(&config(state), &out).unwrap();
     assert!(saved.receipts > 0 && saved.receipts < ACTIONS, "{saved:?}");
-    assert!(
-        saved.missing_blocks > 0 || !saved.opened || saved.trouble.is_some(),
-        "{saved:?}"
-    );
+    assert!(saved.missing_blocks > 0 || !saved.opened || saved.trouble.is_some(), "{saved:?}");
     assert_eq!(lines(&out.join("receipts.jsonl")).len() as u64, saved.receipts);
 }
 
@@ -192,10 +163,7 @@ fn open(state: &Path) -> LocalStore {
 }
 
 fn content(store: &LocalStore) -> String {
-    let receipts = store.receipts(&ReceiptQuery {
-        limit: 1_000,
-        ..ReceiptQuery::default()
-    });
+    let receipts = store.receipts(&ReceiptQuery { limit: 1_000, ..ReceiptQuery::default() });
     let events = store.read(&topic("t"), 0, 1_000).unwrap();
     let letters = store.letters(None, 0, 1_000).unwrap();
     let root = store.log().unwrap().root;
@@ -215,28 +183,13 @@ fn a_journal_moves_to_the_other_engine_and_back() {
     let blocks = check(&config(state.path()), &SystemClock).unwrap().blocks;
     for (to, gone) in [(JournalKind::Sled, "segments"), (JournalKind::Files, "sled")] {
         let moved = migrate(&config(state.path()), to);
-        assert_eq!(
-            moved,
-            Ok(Migrated {
-                blocks,
-                changed: true
-            })
-        );
+        assert_eq!(moved, Ok(Migrated { blocks, changed: true }));
         let again = migrate(&config(state.path()), to);
-        assert_eq!(
-            again,
-            Ok(Migrated {
-                blocks,
-                changed: false
-            })
-        );
+        assert_eq!(again, Ok(Migrated { blocks, changed: false }));
         assert_eq!(journal_of(state.path()), Ok(to));
         assert!(!state.path().join("journal").join(gone).exists());
         let checked = check(&config(state.path()), &SystemClock).unwrap();
-        assert_eq!(
-            (checked.problems.len(), checked.behind, checked.blocks),
-            (0, 0, blocks)
-        );
+        assert_eq!((checked.problems.len(), checked.behind, checked.blocks), (0, 0, blocks));
         let store = open(state.path());
         assert!(content(&store) == expected, "{to:?}");
         store.audit().wait().unwrap();
@@ -250,11 +203,8 @@ fn a_migration_that_is_killed_leaves_one_journal_that_is_whole() {
         for (point, left) in [("migrate.written", from), ("migrate.in_force", to)] {
             let state = tempfile::tempdir().unwrap();
             fill_in(state.path(), from);
-            let order = Order {
-                migrates: Some(to),
-                failpoint: Some(format!("{point}:1")),
-                ..Order::default()
-            };
+            let order =
+                Order { migrates: Some(to), failpoint: Some(format!("{point}:1")), ..Order::default() };
             let worker = Worker::start(state.path(), &order);
             while worker.line().expect("it comes to the point") != "stopped" {}
             worker.kill();
@@ -266,12 +216,7 @@ fn a_migration_that_is_killed_leaves_one_journal_that_is_whole() {
             drop(store);
             // Nothing is left of the other one, and it can be made again.
             let journals = std::fs::read_dir(state.path().join("journal")).unwrap();
-            assert_eq!(
-                journals
-                    .filter(|entry| entry.as_ref().unwrap().path().is_dir())
-                    .count(),
-                1
-            );
+            assert_eq!(journals.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count(), 1);
             assert!(migrate(&config(state.path()), to).is_ok());
             let checked = check(&config(state.path()), &SystemClock).unwrap();
             assert_eq!(checked.problems, [""; 0]);

@@ -1,4 +1,4 @@
-//! Retention on a real disk: room is given back, check and rebuild hold, and years pass without growth.
+//! Retention on a real disk: space is freed, check and rebuild hold, and years pass without growth.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::conformance::retention::retain_all;
-use effectd_bus::conformance::values::{
+use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
+use effectd_bus::testing::retention::retain_all;
+use effectd_bus::testing::values::{
     action, claim, completion, event, family, group, letter, put, resource, sealed_event, topic,
 };
-use effectd_bus::embedded::{EmbeddedConfig, JournalKind, rescue};
 use effectd_bus::{
-    Admission, Admitted, Expect, Keep, LocalStore, NewBody, ReceiptQuery, Retention, Store, TopicKeep, Turn,
-    embedded,
+    Admission, Admitted, Expect, Keep, LocalStore, NewBody, ReceiptQuery, Retention, RetentionMode, Store,
+    TopicKeep, embedded, offline,
 };
 use effectd_contracts::{Clock, ManualClock, Status, Timestamp};
 
@@ -35,11 +35,7 @@ fn blocks_of(path: &Path) -> u64 {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return 0,
             Err(error) => panic!("{}: {error}", entry.path().display()),
         };
-        if metadata.is_dir() {
-            blocks_of(&entry.path())
-        } else {
-            metadata.blocks() * 512
-        }
+        if metadata.is_dir() { blocks_of(&entry.path()) } else { metadata.blocks() * 512 }
     });
     sizes.sum()
 }
@@ -80,10 +76,7 @@ fn the_disk_gets_its_room_back_and_check_and_rebuild_hold() {
         let store = open();
         (0..400).for_each(|n| exec(&store, &format!("old-{n}")));
         fail(&store, "failed");
-        store
-            .change(put("kept", "k", Expect::Absent, "v"))
-            .wait()
-            .unwrap();
+        store.change(put("kept", "k", Expect::Absent, "v")).wait().unwrap();
         let full = blocks_of(&state.path().join("journal")) + blocks_of(&state.path().join("index"));
         clock.advance(181 * DAY);
         (0..10).for_each(|n| exec(&store, &format!("new-{n}")));
@@ -93,9 +86,9 @@ fn the_disk_gets_its_room_back_and_check_and_rebuild_hold() {
         store.close().unwrap();
         let left = blocks_of(&state.path().join("journal")) + blocks_of(&state.path().join("index"));
         assert!(left * 5 < full, "{journal:?}: {left} of {full} bytes are left");
-        let checked = rescue::check(&config, &*clock).unwrap();
+        let checked = offline::check(&config, &*clock).unwrap();
         assert_eq!((checked.problems, checked.behind), (Vec::<String>::new(), 0));
-        let rebuilt = rescue::rebuild(&config, &*clock).unwrap();
+        let rebuilt = offline::rebuild(&config, &*clock).unwrap();
         assert!(rebuilt.same, "the index made anew is the old one");
         let store = open();
         store.audit().wait().unwrap();
@@ -111,30 +104,27 @@ fn the_disk_gets_its_room_back_and_check_and_rebuild_hold() {
         store.audit().wait().unwrap();
         assert!(store.receipt_of(&action("old-3")).unwrap().is_some());
         assert_eq!(store.letters(None, 0, 9).unwrap().letters.len(), 1);
-        // What was let go on purpose is not missing.
+        // What retention dropped is not missing.
         store.close().unwrap();
         let into = state.path().join("salvaged");
-        let salvaged = embedded::salvage::salvage(&config, &into).unwrap();
+        let salvaged = effectd_bus::salvage::salvage(&config, &into).unwrap();
         assert_eq!((salvaged.missing_blocks, salvaged.letters), (0, 1));
-        // A file that is not let go as a whole may hold some more.
+        // A file that is not dropped as a whole may hold some more.
         assert!(salvaged.receipts >= 11, "{salvaged:?}");
     }
 }
 
 #[test]
-fn a_ground_that_was_changed_is_found() {
+fn a_changed_checkpoint_is_found() {
     for (journal, directory) in BOTH.into_iter().zip(["segments", "sled"]) {
-        changed_ground(journal, directory);
+        changed_checkpoint(journal, directory);
     }
 }
 
-fn changed_ground(journal: JournalKind, directory: &str) {
+fn changed_checkpoint(journal: JournalKind, directory: &str) {
     let state = tempfile::tempdir().unwrap();
     let clock = clock();
-    let config = |state| EmbeddedConfig {
-        journal,
-        ..config(state)
-    };
+    let config = |state| EmbeddedConfig { journal, ..config(state) };
     let store = embedded::open(config(state.path()), clock.clone()).unwrap();
     (0..50).for_each(|n| exec(&store, &format!("old-{n}")));
     clock.advance(181 * DAY);
@@ -143,21 +133,19 @@ fn changed_ground(journal: JournalKind, directory: &str) {
     store.close().unwrap();
     let journal = state.path().join("journal").join(directory);
     let is_ground = |path: &Path| path.extension().is_some_and(|ending| ending == "ground");
-    let files = std::fs::read_dir(&journal)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let grounds: Vec<_> = files.filter(|path| is_ground(path)).collect();
-    assert_eq!(grounds.len(), 1, "only the one that counts is left");
-    let whole = std::fs::read(&grounds[0]).unwrap();
+    let files = std::fs::read_dir(&journal).unwrap().map(|entry| entry.unwrap().path());
+    let checkpoint_files: Vec<_> = files.filter(|path| is_ground(path)).collect();
+    assert_eq!(checkpoint_files.len(), 1, "only the one that counts is left");
+    let whole = std::fs::read(&checkpoint_files[0]).unwrap();
     std::fs::remove_dir_all(state.path().join("index")).unwrap();
     for at in [0, whole.len() / 2, whole.len() - 1] {
         let mut changed = whole.clone();
         changed[at] ^= 1;
-        std::fs::write(&grounds[0], changed).unwrap();
+        std::fs::write(&checkpoint_files[0], changed).unwrap();
         let refused = embedded::open(config(state.path()), clock.clone()).unwrap_err();
-        assert!(refused.to_string().contains("stands on"), "{refused}");
+        assert!(refused.to_string().contains("checkpoint"), "{refused}");
     }
-    std::fs::write(&grounds[0], whole).unwrap();
+    std::fs::write(&checkpoint_files[0], whole).unwrap();
     let store = embedded::open(config(state.path()), clock).unwrap();
     assert!(store.receipt_of(&action("new")).unwrap().is_some());
 }
@@ -176,10 +164,7 @@ fn years_go_by_and_nothing_grows_in_sled() {
 fn years_go_by(journal: JournalKind, bytes_max: u64) {
     let state = tempfile::tempdir().unwrap();
     let clock = clock();
-    let config = |state| EmbeddedConfig {
-        journal,
-        ..config(state)
-    };
+    let config = |state| EmbeddedConfig { journal, ..config(state) };
     let open = || embedded::open(config(state.path()), clock.clone()).unwrap();
     let mut store = open();
     let (mut sizes, mut peak) = (Vec::new(), 0);
@@ -221,11 +206,11 @@ fn years_go_by(journal: JournalKind, bytes_max: u64) {
     let letters = store.letters(None, 0, 100).unwrap().letters;
     assert_eq!(letters.len(), 4, "those of the last 730 days");
     assert!(letters.iter().all(|letter| letter.payload.bytes().is_some()));
-    let told = store.retain(&Retention::default(), Turn::Preview).unwrap();
+    let told = store.retain(&Retention::default(), RetentionMode::Preview).unwrap();
     assert_eq!((told.receipts, told.letters), (0, 0));
     store.audit().wait().unwrap();
     store.close().unwrap();
-    let checked = rescue::check(&config(state.path()), &*clock).unwrap();
+    let checked = offline::check(&config(state.path()), &*clock).unwrap();
     assert_eq!(checked.problems, Vec::<String>::new());
 }
 
@@ -241,7 +226,7 @@ fn the_hashes_of_what_was_let_go_are_checked_and_missed() {
     retain_all(&store, &Retention::default());
     let root = store.log().unwrap().root;
     store.close().unwrap();
-    let problems = || rescue::check(&config, &*clock).unwrap().problems;
+    let problems = || offline::check(&config, &*clock).unwrap().problems;
     assert_eq!(problems(), Vec::<String>::new());
     for (level, hash) in [("level-0", 3), ("level-0", 300), ("level-1", 1)] {
         let path = state.path().join("log").join(level);
@@ -250,13 +235,10 @@ fn the_hashes_of_what_was_let_go_are_checked_and_missed() {
         changed[hash * 32] ^= 1;
         std::fs::write(&path, changed).unwrap();
         let found = problems();
-        assert!(
-            found.len() == 1 && found[0].contains("of the log"),
-            "{level} {hash}: {found:?}"
-        );
+        assert!(found.len() == 1 && found[0].contains("of the log"), "{level} {hash}: {found:?}");
         std::fs::write(&path, whole).unwrap();
     }
-    // Without its index it is made anew, on the hashes that are there.
+    // Without its index it is rebuilt, on the hashes that are there.
     std::fs::remove_dir_all(state.path().join("index")).unwrap();
     let store = embedded::open(config.clone(), clock.clone()).unwrap();
     assert_eq!(store.log().unwrap().root, root);
@@ -269,7 +251,7 @@ fn the_hashes_of_what_was_let_go_are_checked_and_missed() {
 
 /// As `benches/growth.rs` does it, at a tenth of the scale: the goal holds with every change, not only when somebody measures.
 #[test]
-fn ten_times_what_is_kept_passes_through_and_the_disk_does_not_grow() {
+fn ten_times_the_retention_passes_and_the_disk_does_not_grow() {
     BOTH.into_iter().for_each(ten_times);
 }
 
@@ -280,23 +262,17 @@ fn ten_times(journal: JournalKind) {
         disk_free_bytes_min: 0,
         // As small beside what is kept as files are in a store of a usual size.
         segment_bytes: 512 << 10,
-        index_gather_entries: 4_000,
+        index_memtable_entries: 4_000,
         journal,
         ..EmbeddedConfig::new(state.path())
     };
     let store = embedded::open(config, clock()).unwrap();
-    let keep = |bytes| Keep {
-        age: None,
-        bytes: Some(bytes),
-    };
+    let keep = |bytes| Keep { age: None, bytes: Some(bytes) };
     let retention = Retention {
         receipts: keep(LIVE * 1_250),
         letters: None,
         topics: BTreeMap::new(),
-        others: TopicKeep {
-            keep: keep(LIVE * 400),
-            unsettled: false,
-        },
+        others: TopicKeep { keep: keep(LIVE * 400), unacknowledged: false },
     };
     let mut sizes = Vec::new();
     for round in 0..10 {
@@ -315,10 +291,7 @@ fn ten_times(journal: JournalKind) {
         retain_all(&store, &retention);
         sizes.push(blocks_of(state.path()));
     }
-    let query = ReceiptQuery {
-        limit: 1,
-        ..ReceiptQuery::default()
-    };
+    let query = ReceiptQuery { limit: 1, ..ReceiptQuery::default() };
     let oldest = store.receipts(&query).unwrap().receipts.remove(0);
     let kept = 10 * LIVE - oldest.ordinal;
     store.close().unwrap();

@@ -1,4 +1,4 @@
-//! Nothing here may wait for ever: a store that hangs must fail the run, and say where.
+//! Nothing here may wait forever: a store that hangs must fail the run, and say where.
 
 use std::sync::Once;
 use std::time::Duration;

@@ -1,11 +1,11 @@
-//! What was said to be done, and whether it is there.
+//! The witness: what was answered, and whether the store still has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::conformance::values::{action, family, group, receipt_id, topic};
+use effectd_bus::testing::values::{action, family, group, receipt_id, topic};
 use effectd_bus::{Body, Store, StoreError, embedded};
 use effectd_contracts::SystemClock;
 
@@ -23,21 +23,18 @@ pub(crate) struct Witness {
     failed: BTreeSet<String>,
     /// Actions whose letter someone was about to requeue or purge.
     cleared: BTreeSet<String>,
-    /// Blocks that were let go, and live records that were written forward.
+    /// Blocks that were dropped, and live records that were relocated.
     pub(crate) retained: (u64, u64),
-    /// Old blocks may have been let go.
+    /// Old blocks may have been dropped.
     retains: bool,
     /// Letters that are gone, and for requeued ones the offset and the action.
     gone: BTreeMap<u64, Option<(u64, String)>>,
 }
 
 impl Witness {
-    /// Of a store whose old blocks are let go, or not.
+    /// Of a store whose old blocks are dropped, or not.
     pub(crate) fn of(retains: bool) -> Self {
-        Witness {
-            retains,
-            ..Witness::default()
-        }
+        Witness { retains, ..Witness::default() }
     }
 
     pub(crate) fn hear(&mut self, line: &str) {
@@ -56,8 +53,7 @@ impl Witness {
             }
             ["swapped", name, version, value] => {
                 let version = version.parse().unwrap();
-                self.swapped
-                    .insert((*name).to_owned(), (version, (*value).to_owned()));
+                self.swapped.insert((*name).to_owned(), (version, (*value).to_owned()));
             }
             ["retained", blocks, moved] => {
                 self.retained.0 += blocks.parse::<u64>().unwrap();
@@ -82,7 +78,7 @@ impl Witness {
     /// promise that is broken panics.
     pub(crate) fn check(&self, state: &Path) -> Result<(), StoreError> {
         let store = embedded::open(config(state), Arc::new(SystemClock))?;
-        // Every checksum, the chain, and that the fold of the journal is what is served.
+        // Every checksum, the chain, and that the state of the journal is what is served.
         store.audit().wait()?;
         self.events_are_there(&store)?;
         self.receipts_are_there(&store)?;
@@ -104,10 +100,7 @@ impl Witness {
     fn letters_are_there(&self, store: &dyn Store) -> Result<(), StoreError> {
         let letters = all_letters(store)?;
         for (letter, requeued) in &self.gone {
-            assert!(
-                letters.iter().all(|(number, _)| number != letter),
-                "{letter} is back"
-            );
+            assert!(letters.iter().all(|(number, _)| number != letter), "{letter} is back");
             if let Some((offset, id)) = requeued {
                 let event = &store.read(&topic("ACTION_DECISION"), *offset, 1)?.events[0];
                 assert_eq!(event.action_id, Some(action(id)), "what {letter} was requeued as");
@@ -117,10 +110,7 @@ impl Witness {
             let found = store.receipt(&receipt_id(&format!("receipt-{id}")))?.is_some();
             assert!(found || self.retains, "{id}");
             let is_letter = letters.iter().any(|(_, of)| of == id);
-            assert!(
-                is_letter || self.cleared.contains(id),
-                "the letter of {id} is lost"
-            );
+            assert!(is_letter || self.cleared.contains(id), "the letter of {id} is lost");
             // It leads to its receipt, or it was requeued and waits to be run again.
             let ended = store.receipt_of(&action(id))?.is_some();
             assert!(ended || !is_letter || (self.retains && !found), "{id}");
@@ -135,12 +125,7 @@ impl Witness {
         loop {
             let page = store.read(&topic("work"), from, 1_000)?;
             for event in &page.events {
-                assert!(
-                    event
-                        .body
-                        .bytes()
-                        .is_some_and(|body| body.iter().all(|byte| *byte == b'x'))
-                );
+                assert!(event.body.bytes().is_some_and(|body| body.iter().all(|byte| *byte == b'x')));
                 let unique = stored.insert(event.event_id.to_string(), event.offset).is_none();
                 assert!(unique, "{} is there twice", event.event_id);
             }
@@ -151,10 +136,10 @@ impl Witness {
         }
         for (offset, id) in &self.published {
             if *offset < begin {
-                // What nobody has settled is kept, wherever the topic begins; what was settled may be.
+                // What nobody has acknowledged is kept, wherever the topic begins; what was acknowledged may be.
                 match store.read(&topic("work"), *offset, 1) {
                     Ok(page) => assert_eq!(page.events[0].event_id.as_str(), id),
-                    // Below, all that is not settled is leased: what is lost of it fails there.
+                    // Below, all that is not acknowledged is leased: what is lost of it fails there.
                     Err(StoreError::Dropped { .. }) => assert!(self.retains, "{id}"),
                     Err(error) => return Err(error),
                 }
@@ -165,7 +150,7 @@ impl Witness {
         Ok(())
     }
 
-    /// Where a topic begins; only where old blocks are let go is that not its very start.
+    /// Where a topic begins; only where old blocks are dropped is that not its very start.
     fn begin_of(&self, store: &dyn Store, name: &str) -> Result<u64, StoreError> {
         match store.read(&topic(name), 0, 1) {
             Err(StoreError::Dropped { begins, .. }) if self.retains => Ok(begins),
@@ -178,9 +163,8 @@ impl Witness {
     fn receipts_are_there(&self, store: &dyn Store) -> Result<(), StoreError> {
         let gone = self.receipts_let_go(store)?;
         for id in self.committed.difference(&gone) {
-            let receipt = store
-                .receipt_of(&action(id))?
-                .unwrap_or_else(|| panic!("the receipt of {id} was answered"));
+            let receipt =
+                store.receipt_of(&action(id))?.unwrap_or_else(|| panic!("the receipt of {id} was answered"));
             assert_eq!(receipt.receipt_id, receipt_id(&format!("receipt-{id}")));
         }
         let mut executed = BTreeSet::new();
@@ -200,13 +184,7 @@ impl Witness {
                 break;
             }
         }
-        assert!(
-            self.retains
-                || self
-                    .committed
-                    .iter()
-                    .all(|id| executed.contains(&format!("receipt-{id}")))
-        );
+        assert!(self.retains || self.committed.iter().all(|id| executed.contains(&format!("receipt-{id}"))));
         let open = store.open_intents(None, 1_000).wait()?;
         for id in self.admitted.difference(&self.committed) {
             if gone.contains(id) {
@@ -222,7 +200,7 @@ impl Witness {
         Ok(())
     }
 
-    /// The actions whose receipts were let go. A worker's receipts go in the order in which they came.
+    /// The actions whose receipts were dropped. A worker's receipts go in the order in which they came.
     fn receipts_let_go(&self, store: &dyn Store) -> Result<BTreeSet<String>, StoreError> {
         let mut gone = BTreeSet::new();
         if !self.retains {
@@ -255,24 +233,14 @@ impl Witness {
 
     fn groups_did_not_go_back(&self, store: &dyn Store) -> Result<(), StoreError> {
         loop {
-            let leased = store
-                .lease(&topic("work"), &group("g"), 1_000, Duration::from_secs(60))
-                .wait()?;
+            let leased = store.lease(&topic("work"), &group("g"), 1_000, Duration::from_secs(60)).wait()?;
             if leased.deliveries.is_empty() {
                 return Ok(());
             }
             for delivery in &leased.deliveries {
-                assert!(
-                    !self.acked.contains(&delivery.offset),
-                    "{} was acked",
-                    delivery.offset
-                );
+                assert!(!self.acked.contains(&delivery.offset), "{} was acked", delivery.offset);
                 let known = self.nacked.get(&delivery.offset).copied().unwrap_or(0);
-                assert!(
-                    delivery.delivery_count > known,
-                    "deliveries of {} were forgotten",
-                    delivery.offset
-                );
+                assert!(delivery.delivery_count > known, "deliveries of {} were forgotten", delivery.offset);
             }
         }
     }

@@ -1,4 +1,7 @@
+//! Tests of tool specs: defaults, contradictions, risk tiers, key fields and resources.
+
 #![allow(clippy::unwrap_used)]
+
 use super::*;
 use serde_json::json;
 
@@ -40,13 +43,9 @@ fn each_contradiction_is_named() {
         (
             "side_effects",
             json!(["read_only", "filesystem_write"]),
-            "read_only stands beside an effect",
+            "read_only is declared with another effect",
         ),
-        (
-            "side_effects",
-            json!(["filesystem_delete"]),
-            "a tool that deletes is of level danger",
-        ),
+        ("side_effects", json!(["filesystem_delete"]), "a tool that deletes is of level danger"),
         ("side_effects", json!(["device_capture"]), "are of class HIGH"),
         ("side_effects", json!([]), "declares no effect"),
         ("risk_level", json!("read"), "level read has effects"),
@@ -75,30 +74,15 @@ fn the_tier_follows_from_effects_and_can_only_be_raised() {
     };
     assert_eq!(tier(json!({})), RiskTier::R1);
     assert_eq!(tier(json!({ "reversible": false })), RiskTier::R2);
-    assert_eq!(
-        tier(json!({ "side_effects": ["read_only"], "risk_level": "read" })),
-        RiskTier::R0
-    );
+    assert_eq!(tier(json!({ "side_effects": ["read_only"], "risk_level": "read" })), RiskTier::R0);
     assert_eq!(
         tier(json!({ "side_effects": [], "risk_level": "read", "safety_class": "MEDIUM" })),
         RiskTier::R1
     );
-    assert_eq!(
-        tier(json!({ "side_effects": ["device_notification"], "reversible": false })),
-        RiskTier::R1
-    );
-    assert_eq!(
-        tier(json!({ "side_effects": ["network_call"], "safety_class": "HIGH" })),
-        RiskTier::R3
-    );
-    assert_eq!(
-        tier(json!({ "side_effects": ["process_exec"], "reversible": false })),
-        RiskTier::R3
-    );
-    assert_eq!(
-        tier(json!({ "side_effects": ["filesystem_delete"], "risk_level": "danger" })),
-        RiskTier::R4
-    );
+    assert_eq!(tier(json!({ "side_effects": ["device_notification"], "reversible": false })), RiskTier::R1);
+    assert_eq!(tier(json!({ "side_effects": ["network_call"], "safety_class": "HIGH" })), RiskTier::R3);
+    assert_eq!(tier(json!({ "side_effects": ["process_exec"], "reversible": false })), RiskTier::R3);
+    assert_eq!(tier(json!({ "side_effects": ["filesystem_delete"], "risk_level": "danger" })), RiskTier::R4);
     assert_eq!(tier(json!({ "risk_tier": "R3" })), RiskTier::R3);
     assert_eq!(tier(json!({ "risk_tier": "R0" })), RiskTier::R1);
 }
@@ -113,21 +97,12 @@ fn class_high_always_runs_in_high_isolation() {
 #[test]
 fn keys_and_resources_are_filled_from_parameters() {
     let spec = spec(|_| ()).unwrap();
-    let params = json!({ "path": "notes/a.txt", "text": "hello" })
-        .as_object()
-        .unwrap()
-        .clone();
+    let params = json!({ "path": "notes/a.txt", "text": "hello" }).as_object().unwrap().clone();
     let space = SpaceId::new("shared:household").unwrap();
     let resource = spec.resource.as_ref().unwrap();
-    assert_eq!(
-        resource.resolve(&space, &params).as_deref(),
-        Some("file:shared:household/notes/a.txt")
-    );
+    assert_eq!(resource.resolve(&space, &params).as_deref(), Some("file:shared:household/notes/a.txt"));
     let fields = spec.idempotency_key_fields.as_ref().unwrap();
-    let resolved: Vec<_> = fields
-        .iter()
-        .map(|field| field.resolve(&params).unwrap())
-        .collect();
+    let resolved: Vec<_> = fields.iter().map(|field| field.resolve(&params).unwrap()).collect();
     assert_eq!(resolved, ["notes/a.txt", &Digest::of(b"hello").hex()]);
     assert_eq!(fields[0].resolve(&Map::new()), None);
 }

@@ -1,4 +1,4 @@
-//! What waits for people: look at it, say yes, say no.
+//! Approvals: list and show them, approve, edit, deny.
 
 use std::time::Duration;
 
@@ -6,25 +6,26 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_actors::held::decide::{self, Standing};
-use effectd_actors::held::{Approve, Decided, How, edit, entries, look};
-use effectd_actors::{Answer, Decider};
-use effectd_contracts::{ApprovalId, Mode, json as strict, limits::REQUEST_BYTES_MAX};
+use effectd_actors::approvals::decide::{self, StandingApproval};
+use effectd_actors::approvals::{Approve, Decided, Hold, How, edit, repository, view};
+use effectd_actors::{Answer, Done};
+use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use effectd_contracts::{ApprovalId, Mode};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
-use super::json;
-use crate::desk::{Desk, unavailable};
-use crate::extract::{App, Path, Query};
+use crate::app::{App, AppState};
+use crate::extract::{Json, Path, Query, Reply, json};
 use crate::peer::Peer;
-use crate::problem::{Kind, Problem};
+use crate::problem::{Kind, Problem, Problems};
+use crate::views::actions::ActionView;
 use crate::views::approvals::{
-    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, GrantView, HowWord,
-    PreviewView, StandingView, undecided,
+    ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, HowWord, PreviewView,
+    StandingView,
 };
-use crate::views::{ActionView, PolicyChange};
+use crate::views::grants::GrantView;
+use crate::views::policy::PolicyChange;
 
-/// What may stand behind a list's `?`.
+/// The query of a list, and of a decision.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageQuery {
@@ -32,135 +33,111 @@ pub(crate) struct PageQuery {
     pub(crate) wait_ms: Option<u64>,
 }
 
-/// What waits for people
+/// Pending approvals
 ///
-/// Approvers and operators see everything, others what they asked for. The oldest first; to go on, pass `next` as `after`.
-#[utoipa::path(
-    get,
-    path = "/v1/approvals",
-    tag = "approvals",
-    params(("after" = Option<String>, Query, description = "Go on after this one")),
-    responses(
-        (status = 200, description = "Some of them", body = ApprovalList),
-        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+/// Approvers and operators see all, others those of their own actions. Oldest first; for the next page, pass `next` as `after`.
+#[utoipa::path(get, path = "/v1/approvals", tag = "approvals",
+    params(("after" = Option<String>, Query, description = "The `next` of the page before")),
+    responses((status = 200, description = "A page of them", body = ApprovalList), Problems<503>))]
 pub(crate) async fn list(
-    State(desk): App,
+    State(app): AppState,
     peer: Peer,
     Query(query): Query<PageQuery>,
-) -> Result<Response, Problem> {
-    let _turn = desk.turn().await?;
-    let parts = desk.parts();
-    let by = decider(&peer);
-    let page = entries::holds(&*parts.store, query.after.as_deref());
-    let (mut holds, next) = page.map_err(|error| unavailable(&error))?;
-    let now = parts.clock.now();
-    holds.retain(|hold| hold.value.is_open(now) && look::may_see(parts, &by, &hold.value.decision.principal));
-    let mut approvals = ApprovalView::all(parts, &holds);
-    if !look::may_read(parts, &by) {
-        approvals.iter_mut().for_each(ApprovalView::leave_texts_out);
+) -> Reply<ApprovalList> {
+    let _permit = app.blocking_permit().await?;
+    let (services, by) = (app.services(), peer.decider());
+    let (holds, next) = repository::holds(app.store(), query.after.as_deref())?;
+    let now = services.clock.now();
+    let holds = holds.iter().map(|hold| &hold.value);
+    let visible =
+        holds.filter(|hold| hold.is_open(now) && view::may_see(services, &by, &hold.decision.principal));
+    Ok(Json(ApprovalList { approvals: visible.map(|hold| view(&app, &peer, hold)).collect(), next }))
+}
+
+/// An approval; file contents in it are only for those who may decide.
+fn view(app: &App, peer: &Peer, hold: &Hold) -> ApprovalView {
+    let mut view = ApprovalView::of(app.services(), hold);
+    if !view::may_read(app.services(), &peer.decider()) {
+        view.leave_texts_out();
     }
-    Ok(json(StatusCode::OK, &ApprovalList { approvals, next }))
+    view
 }
 
-/// One question to a person, with all that it is decided by
-#[utoipa::path(
-    get,
-    path = "/v1/approvals/{id}",
-    tag = "approvals",
-    params(("id" = String, Path, description = "Its handle")),
-    responses(
-        (status = 200, description = "How it stands", body = ApprovalView),
-        (status = 404, description = "No such question for you", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn show(State(desk): App, peer: Peer, Path(id): Path<String>) -> Result<Response, Problem> {
-    let id = approval_id(id)?;
-    Ok(json(StatusCode::OK, &find(&desk, &peer, &id)?))
+/// One approval, with everything that a person decides by
+#[utoipa::path(get, path = "/v1/approvals/{id}", tag = "approvals",
+    params(("id" = String, Path, description = "The approval's id")),
+    responses((status = 200, description = "The approval", body = ApprovalView), Problems<404>))]
+pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<ApprovalView> {
+    find(&app, &peer, &approval_id(id)?).map(Json)
 }
 
-/// A question, if this peer may see it.
-fn find(desk: &Desk, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Problem> {
-    let parts = desk.parts();
-    let by = decider(peer);
-    let hold = entries::hold(&*parts.store, id).map_err(|error| unavailable(&error))?;
-    if let Some(hold) = hold.filter(|hold| look::may_see(parts, &by, &hold.value.decision.principal)) {
-        let mut view = ApprovalView::of(parts, &hold.value);
-        if !look::may_read(parts, &by) {
-            view.leave_texts_out();
-        }
-        return Ok(view);
+/// A pending or past approval that this peer may see.
+fn find(app: &App, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Problem> {
+    if let Some(hold) = pending(app, peer, id)? {
+        return Ok(view(app, peer, &hold));
     }
-    let past = entries::past(&*parts.store, id).map_err(|error| unavailable(&error))?;
-    let past = past.filter(|past| look::may_see(parts, &by, &past.principal));
-    past.map(|past| ApprovalView::past(id.as_str(), &past))
-        .ok_or_else(unknown)
+    let past = repository::past(app.store(), id)?;
+    let past = past.filter(|past| view::may_see(app.services(), &peer.decider(), &past.principal));
+    past.map(|past| ApprovalView::past(id.as_str(), &past)).ok_or_else(unknown)
 }
 
-/// Say yes
+/// A hold that this peer may see.
+fn pending(app: &App, peer: &Peer, id: &ApprovalId) -> Result<Option<Hold>, Problem> {
+    let hold = repository::hold(app.store(), id)?.map(|hold| hold.value);
+    let sees = |hold: &Hold| view::may_see(app.services(), &peer.decider(), &hold.decision.principal);
+    Ok(hold.filter(sees))
+}
+
+/// Approve
 ///
-/// Whoever is first decides; the others are told who was. The answer comes with the receipt, or after `wait_ms` without.
-#[utoipa::path(
-    post,
-    path = "/v1/approvals/{id}/approve",
-    tag = "approvals",
+/// The first decision counts; the problem of a later one names who decided. The answer comes with the receipt, or after `wait_ms`
+/// without it.
+#[utoipa::path(post, path = "/v1/approvals/{id}/approve", tag = "approvals",
     params(
-        ("id" = String, Path, description = "Its handle"),
+        ("id" = String, Path, description = "The approval's id"),
         ("wait_ms" = Option<u64>, Query, description = "How long to wait for the end of the action"),
     ),
     request_body(content = ApproveBody, content_type = "application/json"),
     responses(
         (status = 200, description = "It is approved, and has ended", body = DecisionView),
-        (status = 202, description = "It is approved, and on its way", body = DecisionView),
-        (status = 400, description = "This cannot be decided so", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "Not by you", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such question", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It was decided before, or is not what you saw", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "Nobody decided in time", body = Problem, content_type = "application/problem+json"),
+        (status = 202, description = "It is approved, and in flight", body = DecisionView),
+        Problems<400, 403, 404, 409, 410>,
     )
 )]
 pub(crate) async fn approve(
-    State(desk): App,
+    State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
     Query(query): Query<PageQuery>,
     body: Body,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
-    let body: ApproveBody = read(&desk, body).await?;
-    let by = decider(&peer);
-    let parts = desk.parts();
-    let always = match body.how {
-        HowWord::Always => Some(mode(standing(&desk, &peer, &id)?)),
-        HowWord::Once | HowWord::Grant => None,
-    };
-    let mut wish = wish(body);
-    let decided = match always {
-        None => decide::approve(parts, &id, &by, wish).await,
-        Some(change) => {
-            let host = desk.host.clone();
-            wish.with = Some(blocking(move || host.prepare_policy(change)).await?);
-            let decided = decide::approve(parts, &id, &by, wish).await;
-            if decided.is_ok() {
-                let host = desk.host.clone();
-                blocking(move || host.reload_policy()).await.map_err(|mut problem| {
-                    problem.detail = format!(
-                        "approved, and the mode is on disk; it is in force when the files are in order: {}",
-                        problem.detail
-                    );
-                    problem
-                })?;
-            }
-            decided
-        }
-    };
-    let decided = decided.map_err(|error| undecided(&error, Kind::ApprovalUnknown))?;
-    answer(&desk, &decided, query.wait_ms).await
+    let body: ApproveBody = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid).await?;
+    let is_always = body.how == HowWord::Always;
+    let mut approve = command(body);
+    if is_always {
+        let standing = standing(&app, &peer, &id)?;
+        let host = app.host.clone();
+        let change =
+            PolicyChange::SetOrgMode { org: standing.org, tool: standing.tool, mode: Some(Mode::Allow) };
+        approve.with = Some(blocking(move || host.prepare_policy(change)).await?);
+    }
+    let decided = decide::approve(app.services(), &id, &peer.decider(), approve).await?;
+    if is_always {
+        let host = app.host.clone();
+        let reloaded = blocking(move || host.reload_policy()).await;
+        reloaded.map_err(|mut problem| {
+            problem.detail = format!(
+                "approved, and the mode is on disk; it is in force when the files are in order: {}",
+                problem.detail
+            );
+            problem
+        })?;
+    }
+    answer(&app, &decided, query.wait_ms).await
 }
 
-/// How somebody says yes, as the pipeline takes it.
-fn wish(body: ApproveBody) -> Approve {
+fn command(body: ApproveBody) -> Approve {
     let how = match body.how {
         HowWord::Once => How::Once,
         HowWord::Grant => How::Grant {
@@ -180,15 +157,7 @@ fn wish(body: ApproveBody) -> Approve {
     }
 }
 
-/// The mode that nobody needs to be asked with.
-fn mode(standing: Standing) -> PolicyChange {
-    PolicyChange::SetOrgMode {
-        org: standing.org,
-        tool: standing.tool,
-        mode: Some(Mode::Allow),
-    }
-}
-
+/// Like [`App::blocking`], but without a permit: a person's decision must not fail as `overloaded`.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -196,114 +165,74 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?
 }
 
-/// Show what would come of a yes with other parameters
+/// Preview an approval with edited parameters
 ///
-/// They are judged like any others, and the tool is tried out with them on a copy. Nothing is decided: say yes with these `params`
-/// and with the answer's `digest` as `edited_digest`, and it is to what was shown or to nothing.
-#[utoipa::path(
-    post,
-    path = "/v1/approvals/{id}/preview",
-    tag = "approvals",
-    params(("id" = String, Path, description = "Its handle")),
+/// The policy decides about them like about any others, and the tool runs with them on a copy. To approve exactly what this shows,
+/// send these `params` with the answer's `digest` as `edited_digest`.
+#[utoipa::path(post, path = "/v1/approvals/{id}/preview", tag = "approvals",
+    params(("id" = String, Path, description = "The approval's id")),
     request_body(content = EditBody, content_type = "application/json"),
-    responses(
-        (status = 200, description = "What would change", body = PreviewView),
-        (status = 400, description = "The tool does not take these parameters", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "Not by you, or the policy refuses it", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such question", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It was decided before", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "Nobody decided in time", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+    responses((status = 200, description = "What would change", body = PreviewView), Problems<400, 403, 404, 409, 410, 503>))]
 pub(crate) async fn preview_edited(
-    State(desk): App,
+    State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
     body: Body,
-) -> Result<Response, Problem> {
+) -> Reply<PreviewView> {
     let id = approval_id(id)?;
-    let body: EditBody = read(&desk, body).await?;
-    let _turn = desk.preview_turn()?;
-    let edited = edit::preview_edited(desk.parts(), &id, &decider(&peer), body.params).await;
-    let edited = edited.map_err(|error| undecided(&error, Kind::ApprovalUnknown))?;
-    Ok(json(StatusCode::OK, &PreviewView::edited(edited)))
+    let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
+    let EditBody { params } = body.await?;
+    let _permit = app.preview_permit()?;
+    let edited = edit::preview_edited(app.services(), &id, &peer.decider(), params).await?;
+    Ok(Json(PreviewView::edited(edited)))
 }
 
-/// Say no
+/// Deny
 ///
-/// The action ends with a receipt that says so, and who waits for it is told.
-#[utoipa::path(
-    post,
-    path = "/v1/approvals/{id}/deny",
-    tag = "approvals",
-    params(("id" = String, Path, description = "Its handle")),
+/// The action ends with a receipt that says so, which all who wait for it get.
+#[utoipa::path(post, path = "/v1/approvals/{id}/deny", tag = "approvals",
+    params(("id" = String, Path, description = "The approval's id")),
     request_body(content = DenyBody, content_type = "application/json"),
-    responses(
-        (status = 200, description = "It is denied, and has its receipt", body = DecisionView),
-        (status = 403, description = "Not by you", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such question", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "It was decided before", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "Nobody decided in time", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+    responses((status = 200, description = "It is denied, and has its receipt", body = DecisionView), Problems<403, 404, 409, 410>))]
 pub(crate) async fn deny(
-    State(desk): App,
+    State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
     body: Body,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
-    let body: DenyBody = read(&desk, body).await?;
-    let decided = decide::deny(desk.parts(), &id, &decider(&peer), body.reason).await;
-    let decided = decided.map_err(|error| undecided(&error, Kind::ApprovalUnknown))?;
-    answer(&desk, &decided, Some(0)).await
+    let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
+    let DenyBody { reason } = body.await?;
+    let decided = decide::deny(app.services(), &id, &peer.decider(), reason).await?;
+    answer(&app, &decided, Some(0)).await
 }
 
-/// What a yes to all calls of the tool would change
+/// Preview an approval of all calls of the tool
 ///
-/// Nothing is changed. The answer says whose mode it would be, and how many past questions it would have spared.
-#[utoipa::path(
-    get,
-    path = "/v1/approvals/{id}/always",
-    tag = "approvals",
-    params(("id" = String, Path, description = "Its handle")),
-    responses(
-        (status = 200, description = "What would change", body = StandingView),
-        (status = 403, description = "It would not help, and this is why", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such question for you", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+/// Nothing is changed. The answer says whose mode would change, and how many past approvals would not have been needed.
+#[utoipa::path(get, path = "/v1/approvals/{id}/always", tag = "approvals",
+    params(("id" = String, Path, description = "The approval's id")),
+    responses((status = 200, description = "What would change", body = StandingView), Problems<403, 404>))]
 pub(crate) async fn preview_always(
-    State(desk): App,
+    State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Reply<StandingView> {
     let id = approval_id(id)?;
-    let _turn = desk.turn().await?;
-    Ok(json(
-        StatusCode::OK,
-        &StandingView::from(standing(&desk, &peer, &id)?),
-    ))
+    let _permit = app.blocking_permit().await?;
+    Ok(Json(standing(&app, &peer, &id)?.into()))
 }
 
-fn standing(desk: &Desk, peer: &Peer, id: &ApprovalId) -> Result<Standing, Problem> {
-    let parts = desk.parts();
-    let by = decider(peer);
-    let hold = entries::hold(&*parts.store, id).map_err(|error| unavailable(&error))?;
-    let hold = hold.filter(|hold| look::may_see(parts, &by, &hold.value.decision.principal));
-    let Some(hold) = hold else {
-        // It may have been decided before.
-        return Err(match find(desk, peer, id) {
-            Ok(_) => Problem::of(Kind::AlreadyDecided, "it was decided before"),
-            Err(problem) => problem,
-        });
+fn standing(app: &App, peer: &Peer, id: &ApprovalId) -> Result<StandingApproval, Problem> {
+    let Some(hold) = pending(app, peer, id)? else {
+        find(app, peer, id)?;
+        return Err(Problem::of(Kind::AlreadyDecided, "it was decided before"));
     };
-    decide::standing_approval(parts, &hold.value).map_err(|error| undecided(&error, Kind::ApprovalUnknown))
+    Ok(decide::standing_approval(app.services(), &hold)?)
 }
 
-impl From<Standing> for StandingView {
-    fn from(standing: Standing) -> Self {
+impl From<StandingApproval> for StandingView {
+    fn from(standing: StandingApproval) -> Self {
         Self {
             org: standing.org,
             tool: standing.tool,
@@ -313,53 +242,31 @@ impl From<Standing> for StandingView {
     }
 }
 
-async fn answer(desk: &Desk, decided: &Decided, wait_ms: Option<u64>) -> Result<Response, Problem> {
-    let parts = desk.parts();
-    let Some(lead) = decided.hold.lead().map(|lead| lead.action_id.clone()) else {
-        return Err(unknown());
-    };
-    let (status, action) = match desk.ended(&lead, desk.wait_time(wait_ms)).await {
+async fn answer(app: &App, decided: &Decided, wait_ms: Option<u64>) -> Result<Response, Problem> {
+    let lead = decided.hold.lead().ok_or_else(unknown)?.action_id.clone();
+    let (status, action) = match app.ended(&lead, app.wait_time(wait_ms)).await {
         Some(Answer::Done(done)) => {
-            // What the tool answered is for whoever asked.
-            let done = effectd_actors::Done { result: None, ..done };
+            // The tool's result is for the planner only.
+            let done = Done { result: None, ..done };
             (StatusCode::OK, ActionView::done(lead, &done))
         }
-        // It is not what was approved any more: a person is asked again.
+        // The action is no longer what was approved, so it needs another approval.
         Some(Answer::Held(held)) => (StatusCode::ACCEPTED, ActionView::held(lead, &held)),
         Some(Answer::Refused(_)) | None => (StatusCode::ACCEPTED, ActionView::accepted(lead)),
     };
+    let now = app.services().clock.now();
     let view = DecisionView {
-        approval: ApprovalView::of(parts, &decided.hold),
+        approval: ApprovalView::of(app.services(), &decided.hold),
         action,
-        grant: decided
-            .grant
-            .as_ref()
-            .map(|grant| GrantView::of(grant, parts.clock.now())),
+        grant: decided.grant.as_ref().map(|grant| GrantView::of(grant, now)),
     };
     Ok(json(status, &view))
-}
-
-/// A small body of JSON; none is the default.
-pub(crate) async fn read<T: DeserializeOwned + Default>(desk: &Desk, body: Body) -> Result<T, Problem> {
-    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    if body.bytes.is_empty() {
-        return Ok(T::default());
-    }
-    strict::parse(&body.bytes, REQUEST_BYTES_MAX)
-        .map_err(|error| Problem::of(Kind::DecisionInvalid, error.to_string()))
-}
-
-pub(crate) fn decider(peer: &Peer) -> Decider {
-    Decider {
-        principal: peer.principal.clone(),
-        operator: peer.operator,
-    }
 }
 
 fn unknown() -> Problem {
     Problem::of(
         Kind::ApprovalUnknown,
-        "no question of this id waits for you; `effectd approvals list` shows those that do",
+        "no approval of this id waits for you; `effectd approvals list` shows those that do",
     )
 }
 

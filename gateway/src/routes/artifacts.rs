@@ -1,4 +1,4 @@
-//! What a tool said at length: the bytes behind a receipt's `artifact_ids`.
+//! Artifacts: the bytes behind a receipt's `artifact_ids`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -7,40 +7,31 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use effectd_actors::artifacts::{self, ArtifactError};
+use effectd_actors::effects::artifacts::{self, ArtifactError};
 use hyper::body::{Frame, SizeHint};
 use tokio::task::JoinHandle;
 
 use super::receipts;
-use crate::extract::{App, Path};
+use crate::app::AppState;
+use crate::extract::Path;
 use crate::peer::Peer;
-use crate::problem::{Kind, Problem};
+use crate::problem::{Kind, Problem, Problems};
 
 /// One artifact of a receipt, byte for byte
-#[utoipa::path(
-    get,
-    path = "/v1/receipts/{id}/artifacts/{artifact}",
-    tag = "receipts",
+#[utoipa::path(get, path = "/v1/receipts/{id}/artifacts/{artifact}", tag = "receipts",
     params(
         ("id" = String, Path, description = "The receipt's id"),
         ("artifact" = String, Path, description = "One of the receipt's `artifact_ids`"),
     ),
-    responses(
-        (status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 403, description = "An operator has taken it aside", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such receipt of yours, or it names no such artifact, or that is not kept any more", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+    responses((status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"), Problems<403, 404>))]
 pub(crate) async fn get(
-    State(desk): App,
+    State(app): AppState,
     peer: Peer,
     Path((id, artifact)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let receipt = receipts::find(&desk, &peer, id)?;
-    let opening = tokio::task::spawn_blocking(move || artifacts::open(desk.parts(), &receipt, &artifact));
-    let opened = opening
-        .await
-        .unwrap_or_else(|error| Err(ArtifactError::Unreadable(error.to_string())));
+    let receipt = receipts::find(&app, &peer, id)?;
+    let opening = tokio::task::spawn_blocking(move || artifacts::open(app.services(), &receipt, &artifact));
+    let opened = opening.await.unwrap_or_else(|error| Err(ArtifactError::Unreadable(error.to_string())));
     let mut reader = opened.map_err(|error| {
         let kind = match error {
             ArtifactError::Unknown | ArtifactError::Gone => Kind::ArtifactUnknown,
@@ -50,13 +41,13 @@ pub(crate) async fn get(
         Problem::of(kind, error.to_string())
     })?;
     let bytes = reader.bytes();
-    Ok(Pieces::of(Some(bytes), move || reader.piece()))
+    Ok(Pieces::response(Some(bytes), move || reader.piece()))
 }
 
-/// Something long as the body of an answer: one piece of it is read when the one before has been taken, so that a client that
-/// takes its time holds neither memory nor a thread.
+/// A long body: each piece is read after the client has taken the one before, so that a slow client holds neither memory nor a
+/// thread.
 pub(super) struct Pieces {
-    /// How many bytes are left, if that is known.
+    /// Remaining bytes, if known.
     left: Option<u64>,
     reader: Option<Reader>,
     reading: Option<JoinHandle<(Reader, Piece)>>,
@@ -66,8 +57,8 @@ type Piece = std::io::Result<Option<Vec<u8>>>;
 type Reader = Box<dyn FnMut() -> Piece + Send>;
 
 impl Pieces {
-    /// The answer that has these pieces, until there is none.
-    pub(super) fn of<E: std::error::Error + Send + Sync + 'static>(
+    /// The response with these pieces, until `piece` returns `None`.
+    pub(super) fn response<E: std::error::Error + Send + Sync + 'static>(
         left: Option<u64>,
         mut piece: impl FnMut() -> Result<Option<Vec<u8>>, E> + Send + 'static,
     ) -> Response {
@@ -106,7 +97,7 @@ impl HttpBody for Pieces {
                 Some(Ok(Frame::data(Bytes::from(piece))))
             }
             Ok((_, Ok(None))) => None,
-            // The connection breaks off, and the client sees that something is missing.
+            // The connection breaks off, so the client sees that bytes are missing.
             Ok((_, Err(error))) => Some(Err(error)),
             Err(error) => Some(Err(std::io::Error::other(error))),
         })

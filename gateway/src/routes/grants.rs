@@ -1,185 +1,115 @@
-//! Pre-approvals: who has which, ask for one, make one, take it back.
+//! Grants: list, create, request, activate and revoke them.
 
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
-use effectd_actors::held::grants::{self, NewGrant};
-use effectd_actors::held::{DecideError, look};
-use effectd_actors::{Grant, Parts};
-use effectd_contracts::{GrantId, json as strict};
+use effectd_actors::Grant;
+use effectd_actors::approvals::grants::{self, NewGrant};
+use effectd_actors::approvals::{DecideError, view};
+use effectd_contracts::GrantId;
 
-use super::approvals::{PageQuery, decider};
-use super::json;
-use crate::desk::{Desk, unavailable};
-use crate::extract::{App, Path, Query};
-use crate::limits::{CHANGE_BYTES_MAX, LIST_DEFAULT};
+use super::approvals::PageQuery;
+use crate::app::{App, AppState};
+use crate::extract::{Json, Path, Query, Reply};
+use crate::limits::LIST_DEFAULT;
 use crate::peer::Peer;
-use crate::problem::{Kind, Problem};
-use crate::views::approvals::{GrantBody, GrantList, GrantView, GrantWould, undecided};
+use crate::problem::{Kind, Problem, Problems};
+use crate::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 
-/// Grants that are asked for, in force, or over since not long ago
+/// Grants: requested, active, and recently ended
 ///
-/// Approvers and operators see everything, others what they asked for. The oldest first; to go on, pass `next` as `after`.
-#[utoipa::path(
-    get,
-    path = "/v1/grants",
-    tag = "grants",
-    params(("after" = Option<String>, Query, description = "Go on after this one")),
-    responses(
-        (status = 200, description = "Some of them", body = GrantList),
-        (status = 503, description = "Not now; Retry-After says when", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+/// Approvers and operators see all, others those that they requested. Oldest first; for the next page, pass `next` as `after`.
+#[utoipa::path(get, path = "/v1/grants", tag = "grants",
+    params(("after" = Option<String>, Query, description = "The `next` of the page before")),
+    responses((status = 200, description = "A page of them", body = GrantList), Problems<503>))]
 pub(crate) async fn list(
-    State(desk): App,
+    State(app): AppState,
     peer: Peer,
     Query(query): Query<PageQuery>,
-) -> Result<Response, Problem> {
-    let parts = desk.parts();
-    let by = decider(&peer);
-    let page = grants::list(&*parts.store, query.after.as_deref(), LIST_DEFAULT);
-    let (mut grants, next) = page.map_err(|error| unavailable(&error))?;
-    grants.retain(|grant| look::may_see(parts, &by, &grant.created_by));
-    let now = parts.clock.now();
+) -> Reply<GrantList> {
+    let (services, by) = (app.services(), peer.decider());
+    let (mut grants, next) = grants::list(app.store(), query.after.as_deref(), LIST_DEFAULT)?;
+    grants.retain(|grant| view::may_see(services, &by, &grant.created_by));
+    let now = services.clock.now();
     let grants = grants.iter().map(|grant| GrantView::of(grant, now)).collect();
-    Ok(json(StatusCode::OK, &GrantList { grants, next }))
+    Ok(Json(GrantList { grants, next }))
 }
 
-/// Make a grant
+/// Create a grant
 ///
-/// One tool for one session is an approver's to grant, everything wider an administrator's.
-#[utoipa::path(
-    post,
-    path = "/v1/grants",
-    tag = "grants",
+/// An approver may grant one tool for one session, an administrator anything wider.
+#[utoipa::path(post, path = "/v1/grants", tag = "grants",
     request_body(content = GrantBody, content_type = "application/json"),
-    responses(
-        (status = 200, description = "It is in force", body = GrantView),
-        (status = 400, description = "It is no grant", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "Not by you; ask for it instead", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn create(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
-    let new = read(&desk, body).await?;
-    let parts = desk.parts();
-    let made = grants::create(parts, new, &decider(&peer)).await;
-    told(parts, made)
+    responses((status = 200, description = "It is active", body = GrantView), Problems<400, 403>))]
+pub(crate) async fn create(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantView> {
+    let new = new_grant(&app, body).await?;
+    view(&app, grants::create(app.services(), new, &peer.decider()).await)
 }
 
-/// Ask for a grant
+/// Request a grant
 ///
-/// It stands in for nobody until somebody who may has put it in force; from somebody who may, it is in force at once.
-#[utoipa::path(
-    post,
-    path = "/v1/grants/requests",
-    tag = "grants",
+/// It has no effect until somebody who may create it activates it; requested by such a person, it is active at once.
+#[utoipa::path(post, path = "/v1/grants/requests", tag = "grants",
     request_body(content = GrantBody, content_type = "application/json"),
-    responses(
-        (status = 200, description = "It is asked for, or in force", body = GrantView),
-        (status = 400, description = "It is no grant", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "Too many of yours wait already", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn request(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
-    let new = read(&desk, body).await?;
-    let parts = desk.parts();
-    let made = grants::request(parts, new, &decider(&peer)).await;
-    told(parts, made)
+    responses((status = 200, description = "It is requested, or active", body = GrantView), Problems<400, 429>))]
+pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantView> {
+    let new = new_grant(&app, body).await?;
+    view(&app, grants::request(app.services(), new, &peer.decider()).await)
 }
 
-/// Say whether asking for a grant would put it in force at once
+/// Whether a request for a grant would be active at once
 ///
-/// Nothing is made: whoever may make a grant is told so before asking does.
-#[utoipa::path(
-    post,
-    path = "/v1/grants/requests/preview",
-    tag = "grants",
+/// Nothing is created.
+#[utoipa::path(post, path = "/v1/grants/requests/preview", tag = "grants",
     request_body(content = GrantBody, content_type = "application/json"),
-    responses(
-        (status = 200, description = "Whether it would be in force", body = GrantWould),
-        (status = 400, description = "It is no grant", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn preview_request(State(desk): App, peer: Peer, body: Body) -> Result<Response, Problem> {
-    let new = read(&desk, body).await?;
-    let in_force = grants::would_be_in_force(desk.parts(), &new, &decider(&peer));
-    Ok(json(StatusCode::OK, &GrantWould { in_force }))
+    responses((status = 200, description = "Whether it would be active", body = GrantWould), Problems<400>))]
+pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantWould> {
+    let new = new_grant(&app, body).await?;
+    let in_force = grants::would_be_in_force(app.services(), &new, &peer.decider());
+    Ok(Json(GrantWould { in_force }))
 }
 
-/// Put a grant in force that somebody asked for
-#[utoipa::path(
-    post,
-    path = "/v1/grants/{id}/activate",
-    tag = "grants",
+/// Activate a grant that somebody requested
+#[utoipa::path(post, path = "/v1/grants/{id}/activate", tag = "grants",
     params(("id" = String, Path, description = "The grant's id")),
-    responses(
-        (status = 200, description = "It is in force", body = GrantView),
-        (status = 403, description = "Not by you", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "No such grant", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn activate(
-    State(desk): App,
-    peer: Peer,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
+    responses((status = 200, description = "It is active", body = GrantView), Problems<403, 404>))]
+pub(crate) async fn activate(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<GrantView> {
     let id = grant_id(id)?;
-    let parts = desk.parts();
-    let made = grants::activate(parts, &id, &decider(&peer)).await;
-    told(parts, made)
+    view(&app, grants::activate(app.services(), &id, &peer.decider()).await)
 }
 
-/// Take a grant back
+/// Revoke a grant
 ///
-/// From the answer on it stands in for nobody. Taking it back again is harmless.
-#[utoipa::path(
-    post,
-    path = "/v1/grants/{id}/revoke",
-    tag = "grants",
+/// From the answer on it has no effect. Repeating this is harmless.
+#[utoipa::path(post, path = "/v1/grants/{id}/revoke", tag = "grants",
     params(("id" = String, Path, description = "The grant's id")),
-    responses(
-        (status = 200, description = "It is taken back", body = GrantView),
-        (status = 404, description = "No such grant of yours", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn revoke(
-    State(desk): App,
-    peer: Peer,
-    Path(id): Path<String>,
-) -> Result<Response, Problem> {
+    responses((status = 200, description = "It is revoked", body = GrantView), Problems<404>))]
+pub(crate) async fn revoke(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<GrantView> {
     let id = grant_id(id)?;
-    let parts = desk.parts();
-    let gone = grants::revoke(parts, &id, &decider(&peer)).await;
-    told(parts, gone)
+    view(&app, grants::revoke(app.services(), &id, &peer.decider()).await)
 }
 
-fn told(parts: &Parts, made: Result<Grant, DecideError>) -> Result<Response, Problem> {
-    let grant = made.map_err(|error| undecided(&error, Kind::GrantUnknown))?;
-    Ok(json(StatusCode::OK, &GrantView::of(&grant, parts.clock.now())))
+fn view(app: &App, changed: Result<Grant, DecideError>) -> Reply<GrantView> {
+    if let Err(DecideError::Unknown) = changed {
+        let why = "there is no such grant, or it is over";
+        return Err(Problem::of(Kind::GrantUnknown, why));
+    }
+    Ok(Json(GrantView::of(&changed?, app.services().clock.now())))
 }
 
-async fn read(desk: &Desk, body: Body) -> Result<NewGrant, Problem> {
-    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let body: GrantBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
-        .map_err(|error| Problem::of(Kind::DecisionInvalid, error.to_string()))?;
-    Ok(new(body, desk.parts()))
-}
-
-/// A grant to be made, as the pipeline takes it.
-fn new(body: GrantBody, parts: &Parts) -> NewGrant {
-    let now = parts.clock.now();
+async fn new_grant(app: &App, body: Body) -> Result<NewGrant, Problem> {
+    let (body, _share): (GrantBody, _) = app.json_body(body, Kind::DecisionInvalid).await?;
+    let now = app.services().clock.now();
     let end = |lasts| now.checked_add(Duration::from_secs(lasts)).unwrap_or(now);
-    NewGrant {
+    Ok(NewGrant {
         org: body.org,
         session: body.session,
         tool: body.tool,
         calls_max: body.calls_max,
         expires_at: body.lasts_s.map(end),
         reason: body.reason,
-    }
+    })
 }
 
 fn grant_id(id: String) -> Result<GrantId, Problem> {

@@ -1,107 +1,102 @@
-//! What operators do while the daemon runs, each on record. Also for the older paths that do one thing each.
+//! Operators' operations: previewed, or performed and recorded. The older routes, which do one operation each, use them, too.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
-use effectd_actors::{Parts, StoreError, operations as record};
-use effectd_contracts::{Operation, Principal, json as strict};
+use effectd_actors::Services;
+use effectd_actors::operator::operations::recorded;
+use effectd_actors::operator::service;
+use effectd_bus::StoreError;
+use effectd_contracts::{Operation, Principal};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::store::Preview;
-use super::{json, operators};
-use crate::desk::Desk;
-use crate::extract::{App, Operator, Query};
-use crate::limits::CHANGE_BYTES_MAX;
-use crate::operations::{self, OperationView};
-use crate::peer::Peer;
-use crate::problem::{Kind, Problem};
-use crate::server::Host;
+use crate::app::{App, AppState};
+use crate::extract::{Json, Operator, Query, Reply};
+use crate::host::Host;
+use crate::problem::{Kind, Problem, Problems};
+use crate::views::operations::OperationView;
 
-/// Do something to the daemon itself, or say what that would change
+/// Whether anything is done.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Preview {
+    /// Change nothing, and answer what would change.
+    pub(super) preview: bool,
+}
+
+/// Perform an operation on the daemon itself, or preview it
 ///
-/// Tools, effects, breakers, dead letters, groups and artifacts. Answered when it and its receipt, which names who asked, are
-/// on disk. What changes nothing leaves no receipt.
-#[utoipa::path(
-    post,
-    path = "/v1/operations",
-    tag = "operations",
+/// On tools, effects, breakers, dead letters, consumer groups and artifacts. The answer comes when the operation and its receipt,
+/// which names the operator, are durable. An operation that changes nothing leaves no receipt.
+#[utoipa::path(post, path = "/v1/operations", tag = "operations",
     params(Preview),
     request_body(content = ref("#/components/schemas/Operation"), content_type = "application/json"),
-    responses(
-        (status = 200, description = "What changed, or would", body = OperationView),
-        (status = 400, description = "That is no operation, or it cannot be done", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+    responses((status = 200, description = "What changed, or would", body = OperationView), Problems<400, 403>))]
 pub(crate) async fn perform(
-    State(desk): App,
-    Operator(peer): Operator,
+    State(app): AppState,
+    by: Operator,
     Query(Preview { preview }): Query<Preview>,
     body: Body,
-) -> Result<Response, Problem> {
-    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let operation: Operation = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
-        .map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
+) -> Reply<OperationView> {
+    let (operation, _share): (Operation, _) = app.json_body(body, Kind::QueryInvalid).await?;
     if preview {
-        return operators::with_parts(&desk, move |parts| operations::look(parts, &operation)).await;
+        let would =
+            move |services: &Services| service::preview(services, &operation).map(OperationView::from);
+        return app.store_query(would).await;
     }
-    Ok(json(StatusCode::OK, &done(&desk, &peer, operation).await?))
+    perform_to_end(&app, &by, operation).await.map(Json)
 }
 
-/// Does it, to its end.
-pub(super) async fn done(desk: &Desk, peer: &Peer, operation: Operation) -> Result<OperationView, Problem> {
-    tracing::info!(principal = %peer.principal, operation = operation.tool(), "an operator does something");
-    to_its_end(desk, peer, move |parts, by| {
-        operations::perform(parts, operation, by)
-    })
-    .await
+pub(super) async fn perform_to_end(
+    app: &App,
+    by: &Operator,
+    operation: Operation,
+) -> Result<OperationView, Problem> {
+    tracing::info!(principal = %by.0.principal, operation = operation.tool(), "an operator starts an operation");
+    let perform = |services, by| service::perform(services, operation, by);
+    to_end(app, by, perform).await.map(OperationView::from)
 }
 
-/// Has the host do something, to its end and on record. What it refuses leaves no receipt, and neither does what changed nothing.
+/// Lets the host perform an operation, and records it. A refused operation, or one that changes nothing, leaves no receipt.
 pub(super) async fn by_host<T: Send + 'static>(
-    desk: &Desk,
-    peer: &Peer,
+    app: &App,
+    by: &Operator,
     operation: Operation,
     ask: impl FnOnce(&dyn Host) -> Result<(T, Option<Map<String, Value>>), Problem> + Send + 'static,
 ) -> Result<(T, Option<String>), Problem> {
-    tracing::info!(principal = %peer.principal, operation = operation.tool(), "an operator does something");
-    let host = desk.host.clone();
-    let (done, receipt_id) = to_its_end(desk, peer, |parts, by| async move {
+    tracing::info!(principal = %by.0.principal, operation = operation.tool(), "an operator starts an operation");
+    let host = app.host.clone();
+    let (done, receipt_id) = to_end(app, by, |services, by| async move {
+        let unavailable = |reason| StoreError::Unavailable { reason };
         let work = async {
             let asked = tokio::task::spawn_blocking(move || ask(&*host)).await;
-            let asked = asked.map_err(|error| StoreError::Unavailable {
-                reason: error.to_string(),
-            })?;
-            match asked {
-                Ok((done, told)) => Ok((Ok(done), told)),
-                // Refused before anything was begun.
+            match asked.map_err(|error| unavailable(error.to_string()))? {
+                Ok((done, details)) => Ok((Ok(done), details)),
+                // The host refused before it changed anything.
                 Err(problem) if problem.status < 500 => Ok((Err(problem), None)),
-                Err(problem) => Err(StoreError::Unavailable {
-                    reason: problem.detail,
-                }),
+                Err(problem) => Err(unavailable(problem.detail)),
             }
         };
-        record::recorded(&parts, &operation, &by, work).await
+        recorded(&services, &operation, &by, work).await
     })
     .await?;
     Ok((done?, receipt_id.map(|id| id.to_string())))
 }
 
-/// Carries something out to its end, also if the client hangs up meanwhile.
-pub(super) async fn to_its_end<T: Send + 'static, F>(
-    desk: &Desk,
-    peer: &Peer,
-    work: impl FnOnce(Arc<Parts>, Principal) -> F,
+/// Runs work in a task of its own, so that it completes even if the client disconnects.
+pub(super) async fn to_end<T: Send + 'static, F>(
+    app: &App,
+    by: &Operator,
+    work: impl FnOnce(Arc<Services>, Principal) -> F,
 ) -> Result<T, Problem>
 where
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
-    let _turn = desk.turn().await?;
-    let (parts, by) = (desk.parts().clone(), peer.principal.clone());
-    let answer = tokio::spawn(work(parts, by)).await;
-    let answer = answer.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
-    answer.map_err(|error| operators::refused(&error))
+    let _permit = app.blocking_permit().await?;
+    let done = tokio::spawn(work(app.services().clone(), by.0.principal.clone())).await;
+    let done = done.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
+    done.map_err(|error| Problem::for_operator(&error))
 }

@@ -1,194 +1,128 @@
-//! The store, for operators: what is in it, its events, letting go of what is kept no longer, and erasing subjects.
+//! The store, for operators: its contents, events and journal, retention, and the erasure of subjects.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::Response;
-use effectd_actors::{Store, TopicName, Watch, retention};
-use effectd_contracts::json as strict;
+use effectd_actors::operator::{replay, retention, store_admin};
+use effectd_bus::TopicName;
 use serde::Deserialize;
 
 use super::artifacts::Pieces;
-use super::operations::to_its_end;
-use super::{json, operators};
-use crate::desk::{Desk, unavailable};
-use crate::extract::{App, Operator, Path, Query};
-use crate::limits::CHANGE_BYTES_MAX;
-use crate::operations;
-use crate::problem::{Kind, Problem};
-use crate::replay;
-use crate::server::Stage;
-use crate::upkeep::{self, EraseBody, ErasedView, EventList, RetainedView, StoreView};
+use super::operations::{Preview, to_end};
+use crate::app::{App, AppState};
+use crate::extract::{Json, Operator, Path, Query, Reply};
+use crate::host::Stage;
+use crate::problem::{Kind, Problem, Problems};
+use crate::views::store::{self as views, EraseBody, ErasedView, EventList, RetainedView, StoreView};
 
-/// Where to read on.
+/// Where to begin.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct From {
-    /// The first event: `start` (the first that is kept), `end`, an offset, a time (`2026-01-01T00:00:00Z`), or how long ago
-    /// (`2h`).
+    /// The first event: `start` (the first that is kept), `end`, an offset, a time (`2026-01-01T00:00:00Z`), or an age (`2h`).
     from: Option<String>,
-    /// If there are none, wait so long for one.
+    /// If there are none, wait this long for one.
     wait_ms: Option<u64>,
 }
 
-/// Whether anything is done.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Preview {
-    /// Only say what would be done.
-    pub(super) preview: bool,
-}
-
-/// What is in the store
-#[utoipa::path(
-    get,
-    path = "/v1/store",
-    tag = "store",
-    responses(
-        (status = 200, description = "Counted", body = StoreView),
-        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn stats(State(desk): App, _: Operator) -> Result<Response, Problem> {
-    operators::with_parts(&desk, |parts| upkeep::stats(&*parts.store)).await
+/// The contents of the store
+#[utoipa::path(get, path = "/v1/store", tag = "store",
+    responses((status = 200, description = "Counted", body = StoreView), Problems<403>))]
+pub(crate) async fn stats(State(app): AppState, _: Operator) -> Reply<StoreView> {
+    app.store_query(|services| views::stats(&*services.store)).await
 }
 
 /// Events of a topic, in order
 ///
-/// What is sealed is not opened: such an event has no body here. To follow what comes, pass `next` as `from`, with `wait_ms`.
-#[utoipa::path(
-    get,
-    path = "/v1/store/topics/{topic}",
-    tag = "store",
+/// Sealed events are not opened: they have no body here. To follow new events, pass `next` as `from`, with `wait_ms`.
+#[utoipa::path(get, path = "/v1/store/topics/{topic}", tag = "store",
     params(("topic" = String, Path, description = "Its name"), From),
-    responses(
-        (status = 200, description = "Some of them, and where to go on", body = EventList),
-        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "No longer kept; says where the topic begins now", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+    responses((status = 200, description = "A page of them", body = EventList), Problems<403, 410>))]
 pub(crate) async fn events(
-    State(desk): App,
+    State(app): AppState,
     _: Operator,
     Path(topic): Path<String>,
     Query(query): Query<From>,
-) -> Result<Response, Problem> {
+) -> Reply<EventList> {
     let mut from = query.from.unwrap_or_else(|| "start".to_owned());
-    let wait = desk.wait_time(Some(query.wait_ms.unwrap_or(0)));
-    let end = tokio::time::Instant::now() + wait;
-    let (store, mut stage) = (desk.parts().store.clone(), desk.stage.clone());
+    let end = tokio::time::Instant::now() + app.wait_time(Some(query.wait_ms.unwrap_or(0)));
+    let mut stage = app.stage.clone();
     loop {
-        // Taken before the look: nothing that comes after it is missed.
-        let mut news = watch(&*store, &topic)?;
-        let list = page(&desk, topic.clone(), from).await?;
-        if !list.events.is_empty() || tokio::time::Instant::now() >= end {
-            return Ok(json(StatusCode::OK, &list));
+        // Watch before reading the page, so that no later event is missed.
+        let watch = TopicName::new(&topic).and_then(|topic| app.store().watch(&topic));
+        let mut news = watch.map_err(|error| Problem::for_operator(&error))?;
+        let list = page(&app, topic.clone(), from).await?;
+        if !list.0.events.is_empty() || tokio::time::Instant::now() >= end {
+            return Ok(list);
         }
         tokio::select! {
             biased;
-            _ = stage.wait_for(|stage| *stage != Stage::Open) => return Ok(json(StatusCode::OK, &list)),
-            changed = news.changed() => changed.map_err(|error| unavailable(&error))?,
-            () = tokio::time::sleep_until(end) => return Ok(json(StatusCode::OK, &list)),
+            _ = stage.wait_for(|stage| *stage != Stage::Open) => return Ok(list),
+            changed = news.changed() => changed?,
+            () = tokio::time::sleep_until(end) => return Ok(list),
         }
-        from = list.next.to_string();
+        from = list.0.next.to_string();
     }
 }
 
-fn watch(store: &dyn Store, topic: &str) -> Result<Watch, Problem> {
-    let watch = TopicName::new(topic).and_then(|topic| store.watch(&topic));
-    watch.map_err(|error| operators::refused(&error))
-}
-
-async fn page(desk: &Arc<Desk>, topic: String, from: String) -> Result<EventList, Problem> {
-    let host = desk.host.clone();
-    operators::working(desk, move || {
-        let parts = host.parts();
-        let events = replay::place(&from, parts.clock.now())
-            .and_then(|place| replay::offset_of(&*parts.store, &topic, place))
-            .and_then(|from| upkeep::events(&*parts.store, &topic, from));
-        events.map_err(|error| operators::refused(&error))
+async fn page(app: &Arc<App>, topic: String, from: String) -> Reply<EventList> {
+    app.store_query(move |services| {
+        let from = replay::parse_position(&from, services.clock.now())?;
+        let from = replay::offset_of(&*services.store, &topic, from)?;
+        views::events(&*services.store, &topic, from)
     })
     .await
 }
 
 /// The journal itself, for a backup
 ///
-/// Every block that is durable now, as the module `journal` of the crate `effectd-bus` says. What is sealed stays sealed. If old blocks
-/// are let go meanwhile, the answer breaks off, and is to be asked for again.
-#[utoipa::path(
-    get,
-    path = "/v1/store/journal",
-    tag = "store",
-    responses(
-        (status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn journal(State(desk): App, _: Operator) -> Result<Response, Problem> {
-    let host = desk.host.clone();
-    let mut reader = operators::working(&desk, move || {
-        let reader = host.parts().store.read_journal();
-        reader.map_err(|error| operators::refused(&error))
-    })
-    .await?;
-    Ok(Pieces::of(None, move || reader.piece()))
+/// Every block that is durable now, in the format of the module `journal` of the crate `effectd-bus`. Sealed bytes stay sealed. If
+/// retention removes old blocks meanwhile, the answer breaks off; repeat the request.
+#[utoipa::path(get, path = "/v1/store/journal", tag = "store",
+    responses((status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"), Problems<403>))]
+pub(crate) async fn journal(State(app): AppState, _: Operator) -> Result<Response, Problem> {
+    let Json(mut reader) = app.store_query(|services| services.store.read_journal()).await?;
+    Ok(Pieces::response(None, move || reader.piece()))
 }
 
-/// Let go of what is kept no longer
+/// Run retention
 ///
-/// One turn of bounded work; the answer says whether there is more. The daemon does this by itself every hour.
-#[utoipa::path(
-    post,
-    path = "/v1/store/retain",
-    tag = "store",
+/// One step of bounded work; the answer says whether there is more. The daemon does this by itself every hour.
+#[utoipa::path(post, path = "/v1/store/retain", tag = "store",
     params(Preview),
-    responses(
-        (status = 200, description = "What went, or would go", body = RetainedView),
-        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
-    )
-)]
+    responses((status = 200, description = "What it removed, or would remove", body = RetainedView), Problems<403>))]
 pub(crate) async fn retain(
-    State(desk): App,
-    Operator(peer): Operator,
+    State(app): AppState,
+    by: Operator,
     Query(Preview { preview }): Query<Preview>,
-) -> Result<Response, Problem> {
+) -> Reply<RetainedView> {
     if preview {
-        return operators::with_parts(&desk, move |parts| {
-            retention::preview(parts).map(RetainedView::would)
-        })
-        .await;
+        return app.store_query(|services| retention::preview(services).map(RetainedView::would)).await;
     }
-    let told = to_its_end(&desk, &peer, operations::retain).await?;
-    Ok(json(StatusCode::OK, &told))
+    let retained = to_end(&app, &by, store_admin::retain).await?;
+    Ok(Json(retained.into()))
 }
 
 /// Erase subjects
 ///
-/// Afterwards no key opens what was sealed for them until now; receipts, signatures and proofs stay. One attempt of bounded
-/// patience: while something is under way, the answer says so, and is to be asked for again with its `begun` and `swept`.
-#[utoipa::path(
-    post,
-    path = "/v1/store/erase",
-    tag = "store",
+/// Afterwards no key opens what was sealed for them until now; receipts, signatures and proofs stay. While actions are in flight,
+/// the erasure is not complete: repeat the request with `begun` and `swept` of the answer.
+#[utoipa::path(post, path = "/v1/store/erase", tag = "store",
     request_body(content = EraseBody, content_type = "application/json"),
-    responses(
-        (status = 200, description = "What went, or would go, or has to end first", body = ErasedView),
-        (status = 400, description = "Not subjects", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "For operators only", body = Problem, content_type = "application/problem+json"),
-    )
-)]
-pub(crate) async fn erase(
-    State(desk): App,
-    Operator(peer): Operator,
-    body: Body,
-) -> Result<Response, Problem> {
-    let body = desk.budget.read(body, desk.settings().body_time_max).await?;
-    let body: EraseBody = strict::parse(&body.bytes, CHANGE_BYTES_MAX)
-        .map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
-    let told = to_its_end(&desk, &peer, move |parts, by| operations::erase(parts, body, by)).await?;
-    Ok(json(StatusCode::OK, &told))
+    responses((status = 200, description = "What it destroyed, or would destroy, or has to end first", body = ErasedView), Problems<400, 403>))]
+pub(crate) async fn erase(State(app): AppState, by: Operator, body: Body) -> Reply<ErasedView> {
+    let (body, _share): (EraseBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
+    let erasure = body.erasure();
+    if body.preview {
+        return app
+            .store_query(move |services| {
+                store_admin::preview_erasure(services, &erasure).map(ErasedView::from)
+            })
+            .await;
+    }
+    let erased = to_end(&app, &by, |services, by| store_admin::erase(services, erasure, by)).await?;
+    Ok(Json(erased.into()))
 }

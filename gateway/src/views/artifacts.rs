@@ -1,29 +1,25 @@
-//! How artifacts that are taken aside are shown.
+//! Quarantined artifacts in JSON.
 
-use effectd_actors::quarantine::{QuarantinePage, Quarantined};
+use effectd_actors::effects::quarantine::{QuarantinePage, Quarantined};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Why an artifact is taken aside.
+/// The body of a quarantine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct QuarantineBody {
-    /// For people; it is stored in clear.
+    /// For people; it is not sealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// An artifact that is not handed out.
+/// A quarantined artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuarantineView {
-    /// Which artifact.
     pub artifact_id: String,
-    /// Who said so.
     pub by: String,
-    /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Since when.
     pub since: String,
 }
 
@@ -38,30 +34,26 @@ impl From<Quarantined> for QuarantineView {
     }
 }
 
-/// Some of the artifacts that are not handed out.
+/// A page of quarantined artifacts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QuarantineList {
-    /// By their ids.
+    /// In the order of their ids.
     pub artifacts: Vec<QuarantineView>,
-    /// What to ask for as `after` to see more; nothing if there is no more.
+    /// The `after` of the next page; left out on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
 impl From<QuarantinePage> for QuarantineList {
     fn from(page: QuarantinePage) -> Self {
-        Self {
-            artifacts: page.artifacts.into_iter().map(QuarantineView::from).collect(),
-            next: page.next,
-        }
+        Self { artifacts: page.artifacts.into_iter().map(QuarantineView::from).collect(), next: page.next }
     }
 }
 
-/// What came of a release.
+/// The outcome of a release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReleaseView {
-    /// Which artifact.
     pub artifact_id: String,
-    /// Whether it was quarantined until now.
+    /// Whether it was quarantined before.
     pub released: bool,
 }

@@ -1,51 +1,47 @@
-//! How notifications are shown.
+//! Notifications in JSON.
 
-use effectd_actors::notifications::{Told, ToldPage};
+use effectd_actors::operator::notifications::{Page, WithText};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// A notification, what it says, and what became of it.
+/// A notification and its delivery.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NotificationView {
     /// The receipt of the action that sent it.
     pub receipt_id: String,
-    /// Who sent it.
     pub subject_id: String,
-    /// From which space.
     pub space_id: String,
-    /// When its receipt was written.
+    /// The time of its receipt.
     pub sent_at: String,
     /// `waiting`, `sending`, `delivered`, `undelivered`, or `unknown`: it may have been shown, and is not shown again.
     pub delivery: String,
-    /// Since when.
+    /// Since when the delivery has this state.
     pub since: String,
     /// Why it is not delivered, if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Its title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// What else it says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
     /// `low`, `normal` or `critical`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub urgency: Option<String>,
-    /// Why it cannot be told what it says, if it cannot.
+    /// Why title and body cannot be read, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 
 impl std::fmt::Debug for NotificationView {
-    /// What it says reaches no log by way of a `{:?}`.
+    /// Keeps title and body out of logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "NotificationView({}, {})", self.receipt_id, self.delivery)
     }
 }
 
-impl From<Told> for NotificationView {
-    fn from(told: Told) -> Self {
-        let Told { notification, notice } = told;
+impl From<WithText> for NotificationView {
+    fn from(told: WithText) -> Self {
+        let WithText { notification, notice } = told;
         let (notice, missing) = match notice {
             Ok(notice) => (Some(notice), None),
             Err(why) => (None, Some(why)),
@@ -68,24 +64,20 @@ impl From<Told> for NotificationView {
     }
 }
 
-/// Some of the notifications.
+/// A page of notifications.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NotificationList {
     /// Oldest first.
     pub notifications: Vec<NotificationView>,
-    /// What to ask for as `after` to see more; nothing if there is no more.
+    /// The `after` of the next page; left out on the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-impl From<ToldPage> for NotificationList {
-    fn from(page: ToldPage) -> Self {
+impl From<Page> for NotificationList {
+    fn from(page: Page) -> Self {
         Self {
-            notifications: page
-                .notifications
-                .into_iter()
-                .map(NotificationView::from)
-                .collect(),
+            notifications: page.notifications.into_iter().map(NotificationView::from).collect(),
             next: page.next,
         }
     }

@@ -1,8 +1,7 @@
-//! Attributes, in Cedar: device, actor, space, tool, tier and the runtime's clock.
+//! Attribute rules in Cedar: device, actor, space, tool, tier and the runtime's clock.
 //!
-//! Cedar leaves out a rule that fails while it is evaluated. For a rule that forbids, that would be a permit; so here any
-//! such failure is a denial. Rules are validated strictly against the schema, warnings count as errors, and names of
-//! roles, subjects and spaces in them must exist.
+//! Cedar skips a rule whose evaluation fails. Skipping a `forbid` would permit the action, so here every failure denies it.
+//! Rules are validated strictly against the schema, warnings are errors, and roles, subjects and spaces in rules must exist.
 
 mod request;
 mod slices;
@@ -15,51 +14,42 @@ use cedar_policy::{
     Authorizer, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
     Request, RestrictedExpression, Schema, ValidationMode, Validator,
 };
-use effectd_contracts::{Digest, RiskLevel, SpaceId, canonical};
+use effectd_contracts::{Digest, SpaceId, canonical};
 
 use crate::error::{Location, PolicyError};
 use crate::facts::Facts;
 use crate::limits::CEDAR_RULES_MAX;
-use crate::policy::Policy;
-use crate::policy::tables::Tables;
 use crate::risk::Risk;
-use crate::source::SourceFile;
+use crate::source::{POLICY_FILE, SourceFile};
+use crate::tables::Tables;
 
 use request::subject_kind;
 use slices::Slices;
 
-/// What rules may look at.
-pub const CEDAR_SCHEMA: &str = include_str!("../../schema/effectd.cedarschema");
+/// The Cedar schema: the entities and the context that rules can use.
+const CEDAR_SCHEMA: &str = include_str!("../../schema/effectd.cedarschema");
 
-#[expect(
-    clippy::expect_used,
-    reason = "the schema is part of the program, and tests parse it"
-)]
-static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
-    Schema::from_cedarschema_str(CEDAR_SCHEMA)
-        .expect("the built-in schema parses")
-        .0
-});
+#[expect(clippy::expect_used, reason = "the schema is part of the program, and tests parse it")]
+static SCHEMA: LazyLock<Schema> =
+    LazyLock::new(|| Schema::from_cedarschema_str(CEDAR_SCHEMA).expect("the built-in schema parses").0);
 
 pub(crate) struct Abac {
     authorizer: Authorizer,
     slices: Slices,
-    /// All rules in one, to compare the slices with.
+    /// All rules in one set; tests compare the slices with it.
     #[cfg(test)]
     whole: PolicySet,
     entities: Entities,
     citations: HashMap<PolicyId, String>,
     names: Names,
-    /// Some rule looks at what would change.
-    foresees: bool,
+    /// Whether a rule depends on what an action would change.
+    needs_preview: bool,
     digest: Digest,
 }
 
 impl std::fmt::Debug for Abac {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Abac")
-            .field("rules", &self.citations.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Abac").field("rules", &self.citations.len()).finish_non_exhaustive()
     }
 }
 
@@ -70,38 +60,19 @@ struct Names {
     subject: EntityTypeName,
     space: EntityTypeName,
     space_class: EntityTypeName,
-    read: EntityUid,
-    write: EntityUid,
-    danger: EntityUid,
+    action: EntityTypeName,
 }
 
 impl Names {
-    #[expect(
-        clippy::expect_used,
-        reason = "the names are constants, and every test parses them"
-    )]
+    #[expect(clippy::expect_used, reason = "the names are constants, and every test parses them")]
     fn new() -> Self {
-        let name = |text: &str| {
-            text.parse::<EntityTypeName>()
-                .expect("a constant type name parses")
-        };
-        let action = |text: &str| uid(&name("Action"), text);
+        let name = |text: &str| text.parse::<EntityTypeName>().expect("a constant type name parses");
         Self {
             role: name("Role"),
             subject: name("Subject"),
             space: name("Space"),
             space_class: name("SpaceClass"),
-            read: action("read"),
-            write: action("write"),
-            danger: action("danger"),
-        }
-    }
-
-    fn action(&self, level: RiskLevel) -> EntityUid {
-        match level {
-            RiskLevel::Read => self.read.clone(),
-            RiskLevel::Write => self.write.clone(),
-            RiskLevel::Danger => self.danger.clone(),
+            action: name("Action"),
         }
     }
 }
@@ -126,66 +97,61 @@ impl Abac {
     pub(crate) fn compile(files: &[SourceFile], tables: &Tables) -> Result<Self, PolicyError> {
         let names = Names::new();
         let mut rules = PolicySet::new();
-        let mut places = HashMap::new();
+        let mut locations = HashMap::new();
         let mut texts = BTreeSet::new();
         for file in files {
             for statement in statements::split(file)? {
                 let policy = statement.parse()?;
                 texts.insert(statement.text());
-                let place = statement.location();
-                check_names(&policy, &place, tables)?;
-                if places.len() >= CEDAR_RULES_MAX {
-                    let message = format!("more than {} rules", CEDAR_RULES_MAX);
-                    return Err(PolicyError::invalid(place, message));
+                let at = statement.location();
+                check_names(&policy, &at, tables)?;
+                if locations.len() >= CEDAR_RULES_MAX {
+                    let message = format!("more than {CEDAR_RULES_MAX} rules");
+                    return Err(PolicyError::invalid(at, message));
                 }
-                if let Some(other) = places.insert(policy.id().clone(), place.clone()) {
-                    let message = format!("the rule {} stands already at {other}", policy.id());
-                    return Err(PolicyError::invalid(place, message));
+                if let Some(other) = locations.insert(policy.id().clone(), at.clone()) {
+                    let message = format!("the rule {} is already defined at {other}", policy.id());
+                    return Err(PolicyError::invalid(at, message));
                 }
                 let added = rules.add(policy);
                 added.map_err(|error| PolicyError::invalid(statement.location(), error.to_string()))?;
             }
         }
-        validate(&rules, &places)?;
-        let foresees =
-            foresees(&rules).map_err(|message| PolicyError::invalid(Location::new("*.cedar", 1), message))?;
-        let entities = entities(&names, tables)
-            .map_err(|message| PolicyError::invalid(Location::new(crate::source::POLICY_FILE, 1), message))?;
-        let slices = Slices::new(&rules)
-            .map_err(|message| PolicyError::invalid(Location::new("*.cedar", 1), message))?;
+        validate(&rules, &locations)?;
+        let in_file = |file| move |message: String| PolicyError::invalid(Location::new(file, 1), message);
+        let needs_preview = needs_preview(&rules).map_err(in_file("*.cedar"))?;
+        let entities = entities(&names, tables).map_err(in_file(POLICY_FILE))?;
+        let slices = Slices::new(&rules).map_err(in_file("*.cedar"))?;
         Ok(Self {
             authorizer: Authorizer::new(),
             slices,
             #[cfg(test)]
             whole: rules,
             entities,
-            citations: places
-                .iter()
-                .map(|(id, place)| (id.clone(), cite(id, place)))
-                .collect(),
+            citations: locations.iter().map(|(id, location)| (id.clone(), cite(id, location))).collect(),
             names,
-            foresees,
-            // Whatever file and line they stand at.
+            needs_preview,
+            // Over the rules' texts alone: a rule may move to another file or line.
             digest: canonical::digest(&serde_json::json!(texts)),
         })
     }
 
-    /// Over what all rules say.
+    /// The digest of all rules.
     pub(crate) fn digest(&self) -> Digest {
         self.digest
     }
 
-    pub(crate) fn foresees(&self) -> bool {
-        self.foresees
+    pub(crate) fn needs_preview(&self) -> bool {
+        self.needs_preview
     }
 
     pub(crate) fn len(&self) -> usize {
         self.citations.len()
     }
 
-    /// Asks the rules about a known subject in a known space.
-    pub(crate) fn ask(&self, facts: &Facts, risk: &Risk, policy: &Policy) -> AbacAnswer {
-        self.ask_these(&self.slices_of(facts), facts, risk, policy)
+    /// Evaluates the rules for a known subject in a known space.
+    pub(crate) fn ask(&self, facts: &Facts, risk: &Risk, tables: &Tables) -> AbacAnswer {
+        self.ask_these(&self.slices_of(facts), facts, risk, tables)
     }
 
     fn slices_of(&self, facts: &Facts) -> Vec<&PolicySet> {
@@ -194,10 +160,10 @@ impl Abac {
         self.slices.of(&subject, &space, &self.entities)
     }
 
-    /// A failure of any rule is a failure; then any rule that forbids goes before every rule that permits.
-    fn ask_these(&self, slices: &[&PolicySet], facts: &Facts, risk: &Risk, policy: &Policy) -> AbacAnswer {
+    /// A rule whose evaluation fails overrides all others; a rule that forbids overrides those that permit.
+    fn ask_these(&self, slices: &[&PolicySet], facts: &Facts, risk: &Risk, tables: &Tables) -> AbacAnswer {
         let (mut permits, mut forbids, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-        let request = match self.request(facts, risk, policy) {
+        let request = match self.request(facts, risk, tables) {
             Ok(request) => request,
             Err(message) => return AbacAnswer::Failed { message },
         };
@@ -220,12 +186,12 @@ impl Abac {
         }
     }
 
-    fn request(&self, facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Request, String> {
+    fn request(&self, facts: &Facts, risk: &Risk, tables: &Tables) -> Result<Request, String> {
         Request::new(
             uid(&self.names.subject, facts.subject.as_str()),
-            self.names.action(facts.tool.risk_level),
+            uid(&self.names.action, facts.tool.risk_level.as_str()),
             uid(&self.names.space, facts.space.as_str()),
-            request::context(facts, risk, policy)?,
+            request::context(facts, risk, tables)?,
             None,
         )
         .map_err(|error| error.to_string())
@@ -236,7 +202,7 @@ impl Abac {
     }
 }
 
-fn foresees(rules: &PolicySet) -> Result<bool, String> {
+fn needs_preview(rules: &PolicySet) -> Result<bool, String> {
     for rule in rules.policies() {
         let json = rule.to_json().map_err(|error| error.to_string())?;
         if request::foresees(&json) {
@@ -246,39 +212,29 @@ fn foresees(rules: &PolicySet) -> Result<bool, String> {
     Ok(false)
 }
 
-/// `night-rest (rules.cedar:4)`, or only the place if the rule has no id of its own.
-fn cite(id: &PolicyId, place: &Location) -> String {
-    let (name, place): (&str, _) = (id.as_ref(), place.to_string());
-    if place == name {
-        place
-    } else {
-        format!("{name} ({place})")
-    }
+/// `night-rest (rules.cedar:4)`, or only the location of a rule without an id.
+fn cite(id: &PolicyId, location: &Location) -> String {
+    let (name, location): (&str, _) = (id.as_ref(), location.to_string());
+    if location == name { location } else { format!("{name} ({location})") }
 }
 
-fn validate(rules: &PolicySet, places: &HashMap<PolicyId, Location>) -> Result<(), PolicyError> {
+fn validate(rules: &PolicySet, locations: &HashMap<PolicyId, Location>) -> Result<(), PolicyError> {
     let result = Validator::new(SCHEMA.clone()).validate(rules, ValidationMode::Strict);
-    let errors = result
-        .validation_errors()
-        .map(|error| (error.policy_id(), 0, error.to_string()));
-    let warnings = result
-        .validation_warnings()
-        .map(|warning| (warning.policy_id(), 1, warning.to_string()));
-    let located = errors
-        .chain(warnings)
-        .map(|(id, order, message)| (places.get(id).cloned(), order, message));
-    // The first by place, errors before warnings, so that the same policy always gets the same answer.
+    let errors = result.validation_errors().map(|error| (error.policy_id(), 0, error.to_string()));
+    let warnings = result.validation_warnings().map(|warning| (warning.policy_id(), 1, warning.to_string()));
+    let located =
+        errors.chain(warnings).map(|(id, order, message)| (locations.get(id).cloned(), order, message));
+    // The first by location, and there errors before warnings, so that the same policy always gets the same error.
     match located.min() {
-        Some((at, _, message)) => Err(PolicyError::invalid(
-            at.unwrap_or_else(|| Location::new("*.cedar", 1)),
-            message,
-        )),
+        Some((at, _, message)) => {
+            Err(PolicyError::invalid(at.unwrap_or_else(|| Location::new("*.cedar", 1)), message))
+        }
         None => Ok(()),
     }
 }
 
-/// Cedar takes any id for an entity; a misspelt one would be a rule that never applies.
-fn check_names(policy: &cedar_policy::Policy, place: &Location, tables: &Tables) -> Result<(), PolicyError> {
+/// Refuses unknown entities. Cedar accepts any id, and a rule with a misspelt id would never apply.
+fn check_names(policy: &cedar_policy::Policy, at: &Location, tables: &Tables) -> Result<(), PolicyError> {
     for literal in policy.entity_literals() {
         let id = literal.id().unescaped();
         let known = match literal.type_name().to_string().as_str() {
@@ -290,7 +246,7 @@ fn check_names(policy: &cedar_policy::Policy, place: &Location, tables: &Tables)
         };
         if !known {
             let message = format!("the rule names {literal}, which policy.toml does not have");
-            return Err(PolicyError::invalid(place.clone(), message));
+            return Err(PolicyError::invalid(at.clone(), message));
         }
     }
     Ok(())
@@ -299,46 +255,28 @@ fn check_names(policy: &cedar_policy::Policy, place: &Location, tables: &Tables)
 fn entities(names: &Names, tables: &Tables) -> Result<Entities, String> {
     let text = |text: &str| RestrictedExpression::new_string(text.to_owned());
     let entity = |uid, attributes: Vec<(&str, RestrictedExpression)>, parents: HashSet<EntityUid>| {
-        let attributes = attributes
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let attributes = attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Entity::new(uid, attributes, parents).map_err(|error| error.to_string())
     };
+    let role_uid = |name: &String| uid(&names.role, name);
     let mut all = Vec::new();
     for role in tables.roles.values() {
-        let parents = role
-            .parents
-            .iter()
-            .map(|parent| uid(&names.role, parent))
-            .collect();
-        all.push(entity(uid(&names.role, &role.name), Vec::new(), parents)?);
+        let parents = role.parents.iter().map(role_uid).collect();
+        all.push(entity(role_uid(&role.name), Vec::new(), parents)?);
     }
     for (id, holder) in &tables.subjects {
-        let parents = holder
-            .roles
-            .iter()
-            .map(|role| uid(&names.role, &role.name))
-            .collect();
-        all.push(entity(
-            uid(&names.subject, id),
-            vec![("kind", text(subject_kind(id)))],
-            parents,
-        )?);
+        let parents = holder.roles.iter().map(|role| role_uid(&role.name)).collect();
+        let attributes = vec![("kind", text(subject_kind(id)))];
+        all.push(entity(uid(&names.subject, id), attributes, parents)?);
     }
     let mut classes = BTreeMap::new();
     for (id, space) in &tables.spaces {
         let class = uid(&names.space_class, id.class());
         classes.insert(id.class(), class.clone());
-        let attributes = vec![
-            ("class", text(id.class())),
-            ("org", text(space.org.as_deref().unwrap_or_default())),
-        ];
-        all.push(entity(
-            uid(&names.space, id.as_str()),
-            attributes,
-            HashSet::from([class]),
-        )?);
+        let attributes =
+            vec![("class", text(id.class())), ("org", text(space.org.as_deref().unwrap_or_default()))];
+        let parents = HashSet::from([class]);
+        all.push(entity(uid(&names.space, id.as_str()), attributes, parents)?);
     }
     for class in classes.into_values() {
         all.push(entity(class, Vec::new(), HashSet::new())?);

@@ -1,49 +1,37 @@
-//! What rules see of a request, in the shape of the schema.
+//! The Cedar context of a request: what attribute rules can use, in the shape of the schema.
 
 use cedar_policy::{Context, ExpressionConstructionError, RestrictedExpression};
 use effectd_contracts::{Predicted, SafetyClass, SideEffect};
 use serde_json::Value;
 
 use crate::facts::Facts;
-use crate::policy::Policy;
 use crate::risk::Risk;
+use crate::tables::Tables;
 
-pub(crate) fn context(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Context, String> {
-    let parts = parts(facts, risk, policy).map_err(|error| error.to_string())?;
+pub(crate) fn context(facts: &Facts, risk: &Risk, tables: &Tables) -> Result<Context, String> {
+    let parts = parts(facts, risk, tables).map_err(|error| error.to_string())?;
     Context::from_pairs(parts).map_err(|error| error.to_string())
 }
 
 fn parts(
     facts: &Facts,
     risk: &Risk,
-    policy: &Policy,
+    tables: &Tables,
 ) -> Result<[(String, RestrictedExpression); 9], ExpressionConstructionError> {
-    let tables = policy.tables();
     let time = tables.clock.time_of_day(facts.now, facts.utc_offset_min);
     let tool = &facts.tool;
     let id = tool.id.as_str();
     let (actor, device) = (facts.actor.as_deref(), facts.device.as_deref());
-    let device_class = device.map_or("none", |id| {
-        tables.devices.get(id).map_or("unknown", String::as_str)
-    });
+    let device_class = device.map_or("none", |id| tables.devices.get(id).map_or("unknown", String::as_str));
     let effects = tool.side_effects.iter().map(|effect| text(effect_word(*effect)));
     let actor = record([
         ("id", text(actor.unwrap_or_default())),
-        (
-            "known",
-            truth(actor.is_some_and(|actor| tables.actors.contains_key(actor))),
-        ),
+        ("known", truth(actor.is_some_and(|actor| tables.actors.contains_key(actor)))),
     ])?;
-    let device = record([
-        ("id", text(device.unwrap_or_default())),
-        ("class", text(device_class)),
-    ])?;
+    let device = record([("id", text(device.unwrap_or_default())), ("class", text(device_class))])?;
     let tool = record([
         ("id", text(id)),
-        (
-            "source",
-            text(id.rsplit_once('.').map_or(id, |(source, _)| source)),
-        ),
+        ("source", text(id.rsplit_once('.').map_or(id, |(source, _)| source))),
         ("safety_class", text(class_word(risk.class))),
         ("tier", number(risk.tier as i64)),
         ("contained", truth(tool.is_contained())),
@@ -69,10 +57,7 @@ fn parts(
         ("device", device),
         ("tool", tool),
         ("clock", clock),
-        (
-            "automation",
-            text(facts.automation.as_deref().unwrap_or_default()),
-        ),
+        ("automation", text(facts.automation.as_deref().unwrap_or_default())),
         ("dry_run", truth(facts.dry_run)),
         ("cross_space", truth(risk.cross_space)),
         (PREDICTED, predicted),
@@ -98,8 +83,8 @@ fn number(number: i64) -> RestrictedExpression {
     RestrictedExpression::new_long(number)
 }
 
-/// How much would change. An unknown amount is as large as can be: a rule that sets a bound must not be passed by what is too
-/// large to be seen.
+/// A predicted amount. An unknown amount is 0 if nothing can change, or else the largest number, which exceeds every rule's
+/// limit.
 fn predicted(facts: &Facts, which: impl FnOnce(&Predicted) -> u64) -> RestrictedExpression {
     let mut effects = facts.tool.side_effects.iter();
     let changes_nothing = effects.all(|effect| *effect == SideEffect::ReadOnly);
@@ -110,10 +95,10 @@ fn predicted(facts: &Facts, which: impl FnOnce(&Predicted) -> u64) -> Restricted
     })
 }
 
-/// The part of the context that a preview finds out.
+/// The part of the context that comes from a preview.
 const PREDICTED: &str = "predicted";
 
-/// Whether a rule, as JSON, looks at what would change. A rule that uses the context as a whole does.
+/// Whether a rule, as JSON, depends on a preview. A rule that uses the whole context does.
 pub(crate) fn foresees(rule: &Value) -> bool {
     match rule {
         Value::Array(items) => items.iter().any(foresees),
@@ -127,7 +112,7 @@ pub(crate) fn foresees(rule: &Value) -> bool {
     }
 }
 
-/// `tool` of `context.tool`.
+/// The member of the context that an expression reads: `tool` for `context.tool`.
 fn part_of_context(expression: &Value) -> Option<&str> {
     let access = expression.get(".")?;
     if access.get("left")?.get("Var")? != "context" {
@@ -136,7 +121,7 @@ fn part_of_context(expression: &Value) -> Option<&str> {
     access.get("attr")?.as_str()
 }
 
-/// What stands before `://`.
+/// The part before `://`.
 pub(crate) fn subject_kind(subject: &str) -> &str {
     subject.split_once("://").map_or("", |(kind, _)| kind)
 }

@@ -1,7 +1,7 @@
-//! Rules in slices, so that a request meets only those whose head can match it.
+//! Slices of the Cedar rules, so that a request is evaluated only against rules whose scope can match it.
 //!
-//! A slice has the rules whose heads name the same subject or role, or else the same space or class of spaces. A rule that
-//! names none of them is in the slice of all requests. Cedar evaluates every rule of a slice that is asked.
+//! A rule is in the slice of the subject or role that its scope names, or else of the space or class of spaces. A rule that
+//! names none of them is in the slice for all requests. Cedar evaluates every rule of a slice.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ impl Slices {
         Ok(slices)
     }
 
-    /// The slices of a subject in a space: by themselves, and by the roles and the class that they are in.
+    /// The slices for a request: those of its subject, the subject's roles, the space and its class, and the slice for all.
     pub(crate) fn of<'s>(
         &'s self,
         subject: &EntityUid,

@@ -1,4 +1,4 @@
-//! Cuts a Cedar file into its rules, so that each has its line, and bounds each before a recursive reader sees it.
+//! Splits a Cedar file into its rules, to know the line of each, and bounds each before the recursive parser reads it.
 
 use cedar_policy::{Policy, PolicyId};
 use effectd_contracts::text::is_unprintable;
@@ -10,7 +10,7 @@ use crate::source::{SourceFile, line_of};
 
 pub(crate) struct Statement<'f> {
     file: &'f SourceFile,
-    /// Where it begins in the file, in bytes, behind blanks and comments.
+    /// The byte offset at which the rule begins, after blanks and comments.
     start: usize,
     text: &'f str,
 }
@@ -28,22 +28,20 @@ impl<'f> Statement<'f> {
         Location::new(&self.file.name, line_of(&self.file.text, self.start + offset))
     }
 
-    /// Reads the rule. Its id is the one it is annotated with, or else its place.
+    /// Parses the rule. Its id is its annotation `@id`, or else its location.
     pub(crate) fn parse(&self) -> Result<Policy, PolicyError> {
         let place = self.location();
         let policy = Policy::parse(Some(PolicyId::new(place.to_string())), self.text).map_err(|errors| {
             let first = errors.iter().next();
-            let label = first
-                .and_then(|error| error.labels())
-                .and_then(|mut labels| labels.next());
+            let label = first.and_then(|error| error.labels()).and_then(|mut labels| labels.next());
             let at = self.location_of(label.map_or(0, |label| label.offset()));
             let message = first.map_or_else(|| errors.to_string(), ToString::to_string);
             PolicyError::Syntax { at, message }
         })?;
         match policy.annotation("id") {
-            Some(id) if id.is_empty() || id.len() > 128 || id.chars().any(is_unprintable) => Err(
-                PolicyError::invalid(place, "@id must be printable text of 1 to 128 bytes"),
-            ),
+            Some(id) if id.is_empty() || id.len() > 128 || id.chars().any(is_unprintable) => {
+                Err(PolicyError::invalid(place, "@id must be printable text of 1 to 128 bytes"))
+            }
             Some(id) => Ok(policy.new_id(PolicyId::new(id))),
             None => Ok(policy),
         }
@@ -57,7 +55,7 @@ enum Within {
     Comment,
 }
 
-/// All rules of a file. A semicolon ends a rule, except inside texts and comments.
+/// All rules of a file. A semicolon ends a rule, except in strings and comments.
 pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError> {
     let bytes = file.text.as_bytes();
     let mut found = Vec::new();
@@ -80,16 +78,9 @@ pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError
                 within = if byte == b'"' { Within::Text } else { Within::Code };
                 let location = || Location::new(&file.name, line_of(&file.text, at));
                 size.count(byte, at + 1 - begin)
-                    .map_err(|message| PolicyError::Syntax {
-                        at: location(),
-                        message,
-                    })?;
+                    .map_err(|message| PolicyError::Syntax { at: location(), message })?;
                 if byte == b';' {
-                    found.push(Statement {
-                        file,
-                        start: begin,
-                        text: &file.text[begin..=at],
-                    });
+                    found.push(Statement { file, start: begin, text: &file.text[begin..=at] });
                     start = None;
                     size = Complexity::default();
                 }
@@ -109,7 +100,7 @@ pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError
     }
 }
 
-/// How hard one rule is to read for a machine that recurses.
+/// Counts open brackets and operators, which bound how deep the parser recurses for one rule.
 #[derive(Default)]
 struct Complexity {
     depth: usize,
@@ -128,9 +119,7 @@ impl Complexity {
             return Err(format!("a rule may nest brackets at most {CEDAR_DEPTH_MAX} deep"));
         }
         if self.operators > CEDAR_OPERATORS_MAX {
-            return Err(format!(
-                "a rule may have at most {CEDAR_OPERATORS_MAX} signs of operators"
-            ));
+            return Err(format!("a rule may have at most {CEDAR_OPERATORS_MAX} operator characters"));
         }
         if bytes > CEDAR_RULE_BYTES_MAX {
             return Err(format!("a rule may be at most {CEDAR_RULE_BYTES_MAX} bytes long"));

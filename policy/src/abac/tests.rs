@@ -1,4 +1,4 @@
-//! The rules as a whole: what they see fits the schema, and asking some of them is asking all.
+//! The context of requests fits the schema, and the slices answer like all rules together.
 #![allow(clippy::unwrap_used)]
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::Overlay;
+use crate::policy::Policy;
 
 const TABLES: &str = r#"version = 1
 [principals."user://*"]
@@ -57,12 +58,7 @@ fn any_facts() -> impl Strategy<Value = Facts> {
         select(vec!["R0", "R1", "R2", "R4"]),
         proptest::sample::subsequence(vec!["filesystem_write", "process_exec", "user_visible"], 0..=3),
     );
-    let when = (
-        0_i64..24,
-        any::<bool>(),
-        any::<bool>(),
-        select(vec![None, Some("w")]),
-    );
+    let when = (0_i64..24, any::<bool>(), any::<bool>(), select(vec![None, Some("w")]));
     (who, tool, when).prop_map(|(who, tool, (hour, dry_run, reversible, automation))| {
         serde_json::from_value(json!({
             "subject": who.0, "space": who.1, "actor": who.2, "device": who.3, "principal": who.4,
@@ -79,19 +75,19 @@ fn any_facts() -> impl Strategy<Value = Facts> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Requests are made without checking them against the schema, since that costs as much as evaluating them; so what
-    /// is made must fit it by construction.
+    /// `ask` does not check requests against the schema, since that costs as much as evaluating them; so every context must fit
+    /// the schema by construction.
     #[test]
-    fn the_circumstances_fit_the_schema_that_rules_are_validated_with(facts in any_facts()) {
+    fn the_context_fits_the_schema_that_validates_rules(facts in any_facts()) {
         let policy = compile("");
-        let risk = crate::risk::assess(&facts, &policy);
-        let context = request::context(&facts, &risk, &policy).unwrap();
-        let action = Names::new().action(facts.tool.risk_level);
+        let risk = crate::risk::assess(&facts, policy.tables());
+        let context = request::context(&facts, &risk, policy.tables()).unwrap();
+        let action = uid(&Names::new().action, facts.tool.risk_level.as_str());
         prop_assert!(context.validate(&SCHEMA, &action).is_ok());
     }
 }
 
-/// Heads of each shape, with conditions of each kind.
+/// Rules with scopes of each shape and conditions of each kind.
 const SHAPES: &[&str] = &[
     r#"permit (principal, action, resource) when { context.clock.hour < 20 };"#,
     r#"permit (principal in Role::"reader", action, resource) when { context.tool.tier == 1 };"#,
@@ -144,12 +140,7 @@ fn any_condition() -> impl Strategy<Value = String> {
         "home",
         "",
     ]);
-    let text = (
-        text_field.clone(),
-        select(vec!["==", "!="]),
-        word.clone(),
-        any::<bool>(),
-    );
+    let text = (text_field.clone(), select(vec!["==", "!="]), word.clone(), any::<bool>());
     let text = text.prop_map(|(field, sign, word, turned)| match turned {
         true => format!("{word:?} {sign} {field}"),
         false => format!("{field} {sign} {word:?}"),
@@ -163,13 +154,7 @@ fn any_condition() -> impl Strategy<Value = String> {
     ]);
     let factor = select(vec!["0", "1", "3", "40000", "-7", "9223372036854775807"]);
     let sign = select(vec!["==", "!=", "<", "<=", ">", ">="]);
-    let number = (
-        number_field,
-        select(vec!["", "+", "-", "*"]),
-        factor.clone(),
-        sign,
-        factor,
-    );
+    let number = (number_field, select(vec!["", "+", "-", "*"]), factor.clone(), sign, factor);
     let number = number.prop_map(|(field, sum, by, sign, bound)| match sum {
         "" => format!("{field} {sign} {bound}"),
         sum => format!("({field} {sum} {by}) {sign} {bound}"),
@@ -189,10 +174,7 @@ fn any_condition() -> impl Strategy<Value = String> {
         r#"context.tool.id == context.tool.source"#,
     ])
     .prop_map(str::to_owned);
-    let like = (
-        text_field.clone(),
-        select(vec!["f*", "*e*", "*", "phone", "", "*.re*d", "a\\*b*"]),
-    );
+    let like = (text_field.clone(), select(vec!["f*", "*e*", "*", "phone", "", "*.re*d", "a\\*b*"]));
     let like = like.prop_map(|(field, pattern)| format!("{field} like \"{pattern}\""));
     let among = (text_field, proptest::collection::vec(word, 1..4));
     let among = among.prop_map(|(field, words)| format!("{words:?}.contains({field})"));
@@ -237,10 +219,7 @@ fn any_rule() -> impl Strategy<Value = String> {
                 .iter()
                 .map(|(when, body)| format!("{} {{ {body} }}", if *when { "when" } else { "unless" }))
                 .collect();
-            format!(
-                "{effect} ({principal}, {action}, {resource}) {};",
-                conditions.join(" ")
-            )
+            format!("{effect} ({principal}, {action}, {resource}) {};", conditions.join(" "))
         },
     )
 }
@@ -257,14 +236,14 @@ proptest! {
         let policy = compile(&[picked, made].concat().join("\n"));
         let abac = policy.abac();
         for facts in requests {
-            let risk = crate::risk::assess(&facts, &policy);
-            let all = abac.ask_these(&[&abac.whole], &facts, &risk, &policy);
-            prop_assert_eq!(abac.ask(&facts, &risk, &policy), all);
+            let risk = crate::risk::assess(&facts, policy.tables());
+            let all = abac.ask_these(&[&abac.whole], &facts, &risk, policy.tables());
+            prop_assert_eq!(abac.ask(&facts, &risk, policy.tables()), all);
         }
     }
 }
 
-/// The property above holds of one slice with all rules, too.
+/// The property above would hold even if one slice had all rules; this test shows that slices leave rules out.
 #[test]
 fn rules_about_other_subjects_roles_and_spaces_are_not_asked() {
     let facts: Facts = serde_json::from_value(json!({
@@ -279,23 +258,11 @@ fn rules_about_other_subjects_roles_and_spaces_are_not_asked() {
     for (head, asked) in [
         ("principal, action, resource", true),
         ("principal is Subject, action, resource is Space", true),
-        (
-            r#"principal == Subject::"agent://planner", action, resource"#,
-            true,
-        ),
-        (
-            r#"principal == Subject::"agent://guest", action, resource"#,
-            false,
-        ),
+        (r#"principal == Subject::"agent://planner", action, resource"#, true),
+        (r#"principal == Subject::"agent://guest", action, resource"#, false),
         (r#"principal in Role::"reader", action, resource"#, true),
-        (
-            r#"principal is Subject in Role::"guard", action, resource"#,
-            false,
-        ),
-        (
-            r#"principal, action, resource == Space::"shared:household""#,
-            true,
-        ),
+        (r#"principal is Subject in Role::"guard", action, resource"#, false),
+        (r#"principal, action, resource == Space::"shared:household""#, true),
         (r#"principal, action, resource == Space::"private:alice""#, false),
         (r#"principal, action, resource in SpaceClass::"shared""#, true),
         (r#"principal, action, resource in SpaceClass::"private""#, false),

@@ -1,13 +1,13 @@
-//! What a tool's schema says about one field.
+//! The annotations of one field in a tool's schema.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Most subschemas that are followed for one field; a schema with more alternatives is annotated on the field itself.
+/// Most subschemas that are followed for one field. A schema with more alternatives needs the annotation on the field itself.
 const ALTERNATIVES_MAX: usize = 32;
 
-/// All subschemas that may describe one value: the schema itself, what it refers to, and its alternatives.
+/// All subschemas that may describe one value: the schema itself, its references, and its alternatives.
 #[derive(Clone)]
 pub(crate) struct Node<'s> {
     root: &'s Value,
@@ -23,42 +23,29 @@ pub(crate) enum Personal {
 
 impl<'s> Node<'s> {
     pub(crate) fn root(schema: &'s Value) -> Self {
-        let mut node = Self {
-            root: schema,
-            schemas: Vec::new(),
-        };
+        let mut node = Self { root: schema, schemas: Vec::new() };
         node.add(schema);
         node
     }
 
     pub(crate) fn member(&self, name: &str) -> Self {
-        self.child(|schema| {
-            match schema
-                .get("properties")
-                .and_then(|properties| properties.get(name))
-            {
-                Some(property) => Some(property),
-                None => schema.get("additionalProperties"),
-            }
+        self.child(|schema| match schema.get("properties").and_then(|properties| properties.get(name)) {
+            Some(property) => Some(property),
+            None => schema.get("additionalProperties"),
         })
     }
 
-    /// Whether the tool's author named this member. Other names come from the caller, and may be content.
+    /// Whether the schema declares this member. Undeclared names come from the caller, and may be content.
     pub(crate) fn declares(&self, name: &str) -> bool {
-        self.schemas.iter().any(|schema| {
-            schema
-                .get("properties")
-                .is_some_and(|members| members.get(name).is_some())
-        })
+        self.schemas
+            .iter()
+            .any(|schema| schema.get("properties").is_some_and(|members| members.get(name).is_some()))
     }
 
-    /// All names that the tool's author gave to members, in order.
+    /// All members that the schema declares, in order.
     pub(crate) fn names(&self) -> BTreeSet<&'s str> {
         let members = self.schemas.iter().filter_map(|schema| schema.get("properties"));
-        members
-            .filter_map(Value::as_object)
-            .flat_map(|members| members.keys().map(String::as_str))
-            .collect()
+        members.filter_map(Value::as_object).flat_map(|members| members.keys().map(String::as_str)).collect()
     }
 
     pub(crate) fn item(&self, index: usize) -> Self {
@@ -69,10 +56,7 @@ impl<'s> Node<'s> {
     }
 
     fn child(&self, step: impl Fn(&'s Value) -> Option<&'s Value>) -> Self {
-        let mut node = Self {
-            root: self.root,
-            schemas: Vec::new(),
-        };
+        let mut node = Self { root: self.root, schemas: Vec::new() };
         for schema in &self.schemas {
             if let Some(next) = step(schema) {
                 node.add(next);
@@ -87,10 +71,7 @@ impl<'s> Node<'s> {
             return;
         }
         self.schemas.push(schema);
-        let reference = schema
-            .get("$ref")
-            .and_then(Value::as_str)
-            .and_then(|text| text.strip_prefix('#'));
+        let reference = schema.get("$ref").and_then(Value::as_str).and_then(|text| text.strip_prefix('#'));
         if let Some(target) = reference.and_then(|pointer| self.root.pointer(pointer)) {
             self.add(target);
         }
@@ -107,16 +88,12 @@ impl<'s> Node<'s> {
     }
 
     pub(crate) fn marked(&self, mark: &str) -> bool {
-        self.schemas
-            .iter()
-            .any(|schema| schema.get(mark) == Some(&Value::Bool(true)))
+        self.schemas.iter().any(|schema| schema.get(mark) == Some(&Value::Bool(true)))
     }
 
     pub(crate) fn personal(&self) -> Personal {
         let says = |word: &str| {
-            self.schemas
-                .iter()
-                .any(|schema| schema.get("x-pii").and_then(Value::as_str) == Some(word))
+            self.schemas.iter().any(|schema| schema.get("x-pii").and_then(Value::as_str) == Some(word))
         };
         if says("face") {
             Personal::Face

@@ -1,54 +1,72 @@
-//! One pass over the parameters: safety checks, personal data, and what the call reaches for.
+//! One pass over the parameters: safety checks, personal data, and what the call reaches.
 
 use std::collections::BTreeSet;
 
 use effectd_contracts::tool::is_path_name;
-use effectd_contracts::{Digest, Redaction, RedactionKind, SideEffect, ToolSpec};
+use effectd_contracts::{Digest, Redaction, RedactionKind, SideEffect, ToolSpec, canonical};
 use serde_json::{Map, Value};
 
 use super::Inspection;
 use super::annotations::{Node, Personal};
 use super::safety::Safety;
+use crate::document::Document;
+use crate::error::PolicyError;
 use crate::facts::{Finding, InspectionFacts, RedactionCounts};
 use crate::limits::{FINDINGS_MAX, REDACTIONS_RECORDED_MAX, TARGETS_MAX, VALUE_DEPTH_MAX};
 use crate::redact::personal::{FACE_PLACEHOLDER, PHONE_PLACEHOLDER, is_personal_name, redact_text};
 use crate::redact::storage::{DEPTH_PLACEHOLDER, words};
+use crate::source::Lines;
 
 #[derive(Debug)]
 pub(crate) struct ContentRules {
     pub(crate) safety: Safety,
     /// In lower case.
     pub(crate) face_fields: BTreeSet<String>,
-    /// Of everything above, so that history knows whether it was looked at with the same eyes.
+    /// The digest of the rules, so that a replay knows whether the inspection used the same ones.
     pub(crate) digest: Digest,
+}
+
+impl ContentRules {
+    pub(crate) fn compile(document: &Document, lines: &Lines<'_>) -> Result<Self, PolicyError> {
+        let safety = Safety::compile(&document.safety).map_err(|error| {
+            lines.invalid(&["safety", error.list, &error.index.to_string()], error.message)
+        })?;
+        let face_fields = document.redaction.face_fields.iter();
+        // Plain data with text keys, which serde_json always writes.
+        let value = serde_json::to_value((&document.safety, &document.redaction)).unwrap_or_default();
+        Ok(Self {
+            safety,
+            face_fields: face_fields.map(|name| name.to_lowercase()).collect(),
+            digest: canonical::digest(&value),
+        })
+    }
 }
 
 pub(crate) fn inspect(params: &Map<String, Value>, spec: &ToolSpec, rules: &ContentRules) -> Inspection {
     let mut walk = Walk {
         rules,
         spec,
-        facts: empty(rules.digest),
+        facts: InspectionFacts {
+            rules: rules.digest,
+            findings: Vec::new(),
+            redacted: RedactionCounts::default(),
+            personal_required: Vec::new(),
+            spaces: BTreeSet::new(),
+            hosts: BTreeSet::new(),
+            commands: BTreeSet::new(),
+            overflow: false,
+        },
         redacted: Vec::new(),
     };
     let mut value = Value::Object(params.clone());
-    walk.visit(
-        &mut value,
-        &Node::root(&spec.params_schema),
-        Place {
-            pointer: String::new(),
-            name: "",
-            depth: 0,
-        },
-        false,
-    );
+    let top = Field { pointer: String::new(), name: "", depth: 0 };
+    walk.visit(&mut value, &Node::root(&spec.params_schema), top, false);
     let params = match value {
         Value::Object(params) => params,
-        // The walk replaces an object as a whole only below the top.
+        // Unreachable: the walk leaves the top level an object.
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
     };
-    let Walk {
-        mut facts, redacted, ..
-    } = walk;
+    let Walk { mut facts, redacted, .. } = walk;
     for Redaction { kind, count, .. } in &redacted {
         let counts = &mut facts.redacted;
         let total = match kind {
@@ -58,24 +76,7 @@ pub(crate) fn inspect(params: &Map<String, Value>, spec: &ToolSpec, rules: &Cont
         };
         *total = total.saturating_add(*count);
     }
-    Inspection {
-        facts,
-        params,
-        redacted,
-    }
-}
-
-fn empty(rules: Digest) -> InspectionFacts {
-    InspectionFacts {
-        rules,
-        findings: Vec::new(),
-        redacted: RedactionCounts::default(),
-        personal_required: Vec::new(),
-        spaces: BTreeSet::new(),
-        hosts: BTreeSet::new(),
-        commands: BTreeSet::new(),
-        overflow: false,
-    }
+    Inspection { facts, params, redacted }
 }
 
 struct Walk<'r> {
@@ -85,64 +86,62 @@ struct Walk<'r> {
     redacted: Vec<Redaction>,
 }
 
-struct Place<'a> {
+/// A field of the parameters.
+struct Field<'a> {
     pointer: String,
     name: &'a str,
     depth: usize,
 }
 
 impl Walk<'_> {
-    /// Redaction changes no value that the tool needs as it is, and nothing beneath one: the caller is refused instead.
-    fn visit(&mut self, value: &mut Value, node: &Node<'_>, place: Place<'_>, required_above: bool) {
-        if place.depth > VALUE_DEPTH_MAX {
+    /// Inspects and redacts a value with everything in it. A value that the tool needs stays unchanged, and is recorded as
+    /// required.
+    fn visit(&mut self, value: &mut Value, node: &Node<'_>, field: Field<'_>, required_above: bool) {
+        if field.depth > VALUE_DEPTH_MAX {
             *value = Value::String(DEPTH_PLACEHOLDER.to_owned());
             self.facts.overflow = true;
             return;
         }
-        self.collect_targets(value, node, &place);
+        self.collect_targets(value, node, &field);
         let personal = node.personal();
-        let names_resource = required_above || self.names_resource(node, &place);
-        if personal == Personal::Face || self.rules.face_fields.contains(&place.name.to_lowercase()) {
-            self.scan_all(value, &place.pointer, place.depth);
+        let names_resource = required_above || self.names_resource(node, &field);
+        if personal == Personal::Face || self.rules.face_fields.contains(&field.name.to_lowercase()) {
+            self.scan_all(value, &field.pointer, field.depth);
             if names_resource && !value.is_null() {
-                self.require(&place.pointer);
+                self.require(&field.pointer);
             } else {
-                self.mask_face(value, &place.pointer);
+                self.mask_face(value, &field.pointer);
             }
             return;
         }
         let required = names_resource || personal == Personal::Required;
         match value {
             Value::String(text) => {
-                self.scan(text, &place.pointer);
-                // What is no host is on no list, which refuses the call and says so better.
+                self.scan(text, &field.pointer);
+                // `reach` refuses an invalid host, with a better reason than the redaction gate.
                 let is_refused = node.marked("x-host")
                     && self.spec.side_effects.contains(&SideEffect::NetworkCall)
                     && host_of(text) == NOT_A_NAME;
                 if !is_refused {
-                    self.redact(text, &place.pointer, required);
+                    self.redact(text, &field.pointer, required);
                 }
             }
-            Value::Number(number) if is_phone_name(place.name) && number.to_string().len() >= 7 => {
+            Value::Number(number) if is_phone_name(field.name) && number.to_string().len() >= 7 => {
                 if required {
-                    self.require(&place.pointer);
+                    self.require(&field.pointer);
                 } else {
                     *value = Value::String(PHONE_PLACEHOLDER.to_owned());
-                    self.remember(&place.pointer, RedactionKind::Phone, 1);
+                    self.record(&field.pointer, RedactionKind::Phone, 1);
                 }
             }
             Value::Array(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
-                    let pointer = format!("{}/{index}", place.pointer);
-                    let inner = Place {
-                        pointer,
-                        name: place.name,
-                        depth: place.depth + 1,
-                    };
+                    let pointer = format!("{}/{index}", field.pointer);
+                    let inner = Field { pointer, name: field.name, depth: field.depth + 1 };
                     self.visit(item, &node.item(index), inner, required);
                 }
             }
-            Value::Object(members) => self.visit_members(members, node, &place, required),
+            Value::Object(members) => self.visit_members(members, node, &field, required),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
@@ -151,26 +150,19 @@ impl Walk<'_> {
         &mut self,
         members: &mut Map<String, Value>,
         node: &Node<'_>,
-        place: &Place<'_>,
+        field: &Field<'_>,
         required: bool,
     ) {
         for (name, member) in members.iter_mut() {
-            let pointer = format!("{}/{}", place.pointer, segment(node, name));
+            let pointer = format!("{}/{}", field.pointer, segment(node, name));
             self.scan(name, &pointer);
-            let inner = Place {
-                pointer,
-                name,
-                depth: place.depth + 1,
-            };
+            let inner = Field { pointer, name, depth: field.depth + 1 };
             self.visit(member, &node.member(name), inner, required);
         }
-        let personal_names: Vec<String> = members
-            .keys()
-            .filter(|name| is_personal_name(name))
-            .cloned()
-            .collect();
+        let personal_names: Vec<String> =
+            members.keys().filter(|name| is_personal_name(name)).cloned().collect();
         for name in personal_names {
-            let pointer = format!("{}/{}", place.pointer, segment(node, &name));
+            let pointer = format!("{}/{}", field.pointer, segment(node, &name));
             let mut text = name.clone();
             self.redact(&mut text, &pointer, required);
             if text == name {
@@ -198,11 +190,11 @@ impl Walk<'_> {
         }
         let Some(redacted) = redact_text(text) else { return };
         *text = redacted.text;
-        self.remember(pointer, RedactionKind::Email, redacted.emails);
-        self.remember(pointer, RedactionKind::Phone, redacted.phones);
+        self.record(pointer, RedactionKind::Email, redacted.emails);
+        self.record(pointer, RedactionKind::Phone, redacted.phones);
     }
 
-    /// The shape stays, so that a schema which asks for an array still finds one.
+    /// Text, arrays and objects keep their type, so that they still match the schema; other values become null.
     fn mask_face(&mut self, value: &mut Value, pointer: &str) {
         let masked = match &*value {
             Value::Null => return,
@@ -215,7 +207,7 @@ impl Walk<'_> {
             return;
         }
         *value = masked;
-        self.remember(pointer, RedactionKind::Face, 1);
+        self.record(pointer, RedactionKind::Face, 1);
     }
 
     fn require(&mut self, pointer: &str) {
@@ -227,8 +219,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Beyond the bound, what is removed counts for the parameters as a whole.
-    fn remember(&mut self, pointer: &str, kind: RedactionKind, count: u32) {
+    /// Records a redaction. Beyond `REDACTIONS_RECORDED_MAX`, it counts under the empty pointer.
+    fn record(&mut self, pointer: &str, kind: RedactionKind, count: u32) {
         if count == 0 {
             return;
         }
@@ -245,32 +237,26 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the field names what the call works on: with another name it would be another thing.
-    fn names_resource(&self, node: &Node<'_>, place: &Place<'_>) -> bool {
+    /// Whether the field names what the call works on: after redaction it would name something else.
+    fn names_resource(&self, node: &Node<'_>, field: &Field<'_>) -> bool {
         let marks = ["x-resource", "x-space", "x-host", "x-command"];
-        is_path_name(place.name)
-            || (place.depth == 1 && self.spec.names_resource(place.name))
+        is_path_name(field.name)
+            || (field.depth == 1 && self.spec.names_resource(field.name))
             || marks.iter().any(|mark| node.marked(mark))
     }
 
     fn scan(&mut self, text: &str, pointer: &str) {
         let facts = &mut self.facts;
-        self.rules
-            .safety
-            .scan(self.spec.safety_class, text, &mut |check, kind| {
-                if facts.findings.len() >= FINDINGS_MAX {
-                    facts.overflow = true;
-                    return;
-                }
-                facts.findings.push(Finding {
-                    check,
-                    kind: kind.to_owned(),
-                    pointer: recordable(pointer),
-                });
-            });
+        self.rules.safety.scan(self.spec.safety_class, text, &mut |check, kind| {
+            if facts.findings.len() >= FINDINGS_MAX {
+                facts.overflow = true;
+                return;
+            }
+            facts.findings.push(Finding { check, kind: kind.to_owned(), pointer: recordable(pointer) });
+        });
     }
 
-    /// Safety looks also at what is masked afterwards.
+    /// Runs the safety checks on a value that is masked afterwards.
     fn scan_all(&mut self, value: &Value, pointer: &str, depth: usize) {
         if depth > VALUE_DEPTH_MAX {
             self.facts.overflow = true;
@@ -278,9 +264,7 @@ impl Walk<'_> {
         }
         match value {
             Value::String(text) => self.scan(text, pointer),
-            Value::Array(items) => items
-                .iter()
-                .for_each(|item| self.scan_all(item, pointer, depth + 1)),
+            Value::Array(items) => items.iter().for_each(|item| self.scan_all(item, pointer, depth + 1)),
             Value::Object(members) => {
                 for (name, member) in members {
                     self.scan(name, pointer);
@@ -291,8 +275,8 @@ impl Walk<'_> {
         }
     }
 
-    fn collect_targets(&mut self, value: &Value, node: &Node<'_>, place: &Place<'_>) {
-        let is_space = node.marked("x-space") || (place.depth == 1 && place.name == "space_id");
+    fn collect_targets(&mut self, value: &Value, node: &Node<'_>, field: &Field<'_>) {
+        let is_space = node.marked("x-space") || (field.depth == 1 && field.name == "space_id");
         if let Some(text) = value.as_str() {
             if is_space {
                 self.target(|facts| &mut facts.spaces, plain_name(text));
@@ -303,10 +287,7 @@ impl Walk<'_> {
         }
         if node.marked("x-command") {
             let program = value.as_str().or_else(|| value.get(0).and_then(Value::as_str));
-            self.target(
-                |facts| &mut facts.commands,
-                plain_name(program.unwrap_or_default()),
-            );
+            self.target(|facts| &mut facts.commands, plain_name(program.unwrap_or_default()));
         }
     }
 
@@ -319,10 +300,10 @@ impl Walk<'_> {
     }
 }
 
-/// What is recorded of a name that is not one. Nothing matches it.
+/// Stands for text that is not a name. Of all patterns, only those such as `*` match it.
 pub(crate) const NOT_A_NAME: &str = "(not a name)";
 
-/// Names go into receipts; a parameter that is no plain name could be anything, also a secret.
+/// The name as a receipt may hold it; [`NOT_A_NAME`] for any other text, which could be a secret.
 fn plain_name(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@+".contains(c);
     if !text.is_empty() && text.len() <= 128 && text.chars().all(plain) && redact_text(text).is_none() {
@@ -332,7 +313,7 @@ fn plain_name(text: &str) -> String {
     }
 }
 
-/// The host of a URL or of `host:port`. Whatever could be read in two ways is not a host.
+/// The host of a URL or of `host:port`. [`NOT_A_NAME`] for text that two parsers could read differently.
 fn host_of(text: &str) -> String {
     let odd =
         |c: char| c.is_whitespace() || c.is_control() || c == '\\' || c == '@' || c == '%' || !c.is_ascii();
@@ -349,28 +330,16 @@ fn host_of(text: &str) -> String {
 }
 
 fn is_phone_name(name: &str) -> bool {
-    const WORDS: [&str; 7] = [
-        "phone",
-        "telephone",
-        "cellphone",
-        "mobile",
-        "tel",
-        "fax",
-        "msisdn",
-    ];
+    const WORDS: [&str; 7] = ["phone", "telephone", "cellphone", "mobile", "tel", "fax", "msisdn"];
     words(name).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
-/// One step of a pointer. Pointers are recorded, and a name that the schema does not declare could be anything.
+/// One step of a recorded pointer. A name that the schema does not declare is `*`, since it may be content.
 fn segment(node: &Node<'_>, name: &str) -> String {
-    if node.declares(name) {
-        name.replace('~', "~0").replace('/', "~1")
-    } else {
-        "*".to_owned()
-    }
+    if node.declares(name) { name.replace('~', "~0").replace('/', "~1") } else { "*".to_owned() }
 }
 
-/// A place in parameters as it may be recorded, and the names that the schema declares there.
+/// The recorded form of a pointer into parameters, and the names that the schema declares there.
 pub fn place<'s>(schema: &'s Value, params: &Value, pointer: &str) -> (String, BTreeSet<&'s str>) {
     let (mut node, mut value, mut shown) = (Node::root(schema), Some(params), String::new());
     for step in pointer.split('/').skip(1) {
@@ -387,7 +356,7 @@ pub fn place<'s>(schema: &'s Value, params: &Value, pointer: &str) -> (String, B
     (recordable(&shown), node.names())
 }
 
-/// A pointer for the record, cut where nobody would read on.
+/// A pointer for the record, cut if it is too long.
 fn recordable(pointer: &str) -> String {
     const POINTER_BYTES_MAX: usize = 256;
     if pointer.len() <= POINTER_BYTES_MAX {

@@ -1,8 +1,8 @@
-//! Two redactors and one pruner, each for its own place.
+//! Redaction and pruning.
 //!
-//! * [`personal`] finds e-mail addresses and phone numbers, which parameters lose *before the tool* sees them.
-//! * [`storage`] removes values of secret keys from everything *before it is stored or logged*.
-//! * [`prune`] makes a result small enough to keep, and still valid JSON.
+//! * [`personal`] finds e-mail addresses and phone numbers, which are removed from parameters *before the tool sees them*.
+//! * [`storage`] removes secrets by their names *before something is stored or logged*.
+//! * [`prune`] makes a result small enough to store, as valid JSON.
 
 pub mod personal;
 pub mod prune;

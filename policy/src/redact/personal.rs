@@ -1,8 +1,8 @@
-//! E-mail addresses and phone numbers in text.
+//! Finds e-mail addresses and phone numbers in text.
 //!
-//! Scanners by hand instead of regular expressions: what makes a run of digits a phone number and not a date, a version
-//! or an amount is easier to read, and to argue about, as code. A phone number is written like one that people dial and
-//! stands alone: digits inside an id, a hash, a decimal fraction or a version are not one.
+//! The scanners are code instead of regular expressions, since what distinguishes a phone number from a date, a version or an
+//! amount is easier to read that way. A phone number has the form of one that people dial and stands alone: digits inside an
+//! id, a hash, a fraction or a version are not phone numbers.
 
 pub const EMAIL_PLACEHOLDER: &str = "[redacted:email]";
 pub const PHONE_PLACEHOLDER: &str = "[redacted:phone]";
@@ -15,11 +15,11 @@ pub struct Redacted {
     pub phones: u32,
 }
 
-/// Most rounds of removal. What stood beside a removed number can look like a number of its own, so the result is looked
-/// at again; a text that is made to go on like this for long has nothing honest in it.
+/// Most rounds of removal. The text beside a removed number can look like another number, so the result is scanned again. Only
+/// a hostile text needs more rounds; a placeholder replaces all of it.
 const ROUNDS_MAX: usize = 8;
 
-/// Removes e-mail addresses, then phone numbers; `None` if there are none, which is the usual case.
+/// Removes e-mail addresses, then phone numbers; `None` if there are none.
 pub fn redact_text(text: &str) -> Option<Redacted> {
     let mut redacted = redact_once(text)?;
     for _ in 1..ROUNDS_MAX {
@@ -38,9 +38,9 @@ pub fn redact_text(text: &str) -> Option<Redacted> {
     Some(redacted)
 }
 
-/// Whether the name of a resource has personal data in it. Each part of a path is scanned by itself: within a path, digits behind a
-/// slash are taken for a part of an id. A phone number may have a slash of its own, too. What has several lines, such as a patch, is
-/// no path but a text.
+/// Whether the name of a resource holds personal data. A name of several lines, such as a patch, is scanned as text. Otherwise
+/// each part of a path is scanned alone, since digits after a slash count as part of an id in text, and the whole for phone
+/// numbers that contain a slash.
 pub fn is_personal_name(name: &str) -> bool {
     if name.contains('\n') {
         return redact_text(name).is_some();
@@ -90,17 +90,17 @@ fn is_domain_char(c: char) -> bool {
     c.is_alphanumeric() || c == '.' || c == '-'
 }
 
-/// Longest part on either side of the sign that is looked at; longer than any real one, and it keeps the scan linear.
+/// Characters that are scanned before the `@`, and half of those after it: no real address is longer, and the scan stays
+/// linear.
 const SIDE_CHARS_MAX: usize = 128;
 
-/// The next e-mail address at or after `from`. An address may also be written with `%40`, as in URLs, or with the
-/// full-width sign.
+/// The next e-mail address at or after `from`, also with `%40`, as in URLs, or with the full-width sign.
 fn next_email(text: &str, from: usize) -> Option<Span> {
     let mut search = from;
     loop {
         let (at, sign) = next_at_sign(text, search)?;
         let after = at + sign;
-        // The domain first: where there is none, nobody has to look back.
+        // The domain is checked first, since most `@` signs have none after them.
         if let Some(domain) = domain_bytes(&text[after..]) {
             let local = text[from..at].char_indices().rev().take(SIDE_CHARS_MAX);
             if let Some((start, _)) = local.take_while(|(_, c)| is_local_char(*c)).last() {
@@ -121,14 +121,10 @@ fn next_at_sign(text: &str, from: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// How long the domain is that the text begins with: at least two labels, and the last one is a word — `example.org`, not
-/// `1.5`, not `deviceA` and not the version `1.0.0-beta.rc`. Whatever follows a domain does not unmake it.
+/// The length of the domain at the beginning of the text: at least two labels, the last one a word. `example.org` is one;
+/// `1.5`, `deviceA` and the version `1.0.0-beta.rc` are not.
 fn domain_bytes(text: &str) -> Option<usize> {
-    let run = text
-        .char_indices()
-        .take(2 * SIDE_CHARS_MAX)
-        .take_while(|(_, c)| is_domain_char(*c))
-        .last();
+    let run = text.char_indices().take(2 * SIDE_CHARS_MAX).take_while(|(_, c)| is_domain_char(*c)).last();
     let run = &text[..run.map_or(0, |(at, c)| at + c.len_utf8())];
     let is_number = |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit());
     if run.split('.').take(2).all(is_number) {
@@ -151,19 +147,19 @@ fn domain_bytes(text: &str) -> Option<usize> {
     best
 }
 
-/// Runs of digits between separators.
+/// A run of digit groups with separators between them.
 struct Groups {
-    /// Start, end and the separator before, of each group.
+    /// The start, the end and the preceding separator of each group.
     parts: Vec<(usize, usize, Option<u8>)>,
-    /// `+` stands first.
+    /// Whether it begins with `+`.
     plus: bool,
-    /// `(` stands first.
+    /// Whether it begins with `(`.
     bracket: bool,
-    /// Where the whole run begins, with `+` or `(`.
+    /// Where the run begins, with `+` or `(`.
     start: usize,
 }
 
-/// Longer runs than this are no phone number, however they are grouped.
+/// Most groups of a phone number.
 const GROUPS_MAX: usize = 8;
 const DIGITS_MAX: usize = 15;
 
@@ -185,20 +181,20 @@ fn next_phone(text: &str, from: usize) -> Option<Span> {
         if !groups.is_fraction(text) && groups.is_dialable(bytes) {
             return Some((groups.start, run_end));
         }
-        // A date or an amount may stand right before a number: try again behind it.
+        // A date or an amount may come right before a phone number: continue after the date or amount.
         let last = if groups.is_date() { 2 } else { 0 };
         at = groups.parts.get(last).map_or(run_end, |part| part.1);
     }
     None
 }
 
-/// The two characters before a place, the nearer one first.
+/// The two characters before a position, the nearer one first.
 fn before(text: &str, at: usize) -> (Option<char>, Option<char>) {
     let mut back = text[..at].chars().rev();
     (back.next(), back.next())
 }
 
-/// Whether a number can begin here: at a sign or digit that does not go on with a word, an id, a path, a fraction or a time.
+/// Whether a number can begin here: at a sign or digit that does not continue a word, an id, a path, a fraction or a time.
 fn starts_number(text: &str, at: usize) -> bool {
     let bytes = text.as_bytes();
     let digit_at = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -217,7 +213,7 @@ fn starts_number(text: &str, at: usize) -> bool {
         }
 }
 
-/// Whether a number can end here: not where a word, an id or a fraction goes on.
+/// Whether a number can end here: not where a word, an id or a fraction continues.
 fn ends_number(text: &str, end: usize) -> bool {
     let mut ahead = text[end..].chars();
     match (ahead.next(), ahead.next()) {
@@ -257,12 +253,7 @@ fn read_groups(bytes: &[u8], start: usize) -> Groups {
             break;
         }
     }
-    Groups {
-        parts,
-        plus,
-        bracket,
-        start,
-    }
+    Groups { parts, plus, bracket, start }
 }
 
 impl Groups {
@@ -281,7 +272,7 @@ impl Groups {
             let is_amount = is_dotted && (count == 2 || lengths[1..].iter().all(|length| *length == 3));
             return group(0)[0] != b'0' && !is_amount && digits >= if count == 1 { 10 } else { 8 };
         }
-        // Registers join the year with dashes or slashes.
+        // Case numbers such as `4711/2024` join the year with dashes or slashes.
         let is_joined = count > 1 && separators.iter().all(|sign| matches!(sign, b'-' | b'/'));
         let is_year = |nth: usize| matches!(group(nth), [b'1', b'9', _, _] | [b'2', b'0', _, _]);
         if self.is_date() || (is_joined && (1..count).any(is_year)) {
@@ -296,7 +287,7 @@ impl Groups {
             (1, Some(2)) => digits >= 11,
             (_, Some(1)) if lengths.iter().all(|length| *length == 2) => digits == 10,
             (_, Some(_)) if is_dotted => false,
-            // Serials of journals, and the ends of a range with leading zeros.
+            // ISSNs, and ranges with leading zeros.
             (2, Some(1)) if is_dashed && lengths == [4, 4] => false,
             (2, Some(1)) if lengths[0] == lengths[1] && group(1)[0] == b'0' => false,
             (3.., Some(1)) if is_dashed => lengths[0] >= 2 && (9..=11).contains(&digits),
@@ -309,8 +300,8 @@ impl Groups {
         is_shaped || self.is_north_american(bytes, &lengths, &separators)
     }
 
-    /// `555-123-4567`, `1-800-555-0199`: an area never begins with 0 or 1. With blanks alone it could be three columns of a
-    /// table, so the exchange has to be a real one, too.
+    /// `555-123-4567`, `1-800-555-0199`: an area code never begins with 0 or 1. With blanks only, it could be columns of a
+    /// table, so the next group must not begin with 0 or 1 either.
     fn is_north_american(&self, bytes: &[u8], lengths: &[usize], separators: &[u8]) -> bool {
         let area = match lengths {
             [3, 3, 4] => 0,
@@ -324,22 +315,19 @@ impl Groups {
         second == third && *second != b'/' && is_real(area) && (*second != b' ' || is_real(area + 1))
     }
 
-    /// Whether the digits are those behind a decimal comma: `386,062956473987`.
+    /// Whether the digits follow a decimal comma: `386,062956473987`.
     fn is_fraction(&self, text: &str) -> bool {
         let (comma, digit) = before(text, self.start);
         self.parts.len() == 1 && comma == Some(',') && digit.is_some_and(|c| c.is_ascii_digit())
     }
 
-    /// Whether it is the number of a card or an account, which are written in fours.
+    /// Whether it is the number of a card or an account, in groups of four.
     fn in_fours(&self) -> bool {
         let count = self.parts.len();
-        count >= 4
-            && self.parts[..count - 1]
-                .iter()
-                .all(|(start, end, _)| end - start == 4)
+        count >= 4 && self.parts[..count - 1].iter().all(|(start, end, _)| end - start == 4)
     }
 
-    /// `2025-09-06`, `06.09.2025`, `6/9/2025`, each perhaps with something behind it.
+    /// Whether it begins with a date: `2025-09-06`, `06.09.2025`, `6/9/2025`.
     fn is_date(&self) -> bool {
         let [first, second, third, ..] = self.parts.as_slice() else {
             return false;
@@ -378,10 +366,7 @@ mod tests {
             ("bob@example.org-", "[redacted:email]-"),
             ("a@xn--bcher-kva.xn--p1ai", "[redacted:email]"),
             ("agent://planner@deviceA", "agent://planner@deviceA"),
-            (
-                "user@localhost, a @ b.org, @handle, 3@1.5",
-                "user@localhost, a @ b.org, @handle, 3@1.5",
-            ),
+            ("user@localhost, a @ b.org, @handle, 3@1.5", "user@localhost, a @ b.org, @handle, 3@1.5"),
             ("npm i left-pad@1.3.0", "npm i left-pad@1.3.0"),
             ("x@1.0.0-beta.rc bob@163.com", "x@1.0.0-beta.rc [redacted:email]"),
         ] {
@@ -407,17 +392,10 @@ mod tests {
             "06 12 34 56 78",
             "06.12.34.56.78",
         ] {
-            assert_eq!(
-                redacted(&format!("call {text}, now")),
-                "call [redacted:phone], now",
-                "{text}"
-            );
+            assert_eq!(redacted(&format!("call {text}, now")), "call [redacted:phone], now", "{text}");
         }
         assert_eq!(redacted("tel:+491712345678"), "tel:[redacted:phone]");
-        assert_eq!(
-            redacted("on 2025-09-06 0171 2345678"),
-            "on 2025-09-06 [redacted:phone]"
-        );
+        assert_eq!(redacted("on 2025-09-06 0171 2345678"), "on 2025-09-06 [redacted:phone]");
     }
 
     #[test]
@@ -459,7 +437,7 @@ mod tests {
         }
     }
 
-    /// Found by fuzzing: what was left beside a removed number was a number again.
+    /// Found by fuzzing: the text left beside a removed number was a number again.
     #[test]
     fn what_is_left_beside_a_number_is_looked_at_again() {
         let text = "11-\0/02)1/((0/2/0(1//022/0(1/((0/0";
@@ -470,7 +448,7 @@ mod tests {
     fn trouble_in_bulk_keeps_its_length_in_bounds() {
         for piece in ["a@", "0 ", "+1(", "%40", "1-", "0171", "a.a@a.a@"] {
             let text = piece.repeat(300_000 / piece.len());
-            // A scanner that looked back at every step would not come to an end here.
+            // A scanner that looked back at every step would not finish here.
             let redacted = redact_text(&text).map_or(text.len(), |redacted| redacted.text.len());
             assert!(redacted <= 16 * text.len(), "{piece:?} grew to {redacted} bytes");
         }
@@ -482,10 +460,7 @@ mod tests {
         assert_eq!(redact_text(id), None);
         let digest = "0123456789012345678901234567890123456789012345678901234567890123";
         assert_eq!(redact_text(digest), None);
-        assert_eq!(
-            redact_text("ab03012345678901cd49301234567ef0123456789a0301234567b0301234567c"),
-            None
-        );
+        assert_eq!(redact_text("ab03012345678901cd49301234567ef0123456789a0301234567b0301234567c"), None);
     }
 
     /// Numbers without a pattern, the same ones on every run.
@@ -520,7 +495,7 @@ mod tests {
             )
         }
 
-        /// One text of every kind that numbers stand in without being phone numbers.
+        /// One text of every kind that has digits but no phone number.
         fn ordinary(&mut self) -> Vec<String> {
             let time = 1_700_000_000_000 + self.below(200_000_000_000);
             let (a, b, c) = (self.below(10_000), self.below(10_000), self.below(10_000_000));
@@ -541,15 +516,8 @@ mod tests {
                 format!("{a}.{c},{b}.{fraction:012};0.{c:07}"),
                 format!("{c}.{b:04}e-{a}"),
                 time.to_string(),
-                format!(
-                    "2026-{month:02}-{day:02}T{hour:02}:{:02}:00.{fraction:012}Z",
-                    b % 60
-                ),
-                format!(
-                    "2026-{month:02}-{day:02} {hour:02}:{:02}:{:02}.{c:07}+02:00",
-                    a % 60,
-                    b % 60
-                ),
+                format!("2026-{month:02}-{day:02}T{hour:02}:{:02}:00.{fraction:012}Z", b % 60),
+                format!("2026-{month:02}-{day:02} {hour:02}:{:02}:{:02}.{c:07}+02:00", a % 60, b % 60),
                 format!("{day:02}.{month:02}.2026 {hour:02}:{:02}", a % 60),
                 format!("2026{month:02}{day:02}{hour:02}{:02}{:02}", a % 60, b % 60),
                 format!("v{}.{}.{}", a % 20, b % 100, c),
@@ -591,11 +559,7 @@ mod tests {
                 for text in [text.clone(), format!("a,{text},b"), format!("see {text}.")] {
                     assert_eq!(redacted(&text), text);
                 }
-                for name in [
-                    format!("workspace/{text}"),
-                    format!("a/{text}.txt"),
-                    format!("{text}/b"),
-                ] {
+                for name in [format!("workspace/{text}"), format!("a/{text}.txt"), format!("{text}/b")] {
                     assert!(!is_personal_name(&name), "{name}");
                 }
             }
@@ -646,19 +610,10 @@ mod tests {
             "+420 123 456 789",
             "+86 138 0013 8000",
         ] {
-            for (before, after) in [
-                ("", ""),
-                ("Bob,", ",42"),
-                ("call ", "."),
-                ("tel:", "\n"),
-                ("<", ">"),
-            ] {
+            for (before, after) in [("", ""), ("Bob,", ",42"), ("call ", "."), ("tel:", "\n"), ("<", ">")] {
                 let name = format!("{before}{text}{after}");
                 assert!(is_personal_name(&name), "{name}");
-                assert!(
-                    text.contains('/') || is_personal_name(&format!("a/{name}")),
-                    "{name}"
-                );
+                assert!(text.contains('/') || is_personal_name(&format!("a/{name}")), "{name}");
                 assert_eq!(
                     redacted(&format!("{before}{text}{after}")),
                     format!("{before}[redacted:phone]{after}"),

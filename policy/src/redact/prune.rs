@@ -1,26 +1,25 @@
-//! Makes a result small enough to keep, by structure: what comes out is always valid JSON that says it was pruned.
+//! Prunes a result to a size that can be stored. The outcome is valid JSON that says that it was pruned.
 //!
-//! Space is shared fairly. Small members stay whole, large ones share what is left, so that one huge field does not push
-//! everything else out. A document is never cut as text.
+//! Small members stay whole and large ones share the rest equally, so that one huge field does not displace all others.
 
 use serde_json::{Map, Value, json};
 
 use crate::limits::{STORED_RESULT_BYTES_MAX, VALUE_DEPTH_MAX};
 
-/// Says that something was left out.
+/// The member that marks a pruned document.
 pub const TRUNCATED_MARKER: &str = "_truncated";
-/// Says how many bytes of JSON there were.
+/// The member with the size before pruning, in bytes of JSON.
 pub const ORIGINAL_SIZE_MARKER: &str = "_originalSize";
-/// Holds what is left of a document that was no object.
+/// The member that holds a pruned document which is no object.
 pub const WRAPPED_VALUE: &str = "value";
 
-/// Prunes to the bound of stored results.
+/// Prunes to the size of stored results.
 pub fn prune_result(value: Value) -> Value {
     prune_to(value, STORED_RESULT_BYTES_MAX)
 }
 
-/// Prunes to `bytes_max` bytes of compact JSON. What fits comes back as it was; everything else comes back as an object
-/// with [`TRUNCATED_MARKER`] and [`ORIGINAL_SIZE_MARKER`]. Below about 60 bytes there is only room for the markers.
+/// Prunes to `bytes_max` bytes of compact JSON. A document that fits is unchanged; any other becomes an object with
+/// [`TRUNCATED_MARKER`] and [`ORIGINAL_SIZE_MARKER`]. Below about 60 bytes there is room for the markers only.
 pub fn prune_to(value: Value, bytes_max: usize) -> Value {
     let size = Size::of(&value, 0);
     if size.bytes <= bytes_max && !size.too_deep {
@@ -40,7 +39,7 @@ pub fn prune_to(value: Value, bytes_max: usize) -> Value {
     let markers_bytes = Size::of(&Value::Object(markers.clone()), 0).bytes;
     let body = Value::Object(members);
     let body_size = Size::of(&body, 0);
-    // The markers' own braces pay for the comma that joins both.
+    // Markers and body share one pair of braces, which makes room for the comma between them.
     let room = bytes_max.saturating_sub(markers_bytes);
     if let Some(Value::Object(kept)) = shrink(body, &body_size, room) {
         markers.extend(kept);
@@ -48,7 +47,7 @@ pub fn prune_to(value: Value, bytes_max: usize) -> Value {
     Value::Object(markers)
 }
 
-/// The bytes of each value, computed once, so that pruning is linear in the document.
+/// The size of each value, computed once, so that pruning takes linear time.
 struct Size {
     bytes: usize,
     too_deep: bool,
@@ -58,18 +57,11 @@ struct Size {
 impl Size {
     fn of(value: &Value, depth: usize) -> Size {
         if depth > VALUE_DEPTH_MAX {
-            return Size {
-                bytes: 4,
-                too_deep: true,
-                children: Vec::new(),
-            };
+            return Size { bytes: 4, too_deep: true, children: Vec::new() };
         }
         let children: Vec<Size> = match value {
             Value::Array(items) => items.iter().map(|item| Size::of(item, depth + 1)).collect(),
-            Value::Object(members) => members
-                .values()
-                .map(|member| Size::of(member, depth + 1))
-                .collect(),
+            Value::Object(members) => members.values().map(|member| Size::of(member, depth + 1)).collect(),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
         };
         let inner: usize = children.iter().map(|child| child.bytes).sum();
@@ -84,11 +76,7 @@ impl Size {
                 2 + commas + inner + members.keys().map(|name| text_bytes(name) + 1).sum::<usize>()
             }
         };
-        Size {
-            bytes,
-            too_deep: children.iter().any(|child| child.too_deep),
-            children,
-        }
+        Size { bytes, too_deep: children.iter().any(|child| child.too_deep), children }
     }
 }
 
@@ -104,7 +92,7 @@ fn text_bytes(text: &str) -> usize {
     2 + text.chars().map(char_bytes).sum::<usize>()
 }
 
-/// The value in at most `room` bytes; `None` if not even a remainder fits.
+/// The value in at most `room` bytes; `None` if no part of it fits.
 fn shrink(value: Value, size: &Size, room: usize) -> Option<Value> {
     if size.bytes <= room && !size.too_deep {
         return Some(value);
@@ -115,10 +103,7 @@ fn shrink(value: Value, size: &Size, room: usize) -> Option<Value> {
             let overheads = vec![0; items.len()];
             let shares = share(&overheads, &size.children, room)?;
             let kept = items.into_iter().zip(&size.children).zip(shares);
-            Some(Value::Array(
-                kept.filter_map(|((item, size), share)| shrink(item, size, share))
-                    .collect(),
-            ))
+            Some(Value::Array(kept.filter_map(|((item, size), share)| shrink(item, size, share)).collect()))
         }
         Value::Object(members) => {
             let overheads: Vec<usize> = members.keys().map(|name| text_bytes(name) + 1).collect();
@@ -149,10 +134,10 @@ fn shrink_text(text: &str, room: usize) -> Option<Value> {
     Some(Value::String(kept))
 }
 
-/// How many bytes each child's value gets: as many children as fit at all, from the front; among them the small ones in
-/// full, and the large ones equal parts of the rest. `None` if there is no room for the brackets.
+/// The bytes for each child: as many children as fit, from the front; small ones get their size, large ones equal shares of
+/// the rest. `None` if there is no room for the brackets.
 fn share(overheads: &[usize], sizes: &[Size], room: usize) -> Option<Vec<usize>> {
-    /// Below this a remainder is not worth a place.
+    /// The least room for a child that does not fit whole: a shorter part is useless.
     const WORTH: usize = 16;
     let room = room.checked_sub(2)?;
     let mut fixed = 0;
@@ -203,10 +188,7 @@ mod tests {
         let value =
             json!({"log": "x".repeat(5_000_000), "bytes_written": 5, "path": "a/b", "rows": vec![1; 50_000]});
         let pruned = check(&value, STORED_RESULT_BYTES_MAX);
-        assert_eq!(
-            (&pruned["bytes_written"], &pruned["path"]),
-            (&json!(5), &json!("a/b"))
-        );
+        assert_eq!((&pruned["bytes_written"], &pruned["path"]), (&json!(5), &json!("a/b")));
         assert!(pruned["log"].as_str().unwrap().len() > 4_000);
         assert!(pruned["rows"].as_array().unwrap().len() > 2_000);
     }
@@ -238,7 +220,7 @@ mod tests {
         assert!(!pruned.to_string().contains("bottom"));
     }
 
-    /// Random documents of megabytes: the same ones on every run, since a failure must be found again.
+    /// Random documents of megabytes: the same ones on every run, so that a failure can be reproduced.
     #[test]
     fn megabytes_of_any_shape_come_out_small() {
         let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
@@ -271,11 +253,7 @@ mod tests {
         }
         match random(2) {
             0 => Value::Array(children),
-            _ => children
-                .into_iter()
-                .enumerate()
-                .map(|(n, child)| (format!("k{n}"), child))
-                .collect(),
+            _ => children.into_iter().enumerate().map(|(n, child)| (format!("k{n}"), child)).collect(),
         }
     }
 

@@ -1,14 +1,13 @@
-//! What is stored or logged holds no secrets: values under secret names are removed, at any depth, in any case.
+//! Removes secrets from what is stored or logged: values under secret names, at any depth.
 //!
-//! Tools and people spell the same name in many ways — `apiKey`, `X-Api-Key`, `API_KEY` — and put headers into lists of
-//! pairs. All of those are one secret.
+//! The same name has many spellings (`apiKey`, `X-Api-Key`, `API_KEY`), and headers may be lists of pairs.
 
 use serde_json::Value;
 
 use crate::limits::VALUE_DEPTH_MAX;
 
 pub const SECRET_PLACEHOLDER: &str = "[redacted:secret]";
-/// What stands in place of everything that is nested too deep to be looked at.
+/// Replaces everything that is nested too deep to be inspected.
 pub const DEPTH_PLACEHOLDER: &str = "[redacted:depth]";
 
 /// Names whose values are secret, without separators and in lower case.
@@ -24,23 +23,16 @@ const SECRET_NAMES: [&str; 9] = [
     "cookie",
 ];
 
-/// Removes secret values in place and tells how many.
+/// Removes secret values in place. Returns how many.
 pub fn redact_secrets(value: &mut Value) -> usize {
     walk(value, 0)
 }
 
-/// Whether a name means a secret: one of its words, or its end, is one of the secret names.
+/// Whether a name is that of a secret: one of its words, or its end, is in the list.
 pub fn is_secret_name(name: &str) -> bool {
-    let squeezed: String = name
-        .chars()
-        .filter(|c| c.is_alphanumeric())
-        .flat_map(fold)
-        .collect();
+    let squeezed: String = name.chars().filter(|c| c.is_alphanumeric()).flat_map(fold).collect();
     let singular = squeezed.strip_suffix('s').unwrap_or(&squeezed);
-    if SECRET_NAMES
-        .iter()
-        .any(|secret| squeezed.ends_with(secret) || singular.ends_with(secret))
-    {
+    if SECRET_NAMES.iter().any(|secret| squeezed.ends_with(secret) || singular.ends_with(secret)) {
         return true;
     }
     let words = words(name);
@@ -49,7 +41,7 @@ pub fn is_secret_name(name: &str) -> bool {
     })
 }
 
-/// Lower case by way of upper case, so that look-alikes such as the long s are the letter they stand for.
+/// Lower case by way of upper case, so that look-alikes such as the long s become the plain letter.
 fn fold(c: char) -> impl Iterator<Item = char> {
     c.to_uppercase().flat_map(char::to_lowercase)
 }
@@ -82,12 +74,9 @@ fn walk(value: &mut Value, depth: usize) -> usize {
     }
     match value {
         Value::Object(members) => {
-            let names_secret = ["name", "key", "header", "field"].iter().any(|label| {
-                members
-                    .get(*label)
-                    .and_then(Value::as_str)
-                    .is_some_and(is_secret_name)
-            });
+            let names_secret = ["name", "key", "header", "field"]
+                .iter()
+                .any(|label| members.get(*label).and_then(Value::as_str).is_some_and(is_secret_name));
             let mut count = 0;
             for (name, member) in members.iter_mut() {
                 let counts =
@@ -115,7 +104,7 @@ fn walk(value: &mut Value, depth: usize) -> usize {
     }
 }
 
-/// Puts the placeholder there; `false` if nothing was to be hidden.
+/// Replaces the value by the placeholder; `false` if there was nothing to hide.
 fn hide(value: &mut Value, placeholder: &str) -> bool {
     if value.is_null() || value.as_str() == Some(placeholder) {
         return false;

@@ -1,4 +1,4 @@
-//! Who decides for people: never whoever asks, unless there is nobody else.
+//! Authority: nobody decides about their own requests, unless the policy names no approvers.
 
 use effectd_contracts::{Authority, Gate, Principal};
 use effectd_policy::{Decider, Policy};
@@ -6,59 +6,46 @@ use effectd_policy::{Decider, Policy};
 use crate::harness::*;
 
 fn by(name: &str, operator: bool) -> Decider {
-    Decider {
-        principal: Principal::new(name).unwrap(),
-        operator,
-    }
+    Decider { principal: Principal::new(name).unwrap(), operator }
 }
 
 fn may(policy: &Policy, who: &Decider) -> Result<Authority, String> {
     let planner = subject("agent://planner");
-    policy
-        .may_decide(who, &planner)
-        .map_err(|reason| reason.code.into_owned())
+    policy.may_decide(who, &planner).map_err(|reason| reason.code.into_owned())
 }
 
 #[test]
-fn without_approvers_whoever_runs_effectd_decides_and_that_is_said() {
+fn without_approvers_the_owner_decides_and_that_is_reported() {
     let policy = world_with("version = 1", "version = 1");
-    assert!(!policy.separates());
+    assert!(!policy.names_approvers());
     assert_eq!(may(&policy, &by("user://alice", true)), Ok(Authority::SingleUser));
-    assert_eq!(
-        may(&policy, &by("user://alice", false)),
-        Err("no_approvers".to_owned())
-    );
+    assert_eq!(may(&policy, &by("user://alice", false)), Err("no_approvers".to_owned()));
     assert!(policy.may_administer(&by("user://root", true)).is_ok());
 }
 
 #[test]
-fn with_approvers_only_they_decide_and_never_for_whom_they_speak() {
+fn only_approvers_decide_and_never_for_their_own_subjects() {
     let people = "[principals.\"user://carol\"]\nsubjects = []\nroles = [\"approver\"]\n\n\
                   [principals.\"user://dave\"]\nsubjects = [\"agent://guest\"]\nroles = [\"planner\", \"admin\"]\n\n\
                   [principals.\"user://erin\"]\nsubjects = [\"agent://planner\"]\nroles = [\"planner\", \"admin\"]\n\n[roles.reader]";
     let policy = world_with("[roles.reader]", people);
-    assert!(policy.separates());
+    assert!(policy.names_approvers());
     // That somebody runs effectd is no role.
-    assert_eq!(
-        may(&policy, &by("user://alice", true)),
-        Err("role_missing".to_owned())
-    );
+    assert_eq!(may(&policy, &by("user://alice", true)), Err("role_missing".to_owned()));
     assert_eq!(may(&policy, &by("user://carol", false)), Ok(Authority::Separate));
     assert_eq!(may(&policy, &by("user://dave", false)), Ok(Authority::Separate));
-    assert_eq!(
-        may(&policy, &by("user://erin", false)),
-        Err("own_request".to_owned())
-    );
+    assert_eq!(may(&policy, &by("user://erin", false)), Err("own_request".to_owned()));
     assert!(policy.may_administer(&by("user://carol", false)).is_err());
     assert!(policy.may_administer(&by("user://erin", false)).is_ok());
-    assert!(policy.may_look(&by("user://carol", false)) && !policy.may_look(&by("user://alice", false)));
+    assert!(
+        policy.may_view_approvals(&by("user://carol", false))
+            && !policy.may_view_approvals(&by("user://alice", false))
+    );
 }
 
 #[test]
 fn who_is_no_planner_submits_for_nobody() {
-    let policy = world_with(
-        "actors = [\"alice\", \"bob\"]",
-        "actors = [\"alice\", \"bob\"]\nroles = [\"approver\"]",
-    );
+    let policy =
+        world_with("actors = [\"alice\", \"bob\"]", "actors = [\"alice\", \"bob\"]\nroles = [\"approver\"]");
     assert_denied(&decide(&policy, |_| ()), Gate::Rbac, "subject_not_allowed");
 }

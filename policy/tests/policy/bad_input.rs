@@ -1,4 +1,4 @@
-//! A faulty policy is refused with the file and the line, and nothing of it is used.
+//! An invalid policy is refused with file and line, and no part of it takes effect.
 
 use effectd_policy::{Overlay, Policy, PolicyError, Source};
 
@@ -36,75 +36,31 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
             "roles = [\"wirter\"]",
             "\"agent://planner\" has the unknown role \"wirter\"",
         ),
-        (
-            "[subjects.\"agent://guest\"]",
-            "[subjects.\"agent://*\"]",
-            "patterns are not allowed here",
-        ),
+        ("[subjects.\"agent://guest\"]", "[subjects.\"agent://*\"]", "patterns are not allowed here"),
         (
             "subjects = [\"agent://*\", \"automation://*\"]",
             "subjects = [\"agent://nobody\"]",
             "unknown subject \"agent://nobody\"",
         ),
-        (
-            "actors = [\"alice\", \"bob\"]",
-            "actors = [\"carol\"]",
-            "unknown actor \"carol\"",
-        ),
-        (
-            "visible_to = [\"role:reader\"",
-            "visible_to = [\"role:raeder\"",
-            "unknown role \"raeder\"",
-        ),
-        (
-            "org = \"home\"",
-            "org = \"work\"",
-            "unknown organisation \"work\"",
-        ),
+        ("actors = [\"alice\", \"bob\"]", "actors = [\"carol\"]", "unknown actor \"carol\""),
+        ("visible_to = [\"role:reader\"", "visible_to = [\"role:raeder\"", "unknown role \"raeder\""),
+        ("org = \"home\"", "org = \"work\"", "unknown organisation \"work\""),
         ("band = \"GREEN\"", "band = \"PINK\"", "unknown variant `PINK`"),
-        (
-            "band = \"GREEN\"",
-            "band = \"GREEN\"\nroot = \"../x\"",
-            "is no root",
-        ),
-        (
-            "purpose = \"tool:files.*\"",
-            "purpose = \"files.*\"",
-            "is no purpose",
-        ),
-        (
-            "space = \"shared:household\"",
-            "space = \"shared:houshold\"",
-            "unknown space \"shared:houshold\"",
-        ),
+        ("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"../x\"", "is no root"),
+        ("purpose = \"tool:files.*\"", "purpose = \"files.*\"", "is no purpose"),
+        ("space = \"shared:household\"", "space = \"shared:houshold\"", "unknown space \"shared:houshold\""),
         (
             "subject = \"agent://planner\"",
             "subject = \"agent://plannr\"",
             "unknown subject \"agent://plannr\"",
         ),
         ("zone = \"utc\"", "zone = \"Europe/Berlin\"", "is no zone"),
-        (
-            "zone = \"utc\"",
-            "zone = \"utc\"\nnight_from = \"25:00\"",
-            "is no time of day",
-        ),
-        (
-            "zone = \"utc\"",
-            "zone = \"utc\"\nskew_s_max = 90000",
-            "at most 86400 are allowed",
-        ),
+        ("zone = \"utc\"", "zone = \"utc\"\nnight_from = \"25:00\"", "is no time of day"),
+        ("zone = \"utc\"", "zone = \"utc\"\nskew_s_max = 90000", "at most 86400 are allowed"),
         ("words = [\"falcon\"]", "words = [\"\"]", "an empty word"),
-        (
-            "words = [\"falcon\"]",
-            "patterns = [\"ok\", \"(a{999}){999}\"]",
-            "the pattern is refused",
-        ),
+        ("words = [\"falcon\"]", "patterns = [\"ok\", \"(a{999}){999}\"]", "the pattern is refused"),
         ("words = [\"falcon\"]", "patterns = [\"(\"]", "unclosed group"),
-        (
-            "[safety]",
-            "[timeouts]\nmedium_ms = 4000\n[safety]",
-            "must be less than low_ms",
-        ),
+        ("[safety]", "[timeouts]\nmedium_ms = 4000\n[safety]", "must be less than low_ms"),
     ];
     for (from, to, expected) in cases {
         let error = edit(from, to);
@@ -127,10 +83,7 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
 #[test]
 fn a_space_inside_another_is_refused() {
     let error = edit("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"./workspaces\"");
-    assert!(
-        error.contains("the space private:alice lies inside the space shared:household"),
-        "{error}"
-    );
+    assert!(error.contains("the space private:alice lies inside the space shared:household"), "{error}");
     let same = TOML.replace("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"x\"");
     assert!(refused(&same, CEDAR).contains("lies inside the space"));
 }
@@ -138,18 +91,10 @@ fn a_space_inside_another_is_refused() {
 #[test]
 fn roles_in_a_circle_are_refused() {
     let error = edit("[roles.reader]", "[roles.reader]\ninherits = [\"writer\"]");
-    assert!(
-        error.contains("roles inherit in a circle: reader -> writer -> reader"),
-        "{error}"
-    );
+    assert!(error.contains("roles inherit in a circle: reader -> writer -> reader"), "{error}");
     let error = edit("[roles.reader]", "[roles.reader]\ninherits = [\"reader\"]");
-    assert!(
-        error.contains("roles inherit in a circle: reader -> reader"),
-        "{error}"
-    );
-    let chain: String = (0..20)
-        .map(|n| format!("[roles.r{n}]\ninherits = [\"r{}\"]\n", n + 1))
-        .collect();
+    assert!(error.contains("roles inherit in a circle: reader -> reader"), "{error}");
+    let chain: String = (0..20).map(|n| format!("[roles.r{n}]\ninherits = [\"r{}\"]\n", n + 1)).collect();
     let error = refused(&format!("{TOML}\n{chain}[roles.r20]\n"), CEDAR);
     assert!(error.contains("more than 16 times"), "{error}");
 }
@@ -158,22 +103,10 @@ fn roles_in_a_circle_are_refused() {
 fn each_mistake_in_the_rules_is_told_where_it_is() {
     let permit = "permit (principal, action, resource)";
     let cases = [
-        (
-            format!("\n\n{permit} when {{ context.devise.class == \"x\" }};"),
-            "rules.cedar:3: ",
-            "devise",
-        ),
-        (
-            format!("\n{permit} when {{\n  true &&& false }};"),
-            "rules.cedar:3: ",
-            "token",
-        ),
+        (format!("\n\n{permit} when {{ context.devise.class == \"x\" }};"), "rules.cedar:3: ", "devise"),
+        (format!("\n{permit} when {{\n  true &&& false }};"), "rules.cedar:3: ", "token"),
         (format!("{permit};\n{permit}"), "rules.cedar:2: ", "has no end"),
-        (
-            format!("\n{permit} when {{ context.clock.hour == \"noon\" }};"),
-            "rules.cedar:2: ",
-            "",
-        ),
+        (format!("\n{permit} when {{ context.clock.hour == \"noon\" }};"), "rules.cedar:2: ", ""),
         (
             format!("\n{permit} when {{ context.clock.night && !context.clock.night && false }};"),
             "rules.cedar:2: ",
@@ -194,53 +127,33 @@ fn each_mistake_in_the_rules_is_told_where_it_is() {
             "rules.cedar:1: ",
             "does not have",
         ),
-        (
-            "permit (principal == ?principal, action, resource);".to_owned(),
-            "rules.cedar:1: ",
-            "template",
-        ),
+        ("permit (principal == ?principal, action, resource);".to_owned(), "rules.cedar:1: ", "template"),
         (
             format!("@id(\"a\") {permit};\n@id(\"a\") {permit};"),
             "rules.cedar:2: ",
-            "stands already at rules.cedar:1",
+            "is already defined at rules.cedar:1",
         ),
         (format!("@id(\"\") {permit};"), "rules.cedar:1: ", "@id"),
     ];
     for (cedar, place, expected) in cases {
         let error = refused(TOML, &cedar);
-        assert!(
-            error.starts_with(place) && error.contains(expected),
-            "{expected}: {error}"
-        );
+        assert!(error.starts_with(place) && error.contains(expected), "{expected}: {error}");
     }
 }
 
 #[test]
-fn rules_that_would_overflow_a_reader_are_refused_before_it_reads() {
+fn rules_that_would_overflow_the_parser_are_refused_before_it() {
     let permit = "permit (principal, action, resource) when ";
     let chain = |n: usize| format!("{permit}{{ true{} }};", " && true".repeat(n));
     let cases = [
         (
-            format!(
-                "{permit}{{ {}true{} }};",
-                "(".repeat(100_000),
-                ")".repeat(100_000)
-            ),
+            format!("{permit}{{ {}true{} }};", "(".repeat(100_000), ")".repeat(100_000)),
             "nest brackets at most 24",
         ),
-        (chain(60_000), "at most 256 signs of operators"),
-        (
-            format!("{permit}{{ {} }};", "if true then true else ".repeat(10_000)),
-            "at most 8192 bytes",
-        ),
-        (
-            format!("{permit}{{ {}true }};", "!".repeat(100_000)),
-            "at most 256 signs",
-        ),
-        (
-            format!("{permit}{{ context{} }};", ".a".repeat(100_000)),
-            "at most 256 signs",
-        ),
+        (chain(60_000), "at most 256 operator characters"),
+        (format!("{permit}{{ {} }};", "if true then true else ".repeat(10_000)), "at most 8192 bytes"),
+        (format!("{permit}{{ {}true }};", "!".repeat(100_000)), "at most 256 operator characters"),
+        (format!("{permit}{{ context{} }};", ".a".repeat(100_000)), "at most 256 operator characters"),
     ];
     for (cedar, expected) in cases {
         let error = refused(TOML, &cedar);
@@ -248,22 +161,14 @@ fn rules_that_would_overflow_a_reader_are_refused_before_it_reads() {
     }
     // What is just inside the bounds is read, validated and evaluated on a small stack, as worker threads have.
     let deep = format!("{permit}{{ {}true{} }};", "(".repeat(20), ")".repeat(20));
-    let nested = format!(
-        "{permit}{{ {}true }};",
-        "if context.dry_run then false else ".repeat(200)
-    );
+    let nested = format!("{permit}{{ {}true }};", "if context.dry_run then false else ".repeat(200));
     let negated = format!("{permit}{{ {}true{} }};", "!(".repeat(20), ")".repeat(20));
     let inside = format!("{}\n{deep}\n{nested}\n{negated}\n", chain(110));
     let check = move || {
         let policy = compile(TOML, &inside).unwrap();
         assert_permitted(&decide(&policy, |_| ()));
     };
-    std::thread::Builder::new()
-        .stack_size(2 * 1024 * 1024)
-        .spawn(check)
-        .unwrap()
-        .join()
-        .unwrap();
+    std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(check).unwrap().join().unwrap();
 }
 
 #[test]
@@ -271,18 +176,10 @@ fn a_megabyte_of_policy_is_refused() {
     let comment = format!("# {}\n", "x".repeat(1_048_576));
     let error =
         Policy::compile(&Source::new(format!("{comment}{TOML}"), []), &Overlay::default()).unwrap_err();
-    assert!(
-        matches!(error, PolicyError::TooLarge { max: 524_288, .. }),
-        "{error}"
-    );
-    let many: String = (0..11_000)
-        .map(|n| format!("[devices.d{n}]\nclass = \"x\"\n"))
-        .collect();
+    assert!(matches!(error, PolicyError::TooLarge { max: 524_288, .. }), "{error}");
+    let many: String = (0..11_000).map(|n| format!("[devices.d{n}]\nclass = \"x\"\n")).collect();
     let error = refused(&format!("{TOML}\n{many}"), CEDAR);
-    assert!(
-        error.contains("devices has 11002 entries; at most 10000 are allowed"),
-        "{error}"
-    );
+    assert!(error.contains("devices has 11002 entries; at most 10000 are allowed"), "{error}");
     let rules = "permit (principal, action, resource);\n".repeat(2_001);
     assert!(refused(TOML, &rules).contains("rules.cedar:2001: more than 2000 rules"));
     let nested = format!("version = 1\nx = {}{}", "[".repeat(100_000), "]".repeat(100_000));
@@ -290,7 +187,7 @@ fn a_megabyte_of_policy_is_refused() {
 }
 
 #[test]
-fn a_policy_that_fails_its_own_example_is_refused_with_the_reason() {
+fn a_policy_that_fails_its_own_example_is_refused() {
     let example = |expect: &str| {
         format!(
             "{TOML}\n[example_tools.\"files.write_text\"]\nsafety_class = \"LOW\"\nrisk_level = \"write\"\n\
@@ -302,10 +199,7 @@ fn a_policy_that_fails_its_own_example_is_refused_with_the_reason() {
     let error = refused(&example("permit"), CEDAR);
     assert!(error.contains("example \"guests write\" expects \"permit\", but the policy says \"deny by abac\": the space shared:garden is not visible to agent://guest"), "{error}");
     let line = line_of(&example("permit"), "[[examples]]");
-    assert!(
-        error.starts_with(&format!("policy.toml:{line}: ")),
-        "{line}: {error}"
-    );
+    assert!(error.starts_with(&format!("policy.toml:{line}: ")), "{line}: {error}");
     assert!(refused(&example("deny by consent"), CEDAR).contains("but the policy says \"deny by abac\""));
     assert!(refused(&example("forbid"), CEDAR).contains("is no verdict"));
     assert!(refused(&example("deny by magic"), CEDAR).contains("is no verdict"));

@@ -1,4 +1,4 @@
-//! The table of bands and tiers, whole.
+//! The complete table of bands and tiers.
 
 use effectd_contracts::{Band, Mode, ModeSource, RiskLevel, RiskTier};
 use effectd_policy::{Clamp, Facts, Policy, Verdict, evaluate};
@@ -19,14 +19,9 @@ const TABLE: [(usize, RiskLevel, [&str; 4]); 7] = [
 /// A world of this band in which the organisation has set this mode.
 fn policy(band: Band, mode: Option<&str>) -> Policy {
     let toml = TOML.replacen("band = \"GREEN\"", &format!("band = \"{}\"", band_text(band)), 1);
-    let modes = mode.map_or(String::new(), |mode| {
-        format!("[orgs.home.modes]\n\"files:write_text\" = \"{mode}\"")
-    });
-    compile(
-        &toml.replacen("[orgs.home]\n", &format!("[orgs.home]\n{modes}\n"), 1),
-        CEDAR,
-    )
-    .unwrap()
+    let modes =
+        mode.map_or(String::new(), |mode| format!("[orgs.home.modes]\n\"files:write_text\" = \"{mode}\""));
+    compile(&toml.replacen("[orgs.home]\n", &format!("[orgs.home]\n{modes}\n"), 1), CEDAR).unwrap()
 }
 
 #[test]
@@ -54,16 +49,11 @@ fn every_cell_of_the_table_holds_under_every_mode() {
 }
 
 #[test]
-fn black_is_denied_by_the_space_and_the_other_floors_by_the_mode() {
+fn black_is_denied_by_the_space_and_other_floors_by_the_mode() {
     let facts =
         |policy: &Policy, tier, level| -> Facts { facts_of(policy, &tool_of_tier(tier, level), params()) };
     let black = policy(Band::Black, Some("allow"));
-    assert_eq!(
-        evaluate(&facts(&black, 0, RiskLevel::Read), &black)
-            .verdict
-            .to_string(),
-        "deny by space"
-    );
+    assert_eq!(evaluate(&facts(&black, 0, RiskLevel::Read), &black).verdict.to_string(), "deny by space");
     let red = policy(Band::Red, Some("allow"));
     let decision = evaluate(&facts(&red, 3, RiskLevel::Write), &red);
     assert_eq!(decision.verdict.to_string(), "deny by mode");
@@ -79,10 +69,7 @@ fn danger_can_be_lifted_to_asking_and_no_further() {
     };
     let inferred = danger(&policy(Band::Green, None));
     assert_eq!(inferred.verdict.to_string(), "deny by mode");
-    assert_eq!(
-        (inferred.mode, inferred.mode_source),
-        (Some(Mode::Deny), Some(ModeSource::InferredDefault))
-    );
+    assert_eq!((inferred.mode, inferred.mode_source), (Some(Mode::Deny), Some(ModeSource::InferredDefault)));
     for (mode, clamp) in [("allow", Some(Clamp::TierFloor)), ("require_approval", None)] {
         let decision = danger(&policy(Band::Green, Some(mode)));
         assert!(matches!(decision.verdict, Verdict::NeedsApproval { .. }));

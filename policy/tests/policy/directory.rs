@@ -1,4 +1,4 @@
-//! Reading a policy directory from disk, also one that someone is editing or has tampered with.
+//! Policy directories, also while somebody edits them or after somebody tampered with them.
 
 use std::fs;
 use std::io::Write as _;
@@ -53,10 +53,7 @@ fn what_is_missing_may_come_back() {
 #[track_caller]
 fn refused(dir: &Path, end: &str) {
     let error = load(dir).unwrap_err();
-    assert!(
-        matches!(error, PolicyError::Unsafe { .. }) && !error.retryable(),
-        "{error:?}"
-    );
+    assert!(matches!(error, PolicyError::Unsafe { .. }) && !error.retryable(), "{error:?}");
     assert!(error.to_string().contains(end), "{error}");
 }
 
@@ -115,10 +112,7 @@ fn only_ordinary_files_that_not_everyone_may_write_are_read() {
     refused(dir.path(), "open.cedar: others could change the policy here");
     fs::remove_file(&path).unwrap();
     fs::create_dir(dir.path().join("dir.cedar")).unwrap();
-    assert!(matches!(
-        load(dir.path()).unwrap_err(),
-        PolicyError::Unsafe { .. }
-    ));
+    assert!(matches!(load(dir.path()).unwrap_err(), PolicyError::Unsafe { .. }));
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
     refused(dir.path(), "others could change the policy here");
 }
@@ -128,15 +122,9 @@ fn a_pipe_does_not_make_it_wait_for_ever() {
     let dir = tempfile::tempdir().unwrap();
     write_demo(dir.path());
     // There is no safe way to make a pipe in std; the program that does it is everywhere.
-    let made = std::process::Command::new("mkfifo")
-        .arg(dir.path().join("pipe.cedar"))
-        .status()
-        .unwrap();
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("pipe.cedar")).status().unwrap();
     assert!(made.success());
-    assert!(matches!(
-        load(dir.path()).unwrap_err(),
-        PolicyError::Unsafe { .. }
-    ));
+    assert!(matches!(load(dir.path()).unwrap_err(), PolicyError::Unsafe { .. }));
 }
 
 #[test]
@@ -146,29 +134,18 @@ fn sizes_and_encodings_are_told_with_file_and_line() {
     let path = dir.path().join("big.cedar");
     fs::write(&path, vec![b' '; 1_048_576]).unwrap();
     let error = load(dir.path()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "big.cedar: the size in bytes is 1048576; at most 524288 are allowed"
-    );
+    assert_eq!(error.to_string(), "big.cedar: the size in bytes is 1048576; at most 524288 are allowed");
     fs::write(&path, b"// fine\n// fine\n// \xff\n").unwrap();
-    assert_eq!(
-        load(dir.path()).unwrap_err().to_string(),
-        "big.cedar:3: this is not UTF-8 text"
-    );
+    assert_eq!(load(dir.path()).unwrap_err().to_string(), "big.cedar:3: this is not UTF-8 text");
     fs::remove_file(&path).unwrap();
     for n in 0..70 {
         fs::write(dir.path().join(format!("{n}.cedar")), "").unwrap();
     }
-    assert!(
-        load(dir.path())
-            .unwrap_err()
-            .to_string()
-            .contains("the number of files is 65")
-    );
+    assert!(load(dir.path()).unwrap_err().to_string().contains("the number of files is 65"));
 }
 
 #[test]
-fn editing_while_it_is_read_is_a_whole_policy_or_a_retryable_error() {
+fn an_edit_during_a_read_gives_a_whole_policy_or_a_retry() {
     let dir = tempfile::tempdir().unwrap();
     write_demo(dir.path());
     let more = dir.path().join("more.cedar");

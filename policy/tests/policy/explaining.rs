@@ -1,4 +1,4 @@
-//! An explanation shows every step, what it saw, and what would have to change.
+//! An explanation shows every step, what it saw, and how to change the answer.
 
 use effectd_contracts::{DecisionRecord, Digest};
 use effectd_policy::{Facts, evaluate, explain};
@@ -12,11 +12,7 @@ fn every_step_is_shown_also_those_behind_the_refusal() {
     facts.device = Some("tv".into());
     facts.space = space("shared:vault");
     let explanation = explain(&facts, &policy);
-    let steps: Vec<_> = explanation
-        .steps
-        .iter()
-        .map(|s| (s.name, s.result.as_str(), s.reached))
-        .collect();
+    let steps: Vec<_> = explanation.steps.iter().map(|s| (s.name, s.result.as_str(), s.reached)).collect();
     assert_eq!(
         steps,
         [
@@ -36,7 +32,7 @@ fn every_step_is_shown_also_those_behind_the_refusal() {
         "saw     device tv of class television",
         "required: [files.write, workspace:shared:write]",
         "because forbidden by no-television (rules.cedar:5)",
-        "change  the circumstances that the rule names change",
+        "fix     change the rule, or the circumstances that it names",
         "(not reached)",
     ] {
         assert!(text.contains(line), "{line}\n---\n{text}");

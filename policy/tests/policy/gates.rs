@@ -1,4 +1,4 @@
-//! Each gate permits, denies or quarantines for its own reasons, and for no other's.
+//! The gates: each permits, denies or quarantines for its own reasons only.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,7 @@ fn what_is_allowed_passes_all_six() {
     let decision = decide(&policy, |_| ());
     assert_permitted(&decision);
     for gate in Gate::ALL {
-        let expected = if gate == Gate::Redaction {
-            GateResult::NotApplicable
-        } else {
-            GateResult::Ok
-        };
+        let expected = if gate == Gate::Redaction { GateResult::NotApplicable } else { GateResult::Ok };
         assert_eq!(decision.gates.get(gate), expected, "{gate:?}");
     }
     assert_eq!(decision.rule, "all (rules.cedar:2)");
@@ -31,41 +27,21 @@ fn rbac_knows_principals_subjects_and_actors() {
     let policy = world();
     let principal = |name: &str| decide(&policy, |f| f.principal = name.parse().unwrap());
     assert_denied(&principal("user://bob"), Gate::Rbac, "principal_unknown");
-    assert_denied(
-        &decide(&policy, |f| f.subject = subject("root://x")),
-        Gate::Rbac,
-        "subject_not_allowed",
-    );
-    assert_denied(
-        &decide(&policy, |f| f.subject = subject("agent://nobody")),
-        Gate::Rbac,
-        "subject_unknown",
-    );
-    assert_denied(
-        &decide(&policy, |f| f.actor = Some("carol".into())),
-        Gate::Rbac,
-        "actor_not_allowed",
-    );
+    assert_denied(&decide(&policy, |f| f.subject = subject("root://x")), Gate::Rbac, "subject_not_allowed");
+    assert_denied(&decide(&policy, |f| f.subject = subject("agent://nobody")), Gate::Rbac, "subject_unknown");
+    assert_denied(&decide(&policy, |f| f.actor = Some("carol".into())), Gate::Rbac, "actor_not_allowed");
     assert_permitted(&decide(&policy, |f| f.actor = None));
 }
 
 #[test]
 fn rbac_needs_every_capability_and_names_the_missing_ones() {
     let policy = world();
-    let decision = decide(&policy, |f| {
-        f.tool.caps.push(Capability::new("files.burn").unwrap())
-    });
+    let decision = decide(&policy, |f| f.tool.caps.push(Capability::new("files.burn").unwrap()));
     assert_denied(&decision, Gate::Rbac, "cap_missing");
     assert_eq!(decision.verdict.reasons().len(), 1);
-    assert!(
-        decision.verdict.reasons()[0]
-            .text
-            .contains("lacks the capability files.burn")
-    );
+    assert!(decision.verdict.reasons()[0].text.contains("lacks the capability files.burn"));
     assert_eq!(decision.rule, "policy.toml:14");
-    let inherited = decide(&policy, |f| {
-        f.tool.caps = vec![Capability::new("files.read").unwrap()]
-    });
+    let inherited = decide(&policy, |f| f.tool.caps = vec![Capability::new("files.read").unwrap()]);
     assert_permitted(&inherited);
 }
 
@@ -77,11 +53,7 @@ fn space_capabilities_are_about_the_class_of_the_space_at_hand() {
     assert!(guest.verdict.reasons()[0].text.contains("workspace:shared:write"));
     let elsewhere = decide(&policy, |f| f.space = space("private:alice"));
     assert_denied(&elsewhere, Gate::Rbac, "cap_missing");
-    assert!(
-        elsewhere.verdict.reasons()[0]
-            .text
-            .contains("workspace:private:write")
-    );
+    assert!(elsewhere.verdict.reasons()[0].text.contains("workspace:private:write"));
 }
 
 #[test]
@@ -105,20 +77,14 @@ fn abac_looks_at_device_class_and_visibility() {
     assert_denied(&on_tv, Gate::Abac, "rule_forbids");
     assert_eq!(on_tv.rule, "no-television (rules.cedar:5)");
     assert_permitted(&decide(&policy, |f| f.device = None));
-    let policy = world_with(
-        "visible_to = [\"role:reader\", \"automation://*\"]",
-        "visible_to = [\"agent://guest\"]",
-    );
+    let policy =
+        world_with("visible_to = [\"role:reader\", \"automation://*\"]", "visible_to = [\"agent://guest\"]");
     assert_denied(&decide(&policy, |_| ()), Gate::Abac, "space_invisible");
-    assert_denied(
-        &decide(&policy, |f| f.space = space("shared:attic")),
-        Gate::Abac,
-        "space_unknown",
-    );
+    assert_denied(&decide(&policy, |f| f.space = space("shared:attic")), Gate::Abac, "space_unknown");
 }
 
 #[test]
-fn the_night_rule_goes_by_the_runtime_clock_and_only_for_its_class() {
+fn the_night_rule_uses_the_runtime_clock_for_its_class_alone() {
     let policy = world();
     let medium = |now: &str| {
         decide(&policy, |f| {
@@ -142,11 +108,7 @@ fn a_told_time_is_compared_and_never_used() {
     });
     assert_denied(&spoofed, Gate::Abac, "clock_skew");
     assert_permitted(&decide(&policy, |f| f.skew_s = Some(300)));
-    assert_denied(
-        &decide(&policy, |f| f.skew_s = Some(301)),
-        Gate::Abac,
-        "clock_skew",
-    );
+    assert_denied(&decide(&policy, |f| f.skew_s = Some(301)), Gate::Abac, "clock_skew");
     let wider = world_with("[clock]", "[clock]\nskew_s_max = 301");
     assert_permitted(&decide(&wider, |f| f.skew_s = Some(301)));
 }
@@ -183,18 +145,10 @@ fn consent_is_given_revoked_and_expires() {
     let line = TOML.lines().count() + 2;
     assert_eq!(decision.rule, format!("policy.toml:{line}"));
     let text = TOML.replacen("purpose = \"tool:files.*\"", "purpose = \"tool:mail.*\"", 1);
-    let until = compile(
-        &format!("{text}\n{}", consent("until = \"2026-01-07T12:00:01Z\"")),
-        CEDAR,
-    )
-    .unwrap();
+    let until = compile(&format!("{text}\n{}", consent("until = \"2026-01-07T12:00:01Z\"")), CEDAR).unwrap();
     assert_permitted(&decide(&until, |_| ()));
     let later: Timestamp = "2026-01-07T12:00:01Z".parse().unwrap();
-    assert_denied(
-        &decide(&until, |f| f.now = later),
-        Gate::Consent,
-        "consent_expired",
-    );
+    assert_denied(&decide(&until, |f| f.now = later), Gate::Consent, "consent_expired");
 }
 
 #[test]
@@ -208,16 +162,9 @@ fn class_high_needs_consent_by_name_and_then_a_person() {
         "[[consents]]\nsubject = \"agent://planner\"\nspace = \"shared:*\"\npurpose = \"tool:files.write_text\"",
     );
     let decision = decide(&named, high);
-    assert!(
-        matches!(decision.verdict, Verdict::NeedsApproval { .. }),
-        "{:?}",
-        decision.verdict
-    );
+    assert!(matches!(decision.verdict, Verdict::NeedsApproval { .. }), "{:?}", decision.verdict);
     assert!(!decision.grant_allowed);
-    assert_eq!(
-        (decision.safety_class, decision.timeout_ms_max),
-        (SafetyClass::High, 2_000)
-    );
+    assert_eq!((decision.safety_class, decision.timeout_ms_max), (SafetyClass::High, 2_000));
 }
 
 #[test]
@@ -234,26 +181,13 @@ fn parameters_stay_in_the_request_space() {
     assert_denied(&decision, Gate::Space, "consent_not_explicit");
     let whole = world_plus(&format!("{consent}\n{}", consent.replace("household", "garden")));
     let decision = evaluate(&facts_of(&whole, &copy, elsewhere), &whole);
-    assert!(
-        matches!(decision.verdict, Verdict::NeedsApproval { .. }),
-        "{:?}",
-        decision.verdict
-    );
-    assert_eq!(
-        (decision.cross_space, decision.gates.space),
-        (true, GateResult::Ok)
-    );
-    for (name, code) in [
-        ("shared:vault", "space_closed"),
-        ("shared:attic", "space_unknown"),
-        ("no space!", "space_unknown"),
-    ] {
+    assert!(matches!(decision.verdict, Verdict::NeedsApproval { .. }), "{:?}", decision.verdict);
+    assert_eq!((decision.cross_space, decision.gates.space), (true, GateResult::Ok));
+    for (name, code) in
+        [("shared:vault", "space_closed"), ("shared:attic", "space_unknown"), ("no space!", "space_unknown")]
+    {
         let params = json!({ "path": "a", "text": "b", "space_id": name });
-        assert_denied(
-            &evaluate(&facts_of(&whole, &copy, params), &whole),
-            Gate::Space,
-            code,
-        );
+        assert_denied(&evaluate(&facts_of(&whole, &copy, params), &whole), Gate::Space, code);
     }
 }
 
@@ -276,11 +210,7 @@ fn unsafe_content_is_quarantined_and_never_quoted() {
         let params = json!({ "path": "a", "text": text, "space_id": "shared:household" });
         let facts = facts_of(&policy, &spec(), params);
         let decision = evaluate(&facts, &policy);
-        assert!(
-            matches!(decision.verdict, Verdict::Quarantine { .. }),
-            "{kind}: {:?}",
-            decision.verdict
-        );
+        assert!(matches!(decision.verdict, Verdict::Quarantine { .. }), "{kind}: {:?}", decision.verdict);
         assert_eq!(
             (decision.gates.safety, decision.gates.redaction),
             (GateResult::Quarantine, GateResult::NotApplicable)
@@ -299,17 +229,13 @@ fn what_nobody_looked_at_is_refused() {
 }
 
 #[test]
-fn personal_data_that_a_tool_needs_passes_only_with_capability_and_consent() {
+fn needed_personal_data_requires_capability_and_consent() {
     let mail = tool(|spec| {
         spec.params_schema =
             json!({ "type": "object", "properties": { "to": { "type": "string", "x-pii": "required" } } });
     });
     let params = json!({ "to": "bob@example.org", "text": "or jane@example.org" });
-    let cap = TOML.replacen(
-        "caps = [\"files.write\",",
-        "caps = [\"pii.pass\", \"files.write\",",
-        1,
-    );
+    let cap = TOML.replacen("caps = [\"files.write\",", "caps = [\"pii.pass\", \"files.write\",", 1);
     let consent = "[[consents]]\nsubject = \"agent://planner\"\nspace = \"shared:household\"\npurpose = \"pii:files.write_text\"";
     let facts_with = |toml: &str| {
         let policy = compile(toml, CEDAR).unwrap();
@@ -321,11 +247,7 @@ fn personal_data_that_a_tool_needs_passes_only_with_capability_and_consent() {
     };
     assert_denied(&try_with(TOML), Gate::Redaction, "personal_data");
     assert_denied(&try_with(&cap), Gate::Redaction, "personal_data");
-    assert_denied(
-        &try_with(&format!("{TOML}\n{consent}")),
-        Gate::Redaction,
-        "personal_data",
-    );
+    assert_denied(&try_with(&format!("{TOML}\n{consent}")), Gate::Redaction, "personal_data");
     let both = try_with(&format!("{cap}\n{consent}"));
     assert_permitted(&both);
     assert_eq!(both.gates.redaction, GateResult::Applied);
@@ -353,17 +275,14 @@ fn hosts_and_programs_must_be_listed() {
         Verdict::Deny { by, code, .. } => (*by, *code),
         Verdict::Permit | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. } => panic!("{verdict:?}"),
     };
-    for url in [
-        "https://evil.example/",
-        "https://api.example.org@evil.example/",
-        "",
-    ] {
-        assert_eq!(
-            by_reach(&to(url, false).verdict),
-            (Denier::Reach, Code::NetworkNotWhitelisted),
-            "{url}"
-        );
+    for url in ["https://evil.example/", "https://api.example.org@evil.example/", ""] {
+        assert_eq!(by_reach(&to(url, false).verdict), (Denier::Reach, Code::NetworkNotWhitelisted), "{url}");
     }
+    // A list with `*` names every host, but nothing that is not one.
+    let any_host = world_with(r#"hosts = ["api.example.org"]"#, r#"hosts = ["*"]"#);
+    let url = "https://api.example.org@evil.example/";
+    let facts = facts_of(&any_host, &network, json!({ "url": url }));
+    assert_eq!(by_reach(&evaluate(&facts, &any_host).verdict), (Denier::Reach, Code::NetworkNotWhitelisted));
     let listed = to("https://api.example.org/v1", false);
     assert!(matches!(listed.verdict, Verdict::NeedsApproval { .. }));
     assert_eq!(
@@ -379,14 +298,11 @@ fn hosts_and_programs_must_be_listed() {
         |name: &str| evaluate(&facts_of(&policy, &run, json!({ "program": name })), &policy).verdict;
     assert_eq!(program("git"), Verdict::Permit);
     assert_eq!(by_reach(&program("bash")), (Denier::Reach, Code::PolicyDenied));
-    assert_eq!(
-        by_reach(&program("git; rm -rf /")),
-        (Denier::Reach, Code::PolicyDenied)
-    );
+    assert_eq!(by_reach(&program("git; rm -rf /")), (Denier::Reach, Code::PolicyDenied));
 }
 
 #[test]
-fn a_trusted_network_read_is_milder_and_its_connection_is_the_consent() {
+fn a_trusted_network_read_needs_only_its_connection() {
     let policy = world();
     let read = tool(|spec| {
         spec.tool_id = "net.search".parse().unwrap();
@@ -400,10 +316,7 @@ fn a_trusted_network_read_is_milder_and_its_connection_is_the_consent() {
     facts.connection = true;
     let decision = evaluate(&facts, &policy);
     assert_permitted(&decision);
-    assert_eq!(
-        (decision.tier as u8, decision.safety_class),
-        (1, SafetyClass::Medium)
-    );
+    assert_eq!((decision.tier as u8, decision.safety_class), (1, SafetyClass::Medium));
     facts.tool.tier_declared = Some(effectd_contracts::RiskTier::R4);
     assert_eq!(evaluate(&facts, &policy).tier as u8, 4);
 }
@@ -425,9 +338,6 @@ fn the_first_gate_that_refuses_ends_it() {
 fn class_ceilings_come_from_the_policy() {
     let policy = world_plus("[timeouts]\nlow_ms = 2500\nmedium_ms = 1500");
     assert_eq!(decide(&policy, |_| ()).timeout_ms_max, 2_500);
-    assert_eq!(
-        decide(&policy, |f| f.tool.safety_class = SafetyClass::Medium).timeout_ms_max,
-        1_500
-    );
+    assert_eq!(decide(&policy, |f| f.tool.safety_class = SafetyClass::Medium).timeout_ms_max, 1_500);
     assert_eq!(decide(&world(), |_| ()).timeout_ms_max, 4_000);
 }

@@ -1,4 +1,4 @@
-//! A small world: one household with a few spaces, and a request that is permitted in it. Tests change one thing.
+//! A small policy (one household with a few spaces) and a request that it permits. Each test changes one thing.
 
 use std::collections::BTreeSet;
 
@@ -175,13 +175,7 @@ pub(crate) fn params() -> Value {
 pub(crate) fn facts_of(policy: &Policy, spec: &ToolSpec, params: Value) -> Facts {
     let request = request(params);
     let inspection = inspect(&request.params, spec, policy);
-    Facts::of(
-        &request,
-        spec,
-        &Principal::new("user://alice").unwrap(),
-        noon(),
-        &inspection,
-    )
+    Facts::of(&request, spec, &Principal::new("user://alice").unwrap(), noon(), &inspection.facts)
 }
 
 pub(crate) fn facts(policy: &Policy) -> Facts {
@@ -204,23 +198,13 @@ pub(crate) fn space(id: &str) -> SpaceId {
 }
 
 pub(crate) fn codes(decision: &Decision) -> Vec<&str> {
-    decision
-        .verdict
-        .reasons()
-        .iter()
-        .map(|reason| reason.code.as_ref())
-        .collect()
+    decision.verdict.reasons().iter().map(|reason| reason.code.as_ref()).collect()
 }
 
 /// Denied by this gate for this reason; the gates before it are fine, and those behind it were not asked.
 #[track_caller]
 pub(crate) fn assert_denied(decision: &Decision, gate: Gate, code: &str) {
-    assert_eq!(
-        decision.verdict.to_string(),
-        format!("deny by {}", gate.as_str()),
-        "{:?}",
-        decision.verdict
-    );
+    assert_eq!(decision.verdict.to_string(), format!("deny by {}", gate.as_str()), "{:?}", decision.verdict);
     assert!(codes(decision).contains(&code), "{:?}", decision.verdict);
     for other in Gate::ALL {
         let expected = match other.cmp(&gate) {
@@ -232,13 +216,7 @@ pub(crate) fn assert_denied(decision: &Decision, gate: Gate, code: &str) {
     }
     let failure = decision.failure().unwrap();
     assert_eq!((failure.gate, failure.retryable), (Some(gate), false));
-    assert!(
-        decision
-            .verdict
-            .reasons()
-            .iter()
-            .all(|reason| !reason.change.is_empty())
-    );
+    assert!(decision.verdict.reasons().iter().all(|reason| !reason.change.is_empty()));
 }
 
 #[track_caller]

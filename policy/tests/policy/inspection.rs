@@ -1,4 +1,4 @@
-//! What is taken out of parameters, and what is only noted.
+//! The inspection: what it removes from parameters, and what it only records.
 
 use effectd_contracts::RedactionKind;
 use effectd_policy::inspect;
@@ -35,15 +35,9 @@ fn personal_data_goes_at_any_depth() {
     let counts = seen.facts.redacted;
     assert_eq!((counts.emails, counts.phones, counts.faces), (3, 2, 2));
     assert!(
-        seen.redacted
-            .iter()
-            .any(|entry| entry.field == "/list/0/*/0" && entry.kind == RedactionKind::Email)
+        seen.redacted.iter().any(|entry| entry.field == "/list/0/*/0" && entry.kind == RedactionKind::Email)
     );
-    assert!(
-        !serde_json::to_string(&(seen.facts, seen.redacted))
-            .unwrap()
-            .contains("bob@")
-    );
+    assert!(!serde_json::to_string(&(seen.facts, seen.redacted)).unwrap().contains("bob@"));
 }
 
 #[test]
@@ -62,10 +56,7 @@ fn annotations_are_found_through_references_and_alternatives() {
     });
     let seen = look(schema, params);
     assert_eq!(seen.facts.personal_required, ["/to/0/address"]);
-    assert_eq!(
-        seen.params["to"],
-        json!([{ "address": "bob@example.org", "note": "[redacted:email]" }])
-    );
+    assert_eq!(seen.params["to"], json!([{ "address": "bob@example.org", "note": "[redacted:email]" }]));
     assert_eq!(seen.params["photo"], "[redacted:face]");
     assert_eq!(seen.facts.spaces.iter().collect::<Vec<_>>(), ["private:bob"]);
 }
@@ -100,18 +91,11 @@ fn what_names_a_resource_is_required_as_it_is() {
 #[test]
 fn more_redactions_than_are_recorded_count_together() {
     let texts = vec!["bob@example.org, +49 171 2345678"; 100];
-    let seen = look(
-        json!({ "type": "object", "properties": { "list": {} } }),
-        json!({ "list": texts }),
-    );
+    let seen = look(json!({ "type": "object", "properties": { "list": {} } }), json!({ "list": texts }));
     assert_eq!(seen.redacted.len(), 66);
     let counts = seen.facts.redacted;
     assert_eq!((counts.emails, counts.phones, counts.faces), (100, 100, 0));
-    let rest: Vec<_> = seen
-        .redacted
-        .iter()
-        .filter(|entry| entry.field.is_empty())
-        .collect();
+    let rest: Vec<_> = seen.redacted.iter().filter(|entry| entry.field.is_empty()).collect();
     assert_eq!((rest.len(), rest[0].count, rest[1].count), (2, 68, 68));
 }
 
@@ -121,10 +105,7 @@ fn only_a_word_of_a_name_means_a_phone() {
         json!({ "hotel": 12345678, "telemetry_id": 12345678, "mobilePhone": 12345678, "fax": 12345678 });
     let seen = look(json!({ "type": "object" }), params);
     assert_eq!(seen.facts.redacted.phones, 2);
-    assert_eq!(
-        (&seen.params["hotel"], &seen.params["telemetry_id"]),
-        (&json!(12345678), &json!(12345678))
-    );
+    assert_eq!((&seen.params["hotel"], &seen.params["telemetry_id"]), (&json!(12345678), &json!(12345678)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The policy from outside: files in, decisions out.
+//! The policy through its public API: files in, decisions out.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
 
 mod harness;

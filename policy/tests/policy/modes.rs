@@ -7,12 +7,9 @@ use crate::harness::*;
 
 fn policy(automation: Option<Mode>, org: Option<Mode>, tool: &str) -> Policy {
     let word = |mode| serde_json::to_string(&mode).unwrap();
-    let automation = automation.map_or(String::new(), |mode| {
-        format!("[automations.weekly.modes]\n\"{tool}\" = {}\n", word(mode))
-    });
-    let org = org.map_or(String::new(), |mode| {
-        format!("[orgs.home.modes]\n\"{tool}\" = {}\n", word(mode))
-    });
+    let automation = automation
+        .map_or(String::new(), |mode| format!("[automations.weekly.modes]\n\"{tool}\" = {}\n", word(mode)));
+    let org = org.map_or(String::new(), |mode| format!("[orgs.home.modes]\n\"{tool}\" = {}\n", word(mode)));
     let toml = TOML.replacen("[orgs.home]\n", &format!("[orgs.home]\n{org}{automation}"), 1);
     compile(&toml, CEDAR).unwrap()
 }
@@ -56,11 +53,8 @@ fn sources_make_no_difference() {
         let (source, action) = id.rsplit_once('.').unwrap();
         for key in [id.to_owned(), format!("{source}:{action}")] {
             let consent = format!("[[consents]]\nsubject = \"*\"\nspace = \"*\"\npurpose = \"tool:{id}\"");
-            let toml = TOML.replacen(
-                "[orgs.home]\n",
-                &format!("[orgs.home.modes]\n\"{key}\" = \"deny\"\n"),
-                1,
-            );
+            let toml =
+                TOML.replacen("[orgs.home]\n", &format!("[orgs.home.modes]\n\"{key}\" = \"deny\"\n"), 1);
             let policy = compile(&format!("{toml}\n{consent}"), CEDAR).unwrap();
             let decision = decide(&policy, |f| f.tool.id = id.parse().unwrap());
             assert_eq!(
@@ -76,18 +70,10 @@ fn sources_make_no_difference() {
 fn risk_is_only_a_hint_for_the_inferred_mode() {
     let read = tool_of_tier(0, RiskLevel::Read);
     let denied = policy(None, Some(Mode::Deny), "files.write_text");
-    assert_eq!(
-        evaluate(&facts_of(&denied, &read, params()), &denied)
-            .verdict
-            .to_string(),
-        "deny by mode"
-    );
+    assert_eq!(evaluate(&facts_of(&denied, &read, params()), &denied).verdict.to_string(), "deny by mode");
     let write = tool_of_tier(2, RiskLevel::Write);
     let allowed = policy(None, Some(Mode::Allow), "files.write_text");
-    assert_eq!(
-        evaluate(&facts_of(&allowed, &write, params()), &allowed).verdict,
-        Verdict::Permit
-    );
+    assert_eq!(evaluate(&facts_of(&allowed, &write, params()), &allowed).verdict, Verdict::Permit);
 }
 
 #[test]
@@ -100,16 +86,10 @@ fn what_is_inferred_looks_at_containment_and_evidence() {
         evaluate(&facts, &policy).mode.unwrap()
     };
     assert_eq!(infer(1, false, None), Mode::Allow);
-    assert_eq!(
-        infer(1, false, Some(SideEffect::ProcessExec)),
-        Mode::RequireApproval
-    );
+    assert_eq!(infer(1, false, Some(SideEffect::ProcessExec)), Mode::RequireApproval);
     assert_eq!(infer(2, false, None), Mode::RequireApproval);
     assert_eq!(infer(2, true, None), Mode::Allow);
-    assert_eq!(
-        infer(2, true, Some(SideEffect::ProcessExec)),
-        Mode::RequireApproval
-    );
+    assert_eq!(infer(2, true, Some(SideEffect::ProcessExec)), Mode::RequireApproval);
 }
 
 #[test]

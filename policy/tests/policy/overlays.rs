@@ -1,4 +1,4 @@
-//! What the command line changes takes effect at once, and never weakens what the files forbid.
+//! Overlays take effect at once, and never weaken what the files forbid.
 
 use effectd_contracts::{Band, Gate, Mode};
 use effectd_policy::{Change, Overlay, Policy};
@@ -7,10 +7,7 @@ use crate::harness::*;
 
 fn after(policy: &Policy, changes: &[Change]) -> Policy {
     let mut overlay = policy.overlay().clone();
-    changes
-        .iter()
-        .cloned()
-        .for_each(|change| overlay.apply(change).unwrap());
+    changes.iter().cloned().for_each(|change| overlay.apply(change).unwrap());
     policy.with_overlay(&overlay).unwrap()
 }
 
@@ -46,7 +43,7 @@ fn consent_is_granted_and_revoked_from_one_call_to_the_next() {
 }
 
 #[test]
-fn a_revocation_in_the_files_is_stronger_than_a_grant_by_command() {
+fn a_revocation_in_files_outranks_a_grant_by_command() {
     let consent = "[[consents]]\nsubject = \"agent://planner\"\nspace = \"*\"\npurpose = \"tool:files.write_text\"\nrevoked = true";
     let policy = after(&world_plus(consent), &[grant(WRITE)]);
     assert_denied(&decide(&policy, |_| ()), Gate::Consent, "consent_revoked");
@@ -54,29 +51,12 @@ fn a_revocation_in_the_files_is_stronger_than_a_grant_by_command() {
 
 #[test]
 fn bands_and_capabilities_only_become_stricter() {
-    let set = |band| Change::SetBand {
-        space: space("shared:household"),
-        band,
-    };
+    let set = |band| Change::SetBand { space: space("shared:household"), band };
     let world = world();
-    assert_eq!(
-        decide(&after(&world, &[set(Some(Band::Amber))]), |_| ())
-            .verdict
-            .as_str(),
-        "needs_approval"
-    );
-    assert_denied(
-        &decide(&after(&world, &[set(Some(Band::Black))]), |_| ()),
-        Gate::Space,
-        "space_closed",
-    );
+    assert_eq!(decide(&after(&world, &[set(Some(Band::Amber))]), |_| ()).verdict.as_str(), "needs_approval");
+    assert_denied(&decide(&after(&world, &[set(Some(Band::Black))]), |_| ()), Gate::Space, "space_closed");
     let red = world_with("band = \"GREEN\"", "band = \"RED\"");
-    assert_eq!(
-        decide(&after(&red, &[set(Some(Band::Green))]), |_| ())
-            .verdict
-            .as_str(),
-        "needs_approval"
-    );
+    assert_eq!(decide(&after(&red, &[set(Some(Band::Green))]), |_| ()).verdict.as_str(), "needs_approval");
     let caps = |names: &[&str]| Change::SetCaps {
         tool: "files.write_text".parse().unwrap(),
         caps: names.iter().map(|name| name.parse().unwrap()).collect(),
@@ -88,11 +68,7 @@ fn bands_and_capabilities_only_become_stricter() {
 
 #[test]
 fn modes_are_set_and_unset() {
-    let set = |mode| Change::SetOrgMode {
-        org: "home".into(),
-        tool: "files:write_text".into(),
-        mode,
-    };
+    let set = |mode| Change::SetOrgMode { org: "home".into(), tool: "files:write_text".into(), mode };
     let denied = after(&world(), &[set(Some(Mode::Deny))]);
     assert_eq!(decide(&denied, |_| ()).verdict.to_string(), "deny by mode");
     assert_permitted(&decide(&after(&denied, &[set(None)]), |_| ()));
@@ -105,15 +81,12 @@ fn the_digest_names_files_and_changes_and_not_their_order() {
     let other = after(&world, &[grant("tool:c.d"), grant("tool:a.b")]);
     assert_eq!(one.digest(), other.digest());
     assert_ne!(one.digest(), world.digest());
-    assert_ne!(
-        world.digest(),
-        compile(&format!("{TOML}\n# a remark"), CEDAR).unwrap().digest()
-    );
+    assert_ne!(world.digest(), compile(&format!("{TOML}\n# a remark"), CEDAR).unwrap().digest());
     assert_eq!(world.digest(), compile(TOML, CEDAR).unwrap().digest());
 }
 
 #[test]
-fn examples_are_about_the_files_so_no_command_keeps_a_policy_from_loading() {
+fn examples_test_the_files_so_commands_never_block_a_load() {
     let example = r#"
 [example_tools."files.write_text"]
 safety_class = "LOW"
@@ -142,36 +115,13 @@ fn patterns_are_no_names_and_unknown_spaces_are_only_a_warning() {
         space: space("*"),
         purpose: WRITE.into(),
     };
-    assert!(
-        overlay
-            .apply(everything)
-            .unwrap_err()
-            .to_string()
-            .contains("no pattern")
-    );
-    let bad = Change::GrantConsent {
-        subject: subject("a"),
-        space: space("b"),
-        purpose: "files.write_text".into(),
-    };
-    assert!(
-        overlay
-            .apply(bad)
-            .unwrap_err()
-            .to_string()
-            .contains("is no purpose")
-    );
-    overlay
-        .apply(Change::SetBand {
-            space: space("shared:gone"),
-            band: Some(Band::Red),
-        })
-        .unwrap();
+    assert!(overlay.apply(everything).unwrap_err().to_string().contains("no pattern"));
+    let bad =
+        Change::GrantConsent { subject: subject("a"), space: space("b"), purpose: "files.write_text".into() };
+    assert!(overlay.apply(bad).unwrap_err().to_string().contains("is no purpose"));
+    overlay.apply(Change::SetBand { space: space("shared:gone"), band: Some(Band::Red) }).unwrap();
     let policy = world().with_overlay(&overlay).unwrap();
-    assert_eq!(
-        policy.warnings(),
-        ["the overlay names the unknown space shared:gone"]
-    );
+    assert_eq!(policy.warnings(), ["the overlay names the unknown space shared:gone"]);
     let text = serde_json::to_string(&overlay).unwrap();
     assert_eq!(serde_json::from_str::<Overlay>(&text).unwrap(), overlay);
 }

@@ -1,4 +1,4 @@
-//! Ten thousand decisions of the past, under the same policy and under others.
+//! Replay of ten thousand recorded decisions, under the same policy and under others.
 
 use std::collections::BTreeSet;
 
@@ -11,26 +11,14 @@ use crate::harness::*;
 
 /// A varied history: every fact that decisions look at takes several values.
 fn history(policy: &Policy, count: usize) -> Vec<(Facts, Recorded)> {
-    let tiers = [
-        (0, RiskLevel::Read),
-        (1, RiskLevel::Write),
-        (2, RiskLevel::Write),
-        (4, RiskLevel::Danger),
-    ];
-    let specs: Vec<_> = tiers
-        .iter()
-        .map(|(tier, level)| tool_of_tier(*tier, *level))
-        .collect();
+    let tiers = [(0, RiskLevel::Read), (1, RiskLevel::Write), (2, RiskLevel::Write), (4, RiskLevel::Danger)];
+    let specs: Vec<_> = tiers.iter().map(|(tier, level)| tool_of_tier(*tier, *level)).collect();
     let texts = ["hello", "the falcon lands", "mail bob@example.org"];
     let bases: Vec<Facts> = specs
         .iter()
         .flat_map(|spec| texts.map(|text| (spec, text)))
         .map(|(spec, text)| {
-            facts_of(
-                policy,
-                spec,
-                json!({ "path": "a", "text": text, "space_id": "shared:household" }),
-            )
+            facts_of(policy, spec, json!({ "path": "a", "text": text, "space_id": "shared:household" }))
         })
         .collect();
     let made = (0..count).map(|n| {
@@ -39,32 +27,24 @@ fn history(policy: &Policy, count: usize) -> Vec<(Facts, Recorded)> {
         facts.subject = subject(["agent://planner", "agent://guest", "agent://nobody"][pick(12, 3)]);
         facts.device = [None, Some("phone1"), Some("tv")][pick(36, 3)].map(str::to_owned);
         facts.space = space(["shared:household", "shared:vault", "private:alice"][pick(108, 3)]);
-        facts.now = facts
-            .now
-            .checked_add(std::time::Duration::from_secs(3600 * pick(324, 24) as u64))
-            .unwrap();
+        facts.now =
+            facts.now.checked_add(std::time::Duration::from_secs(3600 * pick(324, 24) as u64)).unwrap();
         facts.skew_s = [None, Some(10), Some(1000)][pick(7, 3)];
         if pick(5, 2) == 1 {
             facts.tool.safety_class = SafetyClass::Medium;
         }
         let record = evaluate(&facts, policy).record(&facts);
         let text = serde_json::to_string(&record).unwrap();
-        (
-            facts,
-            Recorded::new(format!("r-{n}"), &serde_json::from_str(&text).unwrap()),
-        )
+        (facts, Recorded::new(format!("r-{n}"), &serde_json::from_str(&text).unwrap()))
     });
     made.collect()
 }
 
 #[test]
-fn ten_thousand_decisions_flip_never_under_the_same_policy_and_as_computed_under_another() {
+fn ten_thousand_replayed_decisions_flip_only_as_computed() {
     let policy = world();
     let history = history(&policy, 10_000);
-    let kinds: BTreeSet<&str> = history
-        .iter()
-        .map(|(_, record)| record.verdict.as_str())
-        .collect();
+    let kinds: BTreeSet<&str> = history.iter().map(|(_, record)| record.verdict.as_str()).collect();
     assert_eq!(
         kinds,
         BTreeSet::from(["deny", "needs_approval", "permit", "quarantine"]),
@@ -72,13 +52,9 @@ fn ten_thousand_decisions_flip_never_under_the_same_policy_and_as_computed_under
     );
 
     let records = || history.iter().map(|(_, record)| record.clone());
-    let same = replay(records(), &policy, |record, replayed| {
-        assert_eq!(replayed, &Replayed::Same, "{}", record.id)
-    });
-    assert_eq!(
-        (same.total, same.same, same.flips, same.unknowable),
-        (10_000, 10_000, 0, 0)
-    );
+    let same =
+        replay(records(), &policy, |record, replayed| assert_eq!(replayed, &Replayed::Same, "{}", record.id));
+    assert_eq!((same.total, same.same, same.flips, same.unknowable), (10_000, 10_000, 0, 0));
 
     // One more rule: phones rest on the hour of 13:00. Exactly what it names and was not denied already must flip.
     let rule = r#"@id("siesta") forbid (principal, action, resource) when { context.device.class == "phone" && context.clock.hour == 13 };"#;
@@ -94,32 +70,23 @@ fn ten_thousand_decisions_flip_never_under_the_same_policy_and_as_computed_under
     let summary = replay(records(), &stricter, |record, replayed| {
         if let Replayed::Flip { now } = replayed {
             assert_eq!(now.rule, "siesta (rules.cedar:11)");
-            assert!(
-                render(record, replayed)
-                    .unwrap()
-                    .contains("-> deny by abac: forbidden by siesta")
-            );
+            assert!(render(record, replayed).unwrap().contains("-> deny by abac: forbidden by siesta"));
             flipped.insert(record.id.clone());
         }
     });
     assert!(!expected.is_empty());
-    assert_eq!(
-        flipped.iter().map(String::as_str).collect::<BTreeSet<_>>(),
-        expected
-    );
+    assert_eq!(flipped.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected);
     assert_eq!((summary.flips, summary.unknowable), (expected.len() as u64, 0));
 }
 
 #[test]
-fn what_other_content_rules_would_find_is_unknowable_unless_an_earlier_gate_refuses() {
+fn other_content_rules_are_unknowable_unless_a_gate_refuses() {
     let policy = world();
     let history = history(&policy, 1_000);
     let other = world_with("words = [\"falcon\"]", "words = [\"eagle\"]");
     let mut unknowable = 0;
-    let summary = replay(
-        history.iter().map(|(_, record)| record.clone()),
-        &other,
-        |record, replayed| match replayed {
+    let summary =
+        replay(history.iter().map(|(_, record)| record.clone()), &other, |record, replayed| match replayed {
             Replayed::Unknowable { why } => {
                 unknowable += 1;
                 assert!(why.contains("other rules"));
@@ -127,8 +94,7 @@ fn what_other_content_rules_would_find_is_unknowable_unless_an_earlier_gate_refu
             }
             Replayed::Same => assert_eq!(record.verdict, "deny"),
             Replayed::Flip { .. } => panic!("{} cannot be known to flip", record.id),
-        },
-    );
+        });
     assert!(unknowable > 0 && summary.same > 0);
     assert_eq!(summary.unknowable, unknowable);
 }

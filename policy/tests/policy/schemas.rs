@@ -5,13 +5,10 @@ use schemars::schema_for;
 
 const SCHEMA_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/policy.schema.json");
 
-/// `EFFECTD_BLESS=1 cargo test -p effectd-policy schemas` writes it anew.
+/// `EFFECTD_BLESS=1 cargo test -p effectd-policy schemas` writes it.
 #[test]
 fn the_json_schema_of_policy_toml_is_made_from_the_types() {
-    let made = format!(
-        "{}\n",
-        serde_json::to_string_pretty(&schema_for!(Document)).unwrap()
-    );
+    let made = format!("{}\n", serde_json::to_string_pretty(&schema_for!(Document)).unwrap());
     if std::env::var_os("EFFECTD_BLESS").is_some() {
         std::fs::write(SCHEMA_FILE, &made).unwrap();
     }
@@ -20,16 +17,12 @@ fn the_json_schema_of_policy_toml_is_made_from_the_types() {
 }
 
 #[test]
-fn the_demo_is_valid_under_the_published_schema_and_a_misspelling_is_not() {
+fn the_demo_fits_the_published_schema_and_a_typo_does_not() {
     let schema: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(SCHEMA_FILE).unwrap()).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     let mut value: serde_json::Value = toml::from_str(demo::DEMO_POLICY).unwrap();
-    assert!(
-        validator.is_valid(&value),
-        "{:?}",
-        validator.iter_errors(&value).next()
-    );
+    assert!(validator.is_valid(&value), "{:?}", validator.iter_errors(&value).next());
     value["consents"][0]["revokd"] = serde_json::json!(true);
     assert!(!validator.is_valid(&value));
 }

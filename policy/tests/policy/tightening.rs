@@ -29,13 +29,7 @@ struct World {
     text_bytes_max: usize,
 }
 
-const CAPS: [&str; 5] = [
-    "files.write",
-    "files.*",
-    "workspace:shared:write",
-    "workspace:*:write",
-    "pii.pass",
-];
+const CAPS: [&str; 5] = ["files.write", "files.*", "workspace:shared:write", "workspace:*:write", "pii.pass"];
 const PERMITS: [&str; 3] = [
     "permit (principal, action, resource);",
     "permit (principal in Role::\"writer\", action, resource);",
@@ -55,9 +49,7 @@ fn list(names: &[&str]) -> String {
 impl World {
     fn toml(&self) -> String {
         let mode = |mode: &Option<Mode>| {
-            mode.map_or(String::new(), |mode| {
-                format!("modes = {{ \"files:write_text\" = {} }}", json!(mode))
-            })
+            mode.map_or(String::new(), |mode| format!("modes = {{ \"files:write_text\" = {} }}", json!(mode)))
         };
         let mut text = format!(
             r#"version = 1
@@ -104,11 +96,7 @@ low = {{ text_bytes_max = {} }}
             list(&self.visible_to),
             band_text(self.bands[1]),
             list(&self.visible_to),
-            if self.cross_space {
-                "[\"files.write_text\"]"
-            } else {
-                "[]"
-            },
+            if self.cross_space { "[\"files.write_text\"]" } else { "[]" },
             list(&self.hosts),
             list(&self.words),
             self.text_bytes_max,
@@ -122,11 +110,7 @@ low = {{ text_bytes_max = {} }}
     }
 
     fn cedar(&self) -> String {
-        self.permits
-            .iter()
-            .chain(&self.forbids)
-            .map(|rule| format!("{rule}\n"))
-            .collect()
+        self.permits.iter().chain(&self.forbids).map(|rule| format!("{rule}\n")).collect()
     }
 
     /// Tightens one rule, chosen by number. Some numbers change nothing here; that is a fair case too.
@@ -180,56 +164,29 @@ fn mostly(list: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static s
 }
 
 fn any_mode() -> impl Strategy<Value = Option<Mode>> {
-    select(vec![
-        None,
-        Some(Mode::Allow),
-        Some(Mode::Allow),
-        Some(Mode::RequireApproval),
-        Some(Mode::Deny),
-    ])
+    select(vec![None, Some(Mode::Allow), Some(Mode::Allow), Some(Mode::RequireApproval), Some(Mode::Deny)])
 }
 
 fn any_world() -> impl Strategy<Value = World> {
-    let bands = select(vec![
-        Band::Green,
-        Band::Green,
-        Band::Green,
-        Band::Amber,
-        Band::Red,
-        Band::Black,
-    ]);
+    let bands = select(vec![Band::Green, Band::Green, Band::Green, Band::Amber, Band::Red, Band::Black]);
     let consent = (
         select(vec!["agent://planner", "*"]),
         select(vec!["shared:household", "*", "private:*"]),
         select(vec!["tool:files.write_text", "tool:*", "pii:files.write_text"]),
         prop::bool::weighted(0.1),
     );
-    let who = (
-        mostly(&["agent://planner", "agent://*"]),
-        mostly(&["alice", "*"]),
-        mostly(&CAPS),
-        mostly(&CAPS),
-    );
+    let who =
+        (mostly(&["agent://planner", "agent://*"]), mostly(&["alice", "*"]), mostly(&CAPS), mostly(&CAPS));
     let place = (
         mostly(&["agent://planner", "role:writer", "*"]),
         (bands.clone(), bands),
         any::<bool>(),
         mostly(&["api.example.org", "*"]),
     );
-    let rules = (
-        mostly(&PERMITS),
-        proptest::collection::vec(select(&FORBIDS[..]), 0..2),
-        mostly(&["falcon"]),
-    );
-    (
-        who,
-        place,
-        proptest::collection::vec(consent, 0..4),
-        any_mode(),
-        any_mode(),
-        rules,
-    )
-        .prop_map(|(who, place, mut consents, org_mode, automation_mode, rules)| {
+    let rules =
+        (mostly(&PERMITS), proptest::collection::vec(select(&FORBIDS[..]), 0..2), mostly(&["falcon"]));
+    (who, place, proptest::collection::vec(consent, 0..4), any_mode(), any_mode(), rules).prop_map(
+        |(who, place, mut consents, org_mode, automation_mode, rules)| {
             // A fair share of permits, or the property would be vacuous.
             consents.push(("agent://planner", "*", "tool:files.write_text", false));
             World {
@@ -250,20 +207,11 @@ fn any_world() -> impl Strategy<Value = World> {
                 forbids: rules.1,
                 text_bytes_max: 1_000,
             }
-        })
+        },
+    )
 }
 
-type Case = (
-    usize,
-    &'static str,
-    &'static str,
-    bool,
-    Option<u64>,
-    i64,
-    bool,
-    bool,
-    bool,
-);
+type Case = (usize, &'static str, &'static str, bool, Option<u64>, i64, bool, bool, bool);
 
 fn any_case() -> impl Strategy<Value = Case> {
     (
@@ -347,7 +295,7 @@ proptest! {
         let tight = world.tightened(which, index);
         let after = compile(&tight.toml(), &tight.cedar()).unwrap();
         for case in cases {
-            // The tightened policy also looks at the content anew, as it would in life.
+            // The tightened policy inspects the content again, as it would in production.
             let was = evaluate(&facts_for(&before, &case), &before);
             let is = evaluate(&facts_for(&after, &case), &after);
             prop_assert!(

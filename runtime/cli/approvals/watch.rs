@@ -1,9 +1,9 @@
-//! `effectd approvals watch`: the inbox in the terminal. What waits, as it comes; what would change; one key to decide.
+//! `effectd approvals watch`: pending approvals in the terminal, decided with one key.
 //!
-//! A key decides about what is on the screen and nothing else: with the decision goes the digest of what was shown, and
-//! when the question that was chosen is gone, none is chosen until the person chooses one.
+//! A key decides only about the approval on the screen: the decision carries the digest of what was shown. When the selected
+//! approval is gone, none is selected until the person selects one.
 
-mod picture;
+mod view;
 
 use std::time::Duration;
 
@@ -13,46 +13,46 @@ use effectd_gateway::views::approvals::{
     ApprovalView, ApproveBody, DecisionView, DenyBody, HowWord, StandingView,
 };
 
-use super::super::backend::{Trouble, client_state, socket};
 use super::{all, get, post};
-use crate::cli::Common;
+use crate::cli::backend::daemon_client;
+use crate::cli::{CliError, Common};
 use crate::exit::Exit;
 use crate::tui::ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use crate::tui::{Event, Events, Screen};
 
-/// How often the daemon is asked.
+/// How often the list is refreshed.
 const EVERY: Duration = Duration::from_secs(1);
 const REASON_CHARS_MAX: usize = 500;
-/// What `g` grants: so many more calls by the same session …
+/// `g` grants this number of further calls by the same session …
 const GRANT_CALLS: u32 = 10;
-/// … for so long.
+/// … for this time.
 const GRANT_LASTS_S: u64 = 3_600;
-/// How long a decision waits for the end of the action.
+/// How long a decision waits for the action to end.
 const WAIT_MS: u64 = 1_500;
-/// How far a page goes.
 const PAGE_ROWS: u16 = 10;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Doing {
-    Looking,
-    /// Typing why they say no.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Input {
+    #[default]
+    Browsing,
+    /// The person types the reason of a denial.
     Denying(String),
-    /// Asked whether they mean it: nobody would be asked any more.
+    /// The person confirms a standing approval.
     Confirming(String),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Inbox {
     waiting: Vec<ApprovalView>,
-    /// Something has waited since the inbox was opened.
+    /// Whether the inbox has had an approval since it was opened.
     begun: bool,
-    /// Chosen by the person, by its handle.
+    /// The id of the selected approval.
     chosen: Option<String>,
-    /// The digest of the question that was drawn last: the only one that a key can decide about.
+    /// Id and digest of the approval that was drawn last: keys decide only about this one.
     drawn: Option<(String, String)>,
     scroll: u16,
-    doing: Doing,
-    /// What came of the last key, or what is wrong.
+    input: Input,
+    /// The result of the last key, or an error.
     news: String,
 }
 
@@ -62,7 +62,7 @@ impl Inbox {
         self.waiting.iter().find(|view| &view.approval_id == id)
     }
 
-    /// What waits now. The first one that ever comes is chosen; after that the person chooses.
+    /// Takes a new list. The first approval since the start is selected; after that the person selects.
     fn take(&mut self, waiting: Vec<ApprovalView>) {
         self.waiting = waiting;
         if !self.begun && !self.waiting.is_empty() {
@@ -72,19 +72,17 @@ impl Inbox {
         if self.chosen.is_some() && self.chosen().is_none() {
             self.chosen = None;
             self.scroll = 0;
-            if self.doing != Doing::Looking {
-                self.doing = Doing::Looking;
-                "the question is gone: decided by somebody else, withdrawn or expired"
+            if self.input != Input::Browsing {
+                self.input = Input::Browsing;
+                "the approval is gone: decided by somebody else, cancelled or expired"
                     .clone_into(&mut self.news);
             }
         }
     }
 
     fn choose(&mut self, step: isize) {
-        let at = self
-            .chosen
-            .as_ref()
-            .and_then(|id| self.waiting.iter().position(|view| &view.approval_id == id));
+        let at =
+            self.chosen.as_ref().and_then(|id| self.waiting.iter().position(|view| &view.approval_id == id));
         let next = match at {
             Some(at) => at.saturating_add_signed(step),
             None => 0,
@@ -94,7 +92,7 @@ impl Inbox {
         self.scroll = 0;
     }
 
-    /// The question that is on the screen, if it is still the same.
+    /// The selected approval, if it is the one on the screen and has not changed since.
     fn decidable(&self) -> Option<(ApprovalId, String)> {
         let view = self.chosen()?;
         let (id, digest) = self.drawn.as_ref()?;
@@ -104,56 +102,45 @@ impl Inbox {
     }
 }
 
-/// What follows from a key.
+/// What to do after a key.
 enum Next {
-    /// Nothing but another picture.
-    Look,
-    /// Ask the daemon at once.
+    Redraw,
     Refresh,
     Approve(HowWord),
-    /// Find out what a yes for ever would change.
+    /// Show what a standing approval would change.
     AskAlways,
     Deny(String),
     Stop,
 }
 
-pub(super) async fn main(common: &Common) -> Result<Exit, Trouble> {
-    let state = client_state(common);
-    let mut client = Client::new(socket(common, &state)?);
-    // Before the screen is taken, so that whoever has no daemon reads so.
+pub(super) async fn main(common: &Common) -> Result<Exit, CliError> {
+    let mut client = daemon_client(common)?;
+    // Fetched before the screen is taken over, so that the error is readable if no daemon runs.
     let waiting = all(&mut client).await?;
     let mut screen = Screen::take("`effectd approvals list -o json`")?;
     let mut events = Events::of_terminal(EVERY)?;
-    let mut inbox = Inbox {
-        waiting: Vec::new(),
-        begun: false,
-        chosen: None,
-        drawn: None,
-        scroll: 0,
-        doing: Doing::Looking,
-        news: String::new(),
-    };
+    let mut inbox = Inbox::default();
     inbox.take(waiting);
     loop {
-        screen.draw(|frame| picture::draw(frame, &mut inbox))?;
+        screen.draw(|frame| view::draw(frame, &mut inbox))?;
         let next = match events.next().await {
             Event::Key(key) => press(&mut inbox, key),
-            Event::Resized => Next::Look,
+            Event::Resized => Next::Redraw,
             Event::Tick => Next::Refresh,
             Event::Stop => Next::Stop,
         };
         match next {
-            Next::Look => {}
+            Next::Redraw => {}
             Next::Stop => return Ok(Exit::Done),
             Next::Refresh => refresh(&mut client, &mut inbox).await,
             Next::Approve(how) => {
-                inbox.doing = Doing::Looking;
+                inbox.input = Input::Browsing;
                 approve(&mut client, &mut inbox, how).await;
                 refresh(&mut client, &mut inbox).await;
             }
             Next::AskAlways => ask_always(&mut client, &mut inbox).await,
             Next::Deny(reason) => {
-                inbox.doing = Doing::Looking;
+                inbox.input = Input::Browsing;
                 deny(&mut client, &mut inbox, reason).await;
                 refresh(&mut client, &mut inbox).await;
             }
@@ -161,39 +148,30 @@ pub(super) async fn main(common: &Common) -> Result<Exit, Trouble> {
     }
 }
 
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "a keyboard has more keys than an inbox"
-)]
+#[expect(clippy::wildcard_enum_match_arm, reason = "a keyboard has more keys than an inbox")]
 fn press(inbox: &mut Inbox, key: KeyEvent) -> Next {
-    let doing = std::mem::replace(&mut inbox.doing, Doing::Looking);
-    match doing {
-        Doing::Looking => look(inbox, key),
-        Doing::Denying(reason) => deny_reason(inbox, key, reason),
-        Doing::Confirming(what) => match key.code {
+    let input = std::mem::replace(&mut inbox.input, Input::Browsing);
+    match input {
+        Input::Browsing => browse(inbox, key),
+        Input::Denying(reason) => deny_reason(inbox, key, reason),
+        Input::Confirming(what) => match key.code {
             KeyCode::Char('y') => Next::Approve(HowWord::Always),
             KeyCode::Char('n') | KeyCode::Esc => {
                 "nothing was decided".clone_into(&mut inbox.news);
-                Next::Look
+                Next::Redraw
             }
             _ => {
-                inbox.doing = Doing::Confirming(what);
-                Next::Look
+                inbox.input = Input::Confirming(what);
+                Next::Redraw
             }
         },
     }
 }
 
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "a keyboard has more keys than an inbox"
-)]
-fn look(inbox: &mut Inbox, key: KeyEvent) -> Next {
-    if key
-        .modifiers
-        .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
-    {
-        return Next::Look;
+#[expect(clippy::wildcard_enum_match_arm, reason = "a keyboard has more keys than an inbox")]
+fn browse(inbox: &mut Inbox, key: KeyEvent) -> Next {
+    if key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+        return Next::Redraw;
     }
     match key.code {
         KeyCode::Char('q') => return Next::Stop,
@@ -206,41 +184,38 @@ fn look(inbox: &mut Inbox, key: KeyEvent) -> Next {
         KeyCode::Char('g') => return Next::Approve(HowWord::Grant),
         KeyCode::Char('A') => return Next::AskAlways,
         KeyCode::Char('d') if inbox.decidable().is_some() => {
-            inbox.doing = Doing::Denying(String::new());
+            inbox.input = Input::Denying(String::new());
         }
         _ => {}
     }
-    Next::Look
+    Next::Redraw
 }
 
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "a keyboard has more keys than an inbox"
-)]
+#[expect(clippy::wildcard_enum_match_arm, reason = "a keyboard has more keys than an inbox")]
 fn deny_reason(inbox: &mut Inbox, key: KeyEvent, mut reason: String) -> Next {
     match key.code {
         KeyCode::Enter => return Next::Deny(reason),
         KeyCode::Esc => {
             "nothing was decided".clone_into(&mut inbox.news);
-            return Next::Look;
+            return Next::Redraw;
         }
         KeyCode::Backspace => drop(reason.pop()),
         KeyCode::Char(c) if !c.is_control() && reason.chars().count() < REASON_CHARS_MAX => reason.push(c),
         _ => {}
     }
-    inbox.doing = Doing::Denying(reason);
-    Next::Look
+    inbox.input = Input::Denying(reason);
+    Next::Redraw
 }
 
 async fn refresh(client: &mut Client, inbox: &mut Inbox) {
     match all(client).await {
         Ok(waiting) => inbox.take(waiting),
-        Err(trouble) => inbox.news = format!("what is shown may be old: {trouble}"),
+        Err(error) => inbox.news = format!("what is shown may be old: {error}"),
     }
 }
 
-/// Nothing is chosen, or what is chosen is not what was drawn.
-const LOOK_FIRST: &str = "nothing was decided: choose a question and look at it first";
+/// Shown if nothing is selected, or if the selection is not drawn yet.
+const LOOK_FIRST: &str = "nothing was decided: select an approval and read it first";
 
 async fn approve(client: &mut Client, inbox: &mut Inbox, how: HowWord) {
     let Some((id, digest)) = inbox.decidable() else {
@@ -255,19 +230,18 @@ async fn approve(client: &mut Client, inbox: &mut Inbox, how: HowWord) {
         lasts_s: grant.then_some(GRANT_LASTS_S),
         ..ApproveBody::default()
     };
-    let told: Result<DecisionView, _> = post(client, &id, &format!("approve?wait_ms={WAIT_MS}"), &body).await;
-    inbox.news = match told {
+    let reply: Result<DecisionView, _> =
+        post(client, &id, &format!("approve?wait_ms={WAIT_MS}"), &body).await;
+    inbox.news = match reply {
         Ok(decision) => {
             let ended = match &decision.action.receipt {
                 Some(receipt) => format!("{}, receipt {}", receipt.status.as_str(), receipt.receipt_id),
                 None => "on its way".to_owned(),
             };
-            let grant = decision
-                .grant
-                .map(|grant| format!(", granted {}", grant.grant_id));
+            let grant = decision.grant.map(|grant| format!(", granted {}", grant.grant_id));
             format!("approved: {ended}{}", grant.unwrap_or_default())
         }
-        Err(trouble) => format!("not approved: {trouble}"),
+        Err(error) => format!("not approved: {error}"),
     };
 }
 
@@ -276,15 +250,15 @@ async fn ask_always(client: &mut Client, inbox: &mut Inbox) {
         LOOK_FIRST.clone_into(&mut inbox.news);
         return;
     };
-    let change: Result<StandingView, Trouble> = get(client, &id, "/always").await;
+    let change: Result<StandingView, CliError> = get(client, &id, "/always").await;
     match change {
         Ok(change) => {
-            inbox.doing = Doing::Confirming(format!(
+            inbox.input = Input::Confirming(format!(
                 "is that meant? y/n: the mode of {} in {} becomes allow; nobody would have been asked {} of the last {} times",
                 change.tool, change.org, change.covered, change.asked
             ));
         }
-        Err(trouble) => inbox.news = format!("not approved: {trouble}"),
+        Err(error) => inbox.news = format!("not approved: {error}"),
     }
 }
 
@@ -294,10 +268,10 @@ async fn deny(client: &mut Client, inbox: &mut Inbox, reason: String) {
         return;
     };
     let reason = (!reason.trim().is_empty()).then(|| reason.trim().to_owned());
-    let told: Result<DecisionView, _> = post(client, &id, "deny", &DenyBody { reason }).await;
-    inbox.news = match told {
+    let reply: Result<DecisionView, _> = post(client, &id, "deny", &DenyBody { reason }).await;
+    inbox.news = match reply {
         Ok(decision) => format!("denied: {}", decision.approval.tool_id),
-        Err(trouble) => format!("not denied: {trouble}"),
+        Err(error) => format!("not denied: {error}"),
     };
 }
 
@@ -315,15 +289,7 @@ mod tests {
     }
 
     fn inbox(ids: &[&str]) -> Inbox {
-        let mut inbox = Inbox {
-            waiting: Vec::new(),
-            begun: false,
-            chosen: None,
-            drawn: None,
-            scroll: 0,
-            doing: Doing::Looking,
-            news: String::new(),
-        };
+        let mut inbox = Inbox::default();
         inbox.take(ids.iter().map(|id| view(id)).collect());
         inbox
     }
@@ -338,12 +304,12 @@ mod tests {
         assert_eq!(inbox.decidable(), None);
         inbox.drawn = Some(("a".to_owned(), "digest of a".to_owned()));
         assert_eq!(inbox.decidable().unwrap().0.as_str(), "a");
-        // Another is chosen, and not drawn yet.
+        // Another approval is selected, and not drawn yet.
         inbox.choose(1);
         assert_eq!(inbox.decidable(), None);
         inbox.drawn = Some(("b".to_owned(), "digest of b".to_owned()));
         assert!(inbox.decidable().is_some());
-        // It has changed since it was drawn.
+        // The approval has changed since it was drawn.
         let mut other = view("b");
         other.digest = "another".to_owned();
         inbox.take(vec![other]);
@@ -354,9 +320,9 @@ mod tests {
     fn when_the_chosen_one_goes_no_other_takes_its_place() {
         let mut inbox = inbox(&["a", "b"]);
         assert_eq!(inbox.chosen.as_deref(), Some("a"));
-        inbox.doing = Doing::Denying("because".to_owned());
+        inbox.input = Input::Denying("because".to_owned());
         inbox.take(vec![view("b")]);
-        assert_eq!((inbox.chosen.as_deref(), &inbox.doing), (None, &Doing::Looking));
+        assert_eq!((inbox.chosen.as_deref(), &inbox.input), (None, &Input::Browsing));
         inbox.take(vec![view("b")]);
         assert_eq!(inbox.chosen, None);
         inbox.choose(1);
@@ -367,20 +333,17 @@ mod tests {
     fn letters_of_a_reason_decide_nothing() {
         let mut inbox = inbox(&["a"]);
         inbox.drawn = Some(("a".to_owned(), "digest of a".to_owned()));
-        assert!(matches!(press(&mut inbox, key('d')), Next::Look));
+        assert!(matches!(press(&mut inbox, key('d')), Next::Redraw));
         for c in "agAq".chars() {
-            assert!(matches!(press(&mut inbox, key(c)), Next::Look));
+            assert!(matches!(press(&mut inbox, key(c)), Next::Redraw));
         }
-        assert_eq!(inbox.doing, Doing::Denying("agAq".to_owned()));
+        assert_eq!(inbox.input, Input::Denying("agAq".to_owned()));
         let enter = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
         assert!(matches!(press(&mut inbox, enter), Next::Deny(reason) if reason == "agAq"));
-        // A yes for ever is asked for twice.
-        inbox.doing = Doing::Confirming(String::new());
-        assert!(matches!(press(&mut inbox, key('a')), Next::Look));
-        assert!(matches!(inbox.doing, Doing::Confirming(_)));
-        assert!(matches!(
-            press(&mut inbox, key('y')),
-            Next::Approve(HowWord::Always)
-        ));
+        // A standing approval needs a confirmation.
+        inbox.input = Input::Confirming(String::new());
+        assert!(matches!(press(&mut inbox, key('a')), Next::Redraw));
+        assert!(matches!(inbox.input, Input::Confirming(_)));
+        assert!(matches!(press(&mut inbox, key('y')), Next::Approve(HowWord::Always)));
     }
 }

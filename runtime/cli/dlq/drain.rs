@@ -1,26 +1,23 @@
-//! `effectd dlq drain`: the guided way through all causes.
+//! `effectd dlq drain`: go through all causes of dead letters.
 
 use std::collections::BTreeSet;
 
 use effectd_bus::OTHER_CAUSES;
 use effectd_contracts::{Code, Operation};
-use effectd_gateway::letters::{CauseView, LetterNow};
+use effectd_gateway::views::dead_letters::{CauseView, LetterNow};
 use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
-use super::{CHUNK, Chosen, Pick, Which, failed_causes, one, quoted, say_none};
-use crate::cli::backend::{Session, Trouble, with_client};
-use crate::cli::operate::{self, Answered, Confirm, Doing, answer_unless};
-use crate::cli::output::line;
-use crate::cli::{Common, complain};
+use super::{CHUNK, Chosen, LetterFilter, Pick, failed_causes, one, quoted, report_none};
+use crate::cli::mutation::{self, Answer, RunMode, prompt_until};
+use crate::cli::{CliError, Common, Confirm, Depth, Session, eprint_line, line, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Go through all causes, most frequent first, and say of each what to do
+/// Go through all causes, most frequent first, and decide about each
 ///
-/// Each cause is shown with a sample; then it is requeued (one first, then ten, then the rest), dropped, settled or left. With
-/// `--yes` nobody is asked: every cause is requeued as carefully, one that fails again is left, and letters whose outcome is not known
-/// are left to `dlq settle`. Doing it twice is doing it once. Exits with 1 if any letter is left.
+/// Each cause is shown with a sample. You requeue it (one letter first, then ten, then the rest), drop it, settle it or leave it. With
+/// `--yes` nobody is asked: every cause is requeued in the same steps, a cause that fails again is left, and letters of unknown outcome
+/// are left to `dlq settle`. Running it again is harmless. Exits with 1 if any letter is left.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd dlq drain --yes\n  effectd dlq drain --rate 20 --yes")]
 pub(super) struct Drain {
@@ -39,25 +36,25 @@ enum Choice {
 }
 
 impl Drain {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let mut session = Session::reach(common, Depth::Store).await?;
         let causes = failed_causes(&mut session.client).await?;
         if causes.is_empty() {
-            say_none(&mut session.client).await?;
+            report_none(&mut session.client).await?;
             session.close().await?;
             return Ok(Exit::Done);
         }
         let mut run = Run::begin(common, session, self.pace).await?;
         let ended = self.all(common, causes, &mut run).await;
-        // Whatever went wrong then, what was done is told.
+        // Report what was done, even after an error.
         let tally = run.tally;
-        complain(&tally.words());
+        eprint_line(&tally.to_text());
         if !ended? {
             return Ok(Exit::Usage);
         }
         let left = with_client(common, Depth::Store, failed_causes).await?;
         let left: u64 = left.iter().map(|cause| cause.count).sum();
-        complain(&format!("{left} dead letters are left"));
+        eprint_line(&format!("{left} dead letters are left"));
         Ok(match (tally.interrupted || tally.open > 0, left) {
             (true, _) => Exit::TryAgain,
             (false, 0) => Exit::Done,
@@ -65,18 +62,18 @@ impl Drain {
         })
     }
 
-    /// Goes through the causes, and through those that come into sight when others are gone: only so many are told one by one.
+    /// Goes through the listed causes. The list has a limit, so with `--yes` it is then fetched again, for the remaining causes.
     async fn all(
         &self,
         common: &Common,
         mut causes: Vec<CauseView>,
         run: &mut Run<'_>,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, CliError> {
         let mut seen = BTreeSet::new();
         loop {
-            let told = causes.len();
+            let listed = causes.len();
             causes.retain(|cause| cause.code != OTHER_CAUSES);
-            let more = causes.len() < told;
+            let more = causes.len() < listed;
             causes.retain(|cause| seen.insert(cause.cause.clone()));
             if causes.is_empty() || !self.go_through(common, &causes, run).await? {
                 return Ok(causes.is_empty());
@@ -85,20 +82,20 @@ impl Drain {
                 return Ok(true);
             }
             if !self.confirm.yes {
-                complain(&"there are more causes than are told at once; run this again for the others");
+                eprint_line(&"there are more causes than are listed at once; run this again for the others");
                 return Ok(true);
             }
             causes = with_client(common, Depth::Store, failed_causes).await?;
         }
     }
 
-    /// Does about each cause what somebody says. `false` if nobody can be asked.
+    /// Asks about each cause and acts on the choice. `false` without a terminal.
     async fn go_through(
         &self,
         common: &Common,
         causes: &[CauseView],
         run: &mut Run<'_>,
-    ) -> Result<bool, Trouble> {
+    ) -> Result<bool, CliError> {
         let mut stop = run.stopped();
         for cause in causes {
             show(cause);
@@ -113,7 +110,7 @@ impl Drain {
                     let mut left = |letters: &[LetterNow]| {
                         let left = letters.iter().filter(|letter| letter.is_left());
                         left.for_each(|letter| {
-                            complain(&format!("letter {}: {}", letter.letter, letter.now))
+                            eprint_line(&format!("letter {}: {}", letter.letter, letter.now))
                         });
                     };
                     run.cause(picks, &mut left).await?;
@@ -132,12 +129,14 @@ impl Drain {
         Ok(true)
     }
 
-    /// What to do; `None` if nobody can be asked.
+    /// What the person chose; `None` without a terminal.
     async fn choose(&self, cause: &CauseView, stop: &mut watch::Receiver<bool>) -> Option<Choice> {
         let unknown = cause.code == Code::OutcomeUnknown.as_str();
         if self.confirm.yes {
             if unknown {
-                complain(&"whether these happened is not known: look, and say it with `effectd dlq settle`");
+                eprint_line(
+                    &"the outcome of these is unknown: find out, and settle each with `effectd dlq settle`",
+                );
             }
             return Some(if unknown { Choice::Leave } else { Choice::Requeue });
         }
@@ -147,11 +146,11 @@ impl Drain {
             "[r]equeue, [d]rop, [l]eave, [q]uit? "
         };
         loop {
-            let word = match answer_unless(question, stop).await {
-                Answered::Said(word) => word,
-                Answered::Stopped => return Some(Choice::Quit),
-                Answered::Nobody => {
-                    complain(&"nothing was changed; add --yes to requeue every cause");
+            let word = match prompt_until(question, stop).await {
+                Answer::Said(word) => word,
+                Answer::Stopped => return Some(Choice::Quit),
+                Answer::NoTerminal => {
+                    eprint_line(&"nothing was changed; add --yes to requeue every cause");
                     return None;
                 }
             };
@@ -178,56 +177,47 @@ fn show(cause: &CauseView) {
     }
 }
 
-/// The letters of a cause as they are now.
-async fn picks(common: &Common, cause: &CauseView, max: usize) -> Result<Vec<Pick>, Trouble> {
+/// The letters that a cause has now.
+async fn picks(common: &Common, cause: &CauseView, max: usize) -> Result<Vec<Pick>, CliError> {
     let chosen = Chosen {
         letters: Vec::new(),
         all: true,
-        which: Which {
-            cause: Some(cause.cause.clone()),
-            ..Which::default()
-        },
+        which: LetterFilter { cause: Some(cause.cause.clone()), ..LetterFilter::default() },
     };
-    with_client(common, Depth::Store, async |client| {
-        chosen.picks(client, max).await
-    })
-    .await
+    with_client(common, Depth::Store, async |client| chosen.picks(client, max).await).await
 }
 
-async fn discard(common: &Common, picks: &[Pick]) -> Result<(), Trouble> {
+async fn discard(common: &Common, picks: &[Pick]) -> Result<(), CliError> {
     for chunk in picks.chunks(CHUNK) {
         let letters = chunk.iter().map(|pick| pick.letter).collect();
-        let done = operate::ask(common, &Operation::DropLetters { letters }, Doing::ForReal).await?;
-        done.says.iter().for_each(|says| complain(says));
+        let done = mutation::send(common, &Operation::DropLetters { letters }, RunMode::Execute).await?;
+        done.says.iter().for_each(|says| eprint_line(says));
     }
     Ok(())
 }
 
-/// Asks of each letter whether it happened.
-async fn settle(common: &Common, cause: &CauseView, stop: &mut watch::Receiver<bool>) -> Result<(), Trouble> {
+/// Asks for each letter whether its effect happened.
+async fn settle(
+    common: &Common,
+    cause: &CauseView,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<(), CliError> {
     for pick in picks(common, cause, usize::MAX).await? {
-        let found = with_client(common, Depth::Store, async |client| {
-            one(client, pick.letter).await
-        })
-        .await?;
+        let found = with_client(common, Depth::Store, async |client| one(client, pick.letter).await).await?;
         let Some(letter) = found else { continue };
-        let (action, tool) = (
-            letter.action_id.unwrap_or_default(),
-            letter.tool_id.unwrap_or_default(),
-        );
-        let question = format!(
-            "letter {}, action {action}, {tool}: [y]es, it happened, [n]o, [l]eave? ",
-            pick.letter
-        );
-        let done = match answer_unless(&question, stop).await {
-            Answered::Said(word) if word == "y" => true,
-            Answered::Said(word) if word == "n" => false,
-            Answered::Said(_) => continue,
-            Answered::Stopped | Answered::Nobody => return Ok(()),
+        let (action, tool) = (letter.action_id.unwrap_or_default(), letter.tool_id.unwrap_or_default());
+        let question =
+            format!("letter {}, action {action}, {tool}: [y]es, it happened, [n]o, [l]eave? ", pick.letter);
+        let done = match prompt_until(&question, stop).await {
+            Answer::Said(word) if word == "y" => true,
+            Answer::Said(word) if word == "n" => false,
+            Answer::Said(_) => continue,
+            Answer::Stopped | Answer::NoTerminal => return Ok(()),
         };
         let letter = pick.letter;
-        let told = operate::ask(common, &Operation::SettleLetter { letter, done }, Doing::ForReal).await?;
-        told.says.iter().for_each(|says| complain(says));
+        let settled =
+            mutation::send(common, &Operation::SettleLetter { letter, done }, RunMode::Execute).await?;
+        settled.says.iter().for_each(|says| eprint_line(says));
     }
     Ok(())
 }

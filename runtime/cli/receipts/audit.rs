@@ -1,4 +1,4 @@
-//! `effectd receipts audit`: whether what was done was permitted, and stayed where it belonged.
+//! `effectd receipts audit`: check that every success was permitted and stayed in its space.
 
 use std::collections::BTreeMap;
 
@@ -7,59 +7,57 @@ use effectd_contracts::{Gate, GateResult, Operation, Outcome, Receipt, ReceiptId
 use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
-use crate::cli::backend::{Trouble, with_client};
-use crate::cli::listing::{Which, each_page};
-use crate::cli::operate::{self, Confirm, Doing};
-use crate::cli::output::{Form, Printer};
-use crate::cli::{Common, complain};
+use crate::cli::mutation::{self, RunMode};
+use crate::cli::receipt_filter::{ReceiptFilter, each_page};
+use crate::cli::{CliError, Common, Confirm, Depth, Form, Printer, eprint_line, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
 /// Check that every `ok` receipt passed every gate, and find receipts that reach into another space
 ///
-/// Each finding is a row; how many receipts were looked at stands on standard error. Exits with 1 if there is any finding.
-/// Whether the receipts themselves are genuine and complete is what `receipts verify` tells.
+/// Each finding is a row; the number of checked receipts goes to standard error. Exits with 1 if there is any finding.
+/// `receipts verify` checks whether the receipts themselves are genuine and complete.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd receipts audit since:7d\n  effectd receipts audit 'subject:agent://planner@*' -o jsonl\n  effectd receipts audit --quarantine --yes"
 )]
 pub(super) struct Audit {
     #[command(flatten)]
-    which: Which,
-    /// Take the artifacts of receipts that reach into another space aside, so that nobody gets them any more
+    which: ReceiptFilter,
+    /// Quarantine the artifacts of receipts that reach into another space
     #[arg(long)]
     quarantine: bool,
     #[command(flatten)]
     confirm: Confirm,
-    /// How findings are shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
 }
 
 const COLUMNS: [(&str, usize); 4] = [("KIND", 12), ("RECEIPT", 36), ("TOOL", 20), ("WHAT", 0)];
 
 impl Audit {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let (looked, found, aside) =
-            with_client(common, Depth::Store, async |client| self.all(client).await).await?;
-        complain(&format!("{looked} receipts looked at, {found} findings"));
-        if self.quarantine && !self.aside(common, &aside).await? {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
+        let (looked, found, artifacts) =
+            with_client(common, Depth::Store, async |client| self.all(client, common.output).await).await?;
+        eprint_line(&format!("{looked} receipts looked at, {found} findings"));
+        if self.quarantine && !self.quarantine(common, &artifacts).await? {
             return Ok(Exit::Usage);
         }
         Ok(if found == 0 { Exit::Done } else { Exit::Failed })
     }
 
-    /// Takes artifacts aside, each on record. Says whether somebody said yes.
-    async fn aside(&self, common: &Common, found: &BTreeMap<String, ReceiptId>) -> Result<bool, Trouble> {
+    /// Quarantines artifacts, each with a receipt. Returns whether the person confirmed that.
+    async fn quarantine(
+        &self,
+        common: &Common,
+        found: &BTreeMap<String, ReceiptId>,
+    ) -> Result<bool, CliError> {
         if found.is_empty() {
-            complain(&"no artifacts to take aside");
+            eprint_line(&"no artifacts to quarantine");
             return Ok(true);
         }
         let says: Vec<String> = found
             .iter()
-            .map(|(artifact, receipt)| format!("take artifact {artifact} of receipt {receipt} aside"))
+            .map(|(artifact, receipt)| format!("quarantine artifact {artifact} of receipt {receipt}"))
             .collect();
-        if !self.confirm.given(&says) {
+        if !self.confirm.confirmed(&says) {
             return Ok(false);
         }
         for (artifact_id, receipt) in found {
@@ -67,15 +65,19 @@ impl Audit {
                 artifact_id: artifact_id.clone(),
                 reason: Some(format!("cross_space: receipt {receipt}")),
             };
-            operate::ask(common, &operation, Doing::ForReal).await?;
+            mutation::send(common, &operation, RunMode::Execute).await?;
         }
         Ok(true)
     }
 
-    /// How many were looked at, how many findings there are, and the artifacts of those that reach elsewhere.
-    async fn all(&self, client: &mut Client) -> Result<(u64, u64, BTreeMap<String, ReceiptId>), Trouble> {
-        let mut printer = Printer::new(self.output, true, &COLUMNS);
-        let mut aside = BTreeMap::new();
+    /// Returns the numbers of checked receipts and of findings, and the artifacts of receipts that reach into another space.
+    async fn all(
+        &self,
+        client: &mut Client,
+        form: Form,
+    ) -> Result<(u64, u64, BTreeMap<String, ReceiptId>), CliError> {
+        let mut printer = Printer::new(form, true, &COLUMNS);
+        let mut artifacts = BTreeMap::new();
         let (mut looked, mut found) = (0, 0);
         each_page(client, &self.which, None, async |_, page| {
             for receipt in page {
@@ -85,19 +87,14 @@ impl Audit {
                     if kind == "cross_space" {
                         let ids = receipt.outputs.get("artifact_ids").and_then(Value::as_array);
                         let ids = ids.into_iter().flatten().filter_map(Value::as_str);
-                        aside.extend(ids.map(|id| (id.to_owned(), receipt.receipt_id.clone())));
+                        artifacts.extend(ids.map(|id| (id.to_owned(), receipt.receipt_id.clone())));
                     }
                     let value = json!({
                         "kind": kind, "receipt_id": receipt.receipt_id, "action_id": receipt.action_id,
                         "tool_id": receipt.tool_id, "space_id": receipt.space_id, "what": what,
                         "artifact_ids": receipt.outputs.get("artifact_ids"),
                     });
-                    let cells = [
-                        kind,
-                        receipt.receipt_id.as_str(),
-                        receipt.tool_id.as_str(),
-                        what.as_str(),
-                    ];
+                    let cells = [kind, receipt.receipt_id.as_str(), receipt.tool_id.as_str(), what.as_str()];
                     printer.row(&value, &cells);
                 }
             }
@@ -105,11 +102,10 @@ impl Audit {
         })
         .await?;
         printer.finish();
-        Ok((looked, found, aside))
+        Ok((looked, found, artifacts))
     }
 }
 
-/// What is not as it should be.
 fn findings(receipt: &Receipt) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     if receipt.status == Status::Ok {
@@ -121,20 +117,16 @@ fn findings(receipt: &Receipt) -> Vec<(&'static str, String)> {
     }
     let elsewhere = other_spaces(receipt);
     if !elsewhere.is_empty() && receipt.status == Status::Ok {
-        let what = format!(
-            "done in {}, but it names {}",
-            receipt.space_id,
-            elsewhere.join(", ")
-        );
+        let what = format!("done in {}, but it names {}", receipt.space_id, elsewhere.join(", "));
         found.push(("cross_space", what));
     }
     found
 }
 
-/// Why a success should not have been one, by its own record.
+/// Why a successful action was not permitted, according to its receipt.
 fn not_permitted(receipt: &Receipt) -> Option<String> {
     let Some(decision) = &receipt.decision else {
-        // Who may do what to effectd itself is decided where it is done, and no tool has such a name.
+        // The policy does not decide about operations on effectd itself. No tool has an id that begins like theirs.
         let own = receipt.tool_id.as_str().starts_with(OWN) && receipt.attempts.is_empty();
         let decided = own && receipt.approval.is_some();
         return (!decided).then(|| "the policy was never asked".to_owned());
@@ -150,7 +142,7 @@ fn not_permitted(receipt: &Receipt) -> Option<String> {
     (!failed.is_empty()).then(|| format!("it did not pass {}", failed.join(", ")))
 }
 
-/// Only redaction may have had nothing to do, or something that it changed.
+/// Whether a gate was passed. Only redaction may be `n/a` or `applied`.
 fn passed(gate: Gate, result: GateResult) -> bool {
     match result {
         GateResult::Ok => true,
@@ -159,12 +151,10 @@ fn passed(gate: Gate, result: GateResult) -> bool {
     }
 }
 
-/// Spaces that the parameters name beside the receipt's own: as the policy saw them, and as they are told.
+/// Spaces other than the receipt's own that its parameters name: in the facts of the decision, or in the inputs.
 fn other_spaces(receipt: &Receipt) -> Vec<String> {
     let facts = receipt.decision.as_ref().map(|decision| &decision.facts);
-    let seen = facts
-        .and_then(|facts| facts.pointer("/inspection/spaces"))
-        .and_then(Value::as_array);
+    let seen = facts.and_then(|facts| facts.pointer("/inspection/spaces")).and_then(Value::as_array);
     let named = seen.into_iter().flatten().chain(receipt.inputs.get("space_id"));
     let mut others: Vec<String> = named
         .filter_map(Value::as_str)
@@ -226,9 +216,9 @@ mod tests {
         let mut loose = receipt();
         loose.isolation = None;
         assert_eq!(kinds(&loose), ["not_confined"]);
-        let mut told = receipt();
-        told.inputs.insert("space_id".to_owned(), "personal:bob".into());
-        assert_eq!(kinds(&told), ["cross_space"]);
+        let mut input = receipt();
+        input.inputs.insert("space_id".to_owned(), "personal:bob".into());
+        assert_eq!(kinds(&input), ["cross_space"]);
         let mut seen = receipt();
         seen.decision.as_mut().unwrap().facts =
             json!({ "inspection": { "spaces": ["shared:household", "personal:bob"] } });

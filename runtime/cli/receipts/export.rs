@@ -1,4 +1,4 @@
-//! `effectd receipts export`: receipts for spreadsheets and learners, and bundles for whoever checks.
+//! `effectd receipts export`: receipts as JSON lines, CSV, a dataset, or a verifiable bundle.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -13,45 +13,41 @@ use sha2::{Digest as _, Sha256};
 
 use super::verify::lacks_body;
 use super::{amendments, log};
-use crate::cli::backend::{Trouble, with_client};
-use crate::cli::listing::{Turn, Which, each_page, page};
-use crate::cli::output::{data, lines};
-use crate::cli::{Common, complain};
+use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page, page};
+use crate::cli::{CliError, Common, Depth, data, eprint_line, lines, with_client};
 use crate::error::Error;
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// How receipts are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// One receipt a line, in canonical JSON: as it was signed.
+    /// One receipt per line, in canonical JSON, as it was signed.
     Jsonl,
-    /// The figures of each as a row.
+    /// The figures of each receipt as a row.
     Csv,
 }
 
-/// Write receipts, the oldest first, to standard output, as a dataset, or as a bundle that anybody can check
+/// Write receipts, oldest first: to standard output, as a dataset, or as a bundle that anybody can verify
 ///
-/// A dataset is a folder with `receipts.jsonl`, `amendments.jsonl` and `manifest.json`; for the same receipts it is the same
-/// on every machine, byte for byte. A bundle holds entries of the log with a signed head: `effectd receipts verify` checks
-/// it anywhere. Memory does not grow with the number of receipts.
+/// A dataset is a folder with `receipts.jsonl`, `amendments.jsonl` and `manifest.json`; the same receipts give the same bytes on every
+/// machine. A bundle holds entries of the log with a signed head: `effectd receipts verify` checks it anywhere. Memory does not grow with
+/// the number of receipts.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd receipts export 'tool:files.*' since:7d --format csv\n  effectd receipts export --dataset march until:2026-04-01T00:00:00Z\n  effectd receipts export --bundle receipts.bundle"
 )]
 pub(super) struct Export {
     #[command(flatten)]
-    which: Which,
-    /// How receipts are written to standard output
+    which: ReceiptFilter,
+    /// Format on standard output
     #[arg(long, value_enum, default_value = "jsonl", value_name = "FORMAT")]
     format: Format,
-    /// Begin behind this many receipts: where an export that broke off had come to
+    /// Begin after this position, which an interrupted export printed
     #[arg(long, value_name = "NUMBER")]
     after: Option<u64>,
-    /// Write a dataset into a folder that is not there yet
+    /// Write a dataset into a new folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["bundle", "after"])]
     dataset: Option<PathBuf>,
-    /// Write a bundle of the log into a file that is not there yet
+    /// Write a bundle of the log into a new file
     #[arg(long, value_name = "FILE", conflicts_with = "filter")]
     bundle: Option<PathBuf>,
     /// The first entry of the bundle
@@ -60,7 +56,7 @@ pub(super) struct Export {
 }
 
 impl Export {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         with_client(common, Depth::Store, async |client| match &self.bundle {
             Some(path) => bundle(client, path, self.from).await,
             None => self.receipts(client).await,
@@ -68,139 +64,92 @@ impl Export {
         .await
     }
 
-    async fn receipts(&self, client: &mut Client) -> Result<Exit, Trouble> {
-        // Nothing is written before it is known that somebody answers.
-        let first = Turn {
-            order: Order::OldestFirst,
-            after: None,
-            limit: 1,
-            wait_ms: None,
-        };
+    async fn receipts(&self, client: &mut Client) -> Result<Exit, CliError> {
+        // A first request, so that no file is created if it fails.
+        let first = PageQuery { order: Order::OldestFirst, after: None, limit: 1, wait_ms: None };
         page(client, &self.which, first).await?;
         if let Some(folder) = &self.dataset {
             return dataset(client, &self.which, folder).await;
         }
         if self.format == Format::Csv && self.after.is_none() {
-            data(&COLUMNS.join(","));
+            data(&COLUMNS.map(|(name, _)| name).join(","));
         }
         let line = match self.format {
             Format::Jsonl => text,
             Format::Csv => csv,
         };
-        let reached = each_page(client, &self.which, self.after, async |_, page| {
-            Ok(lines(page.iter().map(line)))
-        })
-        .await?;
+        let reached =
+            each_page(client, &self.which, self.after, async |_, page| Ok(lines(page.iter().map(line))))
+                .await?;
         if let Some(reached) = reached {
-            complain(&format!("to go on later: --after {reached}"));
+            eprint_line(&format!("to continue later: --after {reached}"));
         }
         Ok(Exit::Done)
     }
 }
 
-/// A receipt as it was signed.
+/// A receipt in the form that was signed.
 fn text(receipt: &Receipt) -> String {
-    // A receipt is plain data with text keys, for which serde_json has no failure.
+    // Cannot fail: a receipt is plain data with text keys.
     canonical::of(receipt).unwrap_or_default()
 }
 
-const COLUMNS: [&str; 22] = [
-    "receipt_id",
-    "action_id",
-    "tool_id",
-    "tool_version",
-    "space_id",
-    "subject_id",
-    "principal",
-    "status",
-    "outcome",
-    "code",
-    "started_at",
-    "ended_at",
-    "queued_ms",
-    "exec_ms",
-    "total_ms",
-    "cpu_ms",
-    "energy_mwh",
-    "bytes_written",
-    "attempts",
-    "reward",
-    "propensity",
-    "trace_id",
-];
+type CsvColumn = (&'static str, fn(&Receipt) -> String);
 
-/// The figures of a receipt as a row.
-fn csv(receipt: &Receipt) -> String {
-    let choice = receipt.choice.as_ref();
-    let number = |number: Option<f64>| number.map(|number| number.to_string()).unwrap_or_default();
-    let cells = [
-        receipt.receipt_id.to_string(),
-        receipt.action_id.to_string(),
-        receipt.tool_id.to_string(),
-        receipt.tool_version.clone().unwrap_or_default(),
-        receipt.space_id.to_string(),
-        receipt.subject_id.to_string(),
-        receipt.principal.to_string(),
-        receipt.status.as_str().to_owned(),
-        receipt.outcome.as_str().to_owned(),
-        receipt
-            .error
-            .as_ref()
-            .map(|failure| failure.code.to_string())
-            .unwrap_or_default(),
-        receipt.timing.started_at.to_string(),
-        receipt.timing.ended_at.to_string(),
-        receipt.timing.queued_ms.as_f64().to_string(),
-        receipt.timing.exec_ms.as_f64().to_string(),
-        receipt.timing.total_ms.as_f64().to_string(),
-        receipt.cost.cpu_ms.as_f64().to_string(),
-        receipt.cost.energy_mwh.to_string(),
-        receipt
-            .cost
-            .bytes_written
-            .map(|bytes| bytes.to_string())
-            .unwrap_or_default(),
-        receipt.attempts.len().to_string(),
-        receipt.reward.scalar.to_string(),
-        number(choice.and_then(|choice| choice.propensity)),
-        receipt.trace_id.to_string(),
-    ];
-    cells.map(|cell| quoted(&cell)).join(",")
+fn text_of<T: ToString>(value: Option<T>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// A cell as RFC 4180 has it. A cell that a spreadsheet would take for a formula begins with an apostrophe.
+#[rustfmt::skip]
+const COLUMNS: [CsvColumn; 22] = [
+    ("receipt_id", |receipt| receipt.receipt_id.to_string()),
+    ("action_id", |receipt| receipt.action_id.to_string()),
+    ("tool_id", |receipt| receipt.tool_id.to_string()),
+    ("tool_version", |receipt| text_of(receipt.tool_version.as_ref())),
+    ("space_id", |receipt| receipt.space_id.to_string()),
+    ("subject_id", |receipt| receipt.subject_id.to_string()),
+    ("principal", |receipt| receipt.principal.to_string()),
+    ("status", |receipt| receipt.status.as_str().to_owned()),
+    ("outcome", |receipt| receipt.outcome.as_str().to_owned()),
+    ("code", |receipt| text_of(receipt.error.as_ref().map(|failure| failure.code))),
+    ("started_at", |receipt| receipt.timing.started_at.to_string()),
+    ("ended_at", |receipt| receipt.timing.ended_at.to_string()),
+    ("queued_ms", |receipt| receipt.timing.queued_ms.as_f64().to_string()),
+    ("exec_ms", |receipt| receipt.timing.exec_ms.as_f64().to_string()),
+    ("total_ms", |receipt| receipt.timing.total_ms.as_f64().to_string()),
+    ("cpu_ms", |receipt| receipt.cost.cpu_ms.as_f64().to_string()),
+    ("energy_mwh", |receipt| receipt.cost.energy_mwh.to_string()),
+    ("bytes_written", |receipt| text_of(receipt.cost.bytes_written)),
+    ("attempts", |receipt| receipt.attempts.len().to_string()),
+    ("reward", |receipt| receipt.reward.scalar.to_string()),
+    ("propensity", |receipt| text_of(receipt.choice.as_ref().and_then(|choice| choice.propensity))),
+    ("trace_id", |receipt| receipt.trace_id.to_string()),
+];
+
+fn csv(receipt: &Receipt) -> String {
+    COLUMNS.map(|(_, cell)| quoted(&cell(receipt))).join(",")
+}
+
+/// A CSV cell by RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe.
 fn quoted(cell: &str) -> String {
     let formula = cell.starts_with(['=', '+', '@', '\t', '\r'])
         || (cell.starts_with('-') && cell.parse::<f64>().is_err());
-    let cell = if formula {
-        format!("'{cell}")
-    } else {
-        cell.to_owned()
-    };
-    if cell.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", cell.replace('"', "\"\""))
-    } else {
-        cell
-    }
+    let cell = if formula { format!("'{cell}") } else { cell.to_owned() };
+    if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell }
 }
 
-/// A file that is written once, with its digest.
-struct Made {
+/// A new file, and the digest of its content so far.
+struct OutputFile {
     file: BufWriter<File>,
     path: PathBuf,
     digest: Sha256,
     lines: u64,
 }
 
-impl Made {
+impl OutputFile {
     fn new(path: PathBuf) -> Result<Self, Error> {
         let file = File::create_new(&path).map_err(|error| failed(&path, &error))?;
-        Ok(Self {
-            file: BufWriter::new(file),
-            path,
-            digest: Sha256::new(),
-            lines: 0,
-        })
+        Ok(Self { file: BufWriter::new(file), path, digest: Sha256::new(), lines: 0 })
     }
 
     fn line(&mut self, text: &str) -> Result<(), Error> {
@@ -210,7 +159,7 @@ impl Made {
         writeln!(self.file, "{text}").map_err(|error| failed(&self.path, &error))
     }
 
-    /// Its digest and its number of lines, once it is on disk.
+    /// Syncs the file; returns its digest and its number of lines.
     fn finish(mut self) -> Result<(String, u64), Error> {
         let written = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
         written.map_err(|error| failed(&self.path, &error))?;
@@ -223,13 +172,12 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     Error::Request(format!("{} cannot be written: {error}", path.display()))
 }
 
-/// Receipts, what was known later about them, and a manifest that says what they are. Nothing in it depends on where or when
-/// it is made.
-async fn dataset(client: &mut Client, which: &Which, folder: &Path) -> Result<Exit, Trouble> {
+/// Writes receipts, amendments and a manifest. Their bytes do not depend on where or when they are written.
+async fn dataset(client: &mut Client, which: &ReceiptFilter, folder: &Path) -> Result<Exit, CliError> {
     let filter = which.parsed()?;
     fs::create_dir(folder).map_err(|error| failed(folder, &error))?;
-    let mut receipts = Made::new(folder.join("receipts.jsonl"))?;
-    let mut later = Made::new(folder.join("amendments.jsonl"))?;
+    let mut receipts = OutputFile::new(folder.join("receipts.jsonl"))?;
+    let mut later = OutputFile::new(folder.join("amendments.jsonl"))?;
     let (mut first, mut last): (Option<ReceiptId>, Option<ReceiptId>) = (None, None);
     each_page(client, which, None, async |client, page| {
         for receipt in page {
@@ -256,21 +204,19 @@ async fn dataset(client: &mut Client, which: &Which, folder: &Path) -> Result<Ex
             "amendments.jsonl": { "digest": later, "lines": amended },
         },
     });
-    let mut made = Made::new(folder.join("manifest.json"))?;
+    let mut made = OutputFile::new(folder.join("manifest.json"))?;
     made.line(&canonical::to_string(&manifest))?;
     let (digest, _) = made.finish()?;
-    complain(&format!(
-        "{count} receipts, {amended} amendments; the manifest's digest is {digest}"
-    ));
+    eprint_line(&format!("{count} receipts, {amended} amendments; the manifest's digest is {digest}"));
     Ok(Exit::Done)
 }
 
-/// Entries of the log up to a head that is signed now.
-async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, Trouble> {
+/// Writes the entries of the log from `from` on, up to a head that is signed now.
+async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, CliError> {
     let head = log::head(client).await?;
     if from > head.size {
         let why = format!("the log has {} entries; there is no entry {from}", head.size);
-        return Err(Error::Request(why).into());
+        return Err(CliError::request(why));
     }
     let before = log::frontier(client, from).await?;
     let first = BundleHead {
@@ -280,7 +226,7 @@ async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, Tro
         keys: log::keys(client).await?,
         head: head.clone(),
     };
-    let mut made = Made::new(path.to_owned())?;
+    let mut made = OutputFile::new(path.to_owned())?;
     made.line(&canonical::of(&first).unwrap_or_default())?;
     let mut next = from;
     while next < head.size {
@@ -288,25 +234,20 @@ async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, Tro
         let Some(last) = lines.last() else { break };
         next = last.index + 1;
         if let Some(line) = lines.iter().find(|line| lacks_body(line, &head)) {
-            // Best effort: what is left of the file is no bundle, and no check takes it for one.
+            // Best effort: a check does not accept an incomplete bundle.
             let _ = fs::remove_file(path);
             let why = format!(
                 "retention dropped entry {} while the bundle was written; export it again",
                 line.index
             );
-            return Err(Error::Request(why).into());
+            return Err(CliError::request(why));
         }
         for entry in lines.iter().filter(|entry| entry.index < head.size) {
             made.line(&canonical::of(entry).unwrap_or_default())?;
         }
     }
     let (_, lines) = made.finish()?;
-    complain(&format!(
-        "{} entries, under a head of {} signed at {}",
-        lines - 1,
-        head.size,
-        head.at
-    ));
+    eprint_line(&format!("{} entries, under a head of {} signed at {}", lines - 1, head.size, head.at));
     Ok(Exit::Done)
 }
 
@@ -324,9 +265,6 @@ mod tests {
         assert!(row.ends_with(",\"'=HYPERLINK(\"\"x\"\"),y\""), "{row}");
         receipt.trace_id = effectd_contracts::TraceId::new("t").unwrap();
         assert_eq!(csv(&receipt).split(',').count(), COLUMNS.len());
-        assert_eq!(
-            (quoted("-0.1"), quoted("-x")),
-            ("-0.1".to_owned(), "'-x".to_owned())
-        );
+        assert_eq!((quoted("-0.1"), quoted("-x")), ("-0.1".to_owned(), "'-x".to_owned()));
     }
 }

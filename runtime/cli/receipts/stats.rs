@@ -1,4 +1,4 @@
-//! `effectd receipts stats`: how each tool does, by its receipts.
+//! `effectd receipts stats`: statistics of each tool, from its receipts.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,20 @@ use effectd_contracts::{Code, Millis, Receipt, Status};
 use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
-use crate::cli::Common;
-use crate::cli::backend::{Trouble, with_client};
-use crate::cli::listing::{Which, each_page};
-use crate::cli::output::{Form, Printer};
+use crate::cli::receipt_filter::{ReceiptFilter, each_page};
+use crate::cli::{CliError, Common, Depth, Printer, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Count by tool: how many, how many succeeded, percentiles of the times, what it cost
+/// Statistics by tool: number, success rate, percentiles of latency, cost
 ///
-/// Percentiles are exact to one part in a hundred. `-o json` has queued, exec and total times apart, and failures by code.
+/// Percentiles are exact to one percent. `-o json` has queued, exec and total times, and failures by code.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd receipts stats since:24h\n  effectd receipts stats 'tool:files.*' -o json"
 )]
 pub(super) struct Stats {
     #[command(flatten)]
-    which: Which,
-    /// How they are shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
+    which: ReceiptFilter,
 }
 
 const COLUMNS: [(&str, usize); 9] = [
@@ -40,23 +34,22 @@ const COLUMNS: [(&str, usize); 9] = [
     ("RETRIES", 0),
 ];
 
-/// Tools that are told apart. Ids of tools that do not exist come from outside; beyond this many they count as one.
+/// Tools that are counted separately. Requests can name tools that do not exist, so all further ids share one count.
 const TOOLS_MAX: usize = 1_000;
 const THE_REST: &str = "(others)";
 
 impl Stats {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let tools = with_client(common, Depth::Store, async |client| self.all(client).await).await?;
-        let mut printer = Printer::new(self.output, true, &COLUMNS);
+        let mut printer = Printer::new(common.output, true, &COLUMNS);
         for (tool, count) in &tools {
-            let cells = count.cells(tool);
-            printer.row(&count.value(tool), &cells.each_ref().map(String::as_str));
+            printer.row(&count.value(tool), &count.cells(tool));
         }
         printer.finish();
         Ok(Exit::Done)
     }
 
-    async fn all(&self, client: &mut Client) -> Result<BTreeMap<String, Count>, Trouble> {
+    async fn all(&self, client: &mut Client) -> Result<BTreeMap<String, Count>, CliError> {
         let mut tools = BTreeMap::new();
         each_page(client, &self.which, None, async |_, page| {
             page.iter().for_each(|receipt| add(&mut tools, receipt));
@@ -74,14 +67,14 @@ fn add(tools: &mut BTreeMap<String, Count>, receipt: &Receipt) {
     count.or_default().add(receipt);
 }
 
-/// What the receipts of one tool say together.
+/// The statistics of one tool.
 #[derive(Debug, Default)]
 struct Count {
     number: u64,
     ok: u64,
-    total: Spread,
-    queued: Spread,
-    exec: Spread,
+    total: Histogram,
+    queued: Histogram,
+    exec: Histogram,
     cpu_micros: u64,
     energy_mwh: f64,
     bytes_written: u64,
@@ -136,21 +129,21 @@ impl Count {
     }
 }
 
-/// How times are spread, in memory that does not grow with their number: counted in classes that are each 2 % wide.
+/// A histogram of times. Each bucket is 2 % wide, so that memory does not grow with the number of times.
 #[derive(Debug, Default)]
-struct Spread(BTreeMap<u16, u64>);
+struct Histogram(BTreeMap<u16, u64>);
 
 const WIDTH: f64 = 1.02;
 
-impl Spread {
+impl Histogram {
     fn add(&mut self, time: Millis) {
-        // Logarithms of what a u64 holds are small, and never below zero.
+        // The logarithm of a u64 fits, and is never below zero.
         let class = (time.micros() as f64).max(1.0).log(WIDTH).round() as u16;
         let class = if time == Millis::ZERO { 0 } else { class + 1 };
         *self.0.entry(class).or_default() += 1;
     }
 
-    /// The time that this share of them does not exceed.
+    /// The time that this share of the times does not exceed.
     fn below(&self, share: f64) -> Millis {
         let number: u64 = self.0.values().sum();
         let wanted = (share * number as f64).ceil().max(1.0) as u64;
@@ -176,16 +169,16 @@ mod tests {
 
     #[test]
     fn percentiles_are_right_to_one_in_a_hundred() {
-        let mut spread = Spread::default();
-        assert_eq!(spread.below(0.5), Millis::ZERO);
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.below(0.5), Millis::ZERO);
         for micros in 1..=100_000 {
-            spread.add(Millis::from_micros(micros));
+            histogram.add(Millis::from_micros(micros));
         }
         for share in [0.01, 0.5, 0.95, 0.99, 1.0] {
-            let (found, exact) = (spread.below(share).micros() as f64, share * 100_000.0);
+            let (found, exact) = (histogram.below(share).micros() as f64, share * 100_000.0);
             assert!((found / exact - 1.0).abs() < 0.011, "{share}: {found}");
         }
-        let mut nothing = Spread::default();
+        let mut nothing = Histogram::default();
         (0..10).for_each(|_| nothing.add(Millis::ZERO));
         assert_eq!(nothing.below(0.99), Millis::ZERO);
     }

@@ -1,74 +1,65 @@
-//! `effectd receipts tail`: every receipt as it comes, for programs, from where they were last time.
+//! `effectd receipts tail`: follow receipts as JSON lines, from a stored position.
 
 use std::path::{Path, PathBuf};
 
 use effectd_bus::Order;
 use effectd_contracts::canonical;
-use effectd_gateway::client::{Client, ClientError};
+use effectd_gateway::client::Client;
 
-use super::{PAGE, WATCH_STEP_MS, until_back};
-use crate::cli::backend::{Trouble, is_alone, with_client};
-use crate::cli::listing::{Turn, Which, page};
-use crate::cli::output::lines;
-use crate::cli::{Common, complain};
-use crate::error::Error;
+use super::WATCH_STEP_MS;
+use crate::cli::backend::reconnected;
+use crate::cli::receipt_filter::{PAGE, PageQuery, ReceiptFilter, page};
+use crate::cli::{CliError, Common, Depth, is_in_process, lines, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Print receipts as JSON lines, the oldest first, and each new one as it is made
+/// Print receipts as JSON lines, oldest first, and then each new one
 ///
-/// With --cursor, the place that was reached is kept in a file, and the next time it goes on there: after a crash some may
-/// come twice, none is missed. Without a daemon nothing new comes, and it ends.
+/// With --cursor, the position is stored in a file and the next run continues there: after a crash some receipts may repeat, and none is
+/// missed. Without a daemon it ends, since nothing new comes.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd receipts tail --once 'tool:files.*'\n  effectd receipts tail --once --cursor learner.cursor"
 )]
 pub(super) struct Tail {
     #[command(flatten)]
-    which: Which,
-    /// Where the place is kept; made if it is not there
+    which: ReceiptFilter,
+    /// The file with the position; created if it is missing
     #[arg(long, value_name = "FILE")]
     cursor: Option<PathBuf>,
-    /// End when there are no more
+    /// End after the last receipt
     #[arg(long)]
     once: bool,
 }
 
 impl Tail {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let begin = self.cursor.as_deref().map(Cursor::read).transpose()?.flatten();
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
+        let begin = self.cursor.as_deref().map(read_cursor).transpose()?.flatten();
         with_client(common, Depth::Store, async |client| {
-            let once = self.once || is_alone(client);
+            let once = self.once || is_in_process(client);
             self.follow(client, begin, once).await
         })
         .await
     }
 
-    async fn follow(&self, client: &mut Client, begin: Option<u64>, once: bool) -> Result<Exit, Trouble> {
+    async fn follow(&self, client: &mut Client, begin: Option<u64>, once: bool) -> Result<Exit, CliError> {
         let mut after = begin;
         loop {
-            let turn = Turn {
+            let query = PageQuery {
                 order: Order::OldestFirst,
                 after,
-                limit: usize::try_from(PAGE).unwrap_or(1),
+                limit: PAGE,
                 wait_ms: (!once).then_some(WATCH_STEP_MS),
             };
-            let page = match page(client, &self.which, turn).await {
-                Err(Trouble::Client(error @ (ClientError::NoDaemon(_) | ClientError::Broken(_))))
-                    if !once && after != begin =>
-                {
-                    complain(&format!("{error}; waiting for it to come back"));
-                    until_back(client).await;
+            let page = match page(client, &self.which, query).await {
+                Err(error) if error.is_disconnect() && !once && after != begin => {
+                    reconnected(client, &error).await;
                     continue;
                 }
                 page => page?,
             };
-            // A receipt is plain data with text keys, for which serde_json has no failure.
-            let texts = page
-                .receipts
-                .iter()
-                .map(|receipt| canonical::of(receipt).unwrap_or_default());
-            // Whoever has closed the other end has not read them.
+            // Cannot fail: a receipt is plain data with text keys.
+            let texts = page.receipts.iter().map(|receipt| canonical::of(receipt).unwrap_or_default());
+            // The reader has closed the pipe without reading these receipts, so the cursor stays.
             if !lines(texts) {
                 return Ok(Exit::Done);
             }
@@ -76,7 +67,7 @@ impl Tail {
             if reached != after
                 && let (Some(path), Some(reached)) = (&self.cursor, reached)
             {
-                Cursor::write(path, reached)?;
+                write_cursor(path, reached)?;
             }
             after = reached;
             if once && page.next.is_none() {
@@ -86,29 +77,23 @@ impl Tail {
     }
 }
 
-/// The place that was reached, in a file that is replaced as a whole.
-pub(super) struct Cursor;
-
-impl Cursor {
-    pub(super) fn read(path: &Path) -> Result<Option<u64>, Error> {
-        let unusable = |why: String| Error::Request(format!("the cursor {}: {why}", path.display()));
-        match std::fs::read_to_string(path) {
-            Ok(text) => {
-                let number = text.trim().parse();
-                number
-                    .map(Some)
-                    .map_err(|_| unusable("it does not hold a place; remove it to begin anew".to_owned()))
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(unusable(error.to_string())),
+fn read_cursor(path: &Path) -> Result<Option<u64>, CliError> {
+    let unusable = |why: &str| CliError::request(format!("the cursor {}: {why}", path.display()));
+    match std::fs::read_to_string(path) {
+        Ok(text) => {
+            let number = text.trim().parse().map(Some);
+            number.map_err(|_| unusable("it does not hold a position; remove it to start over"))
         }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(unusable(&error.to_string())),
     }
+}
 
-    fn write(path: &Path, reached: u64) -> Result<(), Error> {
-        let draft = path.with_extension("draft");
-        let written = std::fs::write(&draft, format!("{reached}\n"))
-            .and_then(|()| std::fs::File::open(&draft)?.sync_all())
-            .and_then(|()| std::fs::rename(&draft, path));
-        written.map_err(|error| Error::Request(format!("the cursor {}: {error}", path.display())))
-    }
+/// Replaces the cursor's file atomically.
+fn write_cursor(path: &Path, reached: u64) -> Result<(), CliError> {
+    let draft = path.with_extension("draft");
+    let written = std::fs::write(&draft, format!("{reached}\n"))
+        .and_then(|()| std::fs::File::open(&draft)?.sync_all())
+        .and_then(|()| std::fs::rename(&draft, path));
+    written.map_err(|error| CliError::request(format!("the cursor {}: {error}", path.display())))
 }

@@ -1,14 +1,13 @@
-//! `effectd receipts verify|proof|head`: whether what is on record is what was signed, all of it and in order.
+//! `effectd receipts verify|proof|head`: verify the log of receipts, a bundle or a proof.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use effectd_actors::limits::LOG_ENTRIES_MAX;
-use effectd_actors::proof::{Checker, Report, check_proof};
-use effectd_contracts::json::{JsonInvalid, parse_of_log};
+use effectd_contracts::json::{JsonInvalid, parse_stored};
 use effectd_contracts::limits::{REQUEST_BYTES_MAX, TOOL_REPLY_BYTES_MAX};
 use effectd_contracts::merkle::Frontier;
+use effectd_contracts::proof::{Checker, Report, check_proof};
 use effectd_contracts::{BundleHead, InclusionProof, LogEntry, LogHead, LogLine, ReceiptId};
 use effectd_gateway::client::Client;
 use serde::Deserialize;
@@ -16,26 +15,21 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::log;
-use crate::cli::backend::{Trouble, with_client};
-use crate::cli::output::{Form, for_programs, line};
-use crate::cli::{Common, complain};
-use crate::error::Error;
+use crate::cli::{CliError, Common, Depth, Form, eprint_line, line, print_json, with_client};
 use crate::exit::Exit;
-use crate::runtime::Depth;
 
-/// Longest line of a bundle: the largest receipt fits several times.
+/// The longest line of a bundle: several times the largest receipt.
 const LINE_BYTES_MAX: u64 = 4 * (REQUEST_BYTES_MAX + TOOL_REPLY_BYTES_MAX) as u64;
-/// Lines of a bundle that are checked together.
+/// The number of lines of a bundle that are checked together.
 const PAGE: usize = 500;
-/// Bytes of a bundle that are held at one time, but for the line that exceeds it.
+/// The bytes of a bundle in memory at one time; the last line may exceed them.
 const PAGE_BYTES: usize = 16 * 1_048_576;
 
-/// Check that every receipt is genuine, that none is missing, and that nothing was changed
+/// Check that every receipt is genuine, that none is missing, and that none was changed
 ///
-/// Without FILE, the log of this store is read from its first entry to its last: every hash and signature, the order, the
-/// tree against every head that was ever signed, and that every intent has its receipt. With FILE, the same is done with a
-/// bundle (`receipts export --bundle`) or a single proof (`receipts proof`), without any store. Exits with 1 if anything is
-/// wrong, and says which entry.
+/// Without FILE, it checks the whole log of this store: every hash and signature, the order, the tree against every signed head, and that
+/// every intent has its receipt. With FILE, it checks a bundle (`receipts export --bundle`) or a proof (`receipts proof`), without a
+/// store. Exits with 1 if anything is wrong, and names the entry.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd receipts verify\n  effectd receipts export --bundle week.jsonl\n  effectd receipts verify week.jsonl"
@@ -44,75 +38,67 @@ pub(super) struct Verify {
     /// A bundle or a proof; without it, this store
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// A head that you took earlier, in a file: the log must still begin with what it speaks of
+    /// A file with an earlier head: the log must still begin with the entries of that head
     #[arg(long, value_name = "FILE")]
     head: Option<PathBuf>,
-    /// A key that must be among those that signed: its id, or the whole key in hex
+    /// A key that must be among the signing keys: its id, or the whole key in hex
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// How the answer is shown
-    #[arg(long, short, value_enum, default_value = "table", value_name = "FORM")]
-    output: Form,
 }
 
-/// Print the proof that a receipt is in the log, for somebody who does not have the store
+/// Print a proof that a receipt is in the log, for somebody without the store
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts proof 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
 pub(super) struct Proof {
-    /// Which receipt, by its own id or its action's
+    /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
 }
 
-/// Sign a head of the log as it is now, and print it
+/// Sign the current head of the log, and print it
 ///
-/// Whoever keeps a copy of it elsewhere can later tell whether anything before it was changed: `receipts verify --head`.
+/// With a copy kept elsewhere you can later check that nothing before it was changed: `receipts verify --head`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts head")]
 pub(super) struct Head {}
 
 impl Head {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let head = with_client(common, Depth::Store, log::head);
-        for_programs(Form::Json, &head.await?);
+        print_json(Form::Json, &head.await?);
         Ok(Exit::Done)
     }
 }
 
 impl Proof {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
-        let proof = with_client(common, Depth::Store, async |client| {
-            log::proof(client, &self.receipt).await
-        });
-        for_programs(Form::Jsonl, &proof.await?);
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
+        let proof = with_client(common, Depth::Store, async |client| log::proof(client, &self.receipt).await);
+        print_json(Form::Jsonl, &proof.await?);
         Ok(Exit::Done)
     }
 }
 
 impl Verify {
-    pub(super) async fn main(&self, common: &Common) -> Result<Exit, Trouble> {
+    pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let known: Option<LogHead> = self.head.as_deref().map(read_json).transpose()?;
         let report = match &self.file {
             Some(file) => self.of_file(file, known)?,
             None => {
-                with_client(common, Depth::Store, async |client| {
-                    self.of_log(client, known).await
-                })
-                .await?
+                with_client(common, Depth::Store, async |client| self.of_log(client, known).await).await?
             }
         };
-        report.findings.iter().for_each(|finding| complain(&finding.what));
+        report.findings.iter().for_each(|finding| eprint_line(&finding.what));
         let more = report.findings_total - report.findings.len() as u64;
         if more > 0 {
-            complain(&format!("and {more} more"));
+            eprint_line(&format!("and {more} more"));
         }
-        if !for_programs(self.output, &report) {
-            line(&told(&report));
+        if !print_json(common.output, &report) {
+            line(&summary(&report));
         }
         Ok(if report.ok { Exit::Done } else { Exit::Failed })
     }
 
-    async fn of_log(&self, client: &mut Client, known: Option<LogHead>) -> Result<Report, Trouble> {
+    async fn of_log(&self, client: &mut Client, known: Option<LogHead>) -> Result<Report, CliError> {
         let mut head = log::head(client).await?;
         let mut checker = Checker::new(Frontier::default(), &log::keys(client).await?, head.clone());
         let mut from = 0;
@@ -127,7 +113,7 @@ impl Verify {
         while next < head.size {
             let mut lines = log::entries(client, next).await?;
             if lines.iter().any(|line| lacks_body(line, &head)) {
-                // Retention may have gone on since; then a newer head says so.
+                // Retention may have dropped these bodies meanwhile; then a newer head says so.
                 head = log::head(client).await?;
                 checker.renew(head.clone());
             }
@@ -139,43 +125,38 @@ impl Verify {
         Ok(checker.finish(self.key.as_deref()))
     }
 
-    fn of_file(&self, path: &Path, known: Option<LogHead>) -> Result<Report, Trouble> {
+    fn of_file(&self, path: &Path, known: Option<LogHead>) -> Result<Report, CliError> {
         let mut lines = Lines::open(path)?;
         let first = lines.next().transpose()?.unwrap_or_default();
-        let unusable = |why: String| Error::Request(format!("{}: {why}", path.display()));
+        let unusable = |why: String| CliError::request(format!("{}: {why}", path.display()));
         let first: Value = parse(&first)
             .map_err(|error| unusable(format!("this is neither a bundle nor a proof: {error}")))?;
         if first.get("proof").is_some() {
             let proof = InclusionProof::deserialize(first).map_err(|error| unusable(error.to_string()))?;
             if known.is_some_and(|known| known != proof.head) {
                 let why = "the proof is under another head than the one you know; check a bundle, or leave --head out";
-                return Err(unusable(why.to_owned()).into());
+                return Err(unusable(why.to_owned()));
             }
             return Ok(self.of_proof(&proof));
         }
         let bundle = BundleHead::deserialize(first)
             .map_err(|error| unusable(format!("this is neither a bundle nor a proof: {error}")))?;
         if bundle.bundle != 1 {
-            let why = format!(
-                "{} is a bundle of format {}; this version knows 1",
-                path.display(),
-                bundle.bundle
-            );
-            return Err(Error::Request(why).into());
+            let why =
+                format!("{} is a bundle of format {}; this version knows 1", path.display(), bundle.bundle);
+            return Err(CliError::request(why));
         }
-        let before = Frontier::restore(bundle.from, bundle.frontier.clone());
-        let before = before
-            .filter(|before| before.size() <= LOG_ENTRIES_MAX)
-            .ok_or_else(|| Error::Request(format!("{} begins with a tree that cannot be", path.display())))?;
+        let before = Frontier::restore(bundle.from, bundle.frontier.clone())
+            .ok_or_else(|| CliError::request(format!("{} begins with an invalid tree", path.display())))?;
         if let Some(known) = known.as_ref().filter(|known| known.size < bundle.from) {
             let why = format!(
-                "the bundle begins behind what the known head speaks of; export one with --from {} or less",
+                "the bundle begins after the entries of the known head; export one with --from {} or less",
                 known.size
             );
-            return Err(unusable(why).into());
+            return Err(unusable(why));
         }
         let mut checker = Checker::new(before, &bundle.keys, bundle.head.clone());
-        // Heads stand behind what they speak of, so they are read first.
+        // A head follows the entries that it covers, so all heads are read first.
         for line in lines {
             if let Ok(line) = parse::<LogLine>(&line?) {
                 expect_heads(&mut checker, &[line], bundle.head.size);
@@ -211,12 +192,8 @@ impl Verify {
             heads: 1,
             open: proof.head.open,
             kept_from: proof.head.kept_from,
-            // What is not a name of a key is a finding; it is not shown as one.
-            keys: proof
-                .keys
-                .iter()
-                .map(|key| key.key_id.escape_debug().to_string())
-                .collect(),
+            // An invalid key id is among the findings; here it is only escaped.
+            keys: proof.keys.iter().map(|key| key.key_id.escape_debug().to_string()).collect(),
             findings_total: findings.len() as u64,
             findings,
             ..Report::default()
@@ -224,7 +201,7 @@ impl Verify {
     }
 }
 
-/// Lets the checker know the heads among some entries.
+/// Tells the checker which heads to expect among some entries.
 fn expect_heads(checker: &mut Checker, lines: &[LogLine], size: u64) {
     for entry in lines.iter().filter_map(|line| line.entry.as_ref()) {
         if entry.get("entry").is_some_and(|kind| kind == "head")
@@ -236,16 +213,15 @@ fn expect_heads(checker: &mut Checker, lines: &[LogLine], size: u64) {
     }
 }
 
-fn told(report: &Report) -> String {
+fn summary(report: &Report) -> String {
     let verdict = if report.ok { "whole" } else { "NOT WHOLE" };
     let root = report.root.map(|root| root.hex()).unwrap_or_default();
     let entries = report.size.saturating_sub(report.from);
     let gone = match report.gone {
         0 => String::new(),
-        gone => format!(
-            ", {gone} without their bodies: retention keeps those from entry {} on",
-            report.kept_from
-        ),
+        gone => {
+            format!(", {gone} without their bodies: retention keeps those from entry {} on", report.kept_from)
+        }
     };
     format!(
         "{verdict}: {entries} entries from {} on, {} receipts, {} intents of which {} are open, {} amendments{gone}\n  heads     {} compared\n  keys      {}\n  root      {root}",
@@ -259,8 +235,8 @@ fn told(report: &Report) -> String {
     )
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    let unusable = |why: String| Error::Request(format!("{}: {why}", path.display()));
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, CliError> {
+    let unusable = |why: String| CliError::request(format!("{}: {why}", path.display()));
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(LINE_BYTES_MAX).read_to_end(&mut bytes))
@@ -268,38 +244,33 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     parse(&bytes).map_err(|error| unusable(error.to_string()))
 }
 
-/// Strictly: a name that appears twice is read in one way here and in another elsewhere.
+/// Parses strictly, since parsers disagree about duplicate names.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, JsonInvalid> {
-    parse_of_log(bytes, bytes.len())
+    parse_stored(bytes, bytes.len())
 }
 
-/// Whether an entry has no body though the head says that it is kept.
+/// Whether an entry has no body although the head says that its body is kept.
 pub(super) fn lacks_body(line: &LogLine, head: &LogHead) -> bool {
     line.entry.is_none() && line.index >= head.kept_from
 }
 
-/// Lines of a file, each bounded.
+/// The lines of a file, each with a maximum length.
 struct Lines {
     path: PathBuf,
     reader: BufReader<File>,
 }
 
 impl Lines {
-    fn open(path: &Path) -> Result<Self, Error> {
+    fn open(path: &Path) -> Result<Self, CliError> {
         let file =
-            File::open(path).map_err(|error| Error::Request(format!("{}: {error}", path.display())))?;
-        Ok(Self {
-            path: path.to_owned(),
-            reader: BufReader::new(file),
-        })
+            File::open(path).map_err(|error| CliError::request(format!("{}: {error}", path.display())))?;
+        Ok(Self { path: path.to_owned(), reader: BufReader::new(file) })
     }
 
     fn read(&mut self) -> Result<Vec<u8>, String> {
         let mut line = Vec::new();
         let mut bounded = (&mut self.reader).take(LINE_BYTES_MAX);
-        bounded
-            .read_until(b'\n', &mut line)
-            .map_err(|error| error.to_string())?;
+        bounded.read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
         if line.len() as u64 == LINE_BYTES_MAX {
             return Err(format!("a line is longer than {LINE_BYTES_MAX} bytes"));
         }
@@ -308,13 +279,13 @@ impl Lines {
 }
 
 impl Iterator for Lines {
-    type Item = Result<Vec<u8>, Error>;
+    type Item = Result<Vec<u8>, CliError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.read() {
             Ok(line) if line.is_empty() => None,
             Ok(line) => Some(Ok(line)),
-            Err(why) => Some(Err(Error::Request(format!("{}: {why}", self.path.display())))),
+            Err(why) => Some(Err(CliError::request(format!("{}: {why}", self.path.display())))),
         }
     }
 }

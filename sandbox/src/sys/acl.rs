@@ -1,17 +1,14 @@
 //! Access control lists.
-#![allow(
-    unsafe_code,
-    reason = "raw system calls without a safe wrapper; each block states its argument"
-)]
+#![allow(unsafe_code, reason = "raw system calls without a safe wrapper; each block states its argument")]
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
 
-/// Whether a folder has an access control list, beneath or above an open one. What cannot be told counts as yes.
+/// Whether the folder `name`, relative to the open `folder`, has an access control list. An unexpected error counts as yes.
 pub(crate) fn has_acl(folder: BorrowedFd<'_>, name: &str) -> bool {
-    // A descriptor that was opened for its path alone has no attributes; its name in /proc has.
+    // An `O_PATH` descriptor cannot read attributes; its path in /proc can.
     let Ok(path) = CString::new(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd())) else {
         return true;
     };

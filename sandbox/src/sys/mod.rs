@@ -1,5 +1,4 @@
-//! The system calls that no safe wrapper covers. Everything `unsafe` of this crate lies here and in [`crate::zygote`],
-//! behind functions that cannot be misused.
+//! System calls without a safe wrapper. Nearly all `unsafe` code of this crate is here, behind safe functions.
 
 pub(crate) mod acl;
 pub(crate) mod mount;
@@ -9,11 +8,7 @@ pub(crate) mod socket;
 
 use std::io;
 
-/// Turns the kernel's `-1` into the error it stands for.
+/// Turns the kernel's `-1` into the error in `errno`.
 pub(crate) fn check(result: libc::c_long) -> io::Result<libc::c_long> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

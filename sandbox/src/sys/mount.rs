@@ -1,22 +1,15 @@
-//! The mount calls that work on descriptors, so that what is mounted is what was opened, and nothing by name.
-#![allow(
-    unsafe_code,
-    reason = "raw system calls without a safe wrapper; each block states its argument"
-)]
+//! Mount calls on descriptors: the folder that was opened is mounted, whatever its path means now.
+#![allow(unsafe_code, reason = "raw system calls without a safe wrapper; each block states its argument")]
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
 
-/// Nothing can be written through it.
 pub(crate) const READ_ONLY: u64 = 0x1;
-/// Set-user-id bits mean nothing on it.
 pub(crate) const NO_SUID: u64 = 0x2;
-/// Device nodes mean nothing on it.
 pub(crate) const NO_DEV: u64 = 0x4;
-/// Nothing on it can be executed.
 pub(crate) const NO_EXEC: u64 = 0x8;
 const IDMAP: u64 = 0x0010_0000;
 const OPEN_TREE_CLONE: u32 = 1;
@@ -26,6 +19,7 @@ const FSCONFIG_SET_FLAG: u32 = 0;
 const FSCONFIG_CREATE: u32 = 6;
 
 #[repr(C)]
+#[derive(Default)]
 struct MountAttr {
     set: u64,
     clear: u64,
@@ -44,76 +38,37 @@ pub(crate) fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: the path is a valid C string for the length of the call.
     let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
     let tree = own(fd);
-    set_attributes(
-        tree.as_raw_fd(),
-        MountAttr {
-            set: 0,
-            clear: 0,
-            propagation: libc::MS_PRIVATE,
-            userns: 0,
-        },
-        true,
-    )?;
+    let attr = MountAttr { propagation: libc::MS_PRIVATE, ..MountAttr::default() };
+    set_attributes(tree.as_fd(), attr, libc::AT_RECURSIVE)?;
     Ok(tree)
 }
 
-fn set_attributes(fd: i32, attr: MountAttr, recursive: bool) -> io::Result<()> {
-    let mut flags = libc::AT_EMPTY_PATH;
-    if recursive {
-        flags |= libc::AT_RECURSIVE;
-    }
+fn set_attributes(mount: BorrowedFd<'_>, attr: MountAttr, flags: libc::c_int) -> io::Result<()> {
+    let (fd, flags) = (mount.as_raw_fd(), libc::AT_EMPTY_PATH | flags);
     // SAFETY: `attr` outlives the call and its size is passed with it; the empty path means the descriptor itself.
     check(unsafe {
         let size = size_of::<MountAttr>();
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            fd,
-            c"".as_ptr(),
-            flags,
-            &raw const attr,
-            size,
-        )
+        libc::syscall(libc::SYS_mount_setattr, fd, c"".as_ptr(), flags, &raw const attr, size)
     })
     .map(drop)
 }
 
 /// Adds restrictions to a mount and everything beneath it.
 pub(crate) fn restrict(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
-    set_attributes(
-        mount.as_raw_fd(),
-        MountAttr {
-            set: attributes,
-            clear: 0,
-            propagation: 0,
-            userns: 0,
-        },
-        true,
-    )
+    let attr = MountAttr { set: attributes, ..MountAttr::default() };
+    set_attributes(mount, attr, libc::AT_RECURSIVE)
 }
 
-/// Adds restrictions to one mount, not to what lies beneath it.
+/// Adds restrictions to one mount, not to the mounts beneath it.
 pub(crate) fn restrict_one(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
-    set_attributes(
-        mount.as_raw_fd(),
-        MountAttr {
-            set: attributes,
-            clear: 0,
-            propagation: 0,
-            userns: 0,
-        },
-        false,
-    )
+    let attr = MountAttr { set: attributes, ..MountAttr::default() };
+    set_attributes(mount, attr, 0)
 }
 
-/// Lets the mount show and store owners as the user namespace maps them. Only real root can do this.
+/// Makes the mount show and store owners as the user namespace maps them. Only real root can do this.
 pub(crate) fn map_owners(mount: BorrowedFd<'_>, userns: BorrowedFd<'_>) -> io::Result<()> {
-    let attr = MountAttr {
-        set: IDMAP,
-        clear: 0,
-        propagation: 0,
-        userns: userns.as_raw_fd() as u64,
-    };
-    set_attributes(mount.as_raw_fd(), attr, true)
+    let attr = MountAttr { set: IDMAP, userns: userns.as_raw_fd() as u64, ..MountAttr::default() };
+    set_attributes(mount, attr, libc::AT_RECURSIVE)
 }
 
 /// Attaches a detached mount to the directory or file at `target`.
@@ -121,24 +76,15 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, target: &CStr) -> io::Result<()> {
     // SAFETY: both paths are valid C strings for the length of the call; the source's empty path means the descriptor.
     check(unsafe {
         let (from, empty) = (mount.as_raw_fd(), c"".as_ptr());
-        libc::syscall(
-            libc::SYS_move_mount,
-            from,
-            empty,
-            libc::AT_FDCWD,
-            target.as_ptr(),
-            MOVE_EMPTY_SOURCE,
-        )
+        libc::syscall(libc::SYS_move_mount, from, empty, libc::AT_FDCWD, target.as_ptr(), MOVE_EMPTY_SOURCE)
     })
     .map(drop)
 }
 
-/// A fresh filesystem that is mounted nowhere: it exists as long as the descriptor does.
+/// A new filesystem that is mounted nowhere: it lives as long as the descriptor.
 pub(crate) fn fresh(kind: &CStr, options: &[(&CStr, Option<&CStr>)], attributes: u64) -> io::Result<OwnedFd> {
     // SAFETY: the name is a valid C string; 1 asks for close-on-exec.
-    let context = own(check(unsafe {
-        libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1)
-    })?);
+    let context = own(check(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), 1) })?);
     let raw = context.as_raw_fd();
     for (key, value) in options {
         let (command, value) = match value {
@@ -152,7 +98,5 @@ pub(crate) fn fresh(kind: &CStr, options: &[(&CStr, Option<&CStr>)], attributes:
     // SAFETY: the create command takes neither key nor value.
     check(unsafe { libc::syscall(libc::SYS_fsconfig, raw, FSCONFIG_CREATE, none, none, 0) })?;
     // SAFETY: plain integers; 1 asks for close-on-exec.
-    Ok(own(check(unsafe {
-        libc::syscall(libc::SYS_fsmount, raw, 1, attributes)
-    })?))
+    Ok(own(check(unsafe { libc::syscall(libc::SYS_fsmount, raw, 1, attributes) })?))
 }

@@ -1,8 +1,5 @@
-//! Processes: made with a handle, counted when they end, stripped of what they could misuse.
-#![allow(
-    unsafe_code,
-    reason = "raw system calls without a safe wrapper; each block states its argument"
-)]
+//! Processes: cloned with a handle, accounted for when they end, stripped of their privileges.
+#![allow(unsafe_code, reason = "raw system calls without a safe wrapper; each block states its argument")]
 
 use std::fs;
 use std::io;
@@ -10,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
 
-/// What [`clone_process`] returned, and where.
+/// What [`clone_process`] returns in each of the two processes.
 pub(crate) enum Cloned {
     Child,
     Parent {
@@ -40,13 +37,10 @@ pub(crate) fn clone_process(namespaces: u64) -> io::Result<Cloned> {
     }
     // SAFETY: the kernel has just opened this descriptor for us (CLONE_PIDFD); nobody else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    Ok(Cloned::Parent {
-        pid: pid as i32,
-        pidfd,
-    })
+    Ok(Cloned::Parent { pid: pid as i32, pidfd })
 }
 
-/// A handle for this process itself, to be given to somebody else.
+/// A handle of this process itself, to be sent to another.
 pub(crate) fn own_handle() -> io::Result<OwnedFd> {
     let own = std::process::id();
     // SAFETY: plain integers.
@@ -55,18 +49,12 @@ pub(crate) fn own_handle() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Sends SIGKILL to exactly the process the handle means. A process that is gone already is no error.
+/// Sends SIGKILL to the process of the handle. A process that is gone is no error.
 pub(crate) fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: a plain system call on a descriptor that is open for the length of the borrow; a null siginfo is allowed.
     let sent = check(unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            libc::SIGKILL,
-            no_info,
-            0,
-        )
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, no_info, 0)
     });
     match sent {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -75,7 +63,7 @@ pub(crate) fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// How a process ended, and what it and everything it waited for used. All of it is the kernel's own account.
+/// How a process ended, and what it and its reaped children used, as the kernel counts it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) pid: i32,
@@ -114,14 +102,14 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
 
-/// Puts `fd` into the slot `slot`, whatever was there before, inheritable or not.
+/// Duplicates `fd` to the number `slot`, whatever was there before.
 pub(crate) fn place_fd(fd: BorrowedFd<'_>, slot: RawFd, inherit: bool) -> io::Result<()> {
     let flags = if inherit { 0 } else { libc::O_CLOEXEC };
     // SAFETY: dup3 only replaces `slot`, which by the callers' protocol belongs to nobody else.
     check(unsafe { libc::dup3(fd.as_raw_fd(), slot, flags) }.into()).map(drop)
 }
 
-/// Borrows a slot that [`place_fd`] filled and that stays open until the process ends.
+/// Borrows a slot that [`place_fd`] filled; it stays open until the process ends.
 pub(crate) fn slot(slot: RawFd) -> BorrowedFd<'static> {
     // SAFETY: the child's slots are filled before this is called and are never closed in that process.
     unsafe { BorrowedFd::borrow_raw(slot) }
@@ -137,16 +125,13 @@ const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Gives up every capability, effective, permitted and inheritable.
 pub(crate) fn drop_capabilities() -> io::Result<()> {
-    let header = CapHeader {
-        version: CAPABILITY_VERSION_3,
-        pid: 0,
-    };
+    let header = CapHeader { version: CAPABILITY_VERSION_3, pid: 0 };
     let none = [0u32; 6];
     // SAFETY: version 3 reads a header and two sets of three words each; both outlive the call.
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) }).map(drop)
 }
 
-/// Makes sure that no capability can come back through an executed file.
+/// Makes sure that no executed file brings a capability back.
 pub(crate) fn drop_bounding_set() -> io::Result<()> {
     // SAFETY: prctl with plain integers.
     check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) }.into())?;
@@ -172,26 +157,23 @@ pub(crate) fn landlock_abi() -> io::Result<u32> {
     Ok(abi as u32)
 }
 
-/// The process a handle means, as this process's own `/proc` numbers it.
+/// The pid of a handle, as this process's own `/proc` numbers it.
 pub(crate) fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
-    let pid = info
-        .lines()
-        .find_map(|line| line.strip_prefix("Pid:"))
-        .and_then(|pid| pid.trim().parse().ok());
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).and_then(|pid| pid.trim().parse().ok());
     match pid {
         Some(pid) if pid > 0 => Ok(pid),
         Some(_) | None => Err(io::Error::from_raw_os_error(libc::ESRCH)),
     }
 }
 
-/// Ends the process at once: no destructors, no buffers of a copied parent flushed twice.
+/// Ends the process at once, without destructors and without flushing buffers that were copied from the parent.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit never returns and runs no code of ours.
     unsafe { libc::_exit(code) }
 }
 
-/// Ends the process with the meaning of a signal that the init of a PID namespace would otherwise ignore.
+/// Installs a handler for a signal that the init of a PID namespace would otherwise ignore.
 pub(crate) fn exit_on(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) -> io::Result<()> {
     // SAFETY: `sigaction` is plain data, for which all zeroes is a valid value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -200,7 +182,7 @@ pub(crate) fn exit_on(signal: libc::c_int, handler: extern "C" fn(libc::c_int)) 
     check(unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) }.into()).map(drop)
 }
 
-/// Whether this much more address space could be had. Called from a signal handler: it makes two system calls, no more.
+/// Whether this much address space can be mapped. Signal handlers call it, so it makes two system calls and nothing else.
 pub(crate) fn can_map(bytes: usize) -> bool {
     // SAFETY: a fresh private mapping that is removed at once; nobody holds a pointer into it.
     unsafe {

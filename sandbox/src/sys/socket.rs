@@ -1,4 +1,4 @@
-//! Messages that carry descriptors: the only way by which a handle gets from one process to another here.
+//! Unix sockets and messages that carry descriptors: the only way to pass a handle to another process.
 #![allow(
     unsafe_code,
     reason = "descriptors that arrive as numbers are given an owner; the block states its argument"
@@ -15,37 +15,17 @@ use nix::sys::socket::{
 /// Most descriptors in one message: a child's channel, its handle and its status pipe.
 const FDS_MAX: usize = 3;
 
-/// A connected pair that keeps the borders of messages.
-pub(crate) fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        None,
-        SockFlag::SOCK_CLOEXEC,
-    )?)
+/// A connected pair of unix sockets; `SeqPacket` keeps the boundaries of messages.
+pub(crate) fn pair(kind: SockType) -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?)
 }
 
-pub(crate) fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(
-        AddressFamily::Unix,
-        SockType::Stream,
-        None,
-        SockFlag::SOCK_CLOEXEC,
-    )?)
-}
-
-/// Sends one message with descriptors beside it.
+/// Sends one message with descriptors.
 pub(crate) fn send(to: BorrowedFd<'_>, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
     let rights = [ControlMessage::ScmRights(fds)];
     let control: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
     loop {
-        match sendmsg::<()>(
-            to.as_raw_fd(),
-            &[IoSlice::new(bytes)],
-            control,
-            MsgFlags::MSG_NOSIGNAL,
-            None,
-        ) {
+        match sendmsg::<()>(to.as_raw_fd(), &[IoSlice::new(bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
             Err(nix::errno::Errno::EINTR) => {}
             sent => return Ok(sent?),
         }
@@ -58,17 +38,12 @@ pub(crate) fn try_send(to: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     Ok(nix::sys::socket::send(to.as_raw_fd(), bytes, flags).map(drop)?)
 }
 
-/// Receives one message; no bytes and no descriptors mean that the other side is gone.
+/// Receives one message; an empty one means that the other side is gone.
 pub(crate) fn receive(from: BorrowedFd<'_>, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = nix::cmsg_space!([RawFd; FDS_MAX]);
     let mut slices = [IoSliceMut::new(into)];
     let message = loop {
-        match recvmsg::<()>(
-            from.as_raw_fd(),
-            &mut slices,
-            Some(&mut space),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        ) {
+        match recvmsg::<()>(from.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
             Err(nix::errno::Errno::EINTR) => {}
             received => break received?,
         }

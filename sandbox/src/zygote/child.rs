@@ -1,4 +1,4 @@
-//! One child, from its birth to its one answer.
+//! One child: it confines itself, waits for its request, narrows itself to it, runs the tool, and answers.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use effectd_contracts::Code;
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
@@ -14,25 +15,21 @@ use parking_lot::Mutex;
 use super::At;
 use super::identity::write_maps;
 use super::tree::{TMP, WORKSPACE, World};
-use crate::beside::chunks;
-use crate::call::{Denial, DenialSource, Narrowing};
-use crate::ending::{EXIT_ABORTED, EXIT_CPU_LIMIT, EXIT_FILE_LIMIT, EXIT_MEMORY_LIMIT};
-use crate::limits::{
-    CPU_GRACE_S, DENIAL_TEXT_BYTES_MAX, DENIALS_NAMED_MAX, PIECE_BYTES_MAX, REQUEST_BYTES_MAX, TMP_FILES_MAX,
-};
-use crate::profile::ChildNamespace;
-use crate::rules::{self, Scope};
+use crate::call::{Denial, DenialSource, Denials, Narrowing};
+use crate::confine::profile::ChildNamespace;
+use crate::confine::rules::{self, Scope};
+use crate::limits::{CPU_GRACE_S, DENIAL_TEXT_BYTES_MAX, PIECE_BYTES_MAX, REQUEST_BYTES_MAX, TMP_FILES_MAX};
 use crate::sys::{mount, process, seccomp, socket};
 use crate::wire::{
-    Boot, HEADER_BYTES, Kind, Orders, SetupFailure, Step, frame, header, parse_header, piece_head,
-    unpack_request,
+    Boot, EXIT_ABORTED, EXIT_CPU_LIMIT, EXIT_FILE_LIMIT, EXIT_MEMORY_LIMIT, HEADER_BYTES, Kind, Orders,
+    SetupFailure, Step, chunks, frame, header, parse_header, piece_head, unpack_request,
 };
 
-/// Runs one request inside the confined process and returns the answer's bytes. It belongs to the embedding program, which
-/// knows the tools; a panic in it is caught and ends the call.
+/// Runs one request inside the confined process and returns the bytes of the answer. The embedding program provides it,
+/// because it knows the tools. A panic in it is caught and ends the call.
 pub type Dispatch = fn(&ChildCtx, &[u8]) -> Vec<u8>;
 
-pub(super) struct Zygote {
+pub(super) struct ZygoteState {
     pub(super) boot: Boot,
     pub(super) world: World,
     pub(super) dispatch: Dispatch,
@@ -41,12 +38,12 @@ pub(super) struct Zygote {
     pub(super) address_space_bytes: u64,
 }
 
-/// How far the limit on processes lies behind the cgroup's, where there is one.
+/// How far the limit on the user's processes is above that of the cgroup.
 const PROCESSES_SLACK: u64 = 4;
 
-/// Most requests come whole with the first read.
+/// The size of the first read: most requests fit into it.
 const FIRST_READ_BYTES: usize = 8 * 1_024;
-/// What a small call uses of its stack and heap.
+/// How much stack and heap a small call touches.
 const WARM_STACK_BYTES: usize = 16 * 1_024;
 const WARM_HEAP_BYTES: usize = 32 * 1_024;
 
@@ -54,15 +51,15 @@ const CHANNEL: i32 = 3;
 const WORKSPACE_SLOT: i32 = 4;
 const TMP_SLOT: i32 = 5;
 
-/// What a tool inside the sandbox is given.
+/// What a tool inside the sandbox can use.
 #[derive(Debug)]
 pub struct ChildCtx {
     deadline: Instant,
-    denials: Mutex<Vec<Denial>>,
-    /// Pieces of several threads must not be mixed.
-    saying: Mutex<()>,
-    hearing: Mutex<Channel>,
-    /// Nobody listens yet.
+    denials: Mutex<Denials>,
+    /// Held while a thread sends, so that the pieces of several threads are not mixed.
+    sending: Mutex<()>,
+    receiving: Mutex<Channel>,
+    /// Whether this is the warm-up, during which the runtime does not listen.
     is_warming_up: bool,
 }
 
@@ -71,49 +68,49 @@ impl ChildCtx {
         Self {
             deadline: Instant::now() + timeout,
             denials: Mutex::default(),
-            saying: Mutex::default(),
-            hearing: Mutex::new(channel),
+            sending: Mutex::default(),
+            receiving: Mutex::new(channel),
             is_warming_up: false,
         }
     }
 
-    fn is_heard(&self) -> io::Result<()> {
+    fn check_connected(&self) -> io::Result<()> {
         if self.is_warming_up {
             return Err(io::Error::from(io::ErrorKind::NotConnected));
         }
         Ok(())
     }
 
-    /// The space's root. Open beneath it with `openat2` and `RESOLVE_BENEATH`; never check a path first and use it then.
+    /// The space's root. Open files with `openat2` and `RESOLVE_BENEATH`; never check a path first and use it later.
     pub fn workspace(&self) -> BorrowedFd<'_> {
         process::slot(WORKSPACE_SLOT)
     }
 
-    /// A scratch folder that only this call sees and that vanishes with it.
+    /// The scratch folder: only this call sees it, and it vanishes with the call.
     pub fn tmp(&self) -> BorrowedFd<'_> {
         process::slot(TMP_SLOT)
     }
 
-    /// The space's root by name, for programs that are started there.
+    /// The path of the space's root, for programs that start there.
     pub fn workspace_path(&self) -> &'static Path {
         Path::new(WORKSPACE)
     }
 
-    /// When the call will be killed, for tools that can stop by themselves.
+    /// When the call is killed, for tools that can stop by themselves.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// How long that is from now.
+    /// The time until the deadline.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Hands out a piece of something long, and waits until the runtime has room for it. Which of the long things it is, the
-    /// answer says.
-    pub fn say(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
-        self.is_heard()?;
-        let _alone = self.saying.lock();
+    /// Sends bytes on a stream of the side channel, and waits until the runtime has room for them. The tool's answer names
+    /// the stream.
+    pub fn send_piece(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        self.check_connected()?;
+        let _alone = self.sending.lock();
         let mut channel = Channel::default();
         for chunk in chunks(bytes) {
             channel.write_all(&piece_head(stream, chunk.len()))?;
@@ -122,11 +119,11 @@ impl ChildCtx {
         Ok(())
     }
 
-    /// The next piece of what was sent beside the request; an empty one ends one content. An error means that there is no
-    /// more of it.
-    pub fn hear(&self) -> io::Result<Vec<u8>> {
-        self.is_heard()?;
-        let mut channel = self.hearing.lock();
+    /// The next piece that the runtime sends on the side channel; an empty one ends one content. An error means that there
+    /// are no more.
+    pub fn receive_piece(&self) -> io::Result<Vec<u8>> {
+        self.check_connected()?;
+        let mut channel = self.receiving.lock();
         let mut head = [0; HEADER_BYTES];
         channel.read_exact(&mut head)?;
         match parse_header(&head) {
@@ -140,47 +137,33 @@ impl ChildCtx {
         }
     }
 
-    /// Records a path that the kernel refused. Only the child sees these, so they are marked as its own words.
+    /// Records a path that the kernel refused. Only the child sees these refusals, so they are marked as reported by it.
     pub fn report_denied_path(&self, path: &str) {
+        let what = &path[..path.floor_char_boundary(DENIAL_TEXT_BYTES_MAX)];
         let mut denials = self.denials.lock();
-        let mut what = path.to_owned();
-        let cut = (0..=DENIAL_TEXT_BYTES_MAX.min(what.len()))
-            .rev()
-            .find(|at| what.is_char_boundary(*at));
-        what.truncate(cut.unwrap_or(0));
-        if let Some(known) = denials.iter_mut().find(|known| known.what == what) {
-            known.count = known.count.saturating_add(1);
-        } else if denials.len() < DENIALS_NAMED_MAX {
-            let code = effectd_contracts::Code::PathDenied;
-            denials.push(Denial {
-                code,
-                what,
-                count: 1,
-                source: DenialSource::Child,
-            });
-        }
+        denials.count(Code::PathDenied, what, DenialSource::Child);
     }
 }
 
-/// The child's whole life. Whatever fails before the request is there is reported, and nothing runs.
-pub(super) fn run(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> ! {
+/// Runs the child to its end. If it cannot confine itself, it reports that, and no tool runs.
+pub(super) fn run(zygote: &ZygoteState, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> ! {
     if let Err(failure) = confine(zygote, channel, scratch) {
         let text = serde_json::to_vec(&failure).unwrap_or_default();
         let _gone = nix::unistd::write(channel, &frame(Kind::Unconfined, &text, &[]));
         process::exit_now(1);
     }
     let frame = match serve(zygote) {
-        // The runtime closed the channel: this child is not needed any more.
+        // The runtime closed the channel and does not need this child.
         Err(_) => process::exit_now(0),
         Ok(frame) => frame,
     };
     process::exit_now(i32::from(Channel::default().write_all(&frame).is_err()))
 }
 
-/// The channel, used by plain reads and writes: the socket calls stay banned.
+/// The channel, with plain reads and writes: the socket calls are banned.
 #[derive(Debug, Default)]
 struct Channel {
-    /// What came with the request and belongs to what follows it.
+    /// Bytes after the request that the same read returned.
     early: Vec<u8>,
 }
 
@@ -206,7 +189,7 @@ impl Write for Channel {
     }
 }
 
-fn confine(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> Result<(), SetupFailure> {
+fn confine(zygote: &ZygoteState, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> Result<(), SetupFailure> {
     let boot = &zygote.boot;
     nix::unistd::setsid().at(Step::ChildStart)?;
     reset_signals().at(Step::ChildStart)?;
@@ -219,7 +202,7 @@ fn confine(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> Res
         write_maps("/proc/self", boot.identity).at(Step::ChildUserMapping)?;
     }
     if boot.child_namespaces.contains(&ChildNamespace::Mount) {
-        // The zygote's handle leads into the zygote's mounts, where no path of this process's own names it.
+        // The zygote's descriptor belongs to the zygote's mounts; the child needs one of its own mounts.
         let own = super::tree::open_workspace().at(Step::ChildMounts)?;
         process::place_fd(own.as_fd(), WORKSPACE_SLOT, false).at(Step::ChildMounts)?;
     }
@@ -233,11 +216,7 @@ fn confine(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> Res
         entries: &zygote.world.entries,
         proc: mounts.as_ref(),
     };
-    rules::restrict_to_profile(&scope).map_err(|detail| SetupFailure {
-        step: Step::Landlock,
-        errno: 0,
-        detail,
-    })?;
+    rules::restrict_to_profile(&scope).map_err(io::Error::other).at(Step::Landlock)?;
     process::drop_capabilities().at(Step::Capabilities)?;
     prctl::set_dumpable(false).at(Step::Capabilities)?;
     drop(mounts);
@@ -245,17 +224,13 @@ fn confine(zygote: &Zygote, channel: &OwnedFd, scratch: Option<&OwnedFd>) -> Res
     process::close_from(TMP_SLOT as u32 + 1).at(Step::ChildStart)?;
     let listener = seccomp::install_with_listener(&boot.narrow_filter).at(Step::NarrowFilter)?;
     warm_up(zygote);
-    socket::send(
-        process::slot(CHANNEL),
-        &header(Kind::Ready, 0),
-        &[listener.as_raw_fd()],
-    )
-    .at(Step::NarrowFilter)?;
+    socket::send(process::slot(CHANNEL), &header(Kind::Ready, 0), &[listener.as_raw_fd()])
+        .at(Step::NarrowFilter)?;
     Ok(())
 }
 
-/// The zygote blocks SIGCHLD for itself; a tool that waits for its own children must not inherit that. The init of a PID
-/// namespace ignores signals it has no handler for, so the limits that are signals get one.
+/// The zygote blocks SIGCHLD; a tool that waits for its own children must not inherit that. The init of a PID namespace
+/// ignores signals without a handler, so the signals of limits get one.
 fn reset_signals() -> io::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     process::exit_on(libc::SIGXCPU, on_cpu_limit)?;
@@ -271,32 +246,24 @@ extern "C" fn on_file_limit(_: libc::c_int) {
     process::exit_now(EXIT_FILE_LIMIT)
 }
 
-/// Rust aborts when memory cannot be had. Whether that was it, the address space itself tells.
+/// Rust aborts when an allocation fails. Another allocation tells whether that was the reason.
 extern "C" fn on_abort(_: libc::c_int) {
     const LITTLE: usize = 8 << 20;
-    process::exit_now(if process::can_map(LITTLE) {
-        EXIT_ABORTED
-    } else {
-        EXIT_MEMORY_LIMIT
-    })
+    process::exit_now(if process::can_map(LITTLE) { EXIT_ABORTED } else { EXIT_MEMORY_LIMIT })
 }
 
-/// A scratch folder, mounted nowhere. Where a child gets it from its zygote, the zygote also holds on to it: taking a
-/// filesystem down takes time, and the child's end would wait for it.
+/// A scratch folder that is mounted nowhere. If the zygote makes it for a child, the zygote keeps it open:
+/// removing it takes time, and the child's end would wait for that.
 pub(super) fn scratch(boot: &Boot) -> io::Result<OwnedFd> {
     let text = |number: u64| std::ffi::CString::new(number.to_string()).unwrap_or_default();
     let (size, files) = (text(boot.ceilings.tmp_bytes), text(TMP_FILES_MAX));
-    let options = [
-        (c"size", Some(size.as_c_str())),
-        (c"nr_inodes", Some(&files)),
-        (c"mode", Some(c"700")),
-    ];
+    let options = [(c"size", Some(size.as_c_str())), (c"nr_inodes", Some(&files)), (c"mode", Some(c"700"))];
     mount::fresh(c"tmpfs", &options, SCRATCH_ATTRIBUTES)
 }
 
 const SCRATCH_ATTRIBUTES: u64 = mount::NO_SUID | mount::NO_DEV | mount::NO_EXEC;
 
-/// A scratch folder of the child's own and, in profiles with /proc, a /proc that shows only its own processes.
+/// Mounts the child's scratch folder and, in profiles with /proc, a /proc that shows only its own processes.
 fn own_mounts(boot: &Boot, given: Option<&OwnedFd>) -> Result<Option<OwnedFd>, SetupFailure> {
     if let Some(tmp) = given {
         process::place_fd(tmp.as_fd(), TMP_SLOT, false).at(Step::ChildMounts)?;
@@ -305,17 +272,11 @@ fn own_mounts(boot: &Boot, given: Option<&OwnedFd>) -> Result<Option<OwnedFd>, S
     let tmp = scratch(boot).at(Step::ChildMounts)?;
     let mut proc = None;
     if boot.child_namespaces.contains(&ChildNamespace::Mount) {
-        mount::attach(
-            tmp.as_fd(),
-            &super::tree::c_path(Path::new(TMP)).at(Step::ChildMounts)?,
-        )
-        .at(Step::ChildMounts)?;
+        mount::attach(tmp.as_fd(), &super::tree::c_path(Path::new(TMP)).at(Step::ChildMounts)?)
+            .at(Step::ChildMounts)?;
         if boot.proc {
-            let own = mount::fresh(
-                c"proc",
-                &[(c"subset", Some(c"pid"))],
-                SCRATCH_ATTRIBUTES | mount::READ_ONLY,
-            );
+            let own =
+                mount::fresh(c"proc", &[(c"subset", Some(c"pid"))], SCRATCH_ATTRIBUTES | mount::READ_ONLY);
             let own = own.at(Step::Proc)?;
             mount::attach(own.as_fd(), c"/proc").at(Step::Proc)?;
             proc = Some(super::high(own.as_fd()).at(Step::Proc)?);
@@ -325,7 +286,7 @@ fn own_mounts(boot: &Boot, given: Option<&OwnedFd>) -> Result<Option<OwnedFd>, S
     Ok(proc)
 }
 
-/// What can be bounded before the request is known.
+/// Sets the limits that do not depend on the request.
 fn limit_processes(boot: &Boot) -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     setrlimit(Resource::RLIMIT_MEMLOCK, 0, 0)?;
@@ -335,9 +296,9 @@ fn limit_processes(boot: &Boot) -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_NPROC, processes, processes)
 }
 
-/// Goes once through what every call goes through, with an answer that nobody gets. A fresh copy of a
-/// process has to fetch each page of code and data when it first touches it; this way it does so before anybody waits.
-fn warm_up(zygote: &Zygote) {
+/// Runs once through the steps of a call and discards the answer: a forked process takes a page fault for each page that it
+/// first touches, and here they happen before a call waits.
+fn warm_up(zygote: &ZygoteState) {
     let boot = &zygote.boot;
     let stack = std::hint::black_box([1u8; WARM_STACK_BYTES]);
     let heap = std::hint::black_box(vec![stack[0]; WARM_HEAP_BYTES]);
@@ -360,16 +321,13 @@ fn warm_up(zygote: &Zygote) {
     });
     std::hint::black_box(understood);
     if let Some(request) = zygote.warm_up {
-        let ctx = ChildCtx {
-            is_warming_up: true,
-            ..ChildCtx::new(Duration::ZERO, Channel::default())
-        };
-        // What panics here does so again when it counts.
+        let ctx = ChildCtx { is_warming_up: true, ..ChildCtx::new(Duration::ZERO, Channel::default()) };
+        // Ignore a panic: it happens again in the call, which reports it.
         let _answer = catch_unwind(AssertUnwindSafe(|| (zygote.dispatch)(&ctx, request)));
     }
 }
 
-fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
+fn serve(zygote: &ZygoteState) -> io::Result<Vec<u8>> {
     let mut channel = Channel::default();
     let (orders, request) = receive(&mut channel)?;
     let ctx = ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel);
@@ -380,7 +338,7 @@ fn serve(zygote: &Zygote) -> io::Result<Vec<u8>> {
         Some(drill) => drill.run(),
         None => (zygote.dispatch)(&ctx, &request),
     }));
-    let denials = serde_json::to_vec(&*ctx.denials.lock())?;
+    let denials = serde_json::to_vec(&ctx.denials.lock().0)?;
     Ok(match answer {
         Ok(answer) => frame(Kind::Reply, &denials, &answer),
         Err(_) => frame(Kind::Panicked, &[], &[]),
@@ -411,39 +369,24 @@ fn receive(channel: &mut Channel) -> io::Result<(Orders, Vec<u8>)> {
     unpack_request(&bytes[HEADER_BYTES..]).ok_or_else(invalid)
 }
 
-/// The second narrowing: to what this one request needs.
-fn narrow(zygote: &Zygote, orders: &Orders) -> Result<(), SetupFailure> {
+/// Narrows the process to what this one request needs.
+fn narrow(zygote: &ZygoteState, orders: &Orders) -> Result<(), SetupFailure> {
     let limits = &orders.ceilings;
     let set = |resource, soft, hard| setrlimit(resource, soft, hard).at(Step::ChildLimits);
     let cpu_s = limits.cpu_ms.div_ceil(1_000).max(1);
     set(Resource::RLIMIT_CPU, cpu_s, cpu_s + CPU_GRACE_S)?;
     set(Resource::RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes)?;
     set(Resource::RLIMIT_NOFILE, limits.open_files, limits.open_files)?;
-    // The cgroup must be the one to refuse, since only its refusals are counted.
-    let processes = limits.processes
-        + if orders.processes_by_cgroup {
-            PROCESSES_SLACK
-        } else {
-            0
-        };
+    // The cgroup must refuse first, because only its refusals are counted.
+    let slack = if orders.processes_by_cgroup { PROCESSES_SLACK } else { 0 };
+    let processes = limits.processes + slack;
     set(Resource::RLIMIT_NPROC, processes, processes)?;
     if orders.memory_by_process {
         let bytes = zygote.address_space_bytes.saturating_add(limits.memory_bytes);
-        let resource = if limits.processes == 1 {
-            Resource::RLIMIT_AS
-        } else {
-            Resource::RLIMIT_DATA
-        };
+        let resource = if limits.processes == 1 { Resource::RLIMIT_AS } else { Resource::RLIMIT_DATA };
         set(resource, bytes, bytes)?;
     }
-    rules::restrict_to_request(
-        process::slot(WORKSPACE_SLOT),
-        process::slot(TMP_SLOT),
-        &orders.narrowing,
-    )
-    .map_err(|detail| SetupFailure {
-        step: Step::Narrowing,
-        errno: 0,
-        detail,
-    })
+    rules::restrict_to_request(process::slot(WORKSPACE_SLOT), process::slot(TMP_SLOT), &orders.narrowing)
+        .map_err(io::Error::other)
+        .at(Step::Narrowing)
 }

@@ -1,4 +1,4 @@
-//! Becoming an ordinary user, while the workspace stays reachable.
+//! The zygote's identity: it becomes an ordinary user, and the workspace stays reachable.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,8 @@ use super::{At, high};
 use crate::sys::{mount, process};
 use crate::wire::{Boot, Identity, SetupFailure, Step};
 
-/// Drops to the ordinary uid. As root, the workspace's mount is taken first: the ordinary uid may not be able to reach it
-/// by its path, and only root can let a mount translate owners.
+/// Drops to the ordinary uid. Root clones the workspace's mount first: the ordinary uid may not be able to reach it by
+/// its path, and only root can make a mount translate owners.
 pub(super) fn take(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -27,7 +27,7 @@ pub(super) fn take(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
     setgroups(&[]).at(Step::Identity)?;
     setresgid(gid, gid, gid).at(Step::Identity)?;
     setresuid(uid, uid, uid).at(Step::Identity)?;
-    // A change of uid hides /proc/self from the process itself; the mappings must still be written there.
+    // A change of uid makes /proc/self unwritable for the process itself, which must still write the mappings there.
     prctl::set_dumpable(true).at(Step::Identity)?;
     Ok(Some(tree))
 }
@@ -44,14 +44,8 @@ fn map_owner(tree: &OwnedFd, owner: (u32, u32), stand_in: Identity) -> io::Resul
         process::Cloned::Parent { pid, pidfd } => (pid, pidfd),
     };
     let mapped = (|| {
-        fs::write(
-            format!("/proc/{pid}/uid_map"),
-            format!("{uid} {} 1", stand_in.uid),
-        )?;
-        fs::write(
-            format!("/proc/{pid}/gid_map"),
-            format!("{gid} {} 1", stand_in.gid),
-        )?;
+        fs::write(format!("/proc/{pid}/uid_map"), format!("{uid} {} 1", stand_in.uid))?;
+        fs::write(format!("/proc/{pid}/gid_map"), format!("{gid} {} 1", stand_in.gid))?;
         let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
         mount::map_owners(tree.as_fd(), namespace.as_fd())
     })();

@@ -1,4 +1,4 @@
-//! The zygote's loop: make children when asked, reap them when they end, end when the runtime does.
+//! The zygote's loop: fork children on request, reap them when they end, and end when the runtime does.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,14 +9,15 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::SockType;
 
-use super::child::{self, Zygote};
+use super::child::{self, ZygoteState};
 use super::{At, Never};
-use crate::profile::ChildNamespace;
+use crate::confine::profile::ChildNamespace;
 use crate::sys::{process, socket};
 use crate::wire::{CONTROL_CHILD, CONTROL_NO_CHILD, FORKS_MAX, SetupFailure, Step, pack_ended};
 
-pub(super) fn serve(control: &OwnedFd, zygote: &Zygote) -> Result<Never, SetupFailure> {
+pub(super) fn serve(control: &OwnedFd, zygote: &ZygoteState) -> Result<Never, SetupFailure> {
     let mut deaths = SigSet::empty();
     deaths.add(Signal::SIGCHLD);
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&deaths), None).at(Step::Start)?;
@@ -25,11 +26,7 @@ pub(super) fn serve(control: &OwnedFd, zygote: &Zygote) -> Result<Never, SetupFa
     let mut alive = Alive::new();
     let mut wanted = 0;
     loop {
-        let patience = if wanted > 0 {
-            PollTimeout::ZERO
-        } else {
-            PollTimeout::NONE
-        };
+        let patience = if wanted > 0 { PollTimeout::ZERO } else { PollTimeout::NONE };
         let mut ready = [
             PollFd::new(control.as_fd(), PollFlags::POLLIN),
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
@@ -40,14 +37,14 @@ pub(super) fn serve(control: &OwnedFd, zygote: &Zygote) -> Result<Never, SetupFa
         };
         let [asked, died] = ready.map(|fd| fd.any().unwrap_or(true));
         if died {
-            // Read first: a death that comes after it is announced anew.
+            // Consume the signal before reaping: a later death raises it again.
             let _announced = signals.read_signal();
             reap(&mut alive);
         }
         if asked {
             wanted += requested(control).unwrap_or_else(|_| process::exit_now(0));
         }
-        // One at a time: whoever waits for a death to be told does not wait for many births.
+        // Fork one child in each round: a report about a death does not wait for many forks.
         if wanted > 0 {
             wanted -= 1;
             make_child(control, zygote, &mut alive)?;
@@ -59,13 +56,13 @@ pub(super) fn serve(control: &OwnedFd, zygote: &Zygote) -> Result<Never, SetupFa
 type Alive = HashMap<i32, Held>;
 
 struct Held {
-    /// Where its end is told.
+    /// The pipe on which the zygote reports the child's end.
     status: OwnedFd,
-    /// Its scratch folder, in profiles in which it does not make its own.
+    /// Its scratch folder, in profiles where the child does not mount its own.
     scratch: Option<OwnedFd>,
 }
 
-/// How many children the runtime wants. Its end is the zygote's end, and with this init the end of all children.
+/// How many children the runtime wants. An error means that the runtime is gone: the zygote ends, and all children with it.
 fn requested(control: &OwnedFd) -> io::Result<usize> {
     let mut bytes = [0; FORKS_MAX];
     let (length, _) = socket::receive(control.as_fd(), &mut bytes)?;
@@ -79,16 +76,16 @@ fn reap(alive: &mut Alive) {
     let mut over = Vec::new();
     while let Some(ended) = process::reap_one() {
         if let Some(held) = alive.remove(&ended.pid) {
-            // The reader may have given up; a pipe that takes forty bytes never blocks.
+            // The reader may be gone; a write of forty bytes to an empty pipe never blocks.
             let _gone = nix::unistd::write(&held.status, &pack_ended(&ended));
             over.push(held.scratch);
         }
     }
-    // Only now, when all is told, the scratch folders go.
+    // Remove the scratch folders only after every end is reported.
     drop(over);
 }
 
-fn make_child(control: &OwnedFd, zygote: &Zygote, alive: &mut Alive) -> Result<(), SetupFailure> {
+fn make_child(control: &OwnedFd, zygote: &ZygoteState, alive: &mut Alive) -> Result<(), SetupFailure> {
     match try_child(zygote) {
         Ok((pid, [channel, pidfd, status_reader], held)) => {
             alive.insert(pid, held);
@@ -106,12 +103,9 @@ fn make_child(control: &OwnedFd, zygote: &Zygote, alive: &mut Alive) -> Result<(
 
 type Born = (i32, [OwnedFd; 3], Held);
 
-fn try_child(zygote: &Zygote) -> io::Result<Born> {
-    let (runtime_end, child_end) = socket::stream_pair()?;
-    nix::fcntl::fcntl(
-        &runtime_end,
-        nix::fcntl::FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK),
-    )?;
+fn try_child(zygote: &ZygoteState) -> io::Result<Born> {
+    let (runtime_end, child_end) = socket::pair(SockType::Stream)?;
+    nix::fcntl::fcntl(&runtime_end, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
     let (status_reader, status_writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let own_mounts = zygote.boot.child_namespaces.contains(&ChildNamespace::Mount);
     let scratch = match own_mounts {
@@ -129,10 +123,7 @@ fn try_child(zygote: &Zygote) -> io::Result<Born> {
     match process::clone_process(namespaces)? {
         process::Cloned::Child => child::run(zygote, &child_end, scratch.as_ref()),
         process::Cloned::Parent { pid, pidfd } => {
-            let held = Held {
-                status: status_writer,
-                scratch,
-            };
+            let held = Held { status: status_writer, scratch };
             Ok((pid, [runtime_end, pidfd, status_reader], held))
         }
     }

@@ -1,4 +1,4 @@
-//! Every call that a profile bans is refused, one by one; and each of them is one that the kernel would have answered.
+//! Every system call that a profile bans is refused, one by one; and the kernel would have answered each of them.
 
 use serde_json::{Value, json};
 
@@ -109,32 +109,17 @@ fn refused_in_default(scene: &Scene, profile: SandboxProfile, banned: &Banned) {
     let answer = scene.attack(profile, "raw", json!([senseless(banned)]));
     let code = killed(&answer);
     let expected = ["syscall_denied", "network_denied"];
-    assert!(
-        expected.contains(&code.as_str()),
-        "{} in {profile}: {answer:?}",
-        banned.name
-    );
-    assert_eq!(
-        answer.denials.len(),
-        1,
-        "{} in {profile} is counted: {answer:?}",
-        banned.name
-    );
+    assert!(expected.contains(&code.as_str()), "{} in {profile}: {answer:?}", banned.name);
+    assert_eq!(answer.denials.len(), 1, "{} in {profile} is counted: {answer:?}", banned.name);
 }
 
 fn refused_in_exec(scene: &Scene, profile: SandboxProfile, some: &[Banned]) {
     let calls: Vec<_> = some.iter().map(senseless).collect();
     let answer = scene.attack(profile, "raw", json!(calls));
-    let errnos: Vec<_> = some
-        .iter()
-        .map(|banned| banned.quiet.unwrap_or(libc::EPERM))
-        .collect();
+    let errnos: Vec<_> = some.iter().map(|banned| banned.quiet.unwrap_or(libc::EPERM)).collect();
     assert_eq!(replied(&answer), json!(errnos), "{profile}: {some:?}");
     for banned in some.iter().filter(|banned| banned.quiet.is_none()) {
-        let counted = answer
-            .denials
-            .iter()
-            .any(|denial| denial.what == banned.name && denial.count == 1);
+        let counted = answer.denials.iter().any(|denial| denial.what == banned.name && denial.count == 1);
         assert!(counted, "{} in {profile}: {:?}", banned.name, answer.denials);
     }
 }
@@ -164,19 +149,8 @@ fn control(scene: &Scene, all: &[Banned]) {
 /// Whether this process has every capability that there is, in the first user namespace.
 fn fully_privileged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let set = |name: &str| {
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .unwrap()
-            .trim()
-            .to_owned()
-    };
-    let last: u32 = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap")
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap();
+    let set = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    let last: u32 = std::fs::read_to_string("/proc/sys/kernel/cap_last_cap").unwrap().trim().parse().unwrap();
     let all = u64::MAX >> (63 - last);
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
     u64::from_str_radix(&set("CapEff:"), 16).unwrap() == all && map.contains("4294967295")
@@ -187,20 +161,15 @@ pub(crate) fn promises() -> Vec<Promise> {
         name: "every_banned_call_is_refused_and_would_have_been_answered",
         keep: |scene| {
             let (native, programs) = (banned(DEFAULT).unwrap(), banned(EXEC).unwrap());
-            assert!(
-                native.len() > 150 && programs.len() > 120,
-                "{} {}",
-                native.len(),
-                programs.len()
-            );
+            assert!(native.len() > 150 && programs.len() > 120, "{} {}", native.len(), programs.len());
             for profile in scene.profiles() {
                 match profile.base {
-                    BaseProfile::Default => native
-                        .iter()
-                        .for_each(|one| refused_in_default(scene, profile, one)),
-                    BaseProfile::Exec => programs
-                        .chunks(AT_ONCE)
-                        .for_each(|some| refused_in_exec(scene, profile, some)),
+                    BaseProfile::Default => {
+                        native.iter().for_each(|one| refused_in_default(scene, profile, one))
+                    }
+                    BaseProfile::Exec => {
+                        programs.chunks(AT_ONCE).for_each(|some| refused_in_exec(scene, profile, some))
+                    }
                 }
             }
             control(scene, &native);

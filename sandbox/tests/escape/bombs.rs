@@ -1,4 +1,4 @@
-//! No call can use more than its share, and each limit has its own code.
+//! No call can exceed its limits, and each limit has its own code.
 
 use std::time::Duration;
 
@@ -24,9 +24,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
     ("tree eats", tree_eats),
     ("fill", fill),
     ("open", open),
-    ("shout", |_, size| {
-        json!("x".repeat(size.as_u64().unwrap() as usize))
-    }),
+    ("shout", |_, size| json!("x".repeat(size.as_u64().unwrap() as usize))),
 ];
 
 /// Uses that much processor time, by the process's own clock.
@@ -44,16 +42,10 @@ fn cost_of_killed_ms(plain: std::process::Child) -> f64 {
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: our own child; both places are valid, and all zeroes is a valid rusage.
     let usage = unsafe {
-        assert_eq!(
-            libc::wait4(plain.id() as i32, &raw mut status, 0, usage.as_mut_ptr()),
-            plain.id() as i32
-        );
+        assert_eq!(libc::wait4(plain.id() as i32, &raw mut status, 0, usage.as_mut_ptr()), plain.id() as i32);
         usage.assume_init()
     };
-    assert!(
-        libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGXCPU,
-        "{status}"
-    );
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGXCPU, "{status}");
     let ms = |time: libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
     ms(usage.ru_utime) + ms(usage.ru_stime)
 }
@@ -101,23 +93,34 @@ fn fork(_: &Ground<'_>, most: &Value) -> Value {
 }
 
 /// Many processes that together eat far more than each alone may: `[processes, MiB each]`.
-fn tree_eats(ground: &Ground<'_>, with: &Value) -> Value {
-    let mut pids = Vec::new();
+fn tree_eats(_: &Ground<'_>, with: &Value) -> Value {
+    use std::io::{Read, Write};
+    // None ends before all have eaten: each says so, unless it is killed, and waits until the pipe to all of them is closed.
+    let (released, release) = std::io::pipe().unwrap();
+    let mut children = Vec::new();
     for _ in 0..with[0].as_u64().unwrap() {
+        let (has_eaten, mut say) = std::io::pipe().unwrap();
         // SAFETY: the copy runs this single-threaded program on and ends by _exit.
         match unsafe { libc::fork() } {
             0 => {
-                let eaten = eat(ground, &with[1]);
-                // So that all of them have eaten before the first one ends.
-                std::thread::sleep(Duration::from_millis(1_500));
+                drop(release);
+                let eaten: Vec<_> = (0..with[1].as_u64().unwrap())
+                    .map(|_| std::hint::black_box(vec![1u8; 1 << 20]))
+                    .collect();
+                say.write_all(b".").unwrap();
+                let _closed = (&released).read(&mut [0]);
                 // SAFETY: ends the copy.
-                unsafe { libc::_exit(i32::from(eaten != with[1])) }
+                unsafe { libc::_exit(i32::from(json!(eaten.len()) != with[1])) }
             }
-            pid => pids.push(pid),
+            pid => children.push((pid, has_eaten)),
         }
     }
+    for (_, has_eaten) in &mut children {
+        let _said_or_dead = has_eaten.read(&mut [0]);
+    }
+    drop(release);
     let mut whole = 0;
-    for pid in pids {
+    for (pid, _) in children {
         let mut status = 0;
         // SAFETY: our own child.
         unsafe { libc::waitpid(pid, &raw mut status, 0) };
@@ -143,9 +146,8 @@ fn fill(_: &Ground<'_>, with: &Value) -> Value {
 }
 
 fn open(_: &Ground<'_>, most: &Value) -> Value {
-    let files: Vec<_> = (0..most.as_u64().unwrap())
-        .map_while(|_| std::fs::File::open("inside").ok())
-        .collect();
+    let files: Vec<_> =
+        (0..most.as_u64().unwrap()).map_while(|_| std::fs::File::open("inside").ok()).collect();
     json!(files.len())
 }
 
@@ -158,10 +160,7 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "processor_time_is_measured_and_bounded",
             keep: |scene| {
-                let limits = Limits {
-                    cpu_ms: Some(1_000),
-                    ..Limits::default()
-                };
+                let limits = Limits { cpu_ms: Some(1_000), ..Limits::default() };
                 // Where the kernel counts processor time by clock ticks, its limit does too, and kills early beside processes that
                 // run for less than a tick. So plain processes with the same limit, at the same time, are the measure.
                 let plain = [(); 2].map(|()| {
@@ -176,11 +175,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 plain.sort_by(f64::total_cmp);
                 assert_eq!(killed(&answer).as_str(), "cpu_limit", "{answer:?}");
                 let expected = plain[0] - 100.0..plain[1] + 100.0;
-                assert!(
-                    expected.contains(&answer.usage.cpu_ms()),
-                    "{:?}, plain: {plain:?}",
-                    answer.usage
-                );
+                assert!(expected.contains(&answer.usage.cpu_ms()), "{:?}, plain: {plain:?}", answer.usage);
                 // Some hosts count it as work when they stall, but not each time.
                 let measured = |attack: &str, fits: fn(f64) -> bool| {
                     let all = [(); 5].map(|()| scene.attack(DEFAULT, attack, json!(200)).usage);
@@ -189,12 +184,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 };
                 measured("burn", |ms| (190.0..300.0).contains(&ms));
                 let napped = measured("nap", |ms| ms < 50.0);
-                assert!(
-                    napped
-                        .iter()
-                        .all(|usage| usage.wall >= Duration::from_millis(200)),
-                    "{napped:?}"
-                );
+                assert!(napped.iter().all(|usage| usage.wall >= Duration::from_millis(200)), "{napped:?}");
                 assert_eq!(scene.control("burn", json!(1_500)), json!(true), "the control");
             },
         },
@@ -202,10 +192,7 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "memory_is_measured_and_bounded",
             keep: |scene| {
                 for profile in [DEFAULT, HIGH, EXEC] {
-                    let limits = Limits {
-                        memory_bytes: Some(64 << 20),
-                        ..Limits::default()
-                    };
+                    let limits = Limits { memory_bytes: Some(64 << 20), ..Limits::default() };
                     let answer = scene.run(limited(scene.call(profile, "eat", json!(400)), limits));
                     assert_eq!(killed(&answer).as_str(), "memory_limit", "{profile}: {answer:?}");
                     assert!(answer.usage.peak_memory_bytes < 100 << 20, "{:?}", answer.usage);
@@ -223,10 +210,7 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "the_memory_of_a_whole_tree_is_bounded",
             keep: |scene| {
-                let limits = Limits {
-                    memory_bytes: Some(128 << 20),
-                    ..Limits::default()
-                };
+                let limits = Limits { memory_bytes: Some(128 << 20), ..Limits::default() };
                 let answer = scene.run(limited(scene.call(EXEC, "tree eats", json!([8, 48])), limits));
                 match scene.sandbox.tree_memory() {
                     Some(_) => {
@@ -249,28 +233,15 @@ pub(crate) fn promises() -> Vec<Promise> {
                         );
                     }
                 }
-                assert_eq!(
-                    scene.control("tree eats", json!([8, 48])),
-                    json!({ "whole": 8 }),
-                    "the control"
-                );
+                assert_eq!(scene.control("tree eats", json!([8, 48])), json!({ "whole": 8 }), "the control");
             },
         },
         Promise {
             name: "fork_bombs_stay_small",
             keep: |scene| {
-                assert_eq!(
-                    killed(&scene.attack(DEFAULT, "fork", json!(10))).as_str(),
-                    "syscall_denied"
-                );
-                let limits = Limits {
-                    processes: Some(12),
-                    ..Limits::default()
-                };
-                let bombs = [
-                    scene.call(EXEC, "fork", json!(1_000)),
-                    scene.call(EXEC, "fork", json!(1_000)),
-                ];
+                assert_eq!(killed(&scene.attack(DEFAULT, "fork", json!(10))).as_str(), "syscall_denied");
+                let limits = Limits { processes: Some(12), ..Limits::default() };
+                let bombs = [scene.call(EXEC, "fork", json!(1_000)), scene.call(EXEC, "fork", json!(1_000))];
                 // Two at a time: each has its own count.
                 let [first, second] = bombs.map(|call| scene.sandbox.call(limited(call, limits)));
                 let answers = scene.runtime.block_on(async { tokio::join!(first, second) });
@@ -278,20 +249,14 @@ pub(crate) fn promises() -> Vec<Promise> {
                     let expected = json!({ "forked": 11, "errno": libc::EAGAIN });
                     assert_eq!(replied(&answer), expected, "{answer:?}");
                     // Where a cgroup counts, the kernel's refusal is in the answer.
-                    let counted = answer
-                        .denials
-                        .iter()
-                        .any(|denial| denial.code.as_str() == "process_limit");
+                    let counted = answer.denials.iter().any(|denial| denial.code.as_str() == "process_limit");
                     assert_eq!(counted, scene.sandbox.tree_memory().is_some(), "{answer:?}");
                 }
                 if scene.sandbox.tree_memory().is_some() {
                     let bomb = limited(scene.call(EXEC, "fork on and on", json!(null)), limits);
                     let mut timeout = Duration::from_millis(300);
                     let code = loop {
-                        let answer = scene.run(Call {
-                            timeout,
-                            ..bomb.clone()
-                        });
+                        let answer = scene.run(Call { timeout, ..bomb.clone() });
                         let code = killed(&answer);
                         // On a machine that stalls the deadline may come before the bomb has gone off.
                         if code.as_str() != "timed_out" || timeout > Duration::from_secs(30) {
@@ -311,11 +276,7 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "files_and_descriptors_are_bounded",
             keep: |scene| {
-                let limits = Limits {
-                    file_bytes: Some(1 << 20),
-                    open_files: Some(20),
-                    ..Limits::default()
-                };
+                let limits = Limits { file_bytes: Some(1 << 20), open_files: Some(20), ..Limits::default() };
                 for profile in [DEFAULT, EXEC] {
                     let answer = scene.run(limited(scene.call(profile, "fill", json!(4 << 20)), limits));
                     assert_eq!(killed(&answer).as_str(), "file_limit", "{profile}: {answer:?}");
@@ -325,16 +286,9 @@ pub(crate) fn promises() -> Vec<Promise> {
                 }
                 let written = scene.attack(DEFAULT, "fill", json!(1 << 20));
                 assert_eq!(replied(&written), json!(0));
-                let all_files = Limits {
-                    written_bytes: Some(1 << 20),
-                    ..Limits::default()
-                };
+                let all_files = Limits { written_bytes: Some(1 << 20), ..Limits::default() };
                 let answer = scene.run(limited(scene.call(DEFAULT, "fill", json!(4 << 20)), all_files));
-                assert_eq!(
-                    killed(&answer).as_str(),
-                    "file_limit",
-                    "all files together: {answer:?}"
-                );
+                assert_eq!(killed(&answer).as_str(), "file_limit", "all files together: {answer:?}");
                 assert_eq!(scene.control("fill", json!(4 << 20)), json!(0), "the control");
                 assert_eq!(scene.control("open", json!(100)), json!(100), "the control");
             },
@@ -342,10 +296,7 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "output_is_bounded",
             keep: |scene| {
-                let limits = Limits {
-                    output_bytes: Some(1_000),
-                    ..Limits::default()
-                };
+                let limits = Limits { output_bytes: Some(1_000), ..Limits::default() };
                 for size in [999, 5_000, 10 << 20] {
                     let answer = scene.run(limited(scene.call(DEFAULT, "shout", json!(size)), limits));
                     assert_eq!(killed(&answer).as_str(), "output_limit", "{size}");

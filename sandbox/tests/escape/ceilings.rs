@@ -1,4 +1,4 @@
-//! Limits cannot be raised again, files cannot be made huge without being filled, and a crash leaves nothing behind.
+//! A child cannot raise its limits, cannot make huge sparse files, and leaves nothing behind when it crashes.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -35,10 +35,7 @@ fn raise(_: &Ground<'_>, _: &Value) -> Value {
     ];
     let mut raised = Vec::new();
     for resource in resources {
-        let mut limit = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the kernel fills or reads one plain structure.
         unsafe {
             libc::getrlimit(resource, &raw mut limit);
@@ -112,11 +109,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     for how in ["length", "reservation", "a byte at the end"] {
                         let with = json!({ "size": size(how), "how": how });
                         let answer = scene.attack(profile, "sparse", with);
-                        assert_eq!(
-                            killed(&answer).as_str(),
-                            "file_limit",
-                            "{how} in {profile}: {answer:?}"
-                        );
+                        assert_eq!(killed(&answer).as_str(), "file_limit", "{how} in {profile}: {answer:?}");
                         let made = fs::metadata(scene.workspace.join("sparse")).unwrap();
                         assert_eq!(made.len(), 0, "{how} in {profile}");
                     }
@@ -134,21 +127,11 @@ pub(crate) fn promises() -> Vec<Promise> {
             keep: |scene| {
                 let before = fs::read_dir(&scene.workspace).unwrap().count();
                 for profile in scene.profiles() {
-                    let call = Call {
-                        limits: Limits::default(),
-                        ..scene.call(profile, "crash", json!(null))
-                    };
+                    let call =
+                        Call { limits: Limits::default(), ..scene.call(profile, "crash", json!(null)) };
                     let answer = scene.run(call);
-                    assert_eq!(
-                        killed(&answer).as_str(),
-                        "sandbox_failed",
-                        "{profile}: {answer:?}"
-                    );
-                    assert_eq!(
-                        fs::read_dir(&scene.workspace).unwrap().count(),
-                        before,
-                        "{profile}"
-                    );
+                    assert_eq!(killed(&answer).as_str(), "sandbox_failed", "{profile}: {answer:?}");
+                    assert_eq!(fs::read_dir(&scene.workspace).unwrap().count(), before, "{profile}");
                 }
                 let mut control = scene.control_command("crash with a core", &json!(null));
                 let crashed = control.status().unwrap();

@@ -1,4 +1,4 @@
-//! The other ways into the kernel are shut: the 32-bit entry, x32, io_uring, numbers that nobody knows.
+//! The other entries to the kernel are closed: 32-bit, x32, io_uring, unknown numbers.
 
 use serde_json::{Value, json};
 
@@ -25,40 +25,21 @@ pub(crate) fn promises() -> Vec<Promise> {
         keep: |scene| {
             for profile in scene.profiles() {
                 let answer = scene.attack(profile, "int80", json!(null));
-                assert_eq!(
-                    killed(&answer).as_str(),
-                    "syscall_denied",
-                    "int 0x80 in {profile}"
-                );
+                assert_eq!(killed(&answer).as_str(), "syscall_denied", "int 0x80 in {profile}");
                 let answer = scene.attack(profile, "raw", json!([[X32 | libc::SYS_getpid]]));
                 assert_eq!(killed(&answer).as_str(), "syscall_denied", "x32 in {profile}");
             }
             let uring = json!([[libc::SYS_io_uring_setup, 8, { "zeroes": 256 }]]);
-            assert_eq!(
-                killed(&scene.attack(DEFAULT, "raw", uring.clone())).as_str(),
-                "syscall_denied"
-            );
-            assert_eq!(
-                replied(&scene.attack(EXEC, "raw", uring.clone())),
-                json!([libc::EPERM])
-            );
-            assert_eq!(
-                killed(&scene.attack(DEFAULT, "raw", json!([[999]]))).as_str(),
-                "syscall_denied"
-            );
-            assert_eq!(
-                replied(&scene.attack(EXEC, "raw", json!([[999]]))),
-                json!([libc::ENOSYS])
-            );
+            assert_eq!(killed(&scene.attack(DEFAULT, "raw", uring.clone())).as_str(), "syscall_denied");
+            assert_eq!(replied(&scene.attack(EXEC, "raw", uring.clone())), json!([libc::EPERM]));
+            assert_eq!(killed(&scene.attack(DEFAULT, "raw", json!([[999]]))).as_str(), "syscall_denied");
+            assert_eq!(replied(&scene.attack(EXEC, "raw", json!([[999]]))), json!([libc::ENOSYS]));
 
             assert_eq!(scene.control("int80", json!(null)), json!(true), "the control");
             assert_eq!(scene.control("raw", uring), json!([0]), "the control");
             // A kernel that was built without it has that entry shut already, and says so instead of killing.
             let x32 = scene.control("raw", json!([[X32 | libc::SYS_getpid], [999]]));
-            assert!(
-                x32 == json!([0, libc::ENOSYS]) || x32 == json!([libc::ENOSYS, libc::ENOSYS]),
-                "{x32}"
-            );
+            assert!(x32 == json!([0, libc::ENOSYS]) || x32 == json!([libc::ENOSYS, libc::ENOSYS]), "{x32}");
         },
     }]
 }

@@ -1,4 +1,4 @@
-//! Only the system's own programs run, with no more rights than their caller; nothing that a tool brought along runs at all.
+//! Only the programs of the system run, with no more rights than their caller; nothing that a tool writes can be executed.
 
 use std::ffi::CString;
 use std::fs;
@@ -27,21 +27,15 @@ fn drop_program(at: &str) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let mut made = fs::File::options();
-    let mut made = made
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o755)
-        .open(at)?;
+    let mut made = made.write(true).create(true).truncate(true).mode(0o755).open(at)?;
     made.write_all(&fs::read("/bin/true")?)
 }
 
 fn run(program: &str, arguments: &[&str]) -> Value {
     let status = std::process::Command::new(program).args(arguments).status();
-    json!(status.map_or_else(
-        |error| error.raw_os_error().unwrap_or(-1),
-        |status| status.code().unwrap_or(-1)
-    ))
+    json!(
+        status.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |status| status.code().unwrap_or(-1))
+    )
 }
 
 /// A program that never was a file.
@@ -111,11 +105,7 @@ fn mapped(_: &Ground<'_>, _: &Value) -> Value {
             0,
         )
     };
-    json!(if at == libc::MAP_FAILED {
-        std::io::Error::last_os_error().raw_os_error().unwrap()
-    } else {
-        0
-    })
+    json!(if at == libc::MAP_FAILED { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 })
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
@@ -161,11 +151,8 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "set_user_id_programs_and_devices_mean_nothing",
             keep: |scene| {
                 let flags = |name: i64, of: &serde_json::Value| of.as_i64().unwrap() & name != 0;
-                let (no_suid, no_dev, no_exec) = (
-                    libc::ST_NOSUID as i64,
-                    libc::ST_NODEV as i64,
-                    libc::ST_NOEXEC as i64,
-                );
+                let (no_suid, no_dev, no_exec) =
+                    (libc::ST_NOSUID as i64, libc::ST_NODEV as i64, libc::ST_NOEXEC as i64);
                 for profile in scene.profiles() {
                     let paths = json!(["/", "/workspace", "/usr", "/tmp", "/proc"]);
                     let found = replied(&scene.attack(profile, "mount flags", paths));
@@ -199,13 +186,7 @@ pub(crate) fn promises() -> Vec<Promise> {
 fn planted(scene: &crate::ground::Scene) {
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
     let node = scene.workspace.join("zero");
-    mknod(
-        &node,
-        SFlag::S_IFCHR,
-        Mode::from_bits_truncate(0o666),
-        makedev(1, 5),
-    )
-    .unwrap();
+    mknod(&node, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(1, 5)).unwrap();
     fs::set_permissions(&node, fs::Permissions::from_mode(0o666)).unwrap();
     let program = scene.workspace.join("privileged");
     fs::copy("/bin/true", &program).unwrap();
@@ -219,18 +200,8 @@ fn planted(scene: &crate::ground::Scene) {
     }
     assert_eq!(scene.control("raw", open), json!([0]), "the control");
     for kind in [libc::S_IFCHR, libc::S_IFBLK] {
-        let make = json!([[
-            libc::SYS_mknodat,
-            HERE,
-            format!("node-{kind}"),
-            kind | 0o666,
-            0x103
-        ]]);
+        let make = json!([[libc::SYS_mknodat, HERE, format!("node-{kind}"), kind | 0o666, 0x103]]);
         assert_eq!(scene.control("raw", make), json!([0]), "the control");
     }
-    assert_eq!(
-        scene.control("execute", json!("./privileged")),
-        json!(0),
-        "the control"
-    );
+    assert_eq!(scene.control("execute", json!("./privileged")), json!(0), "the control");
 }

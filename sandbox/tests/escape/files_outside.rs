@@ -1,4 +1,4 @@
-//! Nothing outside of the workspace can be read, changed or even seen, by any path and by any call.
+//! Nothing outside of the workspace can be read, changed or seen, by any path or system call.
 
 use serde_json::{Value, json};
 
@@ -13,115 +13,33 @@ fn attacks(outside: &str) -> Vec<(&'static str, bool, Value)> {
     let secret = format!("{outside}/secret");
     let times = json!({ "zeroes": 64 });
     vec![
-        (
-            "read",
-            false,
-            json!([libc::SYS_openat, HERE, secret, libc::O_RDONLY, 0]),
-        ),
-        (
-            "write",
-            false,
-            json!([libc::SYS_openat, HERE, secret, libc::O_WRONLY, 0]),
-        ),
+        ("read", false, json!([libc::SYS_openat, HERE, secret, libc::O_RDONLY, 0])),
+        ("write", false, json!([libc::SYS_openat, HERE, secret, libc::O_WRONLY, 0])),
         (
             "create",
             false,
-            json!([
-                libc::SYS_openat,
-                HERE,
-                format!("{outside}/new"),
-                libc::O_WRONLY | libc::O_CREAT,
-                0o644
-            ]),
+            json!([libc::SYS_openat, HERE, format!("{outside}/new"), libc::O_WRONLY | libc::O_CREAT, 0o644]),
         ),
-        (
-            "append",
-            false,
-            json!([libc::SYS_openat, HERE, secret, libc::O_WRONLY | libc::O_APPEND, 0]),
-        ),
+        ("append", false, json!([libc::SYS_openat, HERE, secret, libc::O_WRONLY | libc::O_APPEND, 0])),
         ("truncate", false, json!([libc::SYS_truncate, secret, 1])),
-        (
-            "stat",
-            false,
-            json!([libc::SYS_newfstatat, HERE, secret, { "zeroes": 256 }, 0]),
-        ),
-        (
-            "link in",
-            false,
-            json!([libc::SYS_linkat, HERE, secret, HERE, "stolen", 0]),
-        ),
-        (
-            "link out",
-            false,
-            json!([
-                libc::SYS_linkat,
-                HERE,
-                "inside",
-                HERE,
-                format!("{outside}/planted"),
-                0
-            ]),
-        ),
-        (
-            "rename in",
-            false,
-            json!([libc::SYS_renameat2, HERE, secret, HERE, "stolen", 0]),
-        ),
+        ("stat", false, json!([libc::SYS_newfstatat, HERE, secret, { "zeroes": 256 }, 0])),
+        ("link in", false, json!([libc::SYS_linkat, HERE, secret, HERE, "stolen", 0])),
+        ("link out", false, json!([libc::SYS_linkat, HERE, "inside", HERE, format!("{outside}/planted"), 0])),
+        ("rename in", false, json!([libc::SYS_renameat2, HERE, secret, HERE, "stolen", 0])),
         (
             "rename out",
             false,
-            json!([
-                libc::SYS_renameat2,
-                HERE,
-                "inside",
-                HERE,
-                format!("{outside}/planted"),
-                0
-            ]),
+            json!([libc::SYS_renameat2, HERE, "inside", HERE, format!("{outside}/planted"), 0]),
         ),
         ("unlink", false, json!([libc::SYS_unlinkat, HERE, secret, 0])),
-        (
-            "mkdir",
-            false,
-            json!([libc::SYS_mkdirat, HERE, format!("{outside}/folder"), 0o755]),
-        ),
-        (
-            "symlink out",
-            false,
-            json!([libc::SYS_symlinkat, "x", HERE, format!("{outside}/link")]),
-        ),
-        (
-            "list",
-            false,
-            json!([
-                libc::SYS_openat,
-                HERE,
-                outside,
-                libc::O_RDONLY | libc::O_DIRECTORY,
-                0
-            ]),
-        ),
+        ("mkdir", false, json!([libc::SYS_mkdirat, HERE, format!("{outside}/folder"), 0o755])),
+        ("symlink out", false, json!([libc::SYS_symlinkat, "x", HERE, format!("{outside}/link")])),
+        ("list", false, json!([libc::SYS_openat, HERE, outside, libc::O_RDONLY | libc::O_DIRECTORY, 0])),
         ("chmod", true, json!([libc::SYS_fchmodat, HERE, secret, 0o777])),
-        (
-            "chown",
-            true,
-            json!([libc::SYS_fchownat, HERE, secret, -1, -1, 0]),
-        ),
-        (
-            "utimes",
-            true,
-            json!([libc::SYS_utimensat, HERE, secret, times, 0]),
-        ),
-        (
-            "setxattr",
-            true,
-            json!([libc::SYS_setxattr, secret, "user.x", "y", 1, 0]),
-        ),
-        (
-            "old utimes",
-            true,
-            json!([libc::SYS_utimes, secret, { "zeroes": 64 }]),
-        ),
+        ("chown", true, json!([libc::SYS_fchownat, HERE, secret, -1, -1, 0])),
+        ("utimes", true, json!([libc::SYS_utimensat, HERE, secret, times, 0])),
+        ("setxattr", true, json!([libc::SYS_setxattr, secret, "user.x", "y", 1, 0])),
+        ("old utimes", true, json!([libc::SYS_utimes, secret, { "zeroes": 64 }])),
     ]
 }
 
@@ -137,14 +55,8 @@ fn keep(scene: &Scene, outside: &str) {
             }
         }
         assert_eq!(scene.outside_state(), before, "{name} changed the world outside");
-        assert!(
-            !scene.workspace.join("stolen").exists(),
-            "{name} brought something in"
-        );
-        assert!(
-            scene.workspace.join("inside").exists(),
-            "{name} took something out"
-        );
+        assert!(!scene.workspace.join("stolen").exists(), "{name} brought something in");
+        assert!(scene.workspace.join("inside").exists(), "{name} took something out");
     }
     controls(|scene| scene.outside.to_str().unwrap().to_owned());
 }

@@ -1,4 +1,4 @@
-//! Where attacks happen: inside the sandbox, or outside as a control.
+//! Where attacks run: inside of the sandbox, or outside as a control.
 
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,8 +24,8 @@ pub(crate) struct Promise {
 pub(crate) struct Ground<'a> {
     pub(crate) workspace: BorrowedFd<'a>,
     pub(crate) tmp: BorrowedFd<'a>,
-    /// The way beside the call; a control has none.
-    pub(crate) beside: Option<&'a ChildCtx>,
+    /// The side channel; a control has none.
+    pub(crate) side_channel: Option<&'a ChildCtx>,
 }
 
 fn attack_by_name(name: &str) -> Attack {
@@ -36,11 +36,7 @@ fn attack_by_name(name: &str) -> Attack {
 /// Runs in the confined child.
 pub(crate) fn dispatch(ctx: &ChildCtx, request: &[u8]) -> Vec<u8> {
     let request: Value = serde_json::from_slice(request).unwrap();
-    let ground = Ground {
-        workspace: ctx.workspace(),
-        tmp: ctx.tmp(),
-        beside: Some(ctx),
-    };
+    let ground = Ground { workspace: ctx.workspace(), tmp: ctx.tmp(), side_channel: Some(ctx) };
     let answer = attack_by_name(request["attack"].as_str().unwrap())(&ground, &request["with"]);
     serde_json::to_vec(&answer).unwrap()
 }
@@ -51,11 +47,7 @@ pub(crate) fn control_main(arguments: &[String]) {
     let tmp = tempfile::tempdir().unwrap();
     let tmp = OwnedFd::from(fs::File::open(tmp.path()).unwrap());
     std::env::set_current_dir(&arguments[0]).unwrap();
-    let ground = Ground {
-        workspace: workspace.as_fd(),
-        tmp: tmp.as_fd(),
-        beside: None,
-    };
+    let ground = Ground { workspace: workspace.as_fd(), tmp: tmp.as_fd(), side_channel: None };
     let answer = attack_by_name(&arguments[1])(&ground, &serde_json::from_str(&arguments[2]).unwrap());
     println!("{answer}");
 }
@@ -83,17 +75,8 @@ impl Scene {
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("secret"), SECRET).unwrap();
         fs::write(workspace.join("inside"), "inside").unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        Self {
-            base,
-            workspace,
-            outside,
-            runtime,
-            sandbox,
-        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { base, workspace, outside, runtime, sandbox }
     }
 
     pub(crate) fn call(&self, profile: SandboxProfile, attack: &str, with: Value) -> Call {
@@ -107,10 +90,7 @@ impl Scene {
             // Longer than a machine stalls: whoever means a deadline sets one.
             timeout: Duration::from_secs(60),
             trace_id: TraceId::new("trace-escape").unwrap(),
-            narrowing: Narrowing {
-                writable: Some(vec![PathBuf::from(".")]),
-                ..Narrowing::default()
-            },
+            narrowing: Narrowing { writable: Some(vec![PathBuf::from(".")]), ..Narrowing::default() },
         }
     }
 
@@ -118,9 +98,7 @@ impl Scene {
     pub(crate) fn profiles(&self) -> Vec<SandboxProfile> {
         let all = [DEFAULT, HIGH, EXEC, EXEC_HIGH];
         let trees = self.sandbox.tree_memory().is_some();
-        all.into_iter()
-            .filter(|profile| trees || *profile != EXEC_HIGH)
-            .collect()
+        all.into_iter().filter(|profile| trees || *profile != EXEC_HIGH).collect()
     }
 
     pub(crate) fn try_run(&self, call: Call) -> Result<Answer, SandboxError> {
@@ -137,26 +115,14 @@ impl Scene {
 
     /// The same attack without a sandbox.
     pub(crate) fn control(&self, attack: &str, with: Value) -> Value {
-        let output = self
-            .control_command(attack, &with)
-            .stdout(Stdio::piped())
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "the control of {attack} itself failed: {output:?}"
-        );
+        let output = self.control_command(attack, &with).stdout(Stdio::piped()).output().unwrap();
+        assert!(output.status.success(), "the control of {attack} itself failed: {output:?}");
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
     pub(crate) fn control_command(&self, attack: &str, with: &Value) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .arg("__control")
-            .arg(&self.workspace)
-            .arg(attack)
-            .arg(with.to_string())
-            .stdin(Stdio::null());
+        command.arg("__control").arg(&self.workspace).arg(attack).arg(with.to_string()).stdin(Stdio::null());
         command
     }
 
@@ -202,22 +168,11 @@ pub(crate) async fn all<F: Future<Output = ()>>(futures: Vec<F>) {
     .await;
 }
 
-pub(crate) const DEFAULT: SandboxProfile = SandboxProfile {
-    base: BaseProfile::Default,
-    high_isolation: false,
-};
-pub(crate) const EXEC: SandboxProfile = SandboxProfile {
-    base: BaseProfile::Exec,
-    high_isolation: false,
-};
-pub(crate) const HIGH: SandboxProfile = SandboxProfile {
-    base: BaseProfile::Default,
-    high_isolation: true,
-};
-pub(crate) const EXEC_HIGH: SandboxProfile = SandboxProfile {
-    base: BaseProfile::Exec,
-    high_isolation: true,
-};
+pub(crate) const DEFAULT: SandboxProfile =
+    SandboxProfile { base: BaseProfile::Default, high_isolation: false };
+pub(crate) const EXEC: SandboxProfile = SandboxProfile { base: BaseProfile::Exec, high_isolation: false };
+pub(crate) const HIGH: SandboxProfile = SandboxProfile { base: BaseProfile::Default, high_isolation: true };
+pub(crate) const EXEC_HIGH: SandboxProfile = SandboxProfile { base: BaseProfile::Exec, high_isolation: true };
 
 /// The attack came to nothing: the call was ended for it, or each of its system calls failed with one of these errnos.
 pub(crate) fn assert_foiled(answer: &Answer, errnos: &[i32], what: &str) {

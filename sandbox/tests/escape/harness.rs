@@ -1,4 +1,4 @@
-//! Runs the promises, in both legs.
+//! Runs the promises in both legs: as root and as an ordinary user.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Honest tools notice nothing: what a usual program does raises no alarm, in any profile that may run it.
+//! Ordinary programs work, and raise no denial in any profile that may run them.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,10 +18,7 @@ fn work(_: &Ground<'_>, _: &Value) -> Value {
     file.write_all(b" and more").unwrap();
     file.sync_all().unwrap();
     let mut text = String::new();
-    fs::File::open("honest/one")
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    fs::File::open("honest/one").unwrap().read_to_string(&mut text).unwrap();
     fs::rename("honest/one", "honest/deep/two").unwrap();
     fs::hard_link("honest/deep/two", "honest/three").unwrap();
     symlink("three", "honest/link").unwrap();
@@ -60,37 +57,22 @@ pub(crate) fn promises() -> Vec<Promise> {
             let scripts = [
                 ("ls -a >/dev/null && pwd && cat inside", "/workspace\ninside"),
                 ("printf 'b\\na\\n' | sort | tr '\\n' ' '", "a b "),
-                (
-                    "mkdir -p x/y && echo 1 > x/y/z && find x -type f && rm -r x",
-                    "x/y/z\n",
-                ),
+                ("mkdir -p x/y && echo 1 > x/y/z && find x -type f && rm -r x", "x/y/z\n"),
                 ("grep -c inside inside", "1\n"),
-                (
-                    "cp inside copy && mv copy moved && sed s/in/out/ moved && rm moved",
-                    "outside",
-                ),
+                ("cp inside copy && mv copy moved && sed s/in/out/ moved && rm moved", "outside"),
                 ("f=$(mktemp) && echo t > $f && cat $f && rm $f", "t\n"),
                 ("(echo one; echo two) | wc -l | tr -d ' '", "2\n"),
                 ("ls -l inside | cut -c 1-10", "-rw-r--r--\n"),
                 ("ls -lan >/dev/null; ls -ln inside | wc -l", "1\n"),
-                (
-                    "id -u >/dev/null; id >/dev/null 2>&1; test $(stat -c %s inside) = 6 && echo six",
-                    "six\n",
-                ),
+                ("id -u >/dev/null; id >/dev/null 2>&1; test $(stat -c %s inside) = 6 && echo six", "six\n"),
                 ("ln -s inside l && readlink l && cat l && rm l", "inside\ninside"),
                 (
                     "mkdir d && cp -r inside d && tar cf d.tar d && tar tf d.tar && rm -r d d.tar",
                     "d/\nd/inside\n",
                 ),
                 ("gzip -c inside | gunzip -c", "inside"),
-                (
-                    "diff inside inside && cmp inside inside && head -c 2 inside && tail -c 2 inside",
-                    "inde",
-                ),
-                (
-                    "awk 'END { print NR }' inside; printf a | xargs echo; sleep 0; env | wc -l",
-                    "1\na\n2\n",
-                ),
+                ("diff inside inside && cmp inside inside && head -c 2 inside && tail -c 2 inside", "inde"),
+                ("awk 'END { print NR }' inside; printf a | xargs echo; sleep 0; env | wc -l", "1\na\n2\n"),
                 (
                     "du -s inside >/dev/null; df . >/dev/null 2>&1; sha256sum inside | cut -c 1-8",
                     "106b0862\n",
@@ -98,11 +80,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 ("date +%Y > /dev/null; uname > /dev/null; echo $$ > /dev/null", ""),
             ];
             // High isolation bans changes of modes and times.
-            let answer = scene.attack(
-                EXEC,
-                "shell",
-                json!("touch t && chmod 640 t && stat -c %a t && rm t"),
-            );
+            let answer = scene.attack(EXEC, "shell", json!("touch t && chmod 640 t && stat -c %a t && rm t"));
             assert_eq!(replied(&answer), json!([0, "640\n", ""]));
             assert!(answer.denials.is_empty(), "{:?}", answer.denials);
             for profile in [EXEC, EXEC_HIGH] {
@@ -112,11 +90,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 for (script, says) in scripts {
                     let answer = scene.attack(profile, "shell", json!(script));
                     assert_eq!(replied(&answer), json!([0, says, ""]), "{profile}: {script}");
-                    assert!(
-                        answer.denials.is_empty(),
-                        "{profile}: {script}: {:?}",
-                        answer.denials
-                    );
+                    assert!(answer.denials.is_empty(), "{profile}: {script}: {:?}", answer.denials);
                 }
             }
         },

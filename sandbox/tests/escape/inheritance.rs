@@ -20,9 +20,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
 /// Every open descriptor, found by trying all numbers.
 fn descriptors(_: &Ground<'_>, _: &Value) -> Value {
     // SAFETY: F_GETFD only asks.
-    let open: Vec<i32> = (0..4_096)
-        .filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0)
-        .collect();
+    let open: Vec<i32> = (0..4_096).filter(|fd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0).collect();
     json!(open)
 }
 
@@ -41,11 +39,7 @@ fn steal(_: &Ground<'_>, _: &Value) -> Value {
 }
 
 fn environment(_: &Ground<'_>, _: &Value) -> Value {
-    json!(
-        std::env::vars()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect::<Vec<_>>()
-    )
+    json!(std::env::vars().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>())
 }
 
 fn privileges(_: &Ground<'_>, _: &Value) -> Value {
@@ -68,7 +62,7 @@ fn privileges(_: &Ground<'_>, _: &Value) -> Value {
 pub(crate) fn promises() -> Vec<Promise> {
     vec![
         Promise {
-            name: "no_descriptor_is_inherited_but_the_channel_and_the_two_folders",
+            name: "only_the_channel_and_two_folders_are_inherited",
             keep: |scene| {
                 // A secret that every careless fork would inherit, also above the usual limit.
                 let secret = std::fs::File::open(scene.outside.join("secret")).unwrap();
@@ -81,18 +75,10 @@ pub(crate) fn promises() -> Vec<Promise> {
                     let open = replied(&scene.attack(profile, "descriptors", json!(null)));
                     // The standard ones, which lead nowhere; the channel; the workspace; the scratch folder.
                     assert_eq!(open, json!([0, 1, 2, 3, 4, 5]), "{profile}");
-                    assert_eq!(
-                        replied(&scene.attack(profile, "steal", json!(null))),
-                        json!([]),
-                        "{profile}"
-                    );
+                    assert_eq!(replied(&scene.attack(profile, "steal", json!(null))), json!([]), "{profile}");
                 }
                 assert!(
-                    scene
-                        .control("steal", json!(null))
-                        .as_array()
-                        .unwrap()
-                        .contains(&json!(SECRET)),
+                    scene.control("steal", json!(null)).as_array().unwrap().contains(&json!(SECRET)),
                     "the control"
                 );
                 // SAFETY: the number was made above and is owned by nobody else.
@@ -103,17 +89,11 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "no_variable_is_inherited",
             keep: |scene| {
                 for profile in scene.profiles() {
-                    assert_eq!(
-                        replied(&scene.attack(profile, "environment", json!(null))),
-                        json!([])
-                    );
+                    assert_eq!(replied(&scene.attack(profile, "environment", json!(null))), json!([]));
                 }
                 let mut control = scene.control_command("environment", &json!(null));
                 let output = control.env("EFFECTD_SECRET", SECRET).output().unwrap();
-                assert!(
-                    String::from_utf8(output.stdout).unwrap().contains(SECRET),
-                    "the control"
-                );
+                assert!(String::from_utf8(output.stdout).unwrap().contains(SECRET), "the control");
             },
         },
         Promise {
@@ -138,11 +118,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     "the control"
                 );
                 assert_ne!(free["pid"], json!(1), "the control");
-                assert_eq!(
-                    (&free["dumpable"], &free["leader"]),
-                    (&json!(1), &json!(false)),
-                    "the control"
-                );
+                assert_eq!((&free["dumpable"], &free["leader"]), (&json!(1), &json!(false)), "the control");
             },
         },
     ]

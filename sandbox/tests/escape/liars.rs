@@ -17,10 +17,7 @@ pub(crate) fn say(bytes: &[u8]) -> bool {
 }
 
 pub(crate) fn head(kind: u32, length: u32) -> Vec<u8> {
-    [0x6566_6378u32, kind, length]
-        .into_iter()
-        .flat_map(u32::to_le_bytes)
-        .collect()
+    [0x6566_6378u32, kind, length].into_iter().flat_map(u32::to_le_bytes).collect()
 }
 
 fn stop() -> ! {
@@ -61,10 +58,7 @@ fn lie(_: &Ground<'_>, with: &Value) -> Value {
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
-    vec![Promise {
-        name: "a_child_that_lies_gains_nothing",
-        keep: lies,
-    }]
+    vec![Promise { name: "a_child_that_lies_gains_nothing", keep: lies }]
 }
 
 fn lies(scene: &Scene) {
@@ -92,17 +86,10 @@ fn lies(scene: &Scene) {
             _ => Duration::from_secs(60),
         };
         let begun = Instant::now();
-        let answer = scene.run(Call {
-            timeout,
-            ..scene.call(DEFAULT, "lie", json!(what))
-        });
+        let answer = scene.run(Call { timeout, ..scene.call(DEFAULT, "lie", json!(what)) });
         assert_eq!(killed(&answer).as_str(), code, "{what}: {answer:?}");
         assert!(begun.elapsed() < Duration::from_secs(30), "{what} took too long");
     }
     // The same way of speaking is believed when it is no lie.
-    assert_eq!(
-        replied(&scene.attack(DEFAULT, "lie", json!("the truth"))),
-        json!(1),
-        "the control"
-    );
+    assert_eq!(replied(&scene.attack(DEFAULT, "lie", json!("the truth"))), json!(1), "the control");
 }

@@ -31,9 +31,7 @@ fn race(ground: &Ground<'_>, with: &Value) -> Value {
     let (mut written, mut refused) = (0, 0);
     for _ in 0..3_000 {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_CLOEXEC;
-        let how = OpenHow::new()
-            .flags(flags)
-            .mode(nix::sys::stat::Mode::from_bits_truncate(0o644));
+        let how = OpenHow::new().flags(flags).mode(nix::sys::stat::Mode::from_bits_truncate(0o644));
         let how = if follow { how } else { how.resolve(resolve) };
         match openat2(ground.workspace, "race/file", how) {
             Ok(file) => written += i64::from(nix::unistd::write(&file, b"x").is_ok()),
@@ -112,11 +110,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     }
                     // Outside, the first process is somebody else's; the one that runs this test is not.
                     let ours = path.replace("/proc/1/", &format!("/proc/{}/", std::process::id()));
-                    assert_eq!(
-                        scene.control("magic", json!(ours)),
-                        json!(0),
-                        "the control of {path}"
-                    );
+                    assert_eq!(scene.control("magic", json!(ours)), json!(0), "the control of {path}");
                 }
             },
         },

@@ -1,4 +1,4 @@
-//! Many calls at once do not see or disturb each other, and very many leave nothing behind.
+//! Many calls at a time do not see or disturb each other, and many in a row leave nothing behind.
 
 use std::fs;
 
@@ -57,11 +57,7 @@ async fn lane(scene: &Scene, lane: usize, turns: usize) {
         if lane.is_multiple_of(2) {
             let (profile, attack, with) = hostile(turn + lane / 2);
             let mut call = scene.call(profile, attack, with);
-            call.limits = Limits {
-                memory_bytes: Some(64 << 20),
-                processes: Some(12),
-                ..Limits::default()
-            };
+            call.limits = Limits { memory_bytes: Some(64 << 20), processes: Some(12), ..Limits::default() };
             call.timeout = Duration::from_millis(400);
             scene.sandbox.call(call).await.unwrap();
         } else {
@@ -90,25 +86,14 @@ struct Held {
 fn resident_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok())
-        .unwrap_or(0)
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
 fn held(scene: &Scene) -> Held {
-    let guards: Vec<u32> = scene
-        .sandbox
-        .zygotes()
-        .iter()
-        .map(|zygote| zygote.guard_pid)
-        .collect();
-    let beneath: Vec<u32> = guards
-        .iter()
-        .flat_map(|guard| crate::survivors::beneath(*guard))
-        .collect();
-    let zygotes: Vec<u32> = guards
-        .iter()
-        .filter_map(|guard| crate::survivors::beneath(*guard).first().copied())
-        .collect();
+    let guards: Vec<u32> = scene.sandbox.zygotes().iter().map(|zygote| zygote.guard_pid).collect();
+    let beneath: Vec<u32> = guards.iter().flat_map(|guard| crate::survivors::beneath(*guard)).collect();
+    let zygotes: Vec<u32> =
+        guards.iter().filter_map(|guard| crate::survivors::beneath(*guard).first().copied()).collect();
     // A zygote's own namespace is not ours to read as an ordinary user of another uid; as root it is.
     let mounts = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/mountinfo")).map_or(0, |text| text.lines().count())
@@ -127,11 +112,7 @@ async fn many(scene: &Scene, calls: usize) {
     let lanes = (0..LANES).map(|lane| async move {
         for turn in 0..calls / LANES {
             let profile = if turn % 16 == 0 { EXEC } else { DEFAULT };
-            let answer = scene
-                .sandbox
-                .call(scene.call(profile, "echo", json!(lane)))
-                .await
-                .unwrap();
+            let answer = scene.sandbox.call(scene.call(profile, "echo", json!(lane))).await.unwrap();
             assert!(matches!(answer.ending, Ending::Replied(_)), "{answer:?}");
         }
     });
@@ -150,9 +131,7 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "very_many_calls_leave_nothing_behind",
             keep: |scene| {
-                let calls = std::env::var(CALLS_VARIABLE)
-                    .ok()
-                    .and_then(|count| count.parse().ok());
+                let calls = std::env::var(CALLS_VARIABLE).ok().and_then(|count| count.parse().ok());
                 let calls = calls.unwrap_or(CALLS_DEFAULT);
                 scene.runtime.block_on(many(scene, 400));
                 let before = held(scene);
@@ -168,14 +147,8 @@ pub(crate) fn promises() -> Vec<Promise> {
                 println!("{calls} calls: before {before:?}, after {after:?}");
                 assert!(after.cgroups <= most(before.cgroups, 32), "{before:?} {after:?}");
                 assert!(after.mounts <= most(before.mounts, 32), "{before:?} {after:?}");
-                assert!(
-                    after.zygote_kib <= before.zygote_kib + 1_024,
-                    "{before:?} {after:?}"
-                );
-                assert!(
-                    after.own_kib <= before.own_kib + 8 * 1_024,
-                    "{before:?} {after:?}"
-                );
+                assert!(after.zygote_kib <= before.zygote_kib + 1_024, "{before:?} {after:?}");
+                assert!(after.own_kib <= before.own_kib + 8 * 1_024, "{before:?} {after:?}");
             },
         },
     ]

@@ -1,14 +1,9 @@
-//! Escape tests: one promise a file, each kept in real children, as root and as an ordinary user.
+//! Escape tests: one promise per file, each tested in real children, as root and as an ordinary user.
 //!
 //! This program is everything at once, so that the tests attack what ships: the runtime that calls, the zygote, the children
 //! that attack, and — started as `__control` — the same attack without any sandbox, which must succeed. As root it runs all
 //! promises, then drops to an ordinary uid and runs them again.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    clippy::print_stderr
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr)]
 #![allow(unsafe_code, reason = "attacks are raw system calls")]
 
 mod ground;

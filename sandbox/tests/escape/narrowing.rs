@@ -1,4 +1,4 @@
-//! After the request is known, a child can do no more than it needs.
+//! A child that has its request can do no more than the request needs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,12 +12,7 @@ const HERE: i32 = libc::AT_FDCWD;
 
 fn tries(scene: &Scene, call: Call) -> Vec<i64> {
     let answer = replied(&scene.run(call));
-    answer
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|errno| errno.as_i64().unwrap())
-        .collect()
+    answer.as_array().unwrap().iter().map(|errno| errno.as_i64().unwrap()).collect()
 }
 
 /// Read `inside`, write `inside`, create in the root, read, write and create in `notes`, create in the scratch folder.
@@ -47,47 +42,27 @@ pub(crate) fn promises() -> Vec<Promise> {
                     (Narrowing::default(), [0, 0, 0, 0, 0, 0, 0]),
                     (Narrowing::read_only(), [0, no, no, 0, no, no, 0]),
                     (
-                        Narrowing {
-                            writable: list(&["notes"]),
-                            ..Narrowing::default()
-                        },
+                        Narrowing { writable: list(&["notes"]), ..Narrowing::default() },
                         [0, no, no, 0, 0, 0, 0],
                     ),
                     (
-                        Narrowing {
-                            writable: list(&["notes/fresh"]),
-                            ..Narrowing::default()
-                        },
+                        Narrowing { writable: list(&["notes/fresh"]), ..Narrowing::default() },
                         [0, no, no, 0, 0, 0, 0],
                     ),
                     (
-                        Narrowing {
-                            writable: list(&["inside"]),
-                            ..Narrowing::default()
-                        },
+                        Narrowing { writable: list(&["inside"]), ..Narrowing::default() },
                         [0, 0, no, 0, no, no, 0],
                     ),
                     (
-                        Narrowing {
-                            readable: list(&["notes"]),
-                            ..Narrowing::read_only()
-                        },
+                        Narrowing { readable: list(&["notes"]), ..Narrowing::read_only() },
                         [no, no, no, 0, no, no, 0],
                     ),
-                    (
-                        Narrowing {
-                            tmp: false,
-                            ..Narrowing::read_only()
-                        },
-                        [0, no, no, 0, no, no, no],
-                    ),
+                    (Narrowing { tmp: false, ..Narrowing::read_only() }, [0, no, no, 0, no, no, no]),
                 ];
                 for (narrowing, expected) in cases {
                     for profile in [DEFAULT, EXEC] {
-                        let call = Call {
-                            narrowing: narrowing.clone(),
-                            ..scene.call(profile, "raw", attempts())
-                        };
+                        let call =
+                            Call { narrowing: narrowing.clone(), ..scene.call(profile, "raw", attempts()) };
                         assert_eq!(tries(scene, call), expected, "{profile} {narrowing:?}");
                         for made in ["new", "notes/new"] {
                             let _absent = fs::remove_file(scene.workspace.join(made));
@@ -95,31 +70,14 @@ pub(crate) fn promises() -> Vec<Promise> {
                     }
                 }
                 // Programs still find their libraries when only a part of the space is readable.
-                let narrowing = Narrowing {
-                    readable: list(&["notes"]),
-                    ..Narrowing::read_only()
-                };
-                let call = Call {
-                    narrowing,
-                    ..scene.call(EXEC, "execute", json!("/bin/ls"))
-                };
-                assert_eq!(
-                    replied(&scene.run(call)),
-                    json!(2),
-                    "ls runs, and may not list the space itself"
-                );
+                let narrowing = Narrowing { readable: list(&["notes"]), ..Narrowing::read_only() };
+                let call = Call { narrowing, ..scene.call(EXEC, "execute", json!("/bin/ls")) };
+                assert_eq!(replied(&scene.run(call)), json!(2), "ls runs, and may not list the space itself");
                 // High isolation: what is not declared is not writable.
-                let call = Call {
-                    narrowing: Narrowing::default(),
-                    ..scene.call(HIGH, "raw", attempts())
-                };
+                let call = Call { narrowing: Narrowing::default(), ..scene.call(HIGH, "raw", attempts()) };
                 assert_eq!(tries(scene, call), [0, no, no, 0, no, no, 0]);
                 let forced = scene.call(DEFAULT, "raw", attempts());
-                let forced = Call {
-                    narrowing: Narrowing::default(),
-                    high_isolation: true,
-                    ..forced
-                };
+                let forced = Call { narrowing: Narrowing::default(), high_isolation: true, ..forced };
                 let answer = scene.run(forced);
                 assert_eq!(answer.isolation.profile, "high_isolation");
             },
@@ -128,14 +86,9 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "a_narrowing_cannot_widen",
             keep: |scene| {
                 for path in ["..", "../outside", "/etc", "notes/../.."] {
-                    let narrowing = Narrowing {
-                        writable: Some(vec![PathBuf::from(path)]),
-                        ..Narrowing::default()
-                    };
-                    let answer = scene.run(Call {
-                        narrowing,
-                        ..scene.call(DEFAULT, "echo", json!(1))
-                    });
+                    let narrowing =
+                        Narrowing { writable: Some(vec![PathBuf::from(path)]), ..Narrowing::default() };
+                    let answer = scene.run(Call { narrowing, ..scene.call(DEFAULT, "echo", json!(1)) });
                     let refused = matches!(
                         answer.ending,
                         effectd_sandbox::Ending::Killed {

@@ -1,4 +1,4 @@
-//! Calls do not see each other, nor anything that they could share: processes, `/proc`, `/tmp`, `/dev/shm`, the cgroup tree.
+//! Calls do not see each other and share nothing: processes, `/proc`, `/tmp`, `/dev/shm`, the cgroup tree.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -20,20 +20,11 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
 
 const HERE: i32 = libc::AT_FDCWD;
 /// Nothing to be found, or nothing to be touched.
-const NOT_THERE: &[i32] = &[
-    libc::ENOENT,
-    libc::EACCES,
-    libc::EPERM,
-    libc::EROFS,
-    libc::ESRCH,
-    libc::ENOTDIR,
-];
+const NOT_THERE: &[i32] = &[libc::ENOENT, libc::EACCES, libc::EPERM, libc::EROFS, libc::ESRCH, libc::ENOTDIR];
 
 fn processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
-        .collect()
+    entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok()).collect()
 }
 
 /// Leaves a file in every place that processes share on a usual system, and in the scratch folder.
@@ -78,11 +69,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 let with = json!({ "pid": victim.id() });
                 for profile in scene.profiles() {
                     let seen = replied(&scene.attack(profile, "processes", json!(null)));
-                    let own = if profile.base == BaseProfile::Exec {
-                        json!([1])
-                    } else {
-                        json!([])
-                    };
+                    let own = if profile.base == BaseProfile::Exec { json!([1]) } else { json!([]) };
                     assert_eq!(seen, own, "{profile}");
                     let spied = replied(&scene.attack(profile, "spy", with.clone()));
                     assert_eq!(spied, json!([]), "{profile}");
@@ -116,26 +103,16 @@ pub(crate) fn promises() -> Vec<Promise> {
                     for _ in 0..2 {
                         let answer = scene.attack(profile, "leave", json!(name));
                         let left = replied(&answer);
-                        let own = if profile.base == BaseProfile::Exec {
-                            json!(["/tmp"])
-                        } else {
-                            json!([])
-                        };
+                        let own = if profile.base == BaseProfile::Exec { json!(["/tmp"]) } else { json!([]) };
                         assert_eq!(left, json!({ "left": own, "found": 0 }), "{profile}: {answer:?}");
                     }
                 }
-                let places = json!([
-                    format!("/tmp/{name}"),
-                    format!("/dev/shm/{name}"),
-                    format!("/var/tmp/{name}")
-                ]);
+                let places =
+                    json!([format!("/tmp/{name}"), format!("/dev/shm/{name}"), format!("/var/tmp/{name}")]);
                 assert_eq!(scene.control("found", places.clone()), json!([]), "they got out");
                 scene.control("leave", json!(name));
                 let found = scene.control("found", places);
-                assert!(
-                    found.as_array().unwrap().contains(&json!(format!("/tmp/{name}"))),
-                    "the control"
-                );
+                assert!(found.as_array().unwrap().contains(&json!(format!("/tmp/{name}"))), "the control");
                 for path in found.as_array().unwrap() {
                     fs::remove_file(path.as_str().unwrap()).unwrap();
                 }
@@ -174,12 +151,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     let fine = path.starts_with("/dev/") || fine.contains(errno);
                     assert!(!is_root || fine, "the control of {path}: {errno}");
                 }
-                let opened = errnos
-                    .as_array()
-                    .unwrap()
-                    .iter()
-                    .filter(|errno| **errno == json!(0))
-                    .count();
+                let opened = errnos.as_array().unwrap().iter().filter(|errno| **errno == json!(0)).count();
                 assert!(opened >= if is_root { 5 } else { 1 }, "the control: {errnos}");
             },
         },

@@ -1,4 +1,4 @@
-//! Nothing leaves by any socket, and every attempt is counted.
+//! No socket of any kind reaches anything, and every attempt is counted.
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
@@ -9,19 +9,11 @@ use serde_json::{Value, json};
 use crate::ground::{Attack, DEFAULT, EXEC, Ground, HIGH, Promise, killed, replied};
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[
-    ("tcp", |_, to| {
-        outcome(std::net::TcpStream::connect(to.as_str().unwrap()).map(drop))
-    }),
+    ("tcp", |_, to| outcome(std::net::TcpStream::connect(to.as_str().unwrap()).map(drop))),
     ("udp", |_, to| {
-        outcome(
-            UdpSocket::bind("127.0.0.1:0")
-                .and_then(|s| s.send_to(b"x", to.as_str().unwrap()))
-                .map(drop),
-        )
+        outcome(UdpSocket::bind("127.0.0.1:0").and_then(|s| s.send_to(b"x", to.as_str().unwrap())).map(drop))
     }),
-    ("unix path", |_, to| {
-        outcome(std::os::unix::net::UnixStream::connect(to.as_str().unwrap()).map(drop))
-    }),
+    ("unix path", |_, to| outcome(std::os::unix::net::UnixStream::connect(to.as_str().unwrap()).map(drop))),
     ("unix abstract", abstract_stream),
     ("unix sendmsg", sendmsg),
     ("unix sendmsg, abstract", sendmsg_abstract),
@@ -38,11 +30,7 @@ fn outcome(result: std::io::Result<()>) -> Value {
 
 fn abstract_stream(_: &Ground<'_>, to: &Value) -> Value {
     let address = SocketAddr::from_abstract_name(to.as_str().unwrap());
-    outcome(
-        address
-            .and_then(|a| std::os::unix::net::UnixStream::connect_addr(&a))
-            .map(drop),
-    )
+    outcome(address.and_then(|a| std::os::unix::net::UnixStream::connect_addr(&a)).map(drop))
 }
 
 /// The classic gap: a datagram needs neither connect nor sendto.
@@ -51,13 +39,7 @@ fn sendmsg(_: &Ground<'_>, to: &Value) -> Value {
     use std::os::fd::AsRawFd;
     let sent = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::empty(), None).and_then(|socket| {
         let address = UnixAddr::new(to.as_str().unwrap())?;
-        sendmsg(
-            socket.as_raw_fd(),
-            &[std::io::IoSlice::new(b"x")],
-            &[],
-            MsgFlags::empty(),
-            Some(&address),
-        )
+        sendmsg(socket.as_raw_fd(), &[std::io::IoSlice::new(b"x")], &[], MsgFlags::empty(), Some(&address))
     });
     json!(sent.map_or_else(|errno| errno as i32, |_| 0))
 }
@@ -78,12 +60,7 @@ fn sendmsg_abstract(_: &Ground<'_>, to: &Value) -> Value {
 fn every_family(_: &Ground<'_>, _: &Value) -> Value {
     let mut opened = Vec::new();
     for family in 0..64 {
-        for kind in [
-            libc::SOCK_STREAM,
-            libc::SOCK_DGRAM,
-            libc::SOCK_RAW,
-            libc::SOCK_SEQPACKET,
-        ] {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET] {
             // SAFETY: plain integers.
             if unsafe { libc::socket(family, kind, 0) } >= 0 {
                 opened.push(family);
@@ -160,20 +137,13 @@ pub(crate) fn promises() -> Vec<Promise> {
                 assert!(nameless.recv(&mut bytes).is_err());
 
                 for (attack, _, to) in &attacks {
-                    assert_eq!(
-                        scene.control(attack, to.clone()),
-                        json!(0),
-                        "the control of {attack}"
-                    );
+                    assert_eq!(scene.control(attack, to.clone()), json!(0), "the control of {attack}");
                 }
                 assert!(
                     tcp.accept().is_ok() && stream.accept().is_ok() && hidden.accept().is_ok(),
                     "the control"
                 );
-                assert!(
-                    udp.recv(&mut bytes).is_ok() && datagrams.recv(&mut bytes).is_ok(),
-                    "the control"
-                );
+                assert!(udp.recv(&mut bytes).is_ok() && datagrams.recv(&mut bytes).is_ok(), "the control");
                 assert!(nameless.recv(&mut bytes).is_ok(), "the control");
             },
         },
@@ -190,15 +160,8 @@ pub(crate) fn promises() -> Vec<Promise> {
                         }
                     }
                 }
-                assert_eq!(
-                    replied(&scene.attack(EXEC, "names", json!("localhost"))),
-                    json!(1)
-                );
-                assert_eq!(
-                    scene.control("names", json!("localhost")),
-                    json!(0),
-                    "the control"
-                );
+                assert_eq!(replied(&scene.attack(EXEC, "names", json!("localhost"))), json!(1));
+                assert_eq!(scene.control("names", json!("localhost")), json!(0), "the control");
             },
         },
         Promise {
@@ -214,10 +177,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     assert_eq!((answer.denials.len(), answer.denials[0].count), (1, 256));
                 }
                 let opened = scene.control("every family", json!(null));
-                assert!(
-                    opened.as_array().unwrap().contains(&json!(libc::AF_INET)),
-                    "the control: {opened}"
-                );
+                assert!(opened.as_array().unwrap().contains(&json!(libc::AF_INET)), "the control: {opened}");
             },
         },
     ]

@@ -1,8 +1,8 @@
-//! What goes beside a call comes whole and in order, in bounded memory, and only where it was asked for.
+//! The side channel delivers its pieces whole and in order, in bounded memory, and only where it is open.
 
 use std::time::Duration;
 
-use effectd_sandbox::{Answer, Beside, Call, Outward, Piece};
+use effectd_sandbox::{Answer, Call, Outward, Piece, SideChannel};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -13,19 +13,19 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[("say back", say_back), ("say mu
 
 /// Says back each content that it hears, in a stream of its own, until there is no more.
 fn say_back(ground: &Ground<'_>, with: &Value) -> Value {
-    let Some(beside) = ground.beside else {
+    let Some(side_channel) = ground.side_channel else {
         return json!(null);
     };
     let contents = with.as_u64().unwrap() as u8;
     for stream in 0..contents {
         loop {
-            let Ok(piece) = beside.hear() else {
+            let Ok(piece) = side_channel.receive_piece() else {
                 return json!({ "ended_in": stream });
             };
             if piece.is_empty() {
                 break;
             }
-            beside.say(stream, &piece).unwrap();
+            side_channel.send_piece(stream, &piece).unwrap();
         }
     }
     json!({ "contents": contents })
@@ -46,7 +46,7 @@ fn say_much(_: &Ground<'_>, with: &Value) -> Value {
     json!(true)
 }
 
-/// Makes a call with something beside it; the taker is gone after so many pieces.
+/// Makes a call with a side channel; the receiver is gone after so many pieces.
 fn make(
     scene: &Scene,
     call: Call,
@@ -57,10 +57,7 @@ fn make(
     scene.runtime.block_on(async {
         let (to_child, inward) = mpsc::channel(1);
         let (to, mut pieces) = mpsc::channel(1);
-        let beside = Beside {
-            inward: Some(inward),
-            outward: Some(Outward { to, bytes_max }),
-        };
+        let side_channel = SideChannel { inward: Some(inward), outward: Some(Outward { to, bytes_max }) };
         let sending = async {
             for content in contents {
                 for piece in content.chunks(50_000) {
@@ -80,7 +77,7 @@ fn make(
             drop(pieces);
             taken
         };
-        let calling = async { scene.sandbox.ask_with(call, beside).await.unwrap().settle().await };
+        let calling = async { scene.sandbox.ask_with(call, side_channel).await.unwrap().reap().await };
         let (answer, taken, ()) = tokio::join!(calling, taking, sending);
         (answer, taken)
     })
@@ -96,11 +93,7 @@ fn whole_and_in_order(scene: &Scene) {
         for (stream, content) in contents.iter().enumerate() {
             let said = taken.iter().filter(|piece| usize::from(piece.stream) == stream);
             let said: Vec<u8> = said.flat_map(|piece| piece.bytes.clone()).collect();
-            assert!(
-                &said == content,
-                "{profile}, stream {stream}: {} bytes",
-                said.len()
-            );
+            assert!(&said == content, "{profile}, stream {stream}: {} bytes", said.len());
         }
     }
     // Who is promised more than comes sees the end, and does not wait for ever.
@@ -132,47 +125,26 @@ fn bounded(scene: &Scene) {
     let (answer, taken) = make(scene, call, &[], 100_000, usize::MAX);
     assert_eq!((replied(&answer), taken.len()), (json!(true), 1), "the control");
     let unasked = scene.attack(DEFAULT, "say much", json!("one"));
-    assert_eq!(
-        killed(&unasked).as_str(),
-        "sandbox_failed",
-        "nobody asked for pieces"
-    );
+    assert_eq!(killed(&unasked).as_str(), "sandbox_failed", "nobody asked for pieces");
 }
 
 /// Nobody takes a piece: the child waits with what it has, and its deadline ends it.
 fn not_taken(scene: &Scene) {
-    let call = Call {
-        timeout: Duration::from_millis(700),
-        ..scene.call(DEFAULT, "say much", json!("without end"))
-    };
+    let call =
+        Call { timeout: Duration::from_millis(700), ..scene.call(DEFAULT, "say much", json!("without end")) };
     let (to, pieces) = mpsc::channel(1);
-    let beside = Beside {
-        inward: None,
-        outward: Some(Outward {
-            to,
-            bytes_max: u64::MAX,
-        }),
-    };
+    let side_channel = SideChannel { inward: None, outward: Some(Outward { to, bytes_max: u64::MAX }) };
     let answer = scene
         .runtime
-        .block_on(async { scene.sandbox.ask_with(call, beside).await.unwrap().settle().await });
+        .block_on(async { scene.sandbox.ask_with(call, side_channel).await.unwrap().reap().await });
     assert_eq!(killed(&answer).as_str(), "timed_out", "{answer:?}");
     drop(pieces);
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
     vec![
-        Promise {
-            name: "what_goes_beside_a_call_comes_whole_and_in_order",
-            keep: whole_and_in_order,
-        },
-        Promise {
-            name: "pieces_are_bounded_and_only_taken_where_asked_for",
-            keep: bounded,
-        },
-        Promise {
-            name: "a_child_whose_pieces_nobody_takes_waits_until_its_deadline",
-            keep: not_taken,
-        },
+        Promise { name: "what_goes_beside_a_call_comes_whole_and_in_order", keep: whole_and_in_order },
+        Promise { name: "pieces_are_bounded_and_only_taken_where_asked_for", keep: bounded },
+        Promise { name: "a_child_whose_pieces_nobody_takes_waits_until_its_deadline", keep: not_taken },
     ]
 }

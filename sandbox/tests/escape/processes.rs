@@ -1,4 +1,4 @@
-//! No other process can be seen, driven or signalled, and no new world can be made.
+//! No other process can be seen, traced or signalled, and no namespace can be made.
 
 use serde_json::{Value, json};
 
@@ -21,125 +21,45 @@ fn banned(victim: u32) -> Vec<(&'static str, Value, Free)> {
     use Free::{Answers, AnswersRoot, Works, WorksBare};
     let zeroes = json!({ "zeroes": 256 });
     vec![
-        (
-            "be traced",
-            json!([libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0]),
-            Works,
-        ),
-        (
-            "trace",
-            json!([libc::SYS_ptrace, libc::PTRACE_SEIZE, victim, 0, 0]),
-            AnswersRoot,
-        ),
-        (
-            "process_vm_readv",
-            json!([libc::SYS_process_vm_readv, victim, zeroes, 1, zeroes, 1, 0]),
-            Works,
-        ),
-        (
-            "process_vm_writev",
-            json!([libc::SYS_process_vm_writev, victim, zeroes, 1, zeroes, 1, 0]),
-            Works,
-        ),
+        ("be traced", json!([libc::SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0]), Works),
+        ("trace", json!([libc::SYS_ptrace, libc::PTRACE_SEIZE, victim, 0, 0]), AnswersRoot),
+        ("process_vm_readv", json!([libc::SYS_process_vm_readv, victim, zeroes, 1, zeroes, 1, 0]), Works),
+        ("process_vm_writev", json!([libc::SYS_process_vm_writev, victim, zeroes, 1, zeroes, 1, 0]), Works),
         ("pidfd_getfd", json!([libc::SYS_pidfd_getfd, 3, 0, 0]), Answers),
-        (
-            "unshare user",
-            json!([libc::SYS_unshare, libc::CLONE_NEWUSER]),
-            WorksBare,
-        ),
-        (
-            "unshare mount",
-            json!([libc::SYS_unshare, libc::CLONE_NEWNS]),
-            Works,
-        ),
+        ("unshare user", json!([libc::SYS_unshare, libc::CLONE_NEWUSER]), WorksBare),
+        ("unshare mount", json!([libc::SYS_unshare, libc::CLONE_NEWNS]), Works),
         ("setns", json!([libc::SYS_setns, 4, 0]), Answers),
-        (
-            "mount",
-            json!([libc::SYS_mount, "none", "/tmp", "tmpfs", 0, 0]),
-            Works,
-        ),
+        ("mount", json!([libc::SYS_mount, "none", "/tmp", "tmpfs", 0, 0]), Works),
         ("fsopen", json!([libc::SYS_fsopen, "tmpfs", 0]), Works),
         ("chroot", json!([libc::SYS_chroot, "."]), Works),
         ("pivot_root", json!([libc::SYS_pivot_root, ".", "."]), Answers),
         ("keyctl", json!([libc::SYS_keyctl, 0, -3, 1]), Works),
-        (
-            "a key",
-            json!([libc::SYS_add_key, "user", "x", "y", 1, -3]),
-            Works,
-        ),
+        ("a key", json!([libc::SYS_add_key, "user", "x", "y", 1, -3]), Works),
         ("bpf", json!([libc::SYS_bpf, 0, zeroes, 64]), AnswersRoot),
-        (
-            "perf",
-            json!([libc::SYS_perf_event_open, zeroes, 0, -1, -1, 0xff]),
-            Answers,
-        ),
+        ("perf", json!([libc::SYS_perf_event_open, zeroes, 0, -1, -1, 0xff]), Answers),
         ("userfaultfd", json!([libc::SYS_userfaultfd, 1]), Works),
-        (
-            "shared memory",
-            json!([libc::SYS_shmget, 0, 4_096, 0o1600]),
-            Works,
-        ),
+        ("shared memory", json!([libc::SYS_shmget, 0, 4_096, 0o1600]), Works),
         ("semaphores", json!([libc::SYS_semget, 0, 1, 0o1600]), Works),
         ("messages", json!([libc::SYS_msgget, 0, 0o1600]), Works),
-        (
-            "message queue",
-            json!([libc::SYS_mq_open, "x", 0o102, 0o600, 0]),
-            Answers,
-        ),
-        (
-            "handle",
-            json!([libc::SYS_open_by_handle_at, 4, zeroes, 0]),
-            AnswersRoot,
-        ),
-        (
-            "another filter",
-            json!([libc::SYS_seccomp, 1, 0, zeroes]),
-            Answers,
-        ),
-        (
-            "set the parent-death signal",
-            json!([libc::SYS_prctl, 1, 0, 0, 0, 0]),
-            Works,
-        ),
-        (
-            "become dumpable",
-            json!([libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0]),
-            Works,
-        ),
+        ("message queue", json!([libc::SYS_mq_open, "x", 0o102, 0o600, 0]), Answers),
+        ("handle", json!([libc::SYS_open_by_handle_at, 4, zeroes, 0]), AnswersRoot),
+        ("another filter", json!([libc::SYS_seccomp, 1, 0, zeroes]), Answers),
+        ("set the parent-death signal", json!([libc::SYS_prctl, 1, 0, 0, 0, 0]), Works),
+        ("become dumpable", json!([libc::SYS_prctl, libc::PR_SET_DUMPABLE, 1, 0, 0, 0]), Works),
         ("setuid", json!([libc::SYS_setuid, -1]), Answers),
-        (
-            "terminal injection",
-            json!([libc::SYS_ioctl, 0, 0x5412, "x"]),
-            Answers,
-        ),
+        ("terminal injection", json!([libc::SYS_ioctl, 0, 0x5412, "x"]), Answers),
         (
             "terminal injection, high bits",
             json!([libc::SYS_ioctl, 0, 0x7fff_0000_0000_5412_i64, "x"]),
             Answers,
         ),
-        (
-            "the console's injection",
-            json!([libc::SYS_ioctl, 0, 0x541c, "x"]),
-            Answers,
-        ),
-        (
-            "a real-time schedule",
-            json!([libc::SYS_sched_setscheduler, 0, 1, { "zeroes": 8 }]),
-            Answers,
-        ),
+        ("the console's injection", json!([libc::SYS_ioctl, 0, 0x541c, "x"]), Answers),
+        ("a real-time schedule", json!([libc::SYS_sched_setscheduler, 0, 1, { "zeroes": 8 }]), Answers),
         ("a priority", json!([libc::SYS_setpriority, 0, 0, 5]), Works),
         ("locked memory", json!([libc::SYS_mlock, 0, 0]), Works),
-        (
-            "a module",
-            json!([libc::SYS_init_module, zeroes, 0, ""]),
-            AnswersRoot,
-        ),
+        ("a module", json!([libc::SYS_init_module, zeroes, 0, ""]), AnswersRoot),
         ("reboot", json!([libc::SYS_reboot, 0, 0, 0, 0]), AnswersRoot),
-        (
-            "set the clock",
-            json!([libc::SYS_clock_settime, 1, zeroes]),
-            Answers,
-        ),
+        ("set the clock", json!([libc::SYS_clock_settime, 1, zeroes]), Answers),
     ]
 }
 
@@ -162,10 +82,7 @@ fn control(scene: &Scene, name: &str, call: &Value, free: &Free) {
     match free {
         Free::Works | Free::WorksBare => assert_eq!(errno, 0, "the control of {name}"),
         Free::Answers => {
-            assert!(
-                ![libc::EPERM, libc::ENOSYS].contains(&errno),
-                "the control of {name}: {errno}"
-            );
+            assert!(![libc::EPERM, libc::ENOSYS].contains(&errno), "the control of {name}: {errno}");
         }
         // A kernel may be built without what only root could use, such as modules.
         Free::AnswersRoot => assert_ne!(errno, libc::EPERM, "the control of {name}"),
@@ -215,10 +132,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                         "{profile}"
                     );
                 }
-                assert!(
-                    victim.0.try_wait().unwrap().is_none(),
-                    "it was killed from inside"
-                );
+                assert!(victim.0.try_wait().unwrap().is_none(), "it was killed from inside");
                 let see = json!([[libc::SYS_kill, std::process::id(), 0]]);
                 assert_eq!(scene.control("raw", see), json!([0]), "the control");
                 let kill = json!([[libc::SYS_kill, victim.0.id(), libc::SIGKILL]]);
@@ -230,10 +144,7 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "namespaces_cannot_be_had_by_clone_either",
             keep: |scene| {
                 let clone = json!([[libc::SYS_clone, libc::CLONE_NEWUSER | libc::SIGCHLD, 0, 0, 0, 0]]);
-                assert_eq!(
-                    killed(&scene.attack(DEFAULT, "raw", clone.clone())).as_str(),
-                    "syscall_denied"
-                );
+                assert_eq!(killed(&scene.attack(DEFAULT, "raw", clone.clone())).as_str(), "syscall_denied");
                 let answer = scene.attack(EXEC, "raw", clone.clone());
                 assert_eq!(replied(&answer), json!([libc::EPERM]));
                 assert_eq!(scene.control("raw", clone), json!([0]), "the control");
@@ -250,14 +161,8 @@ pub(crate) fn promises() -> Vec<Promise> {
                 assert_eq!(scene.control("raw", world(".")), json!([0, 0]), "the control");
                 let clone3 = json!([[libc::SYS_clone3, { "zeroes": 88 }, 88]]);
                 assert_eq!(scene.control("raw", clone3.clone()), json!([0]), "the control");
-                assert_eq!(
-                    replied(&scene.attack(EXEC, "raw", clone3.clone())),
-                    json!([libc::ENOSYS])
-                );
-                assert_eq!(
-                    killed(&scene.attack(DEFAULT, "raw", clone3)).as_str(),
-                    "syscall_denied"
-                );
+                assert_eq!(replied(&scene.attack(EXEC, "raw", clone3.clone())), json!([libc::ENOSYS]));
+                assert_eq!(killed(&scene.attack(DEFAULT, "raw", clone3)).as_str(), "syscall_denied");
             },
         },
     ]
@@ -268,13 +173,7 @@ struct Victim(std::process::Child);
 
 fn sleeper() -> Victim {
     let mut sleep = std::process::Command::new("/bin/sleep");
-    Victim(
-        sleep
-            .arg("1000")
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap(),
-    )
+    Victim(sleep.arg("1000").stdout(std::process::Stdio::null()).spawn().unwrap())
 }
 
 impl Drop for Victim {

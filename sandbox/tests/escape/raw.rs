@@ -1,4 +1,4 @@
-//! Attacks as plain system calls, so that no library stands between the attack and the kernel.
+//! Attacks as plain system calls, without a library between the attack and the kernel.
 
 use std::ffi::CString;
 
@@ -60,11 +60,7 @@ pub(crate) fn raw(ground: &Ground<'_>, with: &Value) -> Value {
             unsafe { libc::_exit(0) };
         }
         results.push(result);
-        errnos.push(if result < 0 {
-            std::io::Error::last_os_error().raw_os_error().unwrap()
-        } else {
-            0
-        });
+        errnos.push(if result < 0 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 });
     }
     json!(errnos)
 }

@@ -1,4 +1,4 @@
-//! A reply comes only when nothing of its call can run any more, also if the call has answered and gone on.
+//! A reply comes only when nothing of its call can run any more, also if the call answered and continued.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -57,7 +57,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     let then = counts(scene);
                     assert_eq!(reply.bytes(), Some(&b"true"[..]), "{profile}");
                     assert!(then[0] >= 10, "it has not run at all: {then:?}");
-                    let answer = scene.runtime.block_on(reply.settle());
+                    let answer = scene.runtime.block_on(reply.reap());
                     assert_eq!(counts(scene), then, "{profile} went on after its reply");
                     assert_eq!(replied(&answer), json!(true), "{answer:?}");
                 }

@@ -1,4 +1,4 @@
-//! A call goes in and its answer comes out, in every profile.
+//! A call gets its answer, in every profile.
 
 use serde_json::{Value, json};
 
@@ -20,11 +20,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                     continue;
                 }
                 let answer = scene.attack(profile, "echo", json!("hello"));
-                assert_eq!(
-                    replied(&answer),
-                    json!({ "echo": "hello", "pid": 1 }),
-                    "{answer:?}"
-                );
+                assert_eq!(replied(&answer), json!({ "echo": "hello", "pid": 1 }), "{answer:?}");
             }
             // Longer than a socket takes at once.
             let long = "x".repeat(100_000);

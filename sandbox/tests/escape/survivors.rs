@@ -1,4 +1,4 @@
-//! Nothing outlives its call, its zygote or its runtime.
+//! Nothing outlives its call, its zygote or the runtime.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -38,14 +38,7 @@ fn daemonise(_: &Ground<'_>, with: &Value) -> Value {
         std::thread::yield_now();
     }
     if with == "and stay" {
-        return stay(
-            &Ground {
-                workspace: nix_stdin(),
-                tmp: nix_stdin(),
-                beside: None,
-            },
-            with,
-        );
+        return stay(&Ground { workspace: nix_stdin(), tmp: nix_stdin(), side_channel: None }, with);
     }
     json!(true)
 }
@@ -79,11 +72,7 @@ pub(crate) fn beneath(pid: u32) -> Vec<u32> {
     while at < found.len() {
         let path = format!("/proc/{0}/task/{0}/children", found[at]);
         let children = fs::read_to_string(path).unwrap_or_default();
-        found.extend(
-            children
-                .split_whitespace()
-                .map(|child| child.parse::<u32>().unwrap()),
-        );
+        found.extend(children.split_whitespace().map(|child| child.parse::<u32>().unwrap()));
         at += 1;
     }
     found.remove(0);
@@ -92,9 +81,7 @@ pub(crate) fn beneath(pid: u32) -> Vec<u32> {
 
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 /// Every cgroup folder in which this process may have made groups, with the number of its own bases there.
@@ -132,10 +119,7 @@ pub(crate) fn own_cgroups() -> usize {
 
 /// Whether the process that `daemonise` has started is alive: the kernel gives its lock free only when it is gone.
 fn survives(scene: &Scene) -> bool {
-    fs::File::open(scene.workspace.join("alive"))
-        .unwrap()
-        .try_lock()
-        .is_err()
+    fs::File::open(scene.workspace.join("alive")).unwrap().try_lock().is_err()
 }
 
 fn guard(scene: &Scene) -> u32 {
@@ -147,10 +131,7 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "nothing_survives_the_answer",
             keep: |scene| {
-                assert_eq!(
-                    replied(&scene.attack(EXEC, "daemonise", json!(null))),
-                    json!(true)
-                );
+                assert_eq!(replied(&scene.attack(EXEC, "daemonise", json!(null))), json!(true));
                 assert!(!survives(scene));
                 fs::remove_file(scene.workspace.join("locked")).unwrap();
                 // Not by a pipe: the survivor would hold it open, and the test would wait for its end.
@@ -164,18 +145,11 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "nothing_survives_the_deadline",
             keep: |scene| {
                 for (profile, attack) in [(EXEC, "daemonise"), (DEFAULT, "burn"), (DEFAULT, "stay")] {
-                    let with = if attack == "burn" {
-                        json!(60_000)
-                    } else {
-                        json!("and stay")
-                    };
+                    let with = if attack == "burn" { json!(60_000) } else { json!("and stay") };
                     let mut timeout = Duration::from_millis(300);
                     loop {
                         let begun = Instant::now();
-                        let answer = scene.run(Call {
-                            timeout,
-                            ..scene.call(profile, attack, with.clone())
-                        });
+                        let answer = scene.run(Call { timeout, ..scene.call(profile, attack, with.clone()) });
                         assert_eq!(killed(&answer).as_str(), "timed_out", "{attack}");
                         let took = begun.elapsed();
                         assert!(
@@ -220,10 +194,7 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "a_zygote_that_dies_ends_its_calls_and_is_replaced",
             keep: |scene| {
-                assert_eq!(
-                    replied(&scene.attack(DEFAULT, "echo", json!(1)))["echo"],
-                    json!(1)
-                );
+                assert_eq!(replied(&scene.attack(DEFAULT, "echo", json!(1)))["echo"], json!(1));
                 let guard = guard(scene);
                 let zygote = beneath(guard)[0];
                 let begun = Instant::now();
@@ -252,15 +223,10 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "nothing_survives_the_runtime",
             keep: |scene| {
                 let mut runtime = std::process::Command::new(std::env::current_exe().unwrap());
-                let runtime = runtime
-                    .arg("__runtime")
-                    .arg(&scene.workspace)
-                    .stdout(Stdio::piped());
+                let runtime = runtime.arg("__runtime").arg(&scene.workspace).stdout(Stdio::piped());
                 let mut runtime = runtime.spawn().unwrap();
                 let mut line = String::new();
-                BufReader::new(runtime.stdout.take().unwrap())
-                    .read_line(&mut line)
-                    .unwrap();
+                BufReader::new(runtime.stdout.take().unwrap()).read_line(&mut line).unwrap();
                 let guard: u32 = line.trim().parse().unwrap();
                 eventually("the start", || scene.workspace.join("started").exists());
                 let all = beneath(guard);
@@ -297,10 +263,7 @@ pub(crate) fn promises() -> Vec<Promise> {
             name: "the_runtime_itself_stays_unconfined",
             keep: |scene| {
                 for turn in 0..100 {
-                    assert_eq!(
-                        replied(&scene.attack(DEFAULT, "echo", json!(turn)))["echo"],
-                        json!(turn)
-                    );
+                    assert_eq!(replied(&scene.attack(DEFAULT, "echo", json!(turn)))["echo"], json!(turn));
                 }
                 fs::write(scene.outside.join("free"), "x").unwrap();
                 fs::read("/proc/self/status").unwrap();

@@ -48,27 +48,15 @@ pub(crate) fn promises() -> Vec<Promise> {
                 let config = SandboxConfig::new(std::env::current_exe().unwrap());
                 let report = effectd_sandbox::doctor::examine(&config, scene.base.path());
                 assert!(report.may_serve(), "{report}");
-                let weak: Vec<_> = report
-                    .findings
-                    .iter()
-                    .filter(|finding| finding.verdict != Verdict::Enforced)
-                    .collect();
-                assert_eq!(
-                    weak.len(),
-                    usize::from(scene.sandbox.tree_memory().is_none()),
-                    "{report}"
-                );
+                let weak: Vec<_> =
+                    report.findings.iter().filter(|finding| finding.verdict != Verdict::Enforced).collect();
+                assert_eq!(weak.len(), usize::from(scene.sandbox.tree_memory().is_none()), "{report}");
                 assert!(report.findings.len() >= 11, "{report}");
-                assert_eq!(
-                    fs::read_dir(scene.base.path()).unwrap().count(),
-                    2,
-                    "it cleans up after itself"
-                );
+                assert_eq!(fs::read_dir(scene.base.path()).unwrap().count(), 2, "it cleans up after itself");
                 for missing in [Missing::Landlock, Missing::UserNamespaces] {
                     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-                    let output = without(missing, command.arg("__doctor").arg(&scene.outside))
-                        .output()
-                        .unwrap();
+                    let output =
+                        without(missing, command.arg("__doctor").arg(&scene.outside)).output().unwrap();
                     let text = String::from_utf8(output.stdout).unwrap();
                     assert!(text.contains("MISSING") && text.contains("to fix:"), "{text}");
                     assert!(text.contains("must not serve"), "{text}");
@@ -78,10 +66,9 @@ pub(crate) fn promises() -> Vec<Promise> {
         Promise {
             name: "a_host_that_cannot_confine_is_refused",
             keep: |scene| {
-                for (missing, word) in [
-                    (Missing::Landlock, "Landlock"),
-                    (Missing::UserNamespaces, "namespaces"),
-                ] {
+                for (missing, word) in
+                    [(Missing::Landlock, "Landlock"), (Missing::UserNamespaces, "namespaces")]
+                {
                     let said = one(scene, Some(missing));
                     assert_eq!(said["code"], "sandbox_unavailable", "{said}");
                     assert!(
@@ -89,10 +76,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                         "it names what is missing: {said}"
                     );
                     assert!(!scene.workspace.join("made").exists(), "something ran");
-                    assert_eq!(
-                        fs::read_to_string(scene.workspace.join("inside")).unwrap(),
-                        "inside"
-                    );
+                    assert_eq!(fs::read_to_string(scene.workspace.join("inside")).unwrap(), "inside");
                 }
                 assert_eq!(one(scene, None)["code"], "ok", "the control");
                 assert!(scene.workspace.join("made/deep/file").exists(), "the control");

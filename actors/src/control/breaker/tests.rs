@@ -1,4 +1,4 @@
-//! A breaker through all of its states, by an injected clock.
+//! Takes a breaker through all of its states, with a manual clock.
 
 use super::*;
 
@@ -20,9 +20,7 @@ fn rules() -> Rules {
 }
 
 fn call(breaker: &mut Breaker, report: Report, now: Monotonic) -> bool {
-    let Verdict::Pass(generation) = breaker.ask(&rules(), now) else {
-        panic!("refused")
-    };
+    let Verdict::Pass(generation) = breaker.ask(&rules(), now) else { panic!("refused") };
     let changed = breaker.report(generation, report, &rules(), now);
     breaker.over(generation);
     changed
@@ -37,21 +35,14 @@ fn opened(now: Monotonic) -> Breaker {
 }
 
 #[test]
-fn so_many_failures_in_a_row_open_it_and_one_success_starts_the_count_anew() {
+fn consecutive_failures_open_it_and_a_success_resets_the_count() {
     let mut breaker = Breaker::new(&rules(), at(0));
-    for report in [
-        Report::Bad,
-        Report::Bad,
-        Report::Good,
-        Report::Bad,
-        Report::Silent,
-        Report::Bad,
-    ] {
+    for report in [Report::Bad, Report::Bad, Report::Good, Report::Bad, Report::Silent, Report::Bad] {
         assert!(!call(&mut breaker, report, at(0)));
     }
-    assert_eq!(breaker.standing(at(0)), Standing::Closed);
+    assert_eq!(breaker.state(at(0)), BreakerState::Closed);
     assert!(call(&mut breaker, Report::Bad, at(0)));
-    assert_eq!(breaker.standing(at(0)), Standing::Open);
+    assert_eq!(breaker.state(at(0)), BreakerState::Open);
     assert_eq!(breaker.cause(), Some(Cause::Failures));
     let refused = Verdict::Refused(Some(Duration::from_secs(20)));
     assert_eq!(breaker.ask(&rules(), at(10)), refused);
@@ -72,28 +63,23 @@ fn too_large_a_share_of_failures_within_the_window_opens_it() {
 }
 
 #[test]
-fn after_its_cool_down_one_probe_is_let_through_and_closes_it_step_by_step() {
+fn after_cool_down_single_probes_close_it_step_by_step() {
     let mut breaker = opened(at(0));
-    assert_eq!(breaker.standing(at(30)), Standing::HalfOpen);
-    let Verdict::Pass(probe) = breaker.ask(&rules(), at(30)) else {
-        panic!("the probe was refused")
-    };
+    assert_eq!(breaker.state(at(30)), BreakerState::HalfOpen);
+    let Verdict::Pass(probe) = breaker.ask(&rules(), at(30)) else { panic!("the probe was refused") };
     assert!(matches!(breaker.ask(&rules(), at(30)), Verdict::Refused(Some(_))));
     assert!(!breaker.report(probe, Report::Good, &rules(), at(30)));
     breaker.over(probe);
-    assert_eq!(breaker.standing(at(30)), Standing::Releasing);
+    assert_eq!(breaker.state(at(30)), BreakerState::Releasing);
     let two: Vec<_> = (0..3).map(|_| breaker.ask(&rules(), at(31))).collect();
-    assert!(
-        matches!(two[..], [Verdict::Pass(_), Verdict::Pass(_), Verdict::Refused(_)]),
-        "{two:?}"
-    );
+    assert!(matches!(two[..], [Verdict::Pass(_), Verdict::Pass(_), Verdict::Refused(_)]), "{two:?}");
     breaker.over(probe);
     breaker.over(probe);
     assert!(!call(&mut breaker, Report::Good, at(32)));
     assert!(!call(&mut breaker, Report::Good, at(32)));
     let closed: Vec<_> = (0..4).map(|_| call(&mut breaker, Report::Good, at(33))).collect();
     assert_eq!(closed, [false, false, false, true]);
-    assert_eq!(breaker.standing(at(33)), Standing::Closed);
+    assert_eq!(breaker.state(at(33)), BreakerState::Closed);
 }
 
 #[test]
@@ -110,17 +96,13 @@ fn a_probe_that_fails_opens_it_for_longer_up_to_a_bound() {
 #[test]
 fn a_call_from_before_it_opened_does_not_speak_about_after() {
     let mut breaker = Breaker::new(&rules(), at(0));
-    let Verdict::Pass(before) = breaker.ask(&rules(), at(0)) else {
-        panic!("refused")
-    };
+    let Verdict::Pass(before) = breaker.ask(&rules(), at(0)) else { panic!("refused") };
     for _ in 0..3 {
         breaker.report(before, Report::Bad, &rules(), at(0));
     }
     assert!(!breaker.report(before, Report::Good, &rules(), at(1)));
-    assert_eq!(breaker.standing(at(1)), Standing::Open);
-    let Verdict::Pass(_) = breaker.ask(&rules(), at(30)) else {
-        panic!("the probe was refused")
-    };
+    assert_eq!(breaker.state(at(1)), BreakerState::Open);
+    let Verdict::Pass(_) = breaker.ask(&rules(), at(30)) else { panic!("the probe was refused") };
     breaker.over(before);
     assert!(
         matches!(breaker.ask(&rules(), at(30)), Verdict::Refused(_)),
@@ -133,11 +115,11 @@ fn what_a_person_opened_only_a_person_closes() {
     let mut breaker = Breaker::new(&rules(), at(0));
     breaker.trip(at(0));
     assert_eq!(breaker.ask(&rules(), at(1_000_000)), Verdict::Refused(None));
-    assert_eq!(breaker.standing(at(1_000_000)), Standing::Open);
+    assert_eq!(breaker.state(at(1_000_000)), BreakerState::Open);
 }
 
 #[test]
-fn a_kept_breaker_goes_on_with_what_was_left_and_never_with_more() {
+fn a_restored_breaker_resumes_with_no_more_than_was_left() {
     let kept = |left: u64| Kept {
         left: Some(Duration::from_secs(left)),
         cool_down: Duration::from_secs(60),
@@ -145,13 +127,6 @@ fn a_kept_breaker_goes_on_with_what_was_left_and_never_with_more() {
     };
     let left = |seconds| Breaker::kept(&rules(), &kept(seconds), at(0)).left(at(0));
     assert_eq!(left(7), Some(Duration::from_secs(7)));
-    assert_eq!(
-        left(5_000),
-        Some(Duration::from_secs(60)),
-        "the wall clock was put back"
-    );
-    assert_eq!(
-        Breaker::kept(&rules(), &kept(0), at(0)).standing(at(0)),
-        Standing::HalfOpen
-    );
+    assert_eq!(left(5_000), Some(Duration::from_secs(60)), "the wall clock was put back");
+    assert_eq!(Breaker::kept(&rules(), &kept(0), at(0)).state(at(0)), BreakerState::HalfOpen);
 }

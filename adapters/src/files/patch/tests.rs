@@ -1,4 +1,4 @@
-//! Patches of all kinds, and the property that taking one back gives what was there.
+//! Patches of all kinds, and the property that an inverted patch restores the old text.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -16,14 +16,8 @@ const SIMPLE: &str = "--- a/x.txt\n+++ b/x.txt\n@@ -2,3 +2,3 @@ head\n two\n-thr
 fn a_patch_applies_where_it_says_or_at_the_only_other_place() {
     let patch = one(SIMPLE);
     assert_eq!(patch.path.to_string(), "workspace/x.txt");
-    assert_eq!(
-        patch.apply("one\ntwo\nthree\nfour\nfive\n").unwrap(),
-        "one\ntwo\nTHREE\nfour\nfive\n"
-    );
-    assert_eq!(
-        patch.apply("0\n1\none\ntwo\nthree\nfour\n").unwrap(),
-        "0\n1\none\ntwo\nTHREE\nfour\n"
-    );
+    assert_eq!(patch.apply("one\ntwo\nthree\nfour\nfive\n").unwrap(), "one\ntwo\nTHREE\nfour\nfive\n");
+    assert_eq!(patch.apply("0\n1\none\ntwo\nthree\nfour\n").unwrap(), "0\n1\none\ntwo\nTHREE\nfour\n");
     let twice = "0\n0\n0\ntwo\nthree\nfour\ntwo\nthree\nfour\n";
     assert_eq!(patch.apply(twice), Err(PatchProblem::DoesNotApply { hunk: 1 }));
     assert!(patch.apply("one\ntwo\nother\nfour\n").is_err());
@@ -47,10 +41,7 @@ fn files_are_created_and_ends_without_newline_are_kept() {
 #[test]
 fn later_hunks_follow_where_earlier_ones_drifted() {
     let patch = one("--- x\n+++ x\n@@ -1 +1 @@\n-a\n+A\n@@ -3,0 +4,1 @@\n+new\n");
-    assert_eq!(
-        patch.apply("0\n0\na\nb\nc\nd\n").unwrap(),
-        "0\n0\nA\nb\nc\nnew\nd\n"
-    );
+    assert_eq!(patch.apply("0\n0\na\nb\nc\nd\n").unwrap(), "0\n0\nA\nb\nc\nnew\nd\n");
 }
 
 #[test]
@@ -77,10 +68,7 @@ fn what_is_no_patch_says_where() {
     }
     let twice = format!("{SIMPLE}{SIMPLE}");
     assert_eq!(Patch::parse(&twice), Err(PatchProblem::Twice));
-    let hunks = format!(
-        "--- x\n+++ x\n{}",
-        "@@ -1 +1 @@\n-a\n+b\n".repeat(PATCH_HUNKS_MAX + 1)
-    );
+    let hunks = format!("--- x\n+++ x\n{}", "@@ -1 +1 @@\n-a\n+b\n".repeat(PATCH_HUNKS_MAX + 1));
     assert_eq!(Patch::parse(&hunks), Err(PatchProblem::TooMany));
 }
 

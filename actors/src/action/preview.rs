@@ -1,0 +1,154 @@
+//! A preview of an action: what it would change, and whether the execution changed the same.
+
+use effectd_contracts::{
+    Digest, Effects, Failure, PathChange, PathState, Predicted, PreviewRecord, PreviewVerdict, canonical,
+};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preview {
+    Shown(Shown),
+    /// The tool would fail with this failure, and change none of the paths that it declares.
+    WouldFail(Failure),
+    /// There is no preview, for this reason.
+    Unavailable(String),
+}
+
+impl Preview {
+    /// Removes the diffs, for people who may not read the files. Paths and sizes remain.
+    pub fn leave_texts_out(&mut self) {
+        match self {
+            Preview::Shown(shown) => {
+                for change in &mut shown.changes {
+                    if change.diff.take().is_some() {
+                        change.left_out = Some(LeftOut::NotYours);
+                    }
+                }
+            }
+            Preview::WouldFail(_) | Preview::Unavailable(_) => {}
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    pub predicted: Predicted,
+    /// One for each changed path, with keyed digests.
+    pub changes: Vec<Change>,
+    /// Whether there are more changes than are listed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+    /// The digest of all changes, listed or not.
+    pub(crate) digest: Digest,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// The path in the form that requests use: `workspace/…`.
+    pub path: String,
+    pub before: PathState,
+    pub after: PathState,
+    /// Where the tool would move the folder at this path, with its contents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<Diff>,
+    /// Why there is no diff, if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
+}
+
+/// A diff of two texts: lines that begin with `+`, `-` or a space, or with `@@` where lines are left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diff {
+    pub text: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+    /// Whether a secret or personal data was removed from the diff.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub redacted: bool,
+}
+
+/// Why there is no diff.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeftOut {
+    NotText,
+    TooLong,
+    /// The earlier diffs used up the bytes of the preview.
+    NoRoom,
+    TookTooLong,
+    /// The reader may not read the file.
+    NotYours,
+}
+
+impl LeftOut {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotText => "it is no text",
+            Self::TooLong => "it is too long to be compared",
+            Self::NoRoom => "there is no room for more",
+            Self::TookTooLong => "comparing took too long",
+            Self::NotYours => "it is not yours to read",
+        }
+    }
+}
+
+impl Preview {
+    /// How much would change; `None` if that is not known.
+    pub fn predicted(&self) -> Option<Predicted> {
+        match self {
+            Self::Shown(shown) => Some(shown.predicted),
+            Self::WouldFail(_) => Some(Predicted::default()),
+            Self::Unavailable(_) => None,
+        }
+    }
+
+    /// Whether the observed changes are the predicted ones.
+    pub(crate) fn compared(&self, effects: &Effects) -> PreviewRecord {
+        let record = |verdict, why: Option<&str>| PreviewRecord {
+            verdict,
+            why: why.map(str::to_owned),
+            predicted: self.predicted(),
+        };
+        let happened = match effects {
+            Effects::Observed(observed) => Some(digest(&observed.changes)),
+            Effects::None => Some(digest(&[])),
+            Effects::Unobserved | Effects::Possible => None,
+        };
+        match (self, happened) {
+            (Self::Unavailable(why), _) => record(PreviewVerdict::NotPreviewed, Some(why)),
+            (_, None) => record(PreviewVerdict::NotPreviewed, Some("nobody saw what has really changed")),
+            (Self::Shown(shown), Some(happened)) if shown.digest == happened => {
+                record(PreviewVerdict::Matched, unseen(effects))
+            }
+            (Self::WouldFail(_), Some(happened)) if happened == digest(&[]) => {
+                record(PreviewVerdict::Matched, None)
+            }
+            (Self::Shown(_), Some(_)) => {
+                record(PreviewVerdict::Differed, Some("what has changed is not what was shown before"))
+            }
+            (Self::WouldFail(_), Some(_)) => {
+                record(PreviewVerdict::Differed, Some("it was to fail, and has changed something"))
+            }
+        }
+    }
+}
+
+/// What could not be compared, if everything else matches.
+fn unseen(effects: &Effects) -> Option<&'static str> {
+    match effects {
+        Effects::Observed(observed) => observed
+            .changes
+            .iter()
+            .any(|change| change.moved_to.is_some() && change.inside.is_none())
+            .then_some("what is in the folder that was moved was too much to be compared"),
+        Effects::None | Effects::Unobserved | Effects::Possible => None,
+    }
+}
+
+pub(crate) fn digest(changes: &[PathChange]) -> Digest {
+    // Plain data with text keys, for which serde_json has no failure.
+    canonical::digest(&serde_json::to_value(changes).unwrap_or_default())
+}

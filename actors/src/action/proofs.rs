@@ -1,0 +1,270 @@
+//! The proofs of an action's states: what each stage has found out, and what later stages rely on.
+//!
+//! The constructors are visible in this crate; `tests/tidy` checks that only the stage that earns a proof calls its constructor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::{Fence, Pins, ResourceName};
+use effectd_contracts::{
+    Attempt, Digest, Effects, Failure, IdempotencyKey, Isolation, Millis, Outcome, PathSnapshot, Redaction,
+    ToolOutput, Touch,
+};
+use effectd_policy::{Decision, Facts};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+
+use crate::claims::intent::Intent;
+use crate::registry::RegisteredTool;
+
+/// The tool exists, and the parameters fit its schema and its rules.
+#[derive(Debug)]
+pub struct Validated {
+    tool: Arc<RegisteredTool>,
+}
+
+impl Validated {
+    pub(crate) fn new(tool: Arc<RegisteredTool>) -> Self {
+        Self { tool }
+    }
+
+    pub fn tool(&self) -> &Arc<RegisteredTool> {
+        &self.tool
+    }
+}
+
+/// The policy permits the action.
+#[derive(Debug)]
+pub struct Gated {
+    tool: Arc<RegisteredTool>,
+    ruling: Box<Ruling>,
+    params: Arc<Map<String, Value>>,
+    dry_run: Option<DryRun>,
+}
+
+/// Why the tool must not change anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DryRun {
+    Asked,
+    /// The operator has paused effects.
+    Paused,
+}
+
+impl DryRun {
+    pub const fn outcome(self) -> Outcome {
+        match self {
+            DryRun::Asked => Outcome::DryRun,
+            DryRun::Paused => Outcome::Paused,
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Ruling {
+    pub decision: Decision,
+    pub facts: Facts,
+    /// What redaction removed from the parameters.
+    pub redacted: Vec<Redaction>,
+}
+
+impl Gated {
+    pub(crate) fn new(
+        validated: Validated,
+        ruling: Ruling,
+        params: Arc<Map<String, Value>>,
+        dry_run: Option<DryRun>,
+    ) -> Self {
+        Self { tool: validated.tool, ruling: Box::new(ruling), params, dry_run }
+    }
+
+    pub fn tool(&self) -> &Arc<RegisteredTool> {
+        &self.tool
+    }
+
+    pub fn ruling(&self) -> &Ruling {
+        &self.ruling
+    }
+
+    /// The parameters after redaction: the tool gets them, and the idempotency key is derived from them.
+    pub fn params(&self) -> &Arc<Map<String, Value>> {
+        &self.params
+    }
+
+    pub fn dry_run(&self) -> Option<DryRun> {
+        self.dry_run
+    }
+}
+
+/// The policy demands an approval; nothing else prevents the action.
+#[derive(Debug)]
+pub struct Asked(Gated);
+
+impl std::ops::Deref for Asked {
+    type Target = Gated;
+
+    fn deref(&self) -> &Gated {
+        &self.0
+    }
+}
+
+/// Proof that somebody approved exactly this action. Only the approval stage makes one.
+#[derive(Debug)]
+pub(crate) struct Evidence(());
+
+impl Evidence {
+    pub(crate) fn found() -> Self {
+        Self(())
+    }
+}
+
+impl Asked {
+    pub(crate) fn new(gated: Gated) -> Self {
+        Self(gated)
+    }
+
+    pub(crate) fn permitted(self, _: &Evidence) -> Gated {
+        self.0
+    }
+}
+
+/// This process may run the action; its claim and intent are on disk.
+#[derive(Debug)]
+pub struct Claimed {
+    gated: Gated,
+    terms: Terms,
+    fence: Fence,
+    earlier: Earlier,
+}
+
+/// Whether an earlier delivery began the action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Earlier {
+    No,
+    /// Yes, and whether its effect happened is not known. `None` if the intent cannot be read any more.
+    Interrupted(Option<Intent>),
+}
+
+/// What the claim of an action contains, and what is stored beside it.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// None for a dry run and for tools without key fields.
+    pub key: Option<IdempotencyKey>,
+    /// Digest of the parameters after redaction.
+    pub params_digest: Digest,
+    pub resources: Vec<ResourceName>,
+    /// The resources whose change frees the key again, if the key is derived from the parameters. A key that the planner chose
+    /// names one request and is never freed.
+    pub depends: Vec<ResourceName>,
+    pub touched: Vec<Touch>,
+    /// The snapshot of the touched paths just before the claim.
+    pub before: Option<Vec<PathSnapshot>>,
+    pub preimages: Preimages,
+    /// Blobs that are sent with the call; quota and retention keep them until the action has ended.
+    pub pinned: Option<Arc<Pins>>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Preimages {
+    pub(crate) names: Vec<String>,
+    /// Blobs that may not be on disk yet; until they are, the intent holds their contents.
+    pub(crate) storing: Option<Storing>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Storing {
+    pub(crate) contents: Arc<Vec<(String, Vec<u8>)>>,
+    /// Whether the blobs are on disk. The sender is dropped when writing has ended.
+    pub(crate) stored: watch::Receiver<bool>,
+}
+
+impl Claimed {
+    pub(crate) fn new(gated: Gated, terms: Terms, fence: Fence, earlier: Earlier) -> Self {
+        Self { gated, terms, fence, earlier }
+    }
+
+    pub fn gated(&self) -> &Gated {
+        &self.gated
+    }
+
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// Releases the blobs that were sent with the call.
+    pub(crate) fn take_pinned(&mut self) -> Option<Arc<Pins>> {
+        self.terms.pinned.take()
+    }
+
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    pub fn earlier(&self) -> &Earlier {
+        &self.earlier
+    }
+}
+
+/// The action ran, was found to have run, or could not run.
+#[derive(Debug)]
+pub struct Finished {
+    claimed: Claimed,
+    ended: Box<Ended>,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+pub struct Ended {
+    pub result: Result<ToolOutput, Failure>,
+    pub outcome: Outcome,
+    pub effects: Effects,
+    /// A dead letter is committed with the receipt.
+    pub dead_letter: bool,
+    pub runs: Runs,
+}
+
+#[derive(Debug, Default)]
+pub struct Runs {
+    pub attempts: Vec<Attempt>,
+    pub used: Used,
+    pub isolation: Option<Isolation>,
+    pub artifacts: Vec<KeptArtifact>,
+}
+
+/// What all attempts together used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Used {
+    pub cpu: Millis,
+    /// Time in the sandbox.
+    pub exec: Millis,
+    pub peak_memory_bytes: u64,
+    pub bytes_written: u64,
+}
+
+/// An artifact as the receipt names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct KeptArtifact {
+    /// The digest of the content, under the device's key.
+    pub artifact_id: String,
+    /// The tool's name for it.
+    pub name: String,
+    pub bytes: u64,
+}
+
+impl Finished {
+    pub(crate) fn new(claimed: Claimed, ended: Box<Ended>, timeout: Duration) -> Self {
+        Self { claimed, ended, timeout }
+    }
+
+    pub fn claimed(&self) -> &Claimed {
+        &self.claimed
+    }
+
+    pub fn ended(&self) -> &Ended {
+        &self.ended
+    }
+
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}

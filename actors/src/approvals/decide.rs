@@ -1,0 +1,403 @@
+//! Decides a hold. A compare-and-swap lets only the first decider succeed. An approval also publishes the planner's decision
+//! again, in the same journal block.
+
+use std::time::Duration;
+
+use effectd_bus::{Expect, Store, StoreError, Swap};
+use effectd_contracts::{
+    ActionRequest, Approval, ApprovalChange, ApprovalId, ApprovalVerdict, Approved, Authority, Clock, Code,
+    DecisionData, Event, Failure, Phase, Topic,
+};
+use effectd_policy::{Decider, Grant, GrantState, Policy, Reason, Verdict};
+use serde_json::{Map, Value};
+
+use super::edit::edited;
+use super::expiry::{end, expire};
+use super::grants::NewGrant;
+use super::hold::{Hold, HoldState, approval, keyed_digest};
+use super::repository::{self, Step, Versioned};
+use super::suspend::announce;
+use super::{audit, grants};
+use crate::action::decisions::{approvals, to_publish};
+use crate::execution::history;
+use crate::failpoint::hit;
+use crate::limits::{APPROVALS_MAX, REASON_BYTES_MAX};
+use crate::services::Services;
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Approve {
+    pub how: How,
+    /// The digest of the question that the approver saw; if given, it must match the hold.
+    pub digest: Option<String>,
+    /// Parameters that replace the planner's.
+    pub params: Option<Map<String, Value>>,
+    /// The digest of the edited question, from [`super::edit::preview_edited`]; if given, it must still match.
+    pub edited_digest: Option<String>,
+    pub reason: Option<String>,
+    /// Another change in the same step.
+    pub with: Option<Swap>,
+}
+
+/// What the approver permits beyond this action.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum How {
+    /// Nothing else.
+    #[default]
+    Once,
+    /// Further calls of the tool, within these bounds.
+    Grant {
+        /// For the whole organisation, not only the session.
+        org: bool,
+        calls_max: Option<u32>,
+        lasts: Option<Duration>,
+    },
+    /// All further calls of the tool. [`Approve::with`] changes the mode in the policy.
+    Always,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decided {
+    pub hold: Hold,
+    pub grant: Option<Grant>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DecideError {
+    #[error("no question of this id waits for anybody; `effectd approvals list` shows those that do")]
+    Unknown,
+    #[error("it was decided before, by {}", .0.by)]
+    Already(Box<Approval>),
+    #[error("nobody decided until {0}")]
+    Expired(effectd_contracts::Timestamp),
+    #[error("{0}")]
+    Forbidden(Reason),
+    #[error("this is not what was asked; look at it again")]
+    Changed,
+    /// The change in [`Approve::with`] lost against another one. Nothing was decided.
+    #[error("the policy was changed at the same moment; nothing was decided, ask again")]
+    Outdated,
+    /// The edited request is invalid, or the policy refuses it.
+    #[error("{0}")]
+    Invalid(Failure),
+    #[error("{0}; asking again is harmless")]
+    Store(#[from] StoreError),
+}
+
+/// Approves a hold. When this returns, the decision is on disk and the action is published again.
+pub async fn approve(
+    services: &Services,
+    id: &ApprovalId,
+    by: &Decider,
+    approve: Approve,
+) -> Result<Decided, DecideError> {
+    let (at, authority) = open(services, id, by, approve.digest.as_deref()).await?;
+    let mut hold = at.value;
+    let policy = services.policy();
+    if matches!(approve.how, How::Always | How::Grant { org: true, .. }) {
+        policy.may_administer(by).map_err(DecideError::Forbidden)?;
+    }
+    let mut digest = hold.digest;
+    if let Some(params) = approve.params {
+        let request = ActionRequest { params, ..hold.decision.request.clone() };
+        let edited = edited(services, &hold, request).await?;
+        if approve.edited_digest.is_some_and(|seen| seen != edited.digest) {
+            return Err(DecideError::Changed);
+        }
+        digest = edited.question.digest;
+        hold.decision.request = edited.request;
+        hold.edited = true;
+        // The preview in the hold was for other parameters.
+        hold.prompt.preview = Some(Box::new(edited.foresight.preview));
+        hold.prompt.stands = edited.question.stands;
+    }
+    let grant = grant_of(services, &hold, by, &approve.how)?;
+    let verdict = match approve.how {
+        How::Once => ApprovalVerdict::Once,
+        How::Grant { .. } => ApprovalVerdict::Grant,
+        How::Always => ApprovalVerdict::Always,
+    };
+    let mut record = record(&*services.clock, &hold, by, authority, verdict, approve.reason)?;
+    record.digest = keyed_digest(&digest);
+    record.grant_id = grant.as_ref().map(|grant| grant.grant_id.clone());
+    record.edited_request_digest =
+        hold.edited.then(|| keyed_digest(&services.identity.keyed(&hold.decision.request.digest())));
+    hold.state = HoldState::Decided(record.clone());
+    let beside = Beside { grant: grant.as_ref(), with: approve.with };
+    commit(services, &hold, at.version, record, beside).await?;
+    Ok(Decided { hold, grant })
+}
+
+/// Denies a hold. When this returns, the action has its receipt.
+pub async fn deny(
+    services: &Services,
+    id: &ApprovalId,
+    by: &Decider,
+    reason: Option<String>,
+) -> Result<Decided, DecideError> {
+    let (at, authority) = open(services, id, by, None).await?;
+    let mut hold = at.value;
+    let record = record(&*services.clock, &hold, by, authority, ApprovalVerdict::Denied, reason)?;
+    let reason = record.reason.clone();
+    hold.state = HoldState::Decided(record);
+    {
+        let _lock = services.approvals.lock().await;
+        let mut step = Step::default();
+        step.hold(&hold, Expect::Version(at.version))?;
+        step.close(&*services.store, &hold)?;
+        let who = by.principal.as_str();
+        if let Some(lead) = hold.lead() {
+            announce(&mut step, &*services.clock, &hold, (ApprovalChange::Denied, lead), who, reason);
+        }
+        commit_step(services, step, &hold).await?;
+    }
+    end(services, &hold).await?;
+    Ok(Decided { hold, grant: None })
+}
+
+/// The hold, if it is still open and this decider may decide it.
+pub(super) async fn open(
+    services: &Services,
+    id: &ApprovalId,
+    by: &Decider,
+    digest: Option<&str>,
+) -> Result<(Versioned<Hold>, Authority), DecideError> {
+    let store = &*services.store;
+    let Some(at) = repository::hold(store, id)? else {
+        let past = repository::past(store, id)?.ok_or(DecideError::Unknown)?;
+        services.policy().may_decide(by, &past.subject_id).map_err(DecideError::Forbidden)?;
+        return Err(over(past.approval));
+    };
+    let hold = &at.value;
+    let authority = may(&services.policy(), hold, by)?;
+    if let Some(approval) = hold.decided() {
+        return Err(over(approval.clone()));
+    }
+    if !hold.is_open(services.clock.now()) {
+        let until = hold.expires_at;
+        // The sweeper has not ended it yet.
+        expire(services, &at).await?;
+        return Err(DecideError::Expired(until));
+    }
+    if digest.is_some_and(|seen| seen != keyed_digest(&hold.digest)) {
+        return Err(DecideError::Changed);
+    }
+    Ok((at, authority))
+}
+
+fn over(approval: Approval) -> DecideError {
+    if approval.verdict == ApprovalVerdict::Expired {
+        DecideError::Expired(approval.at)
+    } else {
+        DecideError::Already(Box::new(approval))
+    }
+}
+
+fn may(policy: &Policy, hold: &Hold, by: &Decider) -> Result<Authority, DecideError> {
+    let decision = &hold.decision;
+    let authority = policy.may_decide(by, &decision.request.subject_id).map_err(DecideError::Forbidden)?;
+    if authority == Authority::Separate && by.principal == decision.principal {
+        let text = format!("{} asked for it, and nobody decides about their own requests", by.principal);
+        return Err(forbidden("own_request", text, "another approver decides"));
+    }
+    Ok(authority)
+}
+
+fn grant_of(services: &Services, hold: &Hold, by: &Decider, how: &How) -> Result<Option<Grant>, DecideError> {
+    let How::Grant { org: wide, calls_max, lasts } = how else {
+        return Ok(None);
+    };
+    let request = &hold.decision.request;
+    if !hold.prompt.decision.grant_allowed {
+        let text = "no grant stands in for a person here: the tier, the band or a changed tool demands one for each call";
+        return Err(forbidden("no_grant", text, "approve it once"));
+    }
+    let policy = services.policy();
+    let Some(org) = policy.org_of(&request.space_id) else {
+        let text = format!("{} belongs to no organisation", request.space_id);
+        return Err(forbidden("no_org", text, "approve it once"));
+    };
+    let now = services.clock.now();
+    let new = NewGrant {
+        org: org.to_owned(),
+        session: (!wide).then(|| hold.session.clone()),
+        tool: request.tool_id.to_string(),
+        calls_max: *calls_max,
+        expires_at: lasts.map(|lasts| now.checked_add(lasts).unwrap_or(now)),
+        reason: None,
+    };
+    grants::room(&*services.store)?;
+    Ok(Some(grants::new_grant(&*services.clock, new, by, GrantState::Active)))
+}
+
+fn record(
+    clock: &dyn Clock,
+    hold: &Hold,
+    by: &Decider,
+    authority: Authority,
+    verdict: ApprovalVerdict,
+    reason: Option<String>,
+) -> Result<Approval, DecideError> {
+    check_reason(reason.as_deref())?;
+    let (by, times) = (by.principal.as_str(), (hold.asked_at, clock.now()));
+    Ok(Approval {
+        approval_id: Some(hold.approval_id.clone()),
+        reason,
+        ..approval(verdict, by, times, &hold.digest, authority)
+    })
+}
+
+/// Refuses a reason that is too long or not printable.
+pub(super) fn check_reason(reason: Option<&str>) -> Result<(), DecideError> {
+    let is_bad = |reason: &str| reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control);
+    if !reason.is_some_and(is_bad) {
+        return Ok(());
+    }
+    let message = format!("a reason is printable text of at most {REASON_BYTES_MAX} bytes");
+    Err(invalid(Code::Malformed, message))
+}
+
+fn forbidden(code: &'static str, text: impl Into<String>, change: &str) -> DecideError {
+    DecideError::Forbidden(Reason::new(code, text.into(), change))
+}
+
+fn invalid(code: Code, message: String) -> DecideError {
+    DecideError::Invalid(Failure::new(code, Phase::Hold, message))
+}
+
+struct Beside<'a> {
+    grant: Option<&'a Grant>,
+    with: Option<Swap>,
+}
+
+/// In one step: decides the hold, puts the grant or the mode in force, and publishes the action's decision again.
+async fn commit(
+    services: &Services,
+    hold: &Hold,
+    version: u64,
+    record: Approval,
+    beside: Beside<'_>,
+) -> Result<(), DecideError> {
+    let Some(lead) = hold.lead() else {
+        return Err(DecideError::Unknown);
+    };
+    let _lock = services.approvals.lock().await;
+    let store = &*services.store;
+    let (before, _) = approvals(store, &lead.action_id)?;
+    if before >= APPROVALS_MAX {
+        let message = format!("this action was approved {before} times already; ask for a new one");
+        return Err(invalid(Code::PolicyDenied, message));
+    }
+    let (by, reason) = (record.by.clone(), record.reason.clone());
+    let mut step = Step::default();
+    step.hold(hold, Expect::Version(version))?;
+    step.close(store, hold)?;
+    let changes_policy = beside.with.is_some();
+    step.with(beside.with);
+    let act = match beside.grant {
+        Some(grant) => {
+            let what = ApprovalChange::GrantCreated;
+            grants::put(&mut step, services, grant, Expect::Absent, what, &by)?
+        }
+        None => None,
+    };
+    announce(&mut step, &*services.clock, hold, (ApprovalChange::Approved, lead), &by, reason);
+    publish(store, &mut step, hold, record)?;
+    hit("held.before_decide", &lead.action_id).await;
+    let taken = commit_step(services, step, hold).await;
+    hit("held.after_decide", &lead.action_id).await;
+    match taken {
+        // The hold is unchanged, so the version mismatch is that of the policy.
+        Err(DecideError::Changed) if changes_policy && is_unchanged(store, hold, version)? => {
+            return Err(DecideError::Outdated);
+        }
+        taken => taken?,
+    }
+    audit::conclude(services, act.as_ref()).await;
+    Ok(())
+}
+
+fn is_unchanged(store: &dyn Store, hold: &Hold, version: u64) -> Result<bool, StoreError> {
+    let now = repository::hold(store, &hold.approval_id)?;
+    Ok(now.is_some_and(|now| now.version == version))
+}
+
+/// Publishes the decision of the hold's first member again, with the approval as evidence.
+pub(crate) fn publish(
+    store: &dyn Store,
+    step: &mut Step,
+    hold: &Hold,
+    record: Approval,
+) -> Result<(), StoreError> {
+    let Some(lead) = hold.lead() else { return Ok(()) };
+    let (before, _) = approvals(store, &lead.action_id)?;
+    let data = DecisionData {
+        approved: Some(Approved { record, original: hold.edited.then_some(lead.digest) }),
+        ..hold.decision.clone()
+    };
+    let mut event = Event::decision(data, lead.trace_id.clone(), lead.accepted_at);
+    event.id = Event::<DecisionData>::id_for_approval(&lead.action_id, before + 1);
+    step.event(Topic::ActionDecision, to_publish(&event));
+    Ok(())
+}
+
+async fn commit_step(services: &Services, step: Step, hold: &Hold) -> Result<(), DecideError> {
+    match step.commit(&*services.store).await {
+        Ok(_) => Ok(()),
+        Err(StoreError::VersionMismatch { .. }) => Err(lost(&*services.store, hold)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Another decider was first: returns what was decided.
+fn lost(store: &dyn Store, hold: &Hold) -> Result<DecideError, StoreError> {
+    let now = repository::hold(store, &hold.approval_id)?;
+    let decided = match now {
+        Some(now) => now.value.decided().cloned(),
+        None => repository::past(store, &hold.approval_id)?.map(|past| past.approval),
+    };
+    // Not decided: another request has joined, or the action was withdrawn.
+    Ok(decided.map_or(DecideError::Changed, over))
+}
+
+/// What a standing approval would change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StandingApproval {
+    pub org: String,
+    pub tool: String,
+    /// Past calls of the tool that needed an approval.
+    pub asked: usize,
+    /// Those that would not have needed one.
+    pub covered: usize,
+}
+
+pub fn standing_approval(services: &Services, hold: &Hold) -> Result<StandingApproval, DecideError> {
+    let request = &hold.decision.request;
+    let policy = services.policy();
+    let Some(org) = policy.org_of(&request.space_id).map(str::to_owned) else {
+        let text = format!("{} belongs to no organisation", request.space_id);
+        return Err(forbidden("no_org", text, "approve it once"));
+    };
+    let mut overlay = policy.overlay().clone();
+    let tool = request.tool_id.to_string();
+    let change = effectd_policy::Change::SetOrgMode {
+        org: org.clone(),
+        tool: tool.clone(),
+        mode: Some(effectd_contracts::Mode::Allow),
+    };
+    let then = overlay.apply(change).and_then(|()| policy.with_overlay(&overlay));
+    let then = then.map_err(|error| invalid(Code::PolicyDenied, error.to_string()))?;
+    let permits = |facts: &effectd_policy::Facts| {
+        matches!(effectd_policy::evaluate(facts, &then).verdict, Verdict::Permit)
+    };
+    if !permits(&hold.prompt.facts) {
+        let text = "a standing approval would not help: the tier, the band or a rule of the files asks for each call";
+        return Err(forbidden("no_standing", text, "approve it once"));
+    }
+    let asks = history::asks(&*services.store, &request.tool_id)?;
+    Ok(StandingApproval {
+        org,
+        tool,
+        asked: asks.len(),
+        covered: asks.iter().filter(|facts| permits(facts)).count(),
+    })
+}

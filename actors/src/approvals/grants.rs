@@ -1,0 +1,356 @@
+//! Grants: approvals in advance. A compare-and-swap counts each use. The policy decides whether a grant applies, see
+//! [`effectd_policy::grant`].
+
+use effectd_bus::{Expect, FamilyName, Store, StoreError};
+use effectd_contracts::{
+    ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Clock, Code, Failure, GrantId, Phase,
+    Principal, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
+};
+use effectd_policy::{Decider, Grant, GrantAsk, GrantState, Policy, is_tool_pattern};
+use serde::{Deserialize, Serialize};
+
+use super::audit::{self, Deed, GrantAct};
+use super::decide::{DecideError, check_reason};
+use super::expiry::authority;
+use super::hold::{approval, keyed_digest, session_of};
+use super::question::Question;
+use super::repository::{Step, Versioned, read};
+use crate::action::{Action, Asked};
+use crate::limits::{GRANT_REQUEST_WAIT_MAX, GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE};
+use crate::services::Services;
+use crate::stored::entries;
+
+const GRANTS: &str = "grants";
+/// Which grant an action has used, so that it uses one call however often it is delivered.
+const USES: &str = "grant-uses";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewGrant {
+    pub org: String,
+    /// The session that it is for; `None` for the whole organisation.
+    pub session: Option<String>,
+    /// The tools that it is for: an id, `<source>.*`, or `*`.
+    pub tool: String,
+    pub calls_max: Option<u32>,
+    pub expires_at: Option<Timestamp>,
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Use {
+    record: Approval,
+}
+
+fn family(name: &str) -> Result<FamilyName, StoreError> {
+    FamilyName::new(name)
+}
+
+pub fn grant(store: &dyn Store, id: &GrantId) -> Result<Option<Versioned<Grant>>, StoreError> {
+    let entry = store.entry(&family(GRANTS)?, id.as_str())?;
+    entry.as_ref().map(read).transpose()
+}
+
+pub fn list(
+    store: &dyn Store,
+    after: Option<&str>,
+    max: usize,
+) -> Result<(Vec<Grant>, Option<String>), StoreError> {
+    let page = store.entries(&family(GRANTS)?, "", after, max)?;
+    let grants = page.entries.iter().map(|entry| read::<Grant>(entry).map(|at| at.value));
+    Ok((grants.collect::<Result<_, _>>()?, page.after))
+}
+
+fn all(store: &dyn Store) -> Result<Vec<Versioned<Grant>>, StoreError> {
+    entries(store, &family(GRANTS)?, HELD_PAGE).map(|entry| read(&entry?)).collect()
+}
+
+/// Fails if there are [`GRANTS_MAX`] grants already.
+pub(crate) fn room(store: &dyn Store) -> Result<(), StoreError> {
+    let count = all(store)?.len();
+    if count >= GRANTS_MAX {
+        return Err(StoreError::TooLarge { what: "number of grants", size: count + 1, max: GRANTS_MAX });
+    }
+    Ok(())
+}
+
+/// Adds a grant and its event to the step. The caller concludes the returned act once the step is on disk.
+pub(crate) fn put(
+    step: &mut Step,
+    services: &Services,
+    grant: &Grant,
+    expect: Expect,
+    what: ApprovalChange,
+    by: &str,
+) -> Result<Option<GrantAct>, StoreError> {
+    step.put(GRANTS, grant.grant_id.as_str(), expect, grant)?;
+    announce(step, services, grant, what, by)
+}
+
+fn announce(
+    step: &mut Step,
+    services: &Services,
+    grant: &Grant,
+    what: ApprovalChange,
+    by: &str,
+) -> Result<Option<GrantAct>, StoreError> {
+    let about = ActionId::new(format!("grant:{}", grant.grant_id))?;
+    let space = SpaceId::new(format!("org:{}", grant.org))?;
+    let data = ApprovalData {
+        grant_id: Some(grant.grant_id.clone()),
+        reason: grant.reason.clone(),
+        expires_at: grant.expires_at,
+        ..ApprovalData::new(what, &ToolId::new(grant.tool.clone())?, by)
+    };
+    step.news(data, &about, &space, (&TraceId::fresh(), services.clock.now()));
+    let deed = match what {
+        ApprovalChange::GrantCreated => Deed::Made,
+        ApprovalChange::GrantRevoked => Deed::Revoked,
+        ApprovalChange::GrantEnded => Deed::Ended,
+        // These need no act: the receipts of the actions record them, or nothing is in force yet.
+        ApprovalChange::Requested
+        | ApprovalChange::Joined
+        | ApprovalChange::Reopened
+        | ApprovalChange::Approved
+        | ApprovalChange::Denied
+        | ApprovalChange::Expired
+        | ApprovalChange::GrantRequested
+        | ApprovalChange::GrantUsed => return Ok(None),
+    };
+    let act = GrantAct::new(services, deed, grant, &Principal::new(by)?);
+    act.put(step)?;
+    Ok(Some(act))
+}
+
+pub(crate) fn used(store: &dyn Store, action: &ActionId) -> Result<Option<Approval>, StoreError> {
+    let known = store.entry(&family(USES)?, action.as_str())?;
+    let known = known.as_ref().map(read::<Use>).transpose()?;
+    Ok(known.map(|known| known.value.record))
+}
+
+/// Uses one call of a grant that replaces the approval, if there is such a grant. One action never uses two calls.
+pub(crate) async fn consume(
+    services: &Services,
+    action: &Action<Asked>,
+    question: &Question,
+) -> Result<Option<Approval>, StoreError> {
+    let decision = &action.state.ruling().decision;
+    if !decision.grant_allowed {
+        return Ok(None);
+    }
+    let (ticket, request, store) = (&action.ticket, &action.request, &*services.store);
+    let policy = services.policy();
+    let Some(org) = policy.org_of(&request.space_id) else {
+        return Ok(None);
+    };
+    let _lock = services.approvals.lock().await;
+    if let Some(known) = used(store, &ticket.action_id)? {
+        return Ok((known.digest == keyed_digest(&question.digest)).then_some(known));
+    }
+    let session = session_of(&ticket.decision(request));
+    let wanted = GrantAsk { org, session: &session, tool: &request.tool_id, now: services.clock.now() };
+    let mut candidates = all(store)?;
+    candidates.retain(|grant| grant.value.covers(decision, &wanted));
+    // The narrowest grant first, then the one that ends first.
+    candidates.sort_by_key(|grant| {
+        let grant = &grant.value;
+        let end = grant.expires_at.map_or(i64::MAX, |end| end.as_second());
+        (grant.session.is_none(), grant.tool.contains('*'), end, grant.grant_id.clone())
+    });
+    for Versioned { value: mut grant, version } in candidates {
+        grant.calls_used = grant.calls_used.saturating_add(1);
+        let by = format!("grant:{}", grant.grant_id);
+        let times = (wanted.now, wanted.now);
+        let record = Approval {
+            grant_id: Some(grant.grant_id.clone()),
+            ..approval(ApprovalVerdict::Grant, by, times, &question.digest, authority(&services.policy()))
+        };
+        let mut step = Step::default();
+        let expect = Expect::Version(version);
+        put(&mut step, services, &grant, expect, ApprovalChange::GrantUsed, &record.by)?;
+        let used = Use { record: record.clone() };
+        step.put(USES, ticket.action_id.as_str(), Expect::Absent, &used)?;
+        match step.commit(store).await {
+            Ok(_) => return Ok(Some(record)),
+            // Another action used this grant first: try the next grant.
+            Err(StoreError::VersionMismatch { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Removes the record of which grant an ended action used.
+pub(crate) async fn ended(store: &dyn Store, action: &ActionId) -> Result<(), StoreError> {
+    let mut step = Step::default();
+    step.delete(USES, action.as_str(), Expect::Any)?;
+    step.commit(store).await.map(drop)
+}
+
+/// Whether a grant is in force as soon as this decider requests it: the decider may also make it.
+pub fn would_be_in_force(services: &Services, new: &NewGrant, by: &Decider) -> bool {
+    may_make(&services.policy(), new.session.as_deref(), &new.tool, by).is_ok()
+}
+
+/// Requests a grant. It is in force at once only if the decider may also make it.
+pub async fn request(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
+    let state =
+        if would_be_in_force(services, &new, by) { GrantState::Active } else { GrantState::Requested };
+    make(services, new, by, state).await
+}
+
+pub async fn create(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
+    may_make(&services.policy(), new.session.as_deref(), &new.tool, by)?;
+    make(services, new, by, GrantState::Active).await
+}
+
+/// Puts a requested grant in force.
+pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result<Grant, DecideError> {
+    let _lock = services.approvals.lock().await;
+    let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
+    may_make(&services.policy(), grant.session.as_deref(), &grant.tool, by)?;
+    if grant.state == GrantState::Active || grant.is_over(services.clock.now()) {
+        return Err(invalid("this grant is in force or over already"));
+    }
+    grant.state = GrantState::Active;
+    grant.activated_by = Some(by.principal.clone());
+    let expect = Expect::Version(version);
+    store_grant(services, &grant, expect, ApprovalChange::GrantCreated, by).await?;
+    Ok(grant)
+}
+
+pub async fn revoke(services: &Services, id: &GrantId, by: &Decider) -> Result<Grant, DecideError> {
+    let _lock = services.approvals.lock().await;
+    let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
+    let own = grant.created_by == by.principal;
+    if !own && !services.policy().may_view_approvals(by) {
+        return Err(DecideError::Unknown);
+    }
+    if grant.revoked_at.is_none() {
+        grant.revoked_at = Some(services.clock.now());
+        let expect = Expect::Version(version);
+        store_grant(services, &grant, expect, ApprovalChange::GrantRevoked, by).await?;
+    }
+    Ok(grant)
+}
+
+/// Stores a grant with its event, and writes the receipt of the change.
+async fn store_grant(
+    services: &Services,
+    grant: &Grant,
+    expect: Expect,
+    what: ApprovalChange,
+    by: &Decider,
+) -> Result<(), StoreError> {
+    let mut step = Step::default();
+    let act = put(&mut step, services, grant, expect, what, by.principal.as_str())?;
+    step.commit(&*services.store).await?;
+    audit::conclude(services, act.as_ref()).await;
+    Ok(())
+}
+
+fn invalid(message: impl Into<String>) -> DecideError {
+    DecideError::Invalid(Failure::new(Code::Malformed, Phase::Hold, message))
+}
+
+/// An approver may grant one tool in one session; any wider grant takes an administrator.
+fn may_make(policy: &Policy, session: Option<&str>, tool: &str, by: &Decider) -> Result<(), DecideError> {
+    let subject = session.and_then(|session| session.strip_prefix("agent:"));
+    let subject = subject.and_then(|subject| SubjectId::new(subject).ok());
+    let may = match subject {
+        Some(subject) if !tool.contains('*') => policy.may_decide(by, &subject),
+        Some(_) | None => policy.may_administer(by),
+    };
+    may.map(drop).map_err(DecideError::Forbidden)
+}
+
+async fn make(
+    services: &Services,
+    new: NewGrant,
+    by: &Decider,
+    state: GrantState,
+) -> Result<Grant, DecideError> {
+    if !is_tool_pattern(&new.tool) {
+        return Err(invalid("the tools of a grant are an id, `<source>.*` or `*`"));
+    }
+    if new.calls_max == Some(0) {
+        return Err(invalid("a grant is good for at least one call"));
+    }
+    check_reason(new.reason.as_deref())?;
+    if let Some(session) = &new.session {
+        ActionId::new(session.clone()).map_err(|error| invalid(format!("the session: {error}")))?;
+    }
+    SpaceId::new(format!("org:{}", new.org))
+        .map_err(|error| invalid(format!("the organisation: {error}")))?;
+    let _lock = services.approvals.lock().await;
+    let store = &*services.store;
+    room(store)?;
+    let asked = |grant: &&Versioned<Grant>| {
+        grant.value.state == GrantState::Requested && grant.value.created_by == by.principal
+    };
+    if state == GrantState::Requested && all(store)?.iter().filter(asked).count() >= GRANT_REQUESTS_MAX {
+        let message = format!("{GRANT_REQUESTS_MAX} grants that you asked for wait already");
+        let failure = Failure::new(Code::PendingLimit, Phase::Hold, message);
+        return Err(DecideError::Invalid(failure));
+    }
+    let grant = new_grant(&*services.clock, new, by, state);
+    let what = match state {
+        GrantState::Active => ApprovalChange::GrantCreated,
+        GrantState::Requested => ApprovalChange::GrantRequested,
+    };
+    store_grant(services, &grant, Expect::Absent, what, by).await?;
+    Ok(grant)
+}
+
+pub(super) fn new_grant(clock: &dyn Clock, new: NewGrant, by: &Decider, state: GrantState) -> Grant {
+    Grant {
+        grant_id: GrantId::fresh(),
+        state,
+        org: new.org,
+        session: new.session,
+        tool: new.tool,
+        calls_max: new.calls_max,
+        calls_used: 0,
+        expires_at: new.expires_at,
+        revoked_at: None,
+        created_at: clock.now(),
+        created_by: by.principal.clone(),
+        activated_by: None,
+        reason: new.reason,
+    }
+}
+
+/// Removes ended grants, expired requests for grants, and records of use whose actions have ended. Returns how many grants.
+pub(crate) async fn sweep(services: &Services) -> Result<usize, StoreError> {
+    let (store, now) = (&*services.store, services.clock.now());
+    let old = now.checked_sub(GRANT_REQUEST_WAIT_MAX).unwrap_or(now);
+    let mut gone = 0;
+    for Versioned { value: grant, version } in all(store)? {
+        let waited = grant.state == GrantState::Requested && grant.created_at < old;
+        if grant.is_over(now) || waited {
+            let mut step = Step::default();
+            step.delete(GRANTS, grant.grant_id.as_str(), Expect::Version(version))?;
+            // The revocation of this grant already has its receipt.
+            let act = match grant.revoked_at {
+                Some(_) => None,
+                None => announce(&mut step, services, &grant, ApprovalChange::GrantEnded, "clock")?,
+            };
+            match step.commit(store).await {
+                Ok(_) => {
+                    gone += 1;
+                    audit::conclude(services, act.as_ref()).await;
+                }
+                Err(StoreError::VersionMismatch { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    for entry in entries(store, &family(USES)?, HELD_PAGE) {
+        let entry = entry?;
+        let over = read::<Use>(&entry).map_or(true, |used| used.value.record.at < old);
+        let action = ActionId::new(entry.key)?;
+        if over || store.receipt_of(&action)?.is_some() {
+            ended(store, &action).await?;
+        }
+    }
+    Ok(gone)
+}

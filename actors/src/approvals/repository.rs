@@ -1,0 +1,251 @@
+//! The repository of holds: their entries in the Store, and steps that change several entries in one block.
+
+use effectd_bus::{
+    Change, Changed, Expect, FamilyName, KvChange, KvEntry, LeaseId, NewBody, NewEvent, Store, StoreError,
+    Swap, Wait,
+};
+use effectd_contracts::{
+    ActionId, ApprovalData, ApprovalId, Digest, Event, SpaceId, Timestamp, Topic, TraceId,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::hold::{Hold, Past};
+use crate::limits::HELD_PAGE;
+use crate::stored::{clear_event, json_bytes};
+
+/// Holds by id, sealed.
+const HOLDS: &str = "holds";
+const ACTIONS: &str = "held-actions";
+/// The id of the open hold for each digest of a question, so that equal requests join it.
+const ASKS: &str = "held-asks";
+const SESSIONS: &str = "held-sessions";
+
+/// Holds that have ended, without parameters.
+const PAST: &str = "held-past";
+
+/// Session ids longer than this enter the key as a digest.
+const PLAIN_BYTES_MAX: usize = 256;
+
+pub(crate) fn session_key(session: &str) -> String {
+    if session.len() <= PLAIN_BYTES_MAX {
+        session.to_owned()
+    } else {
+        format!("sha256:{}", Digest::of(session.as_bytes()).hex())
+    }
+}
+
+/// A stored value with its version, which a compare-and-swap expects.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Versioned<T> {
+    pub value: T,
+    pub version: u64,
+}
+
+pub(crate) fn read<T: DeserializeOwned>(entry: &KvEntry) -> Result<Versioned<T>, StoreError> {
+    let damaged = |what: String| StoreError::Damaged { what, advice: "Run `effectd store check`." };
+    let bytes =
+        entry.value.bytes().ok_or_else(|| damaged(format!("the key of entry {} is gone", entry.key)))?;
+    let value = serde_json::from_slice(bytes)
+        .map_err(|error| damaged(format!("entry {} cannot be read: {error}", entry.key)))?;
+    Ok(Versioned { value, version: entry.version })
+}
+
+fn get<T: DeserializeOwned>(
+    store: &dyn Store,
+    family: &str,
+    key: &str,
+) -> Result<Option<Versioned<T>>, StoreError> {
+    let entry = store.entry(&FamilyName::new(family)?, key)?;
+    entry.as_ref().map(read).transpose()
+}
+
+pub fn hold(store: &dyn Store, id: &ApprovalId) -> Result<Option<Versioned<Hold>>, StoreError> {
+    get(store, HOLDS, id.as_str())
+}
+
+pub fn hold_of(store: &dyn Store, action: &ActionId) -> Result<Option<Versioned<Hold>>, StoreError> {
+    let Some(id) = get::<ApprovalId>(store, ACTIONS, action.as_str())? else {
+        return Ok(None);
+    };
+    let found = hold(store, &id.value)?;
+    Ok(found.filter(|hold| hold.value.member(action).is_some()))
+}
+
+pub(crate) fn asked(store: &dyn Store, digest: &Digest) -> Result<Option<Versioned<Hold>>, StoreError> {
+    match get::<ApprovalId>(store, ASKS, &digest.hex())? {
+        Some(id) => hold(store, &id.value),
+        None => Ok(None),
+    }
+}
+
+/// How many holds of a session are open.
+pub(crate) fn open_of(store: &dyn Store, session: &str) -> Result<usize, StoreError> {
+    let open = get::<Vec<ApprovalId>>(store, SESSIONS, &session_key(session))?;
+    Ok(open.map_or(0, |open| open.value.len()))
+}
+
+pub fn past(store: &dyn Store, id: &ApprovalId) -> Result<Option<Past>, StoreError> {
+    Ok(get::<Past>(store, PAST, id.as_str())?.map(|past| past.value))
+}
+
+/// Removes past holds from before this time. Returns how many.
+pub(crate) async fn sweep_past(store: &dyn Store, before: Timestamp) -> Result<usize, StoreError> {
+    let (mut after, mut gone) = (None::<String>, 0);
+    loop {
+        let page = store.entries(&FamilyName::new(PAST)?, "", after.as_deref(), HELD_PAGE)?;
+        let mut step = Step::default();
+        for entry in &page.entries {
+            if read::<Past>(entry).is_ok_and(|past| past.value.approval.at < before) {
+                step.delete(PAST, &entry.key, Expect::Version(entry.version))?;
+                gone += 1;
+            }
+        }
+        step.commit(store).await?;
+        match page.after {
+            Some(next) => after = Some(next),
+            None => return Ok(gone),
+        }
+    }
+}
+
+/// One page of the holds that can be read, the oldest first.
+pub fn holds(
+    store: &dyn Store,
+    after: Option<&str>,
+) -> Result<(Vec<Versioned<Hold>>, Option<String>), StoreError> {
+    let page = store.entries(&FamilyName::new(HOLDS)?, "", after, HELD_PAGE)?;
+    let readable = page.entries.iter().filter_map(|entry| {
+        let hold = read(entry);
+        hold.inspect_err(|error| tracing::error!(%error, "a hold cannot be read")).ok()
+    });
+    Ok((readable.collect(), page.after))
+}
+
+/// Several changes that are written in one block.
+#[derive(Default)]
+pub(crate) struct Step(Change);
+
+impl Step {
+    pub(crate) fn put(
+        &mut self,
+        family: &str,
+        key: &str,
+        expect: Expect,
+        value: &impl Serialize,
+    ) -> Result<(), StoreError> {
+        let bytes = json_bytes(value);
+        let body = if family == HOLDS { NewBody::Sealed(bytes) } else { NewBody::Clear(bytes) };
+        self.swap(family, key, expect, KvChange::Put(body))
+    }
+
+    pub(crate) fn delete(&mut self, family: &str, key: &str, expect: Expect) -> Result<(), StoreError> {
+        self.swap(family, key, expect, KvChange::Delete)
+    }
+
+    fn swap(&mut self, family: &str, key: &str, expect: Expect, change: KvChange) -> Result<(), StoreError> {
+        self.0.swaps.push(Swap { family: FamilyName::new(family)?, key: key.to_owned(), expect, change });
+        Ok(())
+    }
+
+    pub(crate) fn lease(&mut self, lease: Option<LeaseId>) {
+        self.0.leases.extend(lease);
+    }
+
+    /// Adds another change to the same step.
+    pub(crate) fn with(&mut self, swap: Option<Swap>) {
+        self.0.swaps.extend(swap);
+    }
+
+    pub(crate) fn event(&mut self, topic: Topic, event: NewEvent) {
+        self.0.events.push((topic.into(), event));
+    }
+
+    pub(crate) fn news(
+        &mut self,
+        data: ApprovalData,
+        about: &ActionId,
+        space: &SpaceId,
+        at: (&TraceId, Timestamp),
+    ) {
+        let event = Event::approval(data, about.clone(), space.clone(), at.0.clone(), at.1);
+        self.event(Topic::Approvals, clear_event(&event, None));
+    }
+
+    pub(crate) fn hold(&mut self, hold: &Hold, expect: Expect) -> Result<(), StoreError> {
+        self.put(HOLDS, hold.approval_id.as_str(), expect, hold)
+    }
+
+    pub(crate) fn add_member(
+        &mut self,
+        action: &ActionId,
+        hold: &Hold,
+        expect: Expect,
+    ) -> Result<(), StoreError> {
+        self.put(ACTIONS, action.as_str(), expect, &hold.approval_id)
+    }
+
+    pub(crate) fn remove_member(&mut self, action: &ActionId) -> Result<(), StoreError> {
+        self.delete(ACTIONS, action.as_str(), Expect::Any)
+    }
+
+    /// Opens a hold: equal requests can join it, and it counts against the session.
+    pub(crate) fn open(&mut self, store: &dyn Store, hold: &Hold) -> Result<(), StoreError> {
+        self.put(ASKS, &hold.digest.hex(), Expect::Any, &hold.approval_id)?;
+        self.session(store, hold, |open| open.push(hold.approval_id.clone()))
+    }
+
+    /// Closes a hold: no request can join it, and it no longer counts against the session.
+    pub(crate) fn close(&mut self, store: &dyn Store, hold: &Hold) -> Result<(), StoreError> {
+        let key = hold.digest.hex();
+        if let Some(known) = get::<ApprovalId>(store, ASKS, &key)?
+            && known.value == hold.approval_id
+        {
+            self.delete(ASKS, &key, Expect::Version(known.version))?;
+        }
+        self.session(store, hold, |open| open.retain(|id| *id != hold.approval_id))
+    }
+
+    pub(crate) fn remove(&mut self, at: &Versioned<Hold>) -> Result<(), StoreError> {
+        self.delete(HOLDS, at.value.approval_id.as_str(), Expect::Version(at.version))
+    }
+
+    pub(crate) fn past(&mut self, hold: &Hold) -> Result<(), StoreError> {
+        let Some(approval) = hold.decided() else {
+            return Ok(());
+        };
+        let request = &hold.decision.request;
+        let past = Past {
+            approval: approval.clone(),
+            action_ids: hold.members.iter().map(|member| member.action_id.clone()).collect(),
+            tool_id: request.tool_id.clone(),
+            subject_id: request.subject_id.clone(),
+            space_id: request.space_id.clone(),
+            principal: hold.decision.principal.clone(),
+        };
+        self.put(PAST, hold.approval_id.as_str(), Expect::Any, &past)
+    }
+
+    fn session(
+        &mut self,
+        store: &dyn Store,
+        hold: &Hold,
+        edit: impl FnOnce(&mut Vec<ApprovalId>),
+    ) -> Result<(), StoreError> {
+        let key = session_key(&hold.session);
+        let known = get::<Vec<ApprovalId>>(store, SESSIONS, &key)?;
+        let expect = known.as_ref().map_or(Expect::Absent, |known| Expect::Version(known.version));
+        let before = known.map_or_else(Vec::new, |known| known.value);
+        let mut open = before.clone();
+        edit(&mut open);
+        match (open == before, open.is_empty()) {
+            (true, _) => Ok(()),
+            (false, true) => self.delete(SESSIONS, &key, expect),
+            (false, false) => self.put(SESSIONS, &key, expect, &open),
+        }
+    }
+
+    pub(crate) fn commit(self, store: &dyn Store) -> Wait<Changed> {
+        store.change(self.0)
+    }
+}

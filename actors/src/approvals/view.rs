@@ -1,0 +1,62 @@
+//! The view of a hold for people: everything that they need to decide, and no secret.
+
+use effectd_bus::StoreError;
+use effectd_contracts::{ActionId, Principal, Rationale};
+use effectd_policy::redact::personal::redact_text;
+use effectd_policy::redact::{prune_result, redact_secrets};
+use effectd_policy::{Decider, inspect};
+use serde_json::{Map, Value};
+
+use super::hold::{Hold, HoldState};
+use super::{Held, expiry, repository};
+use crate::services::Services;
+
+/// The parameters for people: shortened, without personal data and secrets. The action runs with the originals.
+pub fn shown(services: &Services, hold: &Hold) -> Map<String, Value> {
+    let request = &hold.decision.request;
+    // Without the tool's description, nobody knows which parameters may be shown.
+    let Some(tool) = services.registry.get(&request.tool_id) else {
+        return Map::new();
+    };
+    let inspection = inspect(&request.params, tool.spec(), &services.policy());
+    let mut params = Value::Object(inspection.params);
+    redact_secrets(&mut params);
+    prune_result(params).as_object().cloned().unwrap_or_default()
+}
+
+/// The planner's rationale without personal data.
+pub fn rationale(hold: &Hold) -> Option<Rationale> {
+    let mut rationale = hold.decision.request.rationale.clone()?;
+    if let Some(redacted) = rationale.reason.as_deref().and_then(redact_text) {
+        rationale.reason = Some(redacted.text);
+    }
+    Some(rationale)
+}
+
+/// Whether this person may see a hold: approvers see all holds, others only their own.
+pub fn may_see(services: &Services, by: &Decider, principal: &Principal) -> bool {
+    by.principal == *principal || services.policy().may_view_approvals(by)
+}
+
+/// Whether this person may see contents of files in a preview: only approvers may.
+pub fn may_read(services: &Services, by: &Decider) -> bool {
+    services.policy().may_view_approvals(by)
+}
+
+/// The undecided hold of an action, and who asked. Ends an expired hold, if the sweeper has not yet.
+pub async fn waiting(
+    services: &Services,
+    action: &ActionId,
+) -> Result<Option<(Option<Held>, Principal)>, StoreError> {
+    let Some(hold) = repository::hold_of(&*services.store, action)? else {
+        return Ok(None);
+    };
+    if hold.value.state != HoldState::Pending {
+        return Ok(Some((None, hold.value.decision.principal)));
+    }
+    if !hold.value.is_open(services.clock.now()) {
+        expiry::expire(services, &hold).await?;
+        return Ok(None);
+    }
+    Ok(Some((Some(hold.value.held()), hold.value.decision.principal)))
+}

@@ -1,0 +1,46 @@
+//! The resources of actions: an action waits for others that change the same resource, and a change of a resource frees keys.
+
+use effectd_bus::ResourceName;
+use effectd_bus::limits::RESOURCES_MAX;
+use effectd_contracts::{SpaceId, ToolSpec, Touch};
+use serde_json::{Map, Value};
+
+use crate::claims::key;
+
+pub(crate) fn of_touch(space: &SpaceId, touch: &Touch) -> String {
+    format!("file:{space}/{}", touch.path)
+}
+
+pub(crate) fn of_action(
+    spec: &ToolSpec,
+    space: &SpaceId,
+    params: &Map<String, Value>,
+    touched: &[Touch],
+) -> Vec<ResourceName> {
+    if touched.is_empty() {
+        let name = key::resource_of(spec, space, params);
+        return name.and_then(|name| ResourceName::new(name).ok()).into_iter().collect();
+    }
+    let paths = touched.iter().map(|touch| touch.path.as_str());
+    let names = topmost(paths.collect()).into_iter().take(RESOURCES_MAX);
+    names.filter_map(|path| named(space, path)).collect()
+}
+
+/// The name of a path as a resource; `None` if no resource may have that name.
+pub(crate) fn named(space: &SpaceId, path: &str) -> Option<ResourceName> {
+    ResourceName::new(format!("file:{space}/{path}")).ok()
+}
+
+/// The paths that lie beneath none of the others.
+pub(crate) fn topmost(mut paths: Vec<&str>) -> Vec<&str> {
+    paths.sort_unstable();
+    let mut above: Vec<&str> = Vec::new();
+    for path in paths {
+        let is_beneath = |other: &&str| path.strip_prefix(*other).is_some_and(|rest| rest.starts_with('/'));
+        // Sorted: a folder comes before the paths beneath it.
+        if !above.iter().rev().any(is_beneath) {
+            above.push(path);
+        }
+    }
+    above
+}

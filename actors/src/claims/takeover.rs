@@ -1,0 +1,44 @@
+//! Takes over the claim of an action that is to end without running, and says whether the action may have run before.
+//!
+//! A refused action may have an open intent: it was begun, the process died, and since then the policy, the tool or the number of
+//! deliveries has changed. Whoever ends it must hold its claim, and must not record that nothing happened.
+
+use effectd_bus::{Claim, ClaimAnswer, Fence, StoreError};
+use effectd_contracts::ReceiptId;
+
+use super::intent::Intent;
+use crate::services::Services;
+
+#[derive(Debug)]
+pub(crate) enum Takeover {
+    Held {
+        fence: Fence,
+        /// The action was begun before, and may have had its effect.
+        begun: bool,
+    },
+    Ended(ReceiptId),
+    /// The id belongs to another action.
+    Conflict,
+    /// Not now: a child of the action is alive.
+    Alive,
+    /// Not now: another task is working on it.
+    Busy,
+}
+
+/// Takes the claim, so that no other task can end the action.
+pub(crate) async fn take_over(services: &Services, claim: Claim) -> Result<Takeover, StoreError> {
+    let (store, id) = (&services.store, claim.action_id.clone());
+    Ok(match store.claim(claim).await? {
+        ClaimAnswer::New { fence } => Takeover::Held { fence, begun: false },
+        ClaimAnswer::OwnIntent(_) if services.children.running.has_child(&id) => Takeover::Alive,
+        ClaimAnswer::OwnIntent(open) => {
+            let intent = open.intent.bytes().and_then(Intent::from_bytes);
+            let begun = !intent.is_some_and(|intent| intent.dry_run);
+            let fence = store.take_over(&id, open.fence).await?;
+            Takeover::Held { fence, begun }
+        }
+        ClaimAnswer::Done { receipt_id } => Takeover::Ended(receipt_id),
+        ClaimAnswer::Conflict { .. } => Takeover::Conflict,
+        ClaimAnswer::InFlight { .. } | ClaimAnswer::ResourceBusy { .. } => Takeover::Busy,
+    })
+}

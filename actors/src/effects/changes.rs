@@ -1,0 +1,125 @@
+//! Changes: the comparison of two snapshots.
+
+use effectd_bus::BlobKind;
+use effectd_contracts::{PathChange, PathSnapshot, PathState, SpaceId, Touch};
+
+use super::snapshot::{keyed, keyed_name};
+use crate::services::Services;
+use crate::services::files::Inspected;
+use crate::services::signer::Identity;
+
+/// Every path that has changed.
+pub(crate) fn compare(
+    identity: &Identity,
+    before: &[PathSnapshot],
+    after: &[Inspected],
+    touched: &[Touch],
+) -> Vec<PathChange> {
+    let changes = before.iter().filter_map(|was| {
+        let is = changed(was, after)?;
+        Some(PathChange {
+            path: was.path.clone(),
+            before: keyed(identity, &was.standing),
+            after: keyed(identity, &is.seen.standing),
+            moved_to: folder_moved(was, before, after, touched),
+            inside: None,
+        })
+    });
+    changes.collect()
+}
+
+/// The new state of a path, if it has changed.
+pub(crate) fn changed<'a>(was: &PathSnapshot, after: &'a [Inspected]) -> Option<&'a Inspected> {
+    let is = after.iter().find(|inspected| inspected.seen.path == was.path);
+    is.filter(|is| is.seen.standing != was.standing)
+}
+
+/// Adds everything in a folder that the tool made, if any; `false` if there is too much to list, and so to undo.
+pub(crate) async fn list_made_folder(
+    services: &Services,
+    space: &SpaceId,
+    touch: &Touch,
+    changes: &mut Vec<PathChange>,
+) -> bool {
+    if !was_made(touch, changes) {
+        return true;
+    }
+    let path = touch.path.clone();
+    let inspecting =
+        services.files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
+    let Ok(inspected) = inspecting.await else {
+        return false;
+    };
+    let seen = inspected.into_iter().map(|inspected| inspected.seen);
+    add_made(&services.identity, touch, seen, changes);
+    true
+}
+
+fn was_made(touch: &Touch, changes: &[PathChange]) -> bool {
+    let made = |change: &PathChange| {
+        change.path == touch.path
+            && (&change.before, &change.after) == (&PathState::Absent, &PathState::Folder)
+    };
+    changes.iter().any(made)
+}
+
+/// Adds what was found in a folder that the tool made, if any.
+pub(crate) fn add_made(
+    identity: &Identity,
+    touch: &Touch,
+    seen: impl Iterator<Item = PathSnapshot>,
+    changes: &mut Vec<PathChange>,
+) {
+    if !was_made(touch, changes) {
+        return;
+    }
+    let is_in_it = |seen: &PathSnapshot| {
+        let rest = seen.path.strip_prefix(touch.path.as_str());
+        rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    changes.extend(seen.filter(is_in_it).map(|seen| PathChange {
+        path: seen.path,
+        before: PathState::Absent,
+        after: keyed(identity, &seen.standing),
+        moved_to: None,
+        inside: None,
+    }));
+}
+
+/// Where a folder was moved: it is gone from its path, and a folder exists where the tool declared that it would move it.
+fn folder_moved(
+    was: &PathSnapshot,
+    before: &[PathSnapshot],
+    after: &[Inspected],
+    touched: &[Touch],
+) -> Option<String> {
+    let touch = touched.iter().find(|touch| touch.path == was.path)?;
+    let to = touch.goes_to.as_ref()?;
+    let then = before.iter().find(|seen| &seen.path == to)?;
+    let now = |path: &str| {
+        let inspected = after.iter().find(|inspected| inspected.seen.path == path);
+        inspected.map(|inspected| &inspected.seen.standing)
+    };
+    let moved = was.standing == PathState::Folder
+        && then.standing == PathState::Absent
+        && now(&was.path) == Some(&PathState::Absent)
+        && now(to) == Some(&PathState::Folder);
+    moved.then(|| to.clone())
+}
+
+/// Whether the state before can be restored: nothing, a folder, or a file whose content is stored or exists at another path.
+pub(crate) fn can_restore(
+    services: &Services,
+    space: &SpaceId,
+    was: &PathSnapshot,
+    after: &[Inspected],
+) -> bool {
+    let PathState::File(old) = &was.standing else {
+        return was.standing != PathState::Other;
+    };
+    let lives_on = after.iter().any(|inspected| {
+        matches!(&inspected.seen.standing, PathState::File(new) if new.digest == old.digest && inspected.seen.path != was.path)
+    });
+    let name = keyed_name(&services.identity, &old.digest);
+    lives_on || services.files.blobs.has(BlobKind::Preimages, space, &name)
+}

@@ -1,0 +1,210 @@
+//! Undo: finds what to restore, from a receipt.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use effectd_bus::{BlobError, BlobKind, Blobs, Pins, Store};
+use effectd_contracts::{
+    Code, Digest, Effects, Failure, FileState, Observed, PathChange, PathState, Phase, ReceiptId, Restore,
+    SpaceId, Touch,
+};
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+use super::snapshot::{Extras, keyed, keyed_name};
+use crate::services::Services;
+use crate::services::files::{Files, Inspected};
+use crate::services::signer::Identity;
+
+fn refused(code: Code, why: impl Into<String>) -> Failure {
+    Failure::new(code, Phase::Sandbox, why)
+}
+
+/// The changes that the receipt records, if they can be undone in this space.
+fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> Result<Observed, Failure> {
+    let id = params.get("receipt_id").and_then(Value::as_str).unwrap_or_default();
+    let unknown = || {
+        let why =
+            format!("there is no receipt {id} of this space; `effectd undo` takes the receipt of an action");
+        refused(Code::UndoGone, why)
+    };
+    let id = ReceiptId::new(id).map_err(|_| unknown())?;
+    let stored = store.receipt(&id).map_err(|error| {
+        let why = format!("{error}; ask again");
+        refused(Code::StoreUnavailable, why)
+    })?;
+    let receipt = stored.and_then(|stored| stored.parse().ok()).ok_or_else(unknown)?;
+    // A receipt of another space is reported as unknown.
+    if &receipt.space_id != space {
+        return Err(unknown());
+    }
+    if receipt.outputs.get("can_be_unsent") == Some(&Value::Bool(false)) {
+        return Err(refused(
+            Code::UndoGone,
+            "that action told people something, and what was told cannot be unsent",
+        ));
+    }
+    match receipt.effects {
+        Effects::Observed(observed) if observed.undoable => Ok(observed),
+        Effects::Observed(observed) if observed.changes.is_empty() => {
+            Err(refused(Code::UndoGone, "that action changed nothing"))
+        }
+        Effects::Observed(_) => Err(refused(Code::UndoGone, "what that action replaced was not kept")),
+        Effects::None => Err(refused(Code::UndoGone, "that action did nothing")),
+        Effects::Unobserved | Effects::Possible => {
+            Err(refused(Code::UndoGone, "nobody saw what that action changed"))
+        }
+    }
+}
+
+pub(crate) fn touched(
+    store: &dyn Store,
+    space: &SpaceId,
+    params: &Map<String, Value>,
+) -> Result<Vec<Touch>, Failure> {
+    let observed = changes(store, space, params)?;
+    Ok(observed
+        .changes
+        .iter()
+        .map(|change| Touch { goes_to: goes_to(&observed, change), ..Touch::replaced(change.path.clone()) })
+        .collect())
+}
+
+/// Pins the blobs that an undo restores: the quota must not remove them for the undo's own pre-images.
+pub(crate) fn pin(services: &Services, space: &SpaceId, params: &Map<String, Value>) -> Option<Arc<Pins>> {
+    // If the receipt is wrong, the execution reports it.
+    let observed = changes(&*services.store, space, params).ok()?;
+    let names = observed.changes.iter().filter_map(|change| match &change.before {
+        PathState::File(was) => Some(blob_name(was)),
+        PathState::Absent | PathState::Folder | PathState::Other => None,
+    });
+    services.files.blobs.pin(BlobKind::Preimages, space, names).ok().map(Arc::new)
+}
+
+/// The path to which the undo moves what is at the change's path, if it moves it; then no pre-image is needed.
+fn goes_to(observed: &Observed, change: &PathChange) -> Option<String> {
+    let back = observed.changes.iter().find(|other| {
+        let moved = other.moved_to.as_ref() == Some(&change.path);
+        let same = match (&change.after, &other.before) {
+            (PathState::File(now), PathState::File(then)) => now.digest == then.digest,
+            (PathState::File(_) | PathState::Absent | PathState::Folder | PathState::Other, _) => false,
+        };
+        other.path != change.path && (moved || same)
+    });
+    back.map(|other| other.path.clone())
+}
+
+/// The plain digests of the pre-images, by the names of their blobs.
+type Digests = HashMap<String, Result<Digest, BlobError>>;
+
+/// What to restore, given the present state of the paths. Fails if one of them has changed since the receipt.
+pub(crate) async fn plan(
+    services: &Services,
+    space: &SpaceId,
+    params: &Map<String, Value>,
+    inspected: &[Inspected],
+) -> Result<Extras, Failure> {
+    let observed = changes(&*services.store, space, params)?;
+    let kept = kept(&services.files, space, &observed).await;
+    let now = |path: &str| inspected.iter().find(|inspected| inspected.seen.path == path);
+    let (mut restore, mut contents) = (Vec::new(), Vec::new());
+    for change in &observed.changes {
+        let is = now(&change.path).map_or(&PathState::Absent, |inspected| &inspected.seen.standing);
+        let seen = keyed(&services.identity, is);
+        // Already restored: by another undo, or by this one before it was interrupted.
+        if seen == change.before {
+            restore.push(Restore {
+                path: change.path.clone(),
+                now: is.clone(),
+                then: is.clone(),
+                beside: false,
+                from: None,
+            });
+            continue;
+        }
+        let interrupted = seen == PathState::Absent && goes_to(&observed, change).is_some();
+        if seen != change.after && !interrupted {
+            let why = format!("{} has changed since; nothing was undone", change.path);
+            return Err(refused(Code::StateChanged, why));
+        }
+        let (then, content) = then(&services.identity, change, inspected, &kept)?;
+        restore.push(Restore {
+            path: change.path.clone(),
+            now: is.clone(),
+            then,
+            beside: content.is_some(),
+            from: change.moved_to.clone(),
+        });
+        contents.extend(content);
+    }
+    let contents = (!contents.is_empty()).then_some((BlobKind::Preimages, contents));
+    Ok(Extras { restore, contents })
+}
+
+/// Reads the pre-images once, for the plain digests that the tool compares.
+async fn kept(files: &Files, space: &SpaceId, observed: &Observed) -> Digests {
+    let names = observed.changes.iter().filter_map(|change| match &change.before {
+        PathState::File(was) => Some(blob_name(was).to_owned()),
+        PathState::Absent | PathState::Folder | PathState::Other => None,
+    });
+    let names: Vec<String> = names.collect();
+    let (blobs, space) = (files.blobs.clone(), space.clone());
+    let reading = tokio::task::spawn_blocking(move || {
+        let read = |name: String| (name.clone(), digest_of(&blobs, &space, &name));
+        names.into_iter().map(read).collect()
+    });
+    // Pre-images that cannot be read count as gone.
+    reading.await.unwrap_or_default()
+}
+
+fn digest_of(blobs: &Blobs, space: &SpaceId, name: &str) -> Result<Digest, BlobError> {
+    let mut reader = blobs.reader(BlobKind::Preimages, space, name)?;
+    let mut hasher = Sha256::new();
+    while let Some(piece) = reader.piece()? {
+        hasher.update(&piece);
+    }
+    Ok(Digest::from_bytes(hasher.finalize().into()))
+}
+
+/// The name of a file's blob, from the file's state in a receipt.
+fn blob_name(state: &FileState) -> &str {
+    state.digest.strip_prefix("hmac-sha256:").unwrap_or_default()
+}
+
+/// The state to restore, and the blob of its content; no blob if that is gone and another path has the content.
+fn then(
+    identity: &Identity,
+    change: &PathChange,
+    inspected: &[Inspected],
+    kept: &Digests,
+) -> Result<(PathState, Option<String>), Failure> {
+    let PathState::File(was) = &change.before else {
+        return Ok((change.before.clone(), None));
+    };
+    let name = blob_name(was);
+    let elsewhere = inspected.iter().find_map(|inspected| match &inspected.seen.standing {
+        PathState::File(state)
+            if inspected.seen.path != change.path && keyed_name(identity, &state.digest) == name =>
+        {
+            Some(state.digest.clone())
+        }
+        PathState::File(_) | PathState::Absent | PathState::Folder | PathState::Other => None,
+    });
+    let kept = kept.get(name).unwrap_or(&Err(BlobError::Gone));
+    let (digest, content) = match (kept, elsewhere) {
+        (Ok(digest), _) => (digest.to_string(), Some(name.to_owned())),
+        (Err(_), Some(digest)) => (digest, None),
+        (Err(BlobError::Gone), None) => {
+            return Err(refused(
+                Code::UndoGone,
+                "what was replaced is not kept any more; the quota was needed for newer",
+            ));
+        }
+        (Err(error), None) => return Err(refused(Code::StoreUnavailable, error.to_string())),
+    };
+    if keyed_name(identity, &digest) != name {
+        return Err(refused(Code::UndoGone, "what is kept is not what was replaced"));
+    }
+    let state = FileState { digest, ..was.clone() };
+    Ok((PathState::File(state), content))
+}

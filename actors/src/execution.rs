@@ -1,0 +1,11 @@
+//! Execution: one claimed action from its first attempt to its signed receipt.
+
+pub(crate) mod attempt;
+pub(crate) mod call;
+pub mod history;
+pub mod log;
+pub(crate) mod receipt_builder;
+pub(crate) mod recording;
+pub mod retry;
+pub(crate) mod settlement;
+pub(crate) mod steps;

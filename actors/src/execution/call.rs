@@ -1,0 +1,100 @@
+//! Builds the one call that a child gets for a permitted action, and its confinement.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use effectd_contracts::{ActionRequest, CallMode, Code, Failure, Phase, SafetyClass, ToolCall, Touch};
+use effectd_sandbox::limits::NARROWING_PATHS_MAX;
+use effectd_sandbox::{Call, Limits, Narrowing};
+use serde_json::{Map, Value};
+
+use super::steps::Execution;
+use crate::action::Gated;
+use crate::action::proofs::Earlier;
+use crate::effects::invalidation::changes_files;
+use crate::effects::preconditions::preconditions;
+use crate::registry::RegisteredTool;
+use crate::services::files::Files;
+
+/// The time for a run: the shortest of what the caller asks for, the tool declares, and its safety class allows.
+pub(crate) fn allowed_time(request: &ActionRequest, gated: &Gated) -> Duration {
+    let asked = request.qos.timeout_ms.unwrap_or(u64::MAX);
+    let class = gated.ruling().decision.timeout_ms_max;
+    Duration::from_millis(asked.min(gated.tool().spec().timeout_ms).min(class))
+}
+
+/// The call, which may take at most the time that is left.
+pub(crate) async fn call_of(
+    execution: &Execution<'_>,
+    mode: CallMode,
+    left: Duration,
+) -> Result<Call, Failure> {
+    let (services, action, prepared) = (execution.services, execution.action, &execution.prepared);
+    let gated = action.state.gated();
+    let begun = execution.may_have_effect || *action.state.earlier() != Earlier::No;
+    let expect = preconditions(services, action, prepared, mode, begun).await?;
+    if left.is_zero() {
+        let message = "no time was left to run the tool";
+        return Err(Failure::new(Code::TimedOut, Phase::Dispatch, message));
+    }
+    let narrowing = match mode {
+        CallMode::Run => narrowed(&prepared.touched, gated.tool(), gated.params()),
+        CallMode::DryRun | CallMode::Probe | CallMode::Preview => Narrowing::read_only(),
+    };
+    let call = ToolCall {
+        tool_id: gated.tool().spec().tool_id.clone(),
+        mode,
+        space_id: action.request.space_id.clone(),
+        params: gated.params().as_ref().clone(),
+        timeout_ms: 0,
+        trace_id: action.ticket.trace_id.clone(),
+        before: prepared.before.clone(),
+        restore: prepared.extras.restore.clone(),
+        expect,
+    };
+    let is_high = gated.ruling().decision.safety_class == SafetyClass::High;
+    confined(&services.files, gated.tool(), call, (left, is_high, narrowing))
+}
+
+pub(crate) fn confined(
+    files: &Files,
+    tool: &RegisteredTool,
+    mut call: ToolCall,
+    (timeout, high_isolation, narrowing): (Duration, bool, Narrowing),
+) -> Result<Call, Failure> {
+    call.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    let request = serde_json::to_vec(&call)
+        .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
+    Ok(Call {
+        tool_id: call.tool_id,
+        profile: tool.spec().effective_profile(),
+        high_isolation,
+        space_root: files.root(&call.space_id)?,
+        request,
+        limits: Limits::default(),
+        timeout,
+        trace_id: call.trace_id,
+        narrowing,
+    })
+}
+
+/// The folders that a call may write to: those of the paths that the tool declares; none if it declares that it changes no file
+/// of the space.
+fn narrowed(touched: &[Touch], tool: &RegisteredTool, params: &Map<String, Value>) -> Narrowing {
+    if touched.is_empty() {
+        let changes_none = !changes_files(tool.spec()) || tool.touches(params).is_some();
+        return if changes_none { Narrowing::read_only() } else { Narrowing::default() };
+    }
+    let beneath = |touch: &Touch| {
+        let path = PathBuf::from(touch.path.strip_prefix("workspace/")?);
+        Some(path.parent().map(Path::to_owned).unwrap_or_default())
+    };
+    let folders: BTreeSet<_> = touched.iter().filter_map(beneath).collect();
+    let writable = if folders.len() > NARROWING_PATHS_MAX {
+        vec![PathBuf::new()]
+    } else {
+        folders.into_iter().collect()
+    };
+    Narrowing { writable: Some(writable), ..Narrowing::default() }
+}

@@ -1,0 +1,454 @@
+//! Builds receipts: what was measured, in a form that anybody may see, and what is committed with it.
+
+use std::collections::BTreeSet;
+
+use effectd_bus::fingerprint::fingerprint;
+use effectd_bus::{
+    Completion, FailedAttempt, Fence, Fingerprint, NewDeadLetter, NewReceipt, ResourceName, Store,
+};
+use effectd_contracts::reward::{Inputs, reward};
+use effectd_contracts::{
+    ActionRequest, Attempt, Choice, Clock, Cost, Digest, Effects, Event, Failure, GateResults,
+    IdempotencyKey, Isolation, Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status, Timestamp, Timing,
+    ToolOutput, ToolSpec, Topic,
+};
+use effectd_policy::redact::prune_result;
+use serde_json::{Map, Value, json};
+
+use crate::action::decisions::is_dead_letter_again;
+use crate::action::proofs::{Earlier, Ended, KeptArtifact, Ruling, Used};
+use crate::action::{Action, Finished, Ticket};
+use crate::claims::resources;
+use crate::effects::{invalidation, snapshot};
+use crate::messages::Refusal;
+use crate::services::Services;
+use crate::services::signer::{DeviceKey, Identity};
+use crate::stored::{clear_event, json_bytes};
+
+/// A receipt, and everything that is committed with it.
+pub(crate) struct Captured {
+    pub(crate) receipt: Receipt,
+    pub(crate) completion: Completion,
+}
+
+/// What a receipt is built from.
+struct Account<'a> {
+    ticket: &'a Ticket,
+    request: &'a ActionRequest,
+    params: &'a Map<String, Value>,
+    /// The names of parameters that do not fit the schema.
+    unfit: BTreeSet<String>,
+    spec: Option<&'a ToolSpec>,
+    ruling: Option<&'a Ruling>,
+    key: Option<IdempotencyKey>,
+    result: Result<&'a ToolOutput, &'a Failure>,
+    outcome: Outcome,
+    attempts: Vec<Attempt>,
+    used: Used,
+    isolation: Option<Isolation>,
+    effects: Effects,
+    preview: Option<PreviewRecord>,
+    allowed: Millis,
+    artifacts: &'a [KeptArtifact],
+    /// Whether this is an operation on effectd itself: its parameters are shown, though no tool declares them public.
+    plain: bool,
+}
+
+impl<'a> Account<'a> {
+    /// An action without a tool, a ruling, a key and attempts.
+    fn new<S>(action: &'a Action<S>, result: Result<&'a ToolOutput, &'a Failure>, outcome: Outcome) -> Self {
+        Self {
+            ticket: &action.ticket,
+            request: &action.request,
+            params: &action.request.params,
+            unfit: BTreeSet::new(),
+            spec: None,
+            ruling: None,
+            key: None,
+            result,
+            outcome,
+            attempts: Vec::new(),
+            used: Used::default(),
+            isolation: None,
+            effects: Effects::None,
+            preview: None,
+            allowed: Millis::ZERO,
+            artifacts: &[],
+            plain: false,
+        }
+    }
+}
+
+/// The receipt of an action that ran.
+pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished>) -> Captured {
+    let claimed = action.state.claimed();
+    let (gated, terms, ended) = (claimed.gated(), claimed.terms(), action.state.ended());
+    let account = Account {
+        params: gated.params(),
+        spec: Some(gated.tool().spec()),
+        ruling: Some(gated.ruling()),
+        key: terms.key.clone(),
+        attempts: ended.runs.attempts.clone(),
+        used: ended.runs.used,
+        isolation: ended.runs.isolation.clone(),
+        effects: ended.effects.clone(),
+        preview: previewed(&action.ticket, claimed.earlier(), ended),
+        allowed: Millis::from(action.state.timeout()),
+        artifacts: &ended.runs.artifacts,
+        ..Account::new(action, ended.result.as_ref(), ended.outcome)
+    };
+    let (receipt, body) = receipt(services, key, account);
+    let has_changed = match &receipt.effects {
+        Effects::None => false,
+        Effects::Observed(observed) => !observed.changes.is_empty() || !observed.undeclared.is_empty(),
+        Effects::Unobserved | Effects::Possible => gated.dry_run().is_none(),
+    };
+    let mut changed = Changed { depends: terms.depends.clone(), ..Changed::default() };
+    if has_changed {
+        changed.retire.clone_from(&terms.resources);
+    }
+    if gated.dry_run().is_none() {
+        let (spec, space) = (gated.tool().spec(), &action.request.space_id);
+        changed.disturbed = invalidation::disturbed(spec, space, &terms.touched, &receipt.effects);
+        changed.appeared = invalidation::appeared(space, &receipt.effects);
+    }
+    let letter = is_letter(&*services.store, &action.ticket, ended.dead_letter, ended.outcome)
+        .then(|| letter(&action.ticket, &action.request, &receipt, &ended.runs.attempts));
+    let completion = completion(
+        services.clock.now(),
+        &action.ticket,
+        (&receipt, body),
+        terms.params_digest,
+        (Some(claimed.fence()), letter),
+        changed,
+    );
+    Captured { receipt, completion }
+}
+
+/// The receipt of an action that was refused.
+pub(crate) fn refused(services: &Services, key: &DeviceKey, refusal: &Refusal) -> Captured {
+    let (action, tool, outcome) = (&refusal.action, refusal.tool.as_ref(), refusal.outcome());
+    let params = &action.request.params;
+    let account = Account {
+        unfit: tool.map_or_else(BTreeSet::new, |tool| tool.unfit_params(params)),
+        spec: tool.map(|tool| tool.spec()),
+        ruling: refusal.ruling.as_ref(),
+        key: action.request.idempotency_key.clone(),
+        effects: if outcome == Outcome::Indeterminate { Effects::Possible } else { Effects::None },
+        ..Account::new(action, Err(&refusal.failure), outcome)
+    };
+    let (receipt, body) = receipt(services, key, account);
+    let letter = is_letter(&*services.store, &action.ticket, refusal.dead_letter, outcome)
+        .then(|| letter(&action.ticket, &action.request, &receipt, &[]));
+    let completion = completion(
+        services.clock.now(),
+        &action.ticket,
+        (&receipt, body),
+        services.identity.keyed(&action.request.params_digest()),
+        (refusal.fence, letter),
+        may_have_changed(services, refusal),
+    );
+    Captured { receipt, completion }
+}
+
+/// The receipt of an operation on effectd itself: no tool ran, and its parameters are no secret.
+pub(crate) fn operated(
+    services: &Services,
+    key: &DeviceKey,
+    action: &Action<()>,
+    ended: Result<Map<String, Value>, &Failure>,
+) -> Captured {
+    let outcome = ended.as_ref().map_or_else(|failure| failure.code.outcome(), |_| Outcome::Executed);
+    let done = ended.map(|outputs| ToolOutput::new(Value::Object(outputs), None));
+    let account =
+        Account { plain: true, ..Account::new(action, done.as_ref().map_err(|failure| *failure), outcome) };
+    let (receipt, body) = receipt(services, key, account);
+    let completion = completion(
+        services.clock.now(),
+        &action.ticket,
+        (&receipt, body),
+        services.identity.keyed(&action.request.params_digest()),
+        (None, None),
+        Changed::default(),
+    );
+    Captured { receipt, completion }
+}
+
+fn is_letter(store: &dyn Store, ticket: &Ticket, dead_letter: bool, outcome: Outcome) -> bool {
+    dead_letter || is_dead_letter_again(store, &ticket.action_id, outcome)
+}
+
+/// Builds and signs the receipt; also returns its canonical text.
+fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Receipt, String) {
+    let how = |name: &str| {
+        let how = Shown::param(account.spec, name);
+        if account.plain {
+            Shown::InClear
+        } else if how == Shown::InClear && account.unfit.contains(name) {
+            Shown::AsDigest
+        } else {
+            how
+        }
+    };
+    let inputs_shown = shown(&services.identity, account.params, how);
+    let Account { ticket, request, spec, ruling, outcome, used, .. } = account;
+    let timing = timing(&*services.clock, ticket, used.exec);
+    let quality = account.result.ok().and_then(|output| output.quality);
+    let inputs = Inputs { outcome, quality, cpu: used.cpu, took: used.exec, allowed: account.allowed };
+    let mut receipt = Receipt {
+        receipt_id: ReceiptId::fresh(),
+        action_id: ticket.action_id.clone(),
+        tool_id: spec.map_or(&request.tool_id, |spec| &spec.tool_id).clone(),
+        space_id: request.space_id.clone(),
+        subject_id: request.subject_id.clone(),
+        status: outcome.project().receipt.unwrap_or(Status::Error),
+        error: account.result.err().cloned(),
+        inputs: inputs_shown,
+        outputs: outputs(&services.identity, &account),
+        policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
+        cost: cost(services.settings.core_watts, &used, account.attempts.is_empty()),
+        timing,
+        idempotency_key: account.key,
+        trace_id: ticket.trace_id.clone(),
+        trace_context: request.trace_context(&ticket.trace_id),
+        reward: reward(&inputs, &services.weights),
+        outcome,
+        tool_version: spec.map(|spec| spec.version.clone()),
+        principal: ticket.principal.clone(),
+        request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
+        decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
+        redacted: ruling.map_or_else(Vec::new, |ruling| ruling.redacted.clone()),
+        approval: ticket.approval().cloned(),
+        attempts: account.attempts,
+        isolation: account.isolation,
+        effects: account.effects,
+        preview: account.preview,
+        choice: choice(request),
+        signature: None,
+    };
+    let body = key.sign(&mut receipt);
+    (receipt, body)
+}
+
+/// Whether the observed changes match the preview. A dry run changes nothing, so it is not compared.
+fn previewed(ticket: &Ticket, earlier: &Earlier, ended: &Ended) -> Option<PreviewRecord> {
+    let preview = ticket.preview.as_ref()?;
+    let is_dry_run = matches!(ended.outcome, Outcome::DryRun | Outcome::Paused);
+    // If the action was begun before, a policy rule's preview may have run on top of the action's own effect.
+    let again = match earlier {
+        Earlier::No => false,
+        Earlier::Interrupted(_) => ticket.approved.is_none(),
+    };
+    (!is_dry_run && !again).then(|| preview.compared(&ended.effects))
+}
+
+/// The candidates and the propensity that the planner stated, if any.
+fn choice(request: &ActionRequest) -> Option<Choice> {
+    let is_given = !request.candidates.is_empty() || request.propensity.is_some();
+    is_given.then(|| Choice { candidates: request.candidates.clone(), propensity: request.propensity })
+}
+
+fn timing(clock: &dyn Clock, ticket: &Ticket, exec: Millis) -> Timing {
+    let queued = Millis::from(ticket.queued.unwrap_or_default());
+    let age = Millis::from(ticket.age(clock));
+    let least = Millis::from_micros(queued.micros() + exec.micros());
+    Timing {
+        queued_ms: queued,
+        exec_ms: exec,
+        total_ms: age.max(least),
+        started_at: ticket.accepted_at,
+        ended_at: clock.now(),
+    }
+}
+
+fn cost(core_watts: f64, used: &Used, nothing_ran: bool) -> Cost {
+    let measured = |value: u64| (!nothing_ran).then_some(value);
+    let milliwatt_hours = used.cpu.as_f64() * core_watts / 3_600.0;
+    Cost {
+        cpu_ms: used.cpu,
+        energy_mwh: (milliwatt_hours * 1e6).round() / 1e6,
+        peak_memory_bytes: measured(used.peak_memory_bytes),
+        bytes_written: measured(used.bytes_written),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    InClear,
+    /// Shown as its name and a keyed digest.
+    AsDigest,
+    /// The schema does not declare its name, which may itself be a secret.
+    Unnamed,
+}
+
+impl Shown {
+    fn param(spec: Option<&ToolSpec>, name: &str) -> Self {
+        match spec {
+            Some(spec) if spec.is_public_param(name) => Self::InClear,
+            Some(spec) if spec.declares_param(name) => Self::AsDigest,
+            Some(_) | None => Self::Unnamed,
+        }
+    }
+
+    fn result(spec: Option<&ToolSpec>, name: &str) -> Self {
+        match spec {
+            Some(spec) if spec.is_public_result(name) => Self::InClear,
+            Some(spec) if spec.declares_result(name) => Self::AsDigest,
+            Some(_) | None => Self::Unnamed,
+        }
+    }
+}
+
+/// Fields as the receipt shows them: undeclared ones together, under one keyed digest. The result is pruned to stay small.
+fn shown(
+    identity: &Identity,
+    fields: &Map<String, Value>,
+    how: impl Fn(&str) -> Shown,
+) -> Map<String, Value> {
+    let (mut fields_shown, mut unnamed) = (Map::new(), Map::new());
+    let digest = |value: &Value| Value::String(identity.digest(value));
+    for (name, value) in fields {
+        match how(name) {
+            Shown::InClear => fields_shown.insert(name.clone(), value.clone()),
+            Shown::AsDigest => fields_shown.insert(format!("hmac_sha256_{name}"), digest(value)),
+            Shown::Unnamed => unnamed.insert(name.clone(), value.clone()),
+        };
+    }
+    if !unnamed.is_empty() {
+        fields_shown.insert("hmac_sha256_*".to_owned(), digest(&Value::Object(unnamed)));
+    }
+    match prune_result(Value::Object(fields_shown)) {
+        Value::Object(pruned) => pruned,
+        // Pruning never turns an object into something else.
+        Value::Array(_) | Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => Map::new(),
+    }
+}
+
+fn outputs(identity: &Identity, account: &Account<'_>) -> Map<String, Value> {
+    let Ok(output) = account.result else {
+        return Map::new();
+    };
+    let (spec, outcome, artifacts) = (account.spec, account.outcome, account.artifacts);
+    let how = |name: &str| {
+        if account.plain || name == "settled_by" {
+            return Shown::InClear;
+        }
+        Shown::result(spec, name)
+    };
+    let mut shown = output.result.as_object().map(|fields| shown(identity, fields, how)).unwrap_or_default();
+    if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
+        shown.insert("dry_run".to_owned(), json!(true));
+    } else {
+        let ids: Vec<_> = artifacts.iter().map(|kept| &kept.artifact_id).collect();
+        shown.insert("artifact_ids".to_owned(), json!(ids));
+        if !artifacts.is_empty() {
+            shown.insert("artifacts".to_owned(), json!(artifacts));
+        }
+    }
+    shown
+}
+
+/// The dead letter of an action. It contains the whole decision, so that it can be requeued.
+fn letter(
+    ticket: &Ticket,
+    request: &ActionRequest,
+    receipt: &Receipt,
+    attempts: &[Attempt],
+) -> NewDeadLetter {
+    let failure = receipt.error.as_ref();
+    let decision = ticket.decision(request);
+    NewDeadLetter {
+        topic: Topic::ActionDecision.into(),
+        code: failure.map_or_else(|| receipt.outcome.as_str().to_owned(), |failure| failure.code.to_string()),
+        detail: failure.map_or_else(
+            || "it was requeued, and only tried out".to_owned(),
+            |failure| failure.message.clone(),
+        ),
+        attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
+        tries: tries(attempts, failure),
+        payload: json_bytes(&decision),
+    }
+}
+
+/// Each attempt with its time and its code; the last attempt also with its message.
+fn tries(attempts: &[Attempt], failure: Option<&Failure>) -> Vec<FailedAttempt> {
+    let last = attempts.len().saturating_sub(1);
+    let tries = attempts.iter().enumerate().map(|(nth, attempt)| {
+        let code = attempt.code.as_ref().map_or_else(String::new, ToString::to_string);
+        let error = match failure {
+            Some(failure) if nth == last => format!("{code}: {}", failure.message),
+            Some(_) | None => code,
+        };
+        let took = std::time::Duration::from_secs_f64(attempt.exec_ms.as_f64().max(0.0) / 1_000.0);
+        let at = attempt.started_at.checked_add(took).unwrap_or(attempt.started_at);
+        FailedAttempt { at, error }
+    });
+    tries.collect()
+}
+
+/// The resources that were changed, or may have been.
+#[derive(Debug, Default)]
+struct Changed {
+    retire: Vec<ResourceName>,
+    disturbed: Vec<ResourceName>,
+    appeared: Vec<ResourceName>,
+    /// The resources whose change frees the action's own key.
+    depends: Vec<ResourceName>,
+}
+
+/// What a refused action may have changed if an earlier delivery began it.
+fn may_have_changed(services: &Services, refusal: &Refusal) -> Changed {
+    let (request, tool) = (&refusal.action.request, refusal.tool.as_ref());
+    let Some(entry) = tool.filter(|_| refusal.outcome() == Outcome::Indeterminate) else {
+        return Changed::default();
+    };
+    let (spec, space) = (entry.spec(), &request.space_id);
+    let touched = snapshot::touched_with(services, space, entry, &request.params);
+    Changed {
+        retire: resources::of_action(spec, space, &request.params, &touched),
+        disturbed: invalidation::disturbed(spec, space, &touched, &Effects::Possible),
+        appeared: Vec::new(),
+        depends: Vec::new(),
+    }
+}
+
+fn completion(
+    now: Timestamp,
+    ticket: &Ticket,
+    (receipt, body): (&Receipt, String),
+    params_digest: Digest,
+    (fence, letter): (Option<Fence>, Option<NewDeadLetter>),
+    changed: Changed,
+) -> Completion {
+    let executed = clear_event(&Event::executed(receipt, now), Some(&receipt.action_id));
+    let mut events = vec![(Topic::ActionExecuted.into(), executed)];
+    if let Some(letter) = &letter {
+        let cause = Fingerprint(fingerprint(&letter.code, &letter.detail)).to_string();
+        let event = Event::dead_letter(receipt, letter.code.clone(), cause, letter.attempts, now);
+        events.push((Topic::DeadLetters.into(), clear_event(&event, Some(&receipt.action_id))));
+    }
+    Completion {
+        receipt: NewReceipt {
+            receipt_id: receipt.receipt_id.clone(),
+            action_id: receipt.action_id.clone(),
+            action_digest: ticket.digest,
+            tool_id: receipt.tool_id.clone(),
+            subject_id: receipt.subject_id.clone(),
+            space_id: receipt.space_id.clone(),
+            status: receipt.status,
+            key: receipt.idempotency_key.clone(),
+            params_digest,
+            time: receipt.timing.ended_at,
+            body: body.into_bytes(),
+        },
+        events,
+        fence,
+        leases: ticket.lease().into_iter().collect(),
+        letter,
+        retire: changed.retire,
+        disturbed: changed.disturbed,
+        appeared: changed.appeared,
+        depends: changed.depends,
+        links: Vec::new(),
+    }
+}

@@ -1,0 +1,153 @@
+//! Recording: commits a receipt, counts it, and answers the callers. Used by the recorder stage, and by operations that end an
+//! action outside of the pipeline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::{Completion, Store, StoreError};
+use effectd_contracts::{Failure, Millis, Receipt, ReceiptId, Status};
+use serde_json::{Map, Value};
+
+use super::receipt_builder::{self, Captured};
+use crate::action::Action;
+use crate::failpoint::hit;
+use crate::limits::{BACKOFF_FIRST, COMMIT_TRIES};
+use crate::messages::Refusal;
+use crate::metrics::Metrics;
+use crate::services::Services;
+use crate::services::answers::{Answer, Answers, Done};
+use crate::services::signer::DeviceKey;
+
+/// Ends an action that was never begun. The Store refuses if it was begun or has ended: an action that may have had its effect
+/// must not be taken over for this.
+pub(crate) async fn withdrawn(services: &Services, refusal: Refusal) -> Result<Done, StoreError> {
+    refusal.action.ticket.hop("recorder");
+    let build = |key: &DeviceKey| receipt_builder::refused(services, key, &refusal);
+    let (receipt, committed) = write(services, build).await;
+    committed?;
+    let done = recorded(services, &refusal.action, receipt, None);
+    answer(&services.answers, refusal.action, Answer::Done(done.clone())).await;
+    Ok(done)
+}
+
+/// Writes the receipt of an operation on effectd itself.
+pub(crate) async fn operated(
+    services: &Services,
+    action: Action<()>,
+    ended: Result<Map<String, Value>, &Failure>,
+) -> Result<ReceiptId, StoreError> {
+    let build = |key: &DeviceKey| receipt_builder::operated(services, key, &action, ended);
+    let (receipt, committed) = write(services, build).await;
+    committed?;
+    let done = recorded(services, &action, receipt, None);
+    Ok(done.receipt.receipt_id.clone())
+}
+
+/// Builds a receipt and commits it. Holds the signing key until the receipt is on disk.
+pub(crate) async fn write(
+    services: &Services,
+    build: impl FnOnce(&DeviceKey) -> Captured,
+) -> (Receipt, Result<(), StoreError>) {
+    let signing = services.identity.signing().await;
+    let Captured { receipt, completion } = build(&signing);
+    (receipt, commit(services, completion).await)
+}
+
+async fn commit(services: &Services, completion: Completion) -> Result<(), StoreError> {
+    let id = completion.receipt.action_id.clone();
+    let given_up = completion.letter.as_ref().map(|letter| letter.code.clone());
+    hit("recorder.before_commit", &id).await;
+    let committed = try_commit(&*services.store, completion).await;
+    if let (Ok(()), Some(code)) = (&committed, given_up) {
+        let given_up = &services.metrics.given_up;
+        given_up.with_label_values(&[code.as_str()]).inc();
+    }
+    hit("recorder.after_commit", &id).await;
+    committed
+}
+
+async fn try_commit(store: &dyn Store, completion: Completion) -> Result<(), StoreError> {
+    let mut pause = BACKOFF_FIRST;
+    for _ in 1..COMMIT_TRIES {
+        match store.commit(completion.clone()).await {
+            Err(
+                StoreError::Unavailable { .. }
+                | StoreError::Overloaded { .. }
+                | StoreError::Full
+                | StoreError::ReadOnly,
+            ) => {}
+            answer => return answer.map(|_| ()),
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 4;
+    }
+    store.commit(completion).await.map(|_| ())
+}
+
+/// Counts, logs and caches a receipt that is on disk.
+pub(crate) fn recorded(
+    services: &Services,
+    action: &Action<()>,
+    receipt: Receipt,
+    result: Option<Arc<Value>>,
+) -> Done {
+    count(&services.metrics, &receipt);
+    let span = &action.ticket.span;
+    if let Some(failure) = &receipt.error {
+        span.record("error.type", failure.code.as_str());
+    }
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        // As the receipt shows them: values that are not public are digests.
+        let inputs = serde_json::to_string(&receipt.inputs).unwrap_or_default();
+        span.record("gen_ai.tool.call.arguments", inputs.as_str());
+    }
+    tracing::info!(parent: span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
+        status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
+        total_ms = receipt.timing.total_ms.as_f64(), "receipt");
+    let receipt = Arc::new(receipt);
+    services.recent.put(&receipt, action.ticket.digest);
+    Done { receipt, before: false, result }
+}
+
+/// Answers everybody who waits for the action, and closes its ticket.
+pub(crate) async fn answer(answers: &Answers, mut action: Action<()>, answer: Answer) {
+    let id = action.ticket.action_id.clone();
+    // Before the answer, so that a caller who has it finds the budget charged.
+    action.ticket.slot.release_budget();
+    answers.send(&id, &answer);
+    // After the answer: closing frees the slot, and once all slots are free, a stopping runtime drops those who wait.
+    action.ticket.close();
+    hit("recorder.after_answer", &id).await;
+}
+
+fn count(metrics: &Metrics, receipt: &Receipt) {
+    // An unknown tool has no series: ids that requests choose must not become labels.
+    let tool = if receipt.tool_version.is_some() || receipt.status == Status::Ok {
+        receipt.tool_id.as_str()
+    } else {
+        "unknown"
+    };
+    let seconds = |time: Millis| Duration::from_micros(time.micros()).as_secs_f64();
+    let (timing, cost) = (&receipt.timing, &receipt.cost);
+    let outcome = receipt.outcome.as_str();
+    metrics.actions.with_label_values(&[tool, outcome]).inc();
+    let duration = metrics.duration.with_label_values(&[tool]);
+    duration.observe(seconds(timing.total_ms));
+    let queued = metrics.queued.with_label_values(&[tool]);
+    queued.observe(seconds(timing.queued_ms));
+    let cpu = metrics.cpu.with_label_values(&[tool]);
+    cpu.inc_by(seconds(cost.cpu_ms));
+    // A milliwatt-hour is 3.6 joules.
+    let energy = metrics.energy.with_label_values(&[tool]);
+    energy.inc_by(cost.energy_mwh * 3.6);
+    let written = metrics.written.with_label_values(&[tool]);
+    written.inc_by(cost.bytes_written.unwrap_or(0));
+    if !receipt.attempts.is_empty() {
+        let exec = metrics.exec.with_label_values(&[tool]);
+        exec.observe(seconds(timing.exec_ms));
+    }
+    if let Some(failure) = &receipt.error {
+        let failures = metrics.failures.with_label_values(&[tool, failure.code.as_str()]);
+        failures.inc();
+    }
+}

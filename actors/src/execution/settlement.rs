@@ -1,0 +1,122 @@
+//! Settlement: finding out whether an effect that may have happened did happen, as the tool declares.
+//!
+//! `safe` runs the tool again, `probe` asks the tool, `never` leaves it to a person.
+
+use effectd_contracts::{Code, Effects, Failure, Phase, ProbeVerdict, Repeat, ToolOutput};
+
+use super::attempt::Attempted;
+use super::steps::{Execution, Over};
+use crate::claims::intent::Intent;
+use crate::effects::snapshot;
+use crate::effects::undeclared::{self, UndeclaredEffects};
+use crate::failpoint::hit;
+
+/// The result of a settlement.
+pub(crate) enum Settled {
+    /// The tool may run again: repeating is safe, or the tool says that the effect did not happen.
+    MayRun,
+    Done,
+    /// A person must find out.
+    Unknown(&'static str),
+    /// The runtime stops.
+    Abandoned,
+}
+
+impl Execution<'_> {
+    /// Settles an interrupted action by the declaration under which it was begun. If the tool was replaced and now declares
+    /// otherwise, neither declaration covers a further run: a person must look.
+    pub(crate) async fn settle_interrupted(&mut self, intent: Option<&Intent>) -> Result<(), Over> {
+        let (services, action) = (self.services, self.action);
+        let spec = action.state.gated().tool().spec();
+        // Puts back what the interrupted run had set aside before the probe looks; no other tool is blamed for that.
+        let _call = undeclared::enter(services, self.calls, action, &self.prepared);
+        snapshot::remove_drafts(&services.files, action, &self.prepared).await;
+        let settled = match intent {
+            None => Settled::Unknown("what was begun cannot be read any more"),
+            Some(intent) if intent.dry_run => Settled::MayRun,
+            Some(intent) if intent.tool_version != spec.version && intent.repeat != spec.repeat => {
+                Settled::Unknown("the tool was replaced by one that must be treated otherwise")
+            }
+            Some(intent) => match (self.settle(intent.repeat).await, intent.repeat) {
+                // A dry run now would report that nothing changed, which is not known.
+                (Settled::MayRun, Repeat::Safe | Repeat::Never) if self.dry_run().is_some() => {
+                    Settled::Unknown("it was begun before effects were paused")
+                }
+                (settled, Repeat::Safe | Repeat::Probe | Repeat::Never) => settled,
+            },
+        };
+        self.go_on(settled).await
+    }
+
+    /// Settles a failed attempt of this execution. One with an invalid result has run, and needs no settlement.
+    pub(crate) async fn settle_after(&self, failure: &Failure) -> Settled {
+        if failure.code == Code::ResultInvalid {
+            return Settled::MayRun;
+        }
+        self.settle(self.action.state.gated().tool().spec().repeat).await
+    }
+
+    async fn settle(&self, repeat: Repeat) -> Settled {
+        match repeat {
+            Repeat::Safe => Settled::MayRun,
+            Repeat::Never => {
+                Settled::Unknown("the tool must not be repeated, and whether it ran cannot be told")
+            }
+            Repeat::Probe => {
+                hit("executor.before_probe", &self.action.ticket.action_id).await;
+                match self.probe().await {
+                    Some(ProbeVerdict::Done) => Settled::Done,
+                    Some(ProbeVerdict::NotDone) => Settled::MayRun,
+                    Some(ProbeVerdict::CannotSay) => {
+                        Settled::Unknown("the tool's probe cannot tell whether it ran")
+                    }
+                    None => Settled::Abandoned,
+                }
+            }
+        }
+    }
+
+    /// Continues if the tool may run again; otherwise ends the execution.
+    pub(crate) async fn go_on(&mut self, settled: Settled) -> Result<(), Over> {
+        match settled {
+            Settled::MayRun => Ok(()),
+            // The effect happened, but the reply of that run is lost.
+            Settled::Done => {
+                let found = ToolOutput::new(serde_json::json!({ "settled_by": "probe" }), None);
+                Err(Box::pin(self.done(found)).await)
+            }
+            Settled::Unknown(why) => Err(self.fail(unknown(why))),
+            Settled::Abandoned => Err(None),
+        }
+    }
+
+    /// Ends the execution of a tool that had undeclared effects. The tool is switched off, and does not run again.
+    pub(crate) async fn end_undeclared(
+        &mut self,
+        attempted: Attempted,
+        seen: Option<Effects>,
+        undeclared: &UndeclaredEffects,
+    ) -> Over {
+        undeclared::quarantine(self.services, self.action, undeclared).await;
+        let failure = match attempted {
+            Attempted::Done(_) => undeclared.failure(),
+            Attempted::Failed(failure) => undeclared.added_to(failure),
+            Attempted::Unclear(failure) => match self.settle_after(&failure).await {
+                Settled::Unknown(why) => undeclared.added_to(unknown(why)),
+                Settled::Done => undeclared.failure(),
+                Settled::MayRun => undeclared.added_to(failure),
+                Settled::Abandoned => return None,
+            },
+            Attempted::Abandoned => return None,
+        };
+        let seen = match seen {
+            Some(seen) => seen,
+            None => snapshot::observe(self.services, self.action, &self.prepared).await,
+        };
+        self.fail_with(failure, undeclared.effects(seen))
+    }
+}
+
+pub(crate) fn unknown(why: &str) -> Failure {
+    Failure::new(Code::OutcomeUnknown, Phase::Settle, why)
+}

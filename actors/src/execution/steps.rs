@@ -1,0 +1,247 @@
+//! The steps of one execution: prepare, settle an interrupted run, ask the breaker, then attempt until the tool succeeds or may
+//! not run again.
+//!
+//! [`Execution::steps`] has the order. Two rules come first: no second child starts before the first is proven dead, and an
+//! effect that may have happened is repeated only if the tool declares that this is safe (`settlement.rs`).
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use effectd_contracts::{CallMode, Code, Effects, Failure, Monotonic, Outcome, ToolOutput};
+
+use super::attempt::{Attempted, Tried, has_changed};
+use super::retry::Budget;
+use super::settlement::unknown;
+use crate::action::proofs::{DryRun, Earlier, Ended, Runs};
+use crate::action::{Action, Claimed};
+use crate::control::breaker::{Report, counts};
+use crate::control::breakers::{self, Pass};
+use crate::effects::active_calls::ActiveCalls;
+use crate::effects::snapshot::{self, Prepared};
+use crate::failpoint::hit;
+use crate::services::Services;
+
+/// The end of an execution; `None` if the runtime stops and the next start settles the action.
+pub(crate) type Over = Option<Box<Ended>>;
+
+/// One claimed action while it is executed.
+pub(crate) struct Execution<'a> {
+    pub(crate) services: &'a Services,
+    pub(crate) calls: &'a ActiveCalls,
+    pub(crate) action: &'a Action<Claimed>,
+    pub(crate) prepared: Prepared,
+    pub(crate) deadline: Monotonic,
+    pub(crate) runs: Runs,
+    /// Whether a run may have had its effect.
+    pub(crate) may_have_effect: bool,
+    /// The changes that were observed after a failed run.
+    changed: Option<Effects>,
+}
+
+impl<'a> Execution<'a> {
+    pub(crate) fn new(
+        services: &'a Services,
+        calls: &'a ActiveCalls,
+        action: &'a Action<Claimed>,
+        deadline: Monotonic,
+    ) -> Self {
+        let may_have_effect = match action.state.earlier() {
+            Earlier::No => false,
+            Earlier::Interrupted(intent) => !intent.as_ref().is_some_and(|intent| intent.dry_run),
+        };
+        Self {
+            services,
+            calls,
+            action,
+            prepared: Prepared::default(),
+            deadline,
+            runs: Runs::default(),
+            may_have_effect,
+            changed: None,
+        }
+    }
+
+    pub(crate) fn dry_run(&self) -> Option<DryRun> {
+        self.action.state.gated().dry_run()
+    }
+
+    /// Whether the tool makes changes, or only says what it would do.
+    pub(crate) fn mode(&self) -> CallMode {
+        match self.dry_run() {
+            Some(_) => CallMode::DryRun,
+            None => CallMode::Run,
+        }
+    }
+
+    /// Runs the steps until one of them ends the execution. Rare steps are boxed, so that the future stays small.
+    pub(crate) async fn steps(&mut self) -> Result<Infallible, Over> {
+        // An interrupted action is finished even if the breaker is open.
+        let begun = self.may_have_effect;
+        self.prepare().await?;
+        if let Earlier::Interrupted(intent) = self.action.state.earlier() {
+            Box::pin(self.settle_interrupted(intent.as_ref())).await?;
+        }
+        let request = &self.action.request;
+        let breakers = &self.services.control.breakers;
+        let pass = match breakers.ask(breakers::key_of(request), &request.tool_id) {
+            Ok(pass) => Some(pass),
+            Err(_) if begun => None,
+            // No dead letter: an open breaker may refuse many actions, and callers can simply ask again.
+            Err(failure) => return Err(self.end(Err(failure), Outcome::BreakerOpen, self.left(), false)),
+        };
+        let mut budget = Budget::new(request.qos.retries());
+        loop {
+            let tried = self.attempt().await;
+            report(pass.as_ref(), &tried.attempted).await;
+            let failure = self.judge(tried).await?;
+            let took = self.runs.attempts.last().map(|attempt| attempt.exec_ms.micros());
+            let took = Duration::from_micros(took.unwrap_or_default());
+            let pause = budget.next_pause(took, self.deadline.since(self.services.clock.monotonic()));
+            let opened = pass.as_ref().is_some_and(Pass::is_open);
+            let Some(pause) = pause.filter(|_| !opened) else {
+                return Err(self.fail(failure));
+            };
+            self.note_retry(&failure);
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Takes the snapshot before the run, and stores pre-images.
+    async fn prepare(&mut self) -> Result<(), Over> {
+        match snapshot::prepare(self.services, self.action).await {
+            Ok(prepared) => self.prepared = prepared,
+            Err(_) if self.may_have_effect => {
+                return Err(self.fail(unknown("what it has changed cannot be looked at")));
+            }
+            Err(failure) => return Err(self.fail(failure)),
+        }
+        self.action.step("prepared");
+        hit("executor.after_prepare", &self.action.ticket.action_id).await;
+        Ok(())
+    }
+
+    /// Ends the execution by the outcome of an attempt, or returns the failure after which the tool may run again.
+    async fn judge(&mut self, tried: Tried) -> Result<Failure, Over> {
+        let Tried { attempted, seen, undeclared } = tried;
+        if let Some(undeclared) = undeclared {
+            return Err(Box::pin(self.end_undeclared(attempted, seen, &undeclared)).await);
+        }
+        let failure = match attempted {
+            Attempted::Done(output) => {
+                return Err(match (self.dry_run(), seen) {
+                    (Some(dry_run), _) => self.end(Ok(output), dry_run.outcome(), Effects::Unobserved, false),
+                    (None, Some(seen)) => self.end(Ok(output), Outcome::Executed, seen, false),
+                    (None, None) => Box::pin(self.done(output)).await,
+                });
+            }
+            Attempted::Failed(failure) => {
+                // The tool says that it had no effect; the receipt names observed changes all the same, whoever made them.
+                self.changed = seen.filter(has_changed).or(self.changed.take());
+                failure
+            }
+            Attempted::Unclear(failure) => {
+                if self.dry_run().is_none() {
+                    self.may_have_effect = true;
+                    let settled = Box::pin(self.settle_after(&failure)).await;
+                    self.go_on(settled).await?;
+                }
+                failure
+            }
+            Attempted::Abandoned => return Err(None),
+        };
+        // A tool that replies `done` with an invalid result has run: the receipt says so, and it is not retried.
+        if failure.retryable && failure.code != Code::ResultInvalid {
+            Ok(failure)
+        } else {
+            Err(self.fail(failure))
+        }
+    }
+
+    fn note_retry(&self, failure: &Failure) {
+        let (ticket, retry) = (&self.action.ticket, self.runs.attempts.len());
+        let tool = &self.action.state.gated().tool().spec().tool_id;
+        let retries = &self.services.metrics.retries;
+        retries.with_label_values(&[tool.as_str()]).inc();
+        tracing::info!(parent: &ticket.span, trace_id = %ticket.trace_id, code = %failure.code, retry, "retry");
+        ticket.span.record("retry", retry);
+    }
+
+    /// Ends the execution of an action whose effect happened; observes the changes first.
+    pub(crate) async fn done(&mut self, output: ToolOutput) -> Over {
+        let effects = snapshot::observe(self.services, self.action, &self.prepared).await;
+        self.end(Ok(output), Outcome::Executed, effects, false)
+    }
+
+    pub(crate) fn fail(&mut self, failure: Failure) -> Over {
+        let left = self.left();
+        self.fail_with(failure, left)
+    }
+
+    pub(crate) fn fail_with(&mut self, failure: Failure, effects: Effects) -> Over {
+        let dead_letter = failure.retryable || failure.code == Code::OutcomeUnknown;
+        let outcome = failure.code.outcome();
+        self.end(Err(failure), outcome, effects, dead_letter)
+    }
+
+    fn end(
+        &mut self,
+        result: Result<ToolOutput, Failure>,
+        outcome: Outcome,
+        effects: Effects,
+        dead_letter: bool,
+    ) -> Over {
+        Some(Box::new(Ended { result, outcome, effects, dead_letter, runs: std::mem::take(&mut self.runs) }))
+    }
+
+    fn left(&self) -> Effects {
+        left_by_failure(self.may_have_effect, self.changed.as_ref())
+    }
+}
+
+/// The effects in the receipt of an action that fails.
+fn left_by_failure(may_have_effect: bool, changed: Option<&Effects>) -> Effects {
+    match (may_have_effect, changed) {
+        (true, _) => Effects::Possible,
+        (false, Some(changed)) => changed.clone(),
+        (false, None) => Effects::None,
+    }
+}
+
+/// Reports the outcome of an attempt to the breaker. If that opens or closes it, this waits until the change is on disk.
+async fn report(pass: Option<&Pass>, attempted: &Attempted) {
+    let report = match attempted {
+        Attempted::Done(_) => Report::Good,
+        Attempted::Failed(failure) | Attempted::Unclear(failure) if counts(failure.code) => Report::Bad,
+        Attempted::Failed(_) | Attempted::Unclear(_) | Attempted::Abandoned => Report::Silent,
+    };
+    if let Some(written) = pass.and_then(|pass| pass.report(report))
+        && let Err(error) = written.await
+    {
+        tracing::warn!(%error, "a breaker's change is not on disk; a restart will not know of it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use effectd_contracts::{Observed, PathChange, PathState};
+
+    #[test]
+    fn what_was_seen_to_change_is_told_of_a_run_that_failed() {
+        let half = Effects::Observed(Observed {
+            changes: vec![PathChange {
+                path: "workspace/a".to_owned(),
+                before: PathState::Absent,
+                after: PathState::Folder,
+                moved_to: None,
+                inside: None,
+            }],
+            undoable: true,
+            undeclared: Vec::new(),
+        });
+        assert!(has_changed(&half) && !has_changed(&Effects::None));
+        assert_eq!(left_by_failure(false, Some(&half)), half);
+        assert_eq!(left_by_failure(false, None), Effects::None);
+        assert_eq!(left_by_failure(true, Some(&half)), Effects::Possible);
+    }
+}

@@ -1,0 +1,12 @@
+//! What operators do: recorded operations, dead letters, retention, erasure, withdrawal, review, notifications.
+
+pub mod dead_letters;
+pub mod erasure;
+pub mod notifications;
+pub mod operations;
+pub mod replay;
+pub mod retention;
+pub(crate) mod review;
+pub mod service;
+pub mod store_admin;
+pub mod withdraw;

@@ -1,0 +1,399 @@
+//! The operators' service: previews and performs every [`Operation`], and records its changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use effectd_bus::{StoreError, TopicName};
+use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::text::is_unprintable;
+use effectd_contracts::{Capability, Operation, Principal, ReceiptId, ToolId, Topic};
+use serde_json::{Map, Value, json};
+
+use super::replay;
+use super::store_admin::{removes_anything, retention_details};
+use crate::claims::pending::open_decisions;
+use crate::control::breakers::View;
+use crate::control::switches::{Restored, Switches};
+use crate::effects::quarantine;
+use crate::limits::OPEN_TOLD_MAX;
+use crate::operator::dead_letters::{self, IfUnknown, Now};
+use crate::operator::operations::recorded;
+use crate::operator::retention;
+use crate::services::Services;
+
+/// Dead letters that one operation may name: it reads each of them.
+pub const OPERATION_LETTERS_MAX: usize = 500;
+
+/// What an operation changed, or would change.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Performed {
+    pub changed: bool,
+    /// For people, one line each.
+    pub summary: Vec<String>,
+    pub receipt_id: Option<ReceiptId>,
+    /// The outcome for each dead letter that the operation names.
+    pub letters: Vec<(u64, Now)>,
+}
+
+/// The outcome, and the details for the receipt if anything changed.
+type Work = (Performed, Option<Map<String, Value>>);
+
+/// Performs an operation; returns when it and its receipt are durable. An operation that changes nothing leaves no receipt. The
+/// caller spawns this, so that it completes even if the client disconnects.
+pub async fn perform(
+    services: Arc<Services>,
+    operation: Operation,
+    by: Principal,
+) -> Result<Performed, StoreError> {
+    let would = blocking(&services, {
+        let operation = operation.clone();
+        move |services| preview(services, &operation)
+    })
+    .await?;
+    let summary = would.summary.into_iter().next().unwrap_or_default();
+    // Operations on dead letters report each letter, even if nothing changes.
+    let of_letters = matches!(
+        operation,
+        Operation::RequeueLetters { .. } | Operation::DropLetters { .. } | Operation::SettleLetter { .. }
+    );
+    if !would.changed && !of_letters {
+        return Ok(unchanged(summary).0);
+    }
+    let work = carry_out(services.clone(), operation.clone(), by.clone(), summary);
+    let (performed, receipt_id) = recorded(&services, &operation, &by, work).await?;
+    Ok(Performed { receipt_id, ..performed })
+}
+
+fn unchanged(summary: impl Into<String>) -> Work {
+    let performed = Performed { summary: vec![summary.into()], ..Performed::default() };
+    (performed, None)
+}
+
+async fn carry_out(
+    services: Arc<Services>,
+    operation: Operation,
+    by: Principal,
+    summary: String,
+) -> Result<Work, StoreError> {
+    let switches = Switches::new(&*services.store);
+    let (store, clock, by) = (&*services.store, &*services.clock, by.as_str());
+    let details = match operation {
+        Operation::DisableTool { tool_id } => {
+            let tool = own_id(&services, &tool_id)?;
+            switches.set_tool_disabled(&tool, true).await?;
+            json!({ "disabled": true })
+        }
+        Operation::EnableTool { tool_id } => {
+            let tool = own_id(&services, &tool_id)?;
+            switches.set_tool_disabled(&tool, false).await?;
+            json!({ "disabled": false })
+        }
+        Operation::SetCaps { tool_id, caps } => {
+            switches.set_caps(&own_id(&services, &tool_id)?, Some(&caps))?.await?;
+            json!({ "caps": caps })
+        }
+        Operation::ResetCaps { tool_id } => {
+            switches.set_caps(&own_id(&services, &tool_id)?, None)?.await?;
+            json!({})
+        }
+        Operation::Pause {} => {
+            switches.pause().await?;
+            json!({ "paused": true })
+        }
+        Operation::Resume {} => {
+            let (resumed, restored) = switches.resume()?;
+            resumed.await?;
+            match restored {
+                Some(restored) => json!({ "paused": false, "restored": restored }),
+                None => json!({ "paused": false }),
+            }
+        }
+        Operation::TripBreaker { key } => {
+            services.control.breakers.trip(&key).await?;
+            json!({ "state": "open" })
+        }
+        Operation::ResetBreaker { key } => {
+            services.control.breakers.reset(&key).await?;
+            json!({ "state": "closed" })
+        }
+        Operation::QuarantineArtifact { artifact_id, reason } => {
+            quarantine::quarantine(store, clock, &artifact_id, by, reason).await?;
+            json!({ "quarantined": true })
+        }
+        Operation::ReleaseArtifact { artifact_id } => {
+            quarantine::release(store, clock, &artifact_id, by).await?;
+            json!({ "quarantined": false })
+        }
+        Operation::RequeueLetters { letters } => {
+            return blocking(&services, move |services| {
+                let now = services.clock.now();
+                dead_letters::requeue(&*services.store, &letters, now, IfUnknown::Leave).map(count_letters)
+            })
+            .await;
+        }
+        Operation::DropLetters { letters } => {
+            return blocking(&services, move |services| {
+                dead_letters::purge(&*services.store, &letters).map(count_letters)
+            })
+            .await;
+        }
+        Operation::SettleLetter { letter, done } => {
+            return blocking(&services, move |services| settle_letter(services, letter, done)).await;
+        }
+        Operation::SeekGroup { topic, group, to } => {
+            let offset = blocking(&services, move |services| {
+                let to = replay::parse_position(&to, services.clock.now())?;
+                replay::seek(&*services.store, &topic, &group, to)
+            });
+            json!({ "offset": offset.await? })
+        }
+        Operation::Retain {} => match retention_details(&retention::run(&services).await?) {
+            Some(details) => Value::Object(details),
+            None => return Ok(unchanged("there is nothing to remove")),
+        },
+        // `preview` has already refused these.
+        Operation::RotateKey {}
+        | Operation::ReloadPolicy {}
+        | Operation::GrantConsent { .. }
+        | Operation::RevokeConsent { .. }
+        | Operation::SetMode { .. }
+        | Operation::Erase { .. } => return Err(has_own_route("its own route")),
+    };
+    let performed = Performed { changed: true, ..unchanged(summary).0 };
+    Ok((performed, Some(object(details))))
+}
+
+/// Refuses an operation that has a route of its own, whose response contains more.
+fn has_own_route(route: &str) -> StoreError {
+    StoreError::Invalid(format!("this is done at {route}"))
+}
+
+/// The members of a value that was just built as a JSON object.
+pub(super) fn object(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// Runs blocking work on a thread of its own.
+pub(super) async fn blocking<T: Send + 'static>(
+    services: &Arc<Services>,
+    work: impl FnOnce(&Services) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let services = services.clone();
+    let done = tokio::task::spawn_blocking(move || work(&services)).await;
+    done.unwrap_or_else(|error| Err(StoreError::Unavailable { reason: error.to_string() }))
+}
+
+fn count_letters(letters: Vec<(u64, Now)>) -> Work {
+    let (mut requeued, mut dropped, mut gone, mut left) = (0, 0, 0, 0);
+    for (_, now) in &letters {
+        match now {
+            Now::Requeued => requeued += 1,
+            Now::Purged => dropped += 1,
+            Now::Gone => gone += 1,
+            Now::Left(_) => left += 1,
+        }
+    }
+    let changed = requeued + dropped > 0;
+    let summary = format!("{requeued} requeued, {dropped} dropped, {gone} gone before, {left} left");
+    let details = json!({ "requeued": requeued, "dropped": dropped, "gone": gone, "left": left });
+    let performed = Performed { changed, summary: vec![summary], receipt_id: None, letters };
+    (performed, changed.then(|| object(details)))
+}
+
+/// Records whether the effect of unknown outcome happened: if it did, the letter is purged; if not, it is requeued.
+fn settle_letter(services: &Services, number: u64, happened: bool) -> Result<Work, StoreError> {
+    let store = &*services.store;
+    let Some(letter) = store.letter(number)? else {
+        return Ok(unchanged("there is no such dead letter any more"));
+    };
+    if !dead_letters::is_unknown(&letter) {
+        return Err(StoreError::Invalid(format!(
+            "letter {number} failed with {}: it did not happen, and there is nothing to settle; requeue or drop it",
+            letter.code
+        )));
+    }
+    let letters = if happened {
+        dead_letters::purge(store, &[number])?
+    } else {
+        dead_letters::requeue(store, &[number], services.clock.now(), IfUnknown::Repeat)?
+    };
+    let (mut performed, mut details) = count_letters(letters);
+    if let Some(details) = &mut details {
+        let outcome = if happened { "it happened" } else { "it did not happen" };
+        performed.summary = vec![format!("letter {number}: {outcome}")];
+        details.insert("happened".to_owned(), json!(happened));
+        details.insert("action_id".to_owned(), json!(letter.action_id));
+    }
+    Ok((performed, details))
+}
+
+/// Resolves an alias to the tool's id.
+fn own_id(services: &Services, tool: &ToolId) -> Result<ToolId, StoreError> {
+    let found = services.registry.find(tool);
+    let found = found.map_err(|error| StoreError::Invalid(error.to_string()))?;
+    Ok(found.spec().tool_id.clone())
+}
+
+/// What an operation would change. Blocks, and changes nothing.
+pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, StoreError> {
+    let switches = Switches::new(&*services.store);
+    let (changed, summary) = match operation {
+        Operation::DisableTool { tool_id } => {
+            let id = own_id(services, tool_id)?;
+            let off = switches.tool_disabled(&id)?;
+            let before = if off { "off" } else { "on" };
+            (!off, format!("{id}: {before} -> off: every call is refused"))
+        }
+        Operation::EnableTool { tool_id } => {
+            let id = own_id(services, tool_id)?;
+            let off = switches.tool_disabled(&id)?;
+            let before = if off { "off" } else { "on" };
+            (off, format!("{id}: {before} -> on"))
+        }
+        Operation::SetCaps { tool_id, caps } => {
+            let id = own_id(services, tool_id)?;
+            let set = switches.caps(&id)?;
+            let changed = set.as_ref() != Some(caps);
+            let before = names(&set.unwrap_or_else(|| declared_caps(services, &id)));
+            (changed, format!("{id}: callers need {before} -> {}", names(caps)))
+        }
+        Operation::ResetCaps { tool_id } => {
+            let id = own_id(services, tool_id)?;
+            let set = switches.caps(&id)?;
+            let declared = declared_caps(services, &id);
+            let before = names(set.as_ref().unwrap_or(&declared));
+            let summary = format!("{id}: callers need {before} -> {}", names(&declared));
+            (set.is_some(), summary)
+        }
+        Operation::Pause {} => {
+            let paused = switches.paused()?;
+            let summary = if paused {
+                "effects are paused"
+            } else {
+                "effects: going on -> paused: every action is only tried out"
+            };
+            (!paused, summary.to_owned())
+        }
+        Operation::Resume {} => {
+            let waits = switches.restored()?.filter(|restored| restored.waits);
+            let paused = switches.paused()? || waits.is_some();
+            let summary = if paused { "effects: paused -> going on" } else { "effects are going on" };
+            let open = waits.map(|restored| open_after_restore(services, &restored));
+            (paused, summary.to_owned() + &open.transpose()?.unwrap_or_default())
+        }
+        Operation::TripBreaker { key } => {
+            let view = breaker(services, key)?;
+            let (state, cause) = (view.state.as_str(), view.cause.map(|cause| cause.as_str()));
+            let by_hand = state == "open" && cause == Some("operator");
+            let summary = format!("breaker {key}: {state} -> open until it is reset");
+            (!by_hand, summary)
+        }
+        Operation::ResetBreaker { key } => {
+            let view = breaker(services, key)?;
+            let state = view.state.as_str();
+            let changed = view.calls > 0 || state != "closed";
+            (changed, format!("breaker {key}: {state} -> closed"))
+        }
+        Operation::RequeueLetters { letters } | Operation::DropLetters { letters } => {
+            return preview_letters(services, letters);
+        }
+        Operation::SettleLetter { letter, .. } => return preview_letters(services, &[*letter]),
+        Operation::SeekGroup { topic, group, to } => {
+            let store = &*services.store;
+            let to = replay::parse_position(to, services.clock.now())?;
+            let from = replay::position(store, topic, group)?;
+            let offset = replay::offset_of(store, topic, to)?;
+            let known = store.groups(&TopicName::new(topic)?).wait()?;
+            let is_new = known.iter().all(|known| known.group.as_str() != group);
+            let summary = format!("group {group} on {topic}: reads from {from} -> {offset} on");
+            (is_new || from != offset, summary)
+        }
+        Operation::QuarantineArtifact { artifact_id, reason } => {
+            let known = quarantine::one(&*services.store, artifact_id)?;
+            let before = if known.is_some() { "quarantined" } else { "readable" };
+            // Repeating it with the same reason, or with none, changes nothing.
+            let changed = known.is_none_or(|known| reason.is_some() && known.reason != *reason);
+            let summary = format!("artifact {artifact_id}: {before} -> quarantined: nobody can read it");
+            (changed, summary)
+        }
+        Operation::ReleaseArtifact { artifact_id } => {
+            let quarantined = quarantine::one(&*services.store, artifact_id)?.is_some();
+            (quarantined, format!("artifact {artifact_id}: readable again"))
+        }
+        Operation::Retain {} => {
+            let changed = removes_anything(&retention::preview(services)?);
+            (changed, "retention removes what is no longer kept".to_owned())
+        }
+        Operation::RotateKey {} => return Err(has_own_route("/v1/log/keys")),
+        Operation::ReloadPolicy {} => return Err(has_own_route("/v1/policy/reload")),
+        Operation::GrantConsent { .. } | Operation::RevokeConsent { .. } | Operation::SetMode { .. } => {
+            return Err(has_own_route("/v1/policy/changes"));
+        }
+        Operation::Erase { .. } => return Err(has_own_route("/v1/store/erase")),
+    };
+    Ok(Performed { changed, ..unchanged(summary).0 })
+}
+
+/// The decisions that a restore left open, for the operator who is about to resume them.
+fn open_after_restore(services: &Services, restored: &Restored) -> Result<String, StoreError> {
+    let groups = services.store.groups(&Topic::ActionDecision.into()).wait()?;
+    let open = groups.iter().map(|group| group.undelivered + group.waiting + group.leased);
+    let (open, begun) = (open.max().unwrap_or(0), services.store.stats().intents_open);
+    let mut text = format!(
+        "; {} begin now, and {begun} that were begun then become dead letters of unknown outcome; withdraw first what was done \
+         elsewhere since (effectd cancel)",
+        open.saturating_sub(begun)
+    );
+    let decisions = open_decisions(&*services.store, restored.decisions, OPEN_TOLD_MAX)?;
+    for one in &decisions {
+        let begun = if one.begun { ", begun" } else { "" };
+        text.push_str(&format!("\n  {}: {} for {}{begun}", one.action_id, one.tool_id, one.subject_id));
+    }
+    if decisions.len() == OPEN_TOLD_MAX {
+        text.push_str("\n  and perhaps more");
+    }
+    Ok(text)
+}
+
+fn names(caps: &[Capability]) -> String {
+    let names: Vec<&str> = caps.iter().map(|cap| cap.as_str()).collect();
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
+/// The capabilities that the tool's description requires.
+fn declared_caps(services: &Services, tool: &ToolId) -> Vec<Capability> {
+    let entry = services.registry.find(tool);
+    entry.map_or_else(|_| Vec::new(), |entry| entry.spec().caps_required.clone())
+}
+
+fn breaker(services: &Services, key: &str) -> Result<View, StoreError> {
+    if key.is_empty() || key.len() > ID_BYTES_MAX || key.chars().any(is_unprintable) {
+        return Err(StoreError::Invalid("no breaker can have this key".to_owned()));
+    }
+    let known = services.control.breakers.show_one(key);
+    Ok(known.unwrap_or_else(|| View::untouched(key)))
+}
+
+/// Counts the letters that are still there, by cause.
+fn preview_letters(services: &Services, numbers: &[u64]) -> Result<Performed, StoreError> {
+    if numbers.len() > OPERATION_LETTERS_MAX {
+        let why = format!("at most {OPERATION_LETTERS_MAX} letters at a time");
+        return Err(StoreError::Invalid(why));
+    }
+    let (mut causes, mut gone) = (BTreeMap::<(String, String), u64>::new(), 0_u64);
+    for number in numbers {
+        match services.store.letter(*number)? {
+            Some(letter) => {
+                let cause = (letter.fingerprint.to_string(), letter.code);
+                *causes.entry(cause).or_default() += 1;
+            }
+            None => gone += 1,
+        }
+    }
+    let mut summary: Vec<String> =
+        causes.iter().map(|((cause, code), count)| format!("{count} of cause {cause} ({code})")).collect();
+    if gone > 0 {
+        summary.push(format!("{gone} are no dead letters any more"));
+    }
+    Ok(Performed { changed: !causes.is_empty(), summary, ..Performed::default() })
+}

@@ -1,0 +1,123 @@
+//! Withdrawal of an action that has not started.
+//!
+//! The action in flight is not searched for: a receipt `cancelled` is committed, which the Store accepts only if the action has
+//! neither a receipt nor a claim. That commit decides whether the action runs or is withdrawn, and every copy of it that comes
+//! later finds that receipt.
+
+use effectd_bus::{Store, StoreError};
+use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, TraceId};
+
+use crate::action::decisions::{detached, published};
+use crate::approvals::expiry;
+use crate::approvals::repository::hold_of;
+use crate::approvals::suspend::leave;
+use crate::execution::recording;
+use crate::messages::Refusal;
+use crate::services::Services;
+use crate::services::answers::{self, Done};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Canceller {
+    pub principal: Principal,
+    /// Whether this principal may withdraw actions of others.
+    pub operator: bool,
+}
+
+#[derive(Debug, Clone)]
+pub enum Withdrawal {
+    Now(Done),
+    Ended(Done),
+    /// The action was begun: its own receipt will say what happened.
+    Begun,
+    /// No action of this id was accepted from this principal.
+    Unknown,
+}
+
+impl Canceller {
+    fn may(&self, principal: &Principal) -> bool {
+        self.operator || self.principal == *principal
+    }
+}
+
+pub async fn withdraw(services: &Services, id: &ActionId, by: &Canceller) -> Result<Withdrawal, Failure> {
+    if let Some(ended) = ended(&*services.store, id, by)? {
+        return Ok(ended);
+    }
+    let found = published(&*services.store, id).map_err(|error| unavailable(&error))?;
+    let event = match found {
+        Some(published) => published.event,
+        None => match held(&*services.store, id).map_err(|error| unavailable(&error))? {
+            Some(held) => Some(held),
+            None => from_caller(services, id, by),
+        },
+    };
+    let Some(event) = event.filter(|event| by.may(&event.data.principal)) else {
+        // The action may have ended meanwhile.
+        return Ok(ended(&*services.store, id, by)?.unwrap_or(Withdrawal::Unknown));
+    };
+    let approved = event.data.approved.as_ref();
+    let approval = approved.and_then(|approved| approved.record.approval_id.clone());
+    match recording::withdrawn(services, refusal(services, event, by)).await {
+        Ok(done) => {
+            expiry::after_end(services, id, approval, false).await;
+            // If this fails, the sweeper finds the receipt and removes the member.
+            if let Err(error) = leave(services, id).await {
+                tracing::warn!(%error, action_id = %id, "a withdrawn action is removed from its hold later");
+            }
+            Ok(Withdrawal::Now(done))
+        }
+        Err(StoreError::AlreadyReceipted { .. }) => {
+            Ok(ended(&*services.store, id, by)?.unwrap_or(Withdrawal::Unknown))
+        }
+        Err(StoreError::StaleFence { .. }) => Ok(Withdrawal::Begun),
+        Err(error) => {
+            let message = format!("{error}; asking again is harmless");
+            Err(Failure::new(Code::StoreUnavailable, Phase::Record, message))
+        }
+    }
+}
+
+fn ended(store: &dyn Store, id: &ActionId, by: &Canceller) -> Result<Option<Withdrawal>, Failure> {
+    let ended = answers::ended(store, id).map_err(|error| unavailable(&error))?;
+    Ok(ended.map(|(receipt, _)| {
+        if by.may(&receipt.principal) {
+            Withdrawal::Ended(Done::before(receipt))
+        } else {
+            Withdrawal::Unknown
+        }
+    }))
+}
+
+/// The decision of a held action that was never on the bus.
+fn held(store: &dyn Store, id: &ActionId) -> Result<Option<Event<DecisionData>>, StoreError> {
+    let Some(hold) = hold_of(store, id)?.map(|at| at.value) else {
+        return Ok(None);
+    };
+    let Some(member) = hold.member(id).cloned() else {
+        return Ok(None);
+    };
+    let mut data = hold.decision;
+    data.request.action_id = id.clone();
+    Ok(Some(Event::decision(data, member.trace_id, member.accepted_at)))
+}
+
+/// The decision of a waiting caller that is not on the bus yet.
+fn from_caller(services: &Services, id: &ActionId, by: &Canceller) -> Option<Event<DecisionData>> {
+    let incoming = services.callers.find(id, |principal| by.may(principal))?;
+    let trace = incoming.request.trace().unwrap_or_else(TraceId::fresh);
+    let (principal, origin) = (incoming.principal.clone(), incoming.origin.clone());
+    let data = DecisionData::new((*incoming.request).clone(), principal, origin);
+    Some(Event::decision(data, trace, services.clock.now()))
+}
+
+fn refusal(services: &Services, event: Event<DecisionData>, by: &Canceller) -> Refusal {
+    let tool = services.registry.get(&event.data.request.tool_id).cloned();
+    let trace = event.data.request.trace().unwrap_or(event.traceid);
+    let message = format!("withdrawn by {} before it started", by.principal);
+    let failure = Failure::new(Code::Cancelled, Phase::Accept, message);
+    Refusal { tool, ..Refusal::new(detached(services, event.data, trace, event.time), failure) }
+}
+
+fn unavailable(error: &StoreError) -> Failure {
+    Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string())
+}

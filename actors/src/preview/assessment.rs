@@ -1,0 +1,69 @@
+//! Assessment: what the policy decides about a request, with a preview if a rule needs one.
+
+use effectd_contracts::{ActionRequest, Failure, PathSnapshot, Predicted, Principal, Timestamp, TraceId};
+use effectd_policy::{Decision, Facts, Inspection, Policy, Verdict, evaluate, inspect};
+
+use super::Trial;
+use crate::action::preview::Preview;
+use crate::action::proofs::Ruling;
+use crate::control::switches::Switches;
+use crate::registry::RegisteredTool;
+use crate::services::Services;
+
+pub(crate) struct Question<'a> {
+    pub(crate) request: &'a ActionRequest,
+    pub(crate) tool: &'a RegisteredTool,
+    pub(crate) principal: &'a Principal,
+    pub(crate) accepted_at: Timestamp,
+    pub(crate) trace_id: &'a TraceId,
+}
+
+/// What the policy decides about a request, and the inspection and preview for it.
+pub(crate) struct Assessed {
+    pub(crate) ruling: Ruling,
+    pub(crate) inspection: Inspection,
+    /// The preview, if a rule needed one.
+    pub(crate) preview: Option<Preview>,
+    /// The snapshot before the preview.
+    pub(crate) before: Vec<PathSnapshot>,
+}
+
+/// Lets the policy decide about a request. If a rule needs a preview, the tool runs on a copy first, unless the request is
+/// refused whatever it would change. The error is that no slot for the preview came free.
+pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Result<Assessed, Failure> {
+    let Question { request, tool, .. } = question;
+    let policy = services.policy();
+    let mut inspection = inspect(&request.params, tool.spec(), &policy);
+    let mut facts =
+        Facts::of(request, tool.spec(), question.principal, question.accepted_at, &inspection.facts);
+    // Rules about time use the present time, since an action may have waited.
+    facts.now = services.clock.now();
+    facts.utc_offset_min = services.clock.utc_offset_min();
+    Switches::new(&*services.store).apply(&mut facts);
+    let mut decision = evaluate(&facts, &policy);
+    let (mut preview, mut before) = (None, Vec::new());
+    if policy.needs_preview() && might_be(&decision, &facts, &policy) {
+        let trial = Trial::new(request, tool, &inspection.params, &decision, question.trace_id);
+        let (seen, stood) = super::tried(services, &trial).await?;
+        before = stood;
+        facts.predicted = seen.predicted();
+        decision = evaluate(&facts, &policy);
+        preview = Some(seen);
+    }
+    Ok(Assessed {
+        ruling: Ruling { decision, facts, redacted: std::mem::take(&mut inspection.redacted) },
+        inspection,
+        preview,
+        before,
+    })
+}
+
+/// Whether the policy might permit the action, or demand an approval, if it changed nothing.
+fn might_be(decision: &Decision, facts: &Facts, policy: &Policy) -> bool {
+    let refused = |decision: &Decision| match decision.verdict {
+        Verdict::Deny { .. } | Verdict::Quarantine { .. } => true,
+        Verdict::Permit | Verdict::NeedsApproval { .. } => false,
+    };
+    let harmless = Facts { predicted: Some(Predicted::default()), ..facts.clone() };
+    !refused(decision) || !refused(&evaluate(&harmless, policy))
+}

@@ -1,0 +1,117 @@
+//! A registered tool: its description, compiled schemas and rules.
+
+use std::collections::BTreeSet;
+
+use effectd_contracts::{Code, Digest, Failure, Phase, ToolId, ToolSpec, Touch, canonical};
+use serde_json::{Map, Value};
+
+use super::lint::{self, Lint};
+use super::schema::Schema;
+use super::{Definition, ParamRule, Reads, RegistryError, Source, Touches};
+
+pub struct RegisteredTool {
+    spec: ToolSpec,
+    source: Source,
+    aliases: Vec<ToolId>,
+    params: Schema,
+    result: Schema,
+    rule: ParamRule,
+    touches: Option<Touches>,
+    reads: Option<Reads>,
+    example: Map<String, Value>,
+    lints: Vec<Lint>,
+}
+
+impl std::fmt::Debug for RegisteredTool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegisteredTool")
+            .field("spec", &self.spec)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RegisteredTool {
+    pub(super) fn new(definition: Definition) -> Result<Self, RegistryError> {
+        let tool = definition.spec.tool_id.clone();
+        definition.spec.check().map_err(|source| RegistryError::Spec { tool: tool.clone(), source })?;
+        let lints = lint::check(&definition)?;
+        let spec = definition.spec;
+        Ok(Self {
+            params: compile(&tool, "params_schema", &spec.params_schema)?,
+            result: compile(&tool, "result_schema", &spec.result_schema)?,
+            spec,
+            source: definition.source,
+            aliases: definition.aliases,
+            rule: definition.rule,
+            touches: definition.touches,
+            reads: definition.reads,
+            example: definition.example,
+            lints,
+        })
+    }
+
+    pub fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    pub fn aliases(&self) -> &[ToolId] {
+        &self.aliases
+    }
+
+    pub fn example(&self) -> &Map<String, Value> {
+        &self.example
+    }
+
+    pub fn lints(&self) -> &[Lint] {
+        &self.lints
+    }
+
+    pub fn definition_hash(&self) -> Digest {
+        // A description is plain data with text keys, for which serde_json has no failure.
+        canonical::digest(&serde_json::to_value(&self.spec).unwrap_or_default())
+    }
+
+    /// The paths that a call may change; `None` if the tool does not declare them.
+    pub fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        self.touches.as_ref().map(|touches| touches(params))
+    }
+
+    /// The paths that a call reads and does not change, if its effect depends on them.
+    pub fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
+        self.reads.as_ref().map(|reads| reads(params)).unwrap_or_default()
+    }
+
+    /// Checks the parameters against the schema and the tool's own rules. The failure names every place, but no value and no
+    /// undeclared name: the receipt shows the failure.
+    pub fn check_params(&self, params: &Map<String, Value>) -> Result<(), Failure> {
+        let document = Value::Object(params.clone());
+        let places = self.params.violations(&document);
+        if !places.is_empty() {
+            return Err(Failure::new(Code::ParamsInvalid, Phase::Validate, places.join("; ")));
+        }
+        (self.rule)(params)
+    }
+
+    /// The names of parameters that violate the schema.
+    pub fn unfit_params(&self, params: &Map<String, Value>) -> BTreeSet<String> {
+        let document = Value::Object(params.clone());
+        self.params.unfit_members(&document)
+    }
+
+    pub fn check_result(&self, result: &Value) -> Result<(), Failure> {
+        let places = self.result.violations(result);
+        if places.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(Code::ResultInvalid, Phase::Capture, places.join("; ")))
+    }
+}
+
+fn compile(tool: &ToolId, which: &'static str, schema: &Value) -> Result<Schema, RegistryError> {
+    Schema::new(schema).map_err(|why| RegistryError::Schema { tool: tool.clone(), which, why })
+}

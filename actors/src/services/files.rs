@@ -1,0 +1,143 @@
+//! The files of spaces, inspected from outside of the sandbox, and the blobs that hold pre-images and artifacts.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+use effectd_bus::Blobs;
+use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase, SpaceId};
+use effectd_sandbox::SpaceRoot;
+
+use super::SpaceRoots;
+
+/// Inspects the files of a space. It never follows a link, and opens nothing but files.
+pub trait FileInspector: Send + Sync {
+    /// The state of these paths beneath the root, and of the missing folders above them. Contents are included while they fit
+    /// together into this many bytes.
+    fn inspect(
+        &self,
+        root: &SpaceRoot,
+        paths: &[String],
+        keep_bytes_max: u64,
+    ) -> Result<Vec<Inspected>, Failure>;
+
+    /// [`FileInspector::inspect`] from the page cache alone; `None` if the disk is needed.
+    fn inspect_cached(
+        &self,
+        _root: &SpaceRoot,
+        _paths: &[String],
+        _keep_bytes_max: u64,
+    ) -> Option<Vec<Inspected>> {
+        None
+    }
+
+    /// A digest of everything in the folder at a path beneath the root.
+    fn inside(&self, root: &SpaceRoot, path: &str) -> Result<FolderListing, Failure>;
+
+    /// The state of everything beneath a folder that a tool has made. An error if there is more than a tool may make.
+    fn inspect_beneath(&self, root: &SpaceRoot, path: &str) -> Result<Vec<Inspected>, Failure>;
+
+    /// Opens the file at a path beneath the root.
+    fn open(&self, root: &SpaceRoot, path: &str) -> Result<File, Failure>;
+
+    /// The nearest existing folders: each folder itself, or the first one above it that exists.
+    fn nearest(&self, root: &SpaceRoot, folders: &[String]) -> Result<Vec<String>, Failure>;
+
+    /// The paths among these that do not exist.
+    fn gone(&self, root: &SpaceRoot, paths: Vec<String>) -> Result<Vec<String>, Failure>;
+
+    /// Everything in these folders and beneath, up to this many entries.
+    fn scan(&self, root: &SpaceRoot, folders: &[String], entries_max: usize) -> Result<Scan, Failure>;
+
+    /// Where a call under this trace keeps its drafts of a path, and what it sets aside.
+    fn drafts_of(&self, path: &str, trace: &str) -> Vec<String>;
+
+    /// Removes the drafts that a killed call under this trace left for these paths, and puts back what it set aside. `before` is
+    /// the snapshot before the call, as far as it is known.
+    fn remove_drafts(
+        &self,
+        root: &SpaceRoot,
+        paths: &[String],
+        before: &[PathSnapshot],
+        trace: &str,
+    ) -> Result<(), Failure>;
+}
+
+/// The state of a path, with its content if that is wanted and small enough.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspected {
+    pub seen: PathSnapshot,
+    pub content: Option<Vec<u8>>,
+}
+
+/// An entry of a folder, without its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    pub is_folder: bool,
+    /// Its permissions and kind.
+    pub mode: u32,
+    pub bytes: u64,
+    /// The last change of its content or metadata, in nanoseconds since 1970.
+    pub changed_ns: i128,
+    /// Device and inode.
+    pub identity: (u64, u64),
+}
+
+/// Everything in some folders, by path in the form that requests use.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scan {
+    pub marks: BTreeMap<String, Mark>,
+    /// Whether nothing is missing.
+    pub complete: bool,
+}
+
+pub struct Files {
+    pub(crate) roots: SpaceRoots,
+    pub(crate) inspector: Arc<dyn FileInspector>,
+    pub blobs: Arc<Blobs>,
+}
+
+impl Files {
+    pub(crate) fn root(&self, space: &SpaceId) -> Result<SpaceRoot, Failure> {
+        (self.roots)(space)
+    }
+
+    /// Works on the files of a space on a blocking thread: a disk may be slow.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        space: &SpaceId,
+        work: impl FnOnce(&dyn FileInspector, &SpaceRoot) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (root, inspector) = (self.root(space)?, self.inspector.clone());
+        let working = tokio::task::spawn_blocking(move || work(&*inspector, &root));
+        working.await.unwrap_or_else(|_| {
+            let message = "work on the files of the space failed";
+            Err(Failure::new(Code::Internal, Phase::Sandbox, message))
+        })
+    }
+
+    pub(crate) async fn inspect(
+        &self,
+        space: &SpaceId,
+        paths: Vec<String>,
+        keep_bytes_max: u64,
+    ) -> Result<Vec<Inspected>, Failure> {
+        let cached = self.inspector.inspect_cached(&self.root(space)?, &paths, keep_bytes_max);
+        match cached {
+            Some(found) => Ok(found),
+            None => {
+                let inspect = move |inspector: &dyn FileInspector, root: &SpaceRoot| {
+                    inspector.inspect(root, &paths, keep_bytes_max)
+                };
+                self.blocking(space, inspect).await
+            }
+        }
+    }
+
+    /// The digest of a folder's contents; `TooMuch` if it cannot be computed.
+    pub(crate) async fn inside(&self, space: &SpaceId, path: &str) -> FolderListing {
+        let path = path.to_owned();
+        let inside = self.blocking(space, move |inspector, root| inspector.inside(root, &path));
+        inside.await.unwrap_or(FolderListing::TooMuch)
+    }
+}

@@ -1,0 +1,139 @@
+//! The gate stage: may this action happen? The policy decides; the gate enforces its decision and the operator's switches.
+
+use std::sync::Arc;
+
+use effectd_bus::StoreError;
+use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
+use effectd_policy::Verdict;
+use serde_json::{Map, Value};
+use tracing::Instrument;
+
+use crate::action::proofs::{DryRun, Ruling};
+use crate::action::{Action, Asked, Gated, Validated};
+use crate::control::switches::Switches;
+use crate::failpoint::hit;
+use crate::limits::OVERLOAD_RETRY;
+use crate::messages::{Record, Refusal};
+use crate::operator::review::{ReviewTally, not_kept};
+use crate::preview::assessment::{Assessed, Question, assess};
+use crate::registry::RegisteredTool;
+use crate::services::Services;
+use crate::stage::{Address, Stage, pass, put_off};
+use crate::stored::json_bytes;
+
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) services: Arc<Services>,
+    pub(crate) review: Arc<ReviewTally>,
+    pub(crate) approval: Address<Action<Asked>>,
+    pub(crate) idempotency: Address<Action<Gated>>,
+    pub(crate) recorder: Address<Record>,
+}
+
+impl Stage for Gate {
+    const NAME: &'static str = "gate";
+    type Message = Action<Validated>;
+
+    fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    /// A preview, if a rule needs one, takes a sandbox and seconds.
+    fn may_take_long(&self) -> bool {
+        self.services.policy().needs_preview()
+    }
+
+    async fn work(&self, mut action: Action<Validated>, _: &Address<Action<Validated>>) {
+        hit("gate.begin", &action.ticket.action_id).await;
+        let (ruling, judged) = match self.judge(&mut action).await {
+            Ok(judgement) => judgement,
+            Err(failure) => return put_off(&*self.services.store, *action.ticket, &failure, OVERLOAD_RETRY),
+        };
+        hit("gate.end", &action.ticket.action_id).await;
+        match judged {
+            Ok((params, dry_run, ask)) => {
+                let action = action.advance(|validated| Gated::new(validated, ruling, params, dry_run));
+                if ask {
+                    pass(&self.approval, action.advance(Asked::new));
+                } else {
+                    pass(&self.idempotency, action);
+                }
+            }
+            Err(failure) => {
+                let tool = Some(action.state.tool().clone());
+                let (dead_letter, failure) = self.kept_for_review(&action.request, failure).await;
+                let refusal =
+                    Refusal { tool, ruling: Some(ruling), dead_letter, ..Refusal::new(action, failure) };
+                pass(&self.recorder, refusal.into());
+            }
+        }
+    }
+}
+
+/// The parameters, whether it is a dry run, and whether an approval is needed; or why the action is refused.
+type Judged = Result<(Arc<Map<String, Value>>, Option<DryRun>, bool), Failure>;
+
+impl Gate {
+    /// Whether a quarantined request is kept for review, as a sealed dead letter; and the failure, which says so if it is not.
+    async fn kept_for_review(&self, request: &ActionRequest, failure: Failure) -> (bool, Failure) {
+        if failure.code.outcome() != Outcome::Quarantined {
+            return (false, failure);
+        }
+        let bytes = json_bytes(request).len() as u64;
+        let takes = self.review.takes(&self.services, &request.subject_id, bytes);
+        if takes.await { (true, failure) } else { (false, not_kept(failure)) }
+    }
+
+    /// The error says why the policy cannot decide now.
+    async fn judge(&self, action: &mut Action<Validated>) -> Result<(Ruling, Judged), Failure> {
+        let span = tracing::debug_span!(parent: &action.ticket.span, "judge");
+        let (request, tool, ticket) = (&action.request, action.state.tool(), &action.ticket);
+        let question = Question {
+            request,
+            tool,
+            principal: &ticket.principal,
+            accepted_at: ticket.accepted_at,
+            trace_id: &ticket.trace_id,
+        };
+        let Assessed { ruling, inspection, preview, before } =
+            assess(&self.services, &question).instrument(span).await?;
+        let (request, tool) = (&action.request, action.state.tool());
+        action.ticket.preview = preview.map(Box::new);
+        // The paths must still be as the policy rule saw them when the tool runs.
+        action.ticket.expect = before;
+        let ask = match &ruling.decision.verdict {
+            Verdict::Permit => false,
+            Verdict::NeedsApproval { .. } => true,
+            Verdict::Deny { .. } | Verdict::Quarantine { .. } => {
+                // Every refusal by the policy has a failure; this one is a fallback.
+                let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy refuses it");
+                let failure = ruling.decision.failure().unwrap_or_else(unsaid);
+                return Ok((ruling, Err(failure)));
+            }
+        };
+        let judged = self.switches(request, tool).and_then(|dry_run| {
+            // Redacted parameters must fit the tool's schema as well. Unredacted ones have passed the validator.
+            if !ruling.redacted.is_empty() {
+                tool.check_params(&inspection.params)?;
+            }
+            Ok((Arc::new(inspection.params), dry_run, ask))
+        });
+        Ok((ruling, judged))
+    }
+
+    fn switches(&self, request: &ActionRequest, tool: &RegisteredTool) -> Result<Option<DryRun>, Failure> {
+        let unreadable =
+            |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
+        let switches = Switches::new(&*self.services.store);
+        // By the tool's own id, even if the request uses an alias.
+        let tool_id = &tool.spec().tool_id;
+        if switches.tool_disabled(tool_id).map_err(unreadable)? {
+            let message = format!("the tool {tool_id} is switched off");
+            return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
+        }
+        if request.dry_run {
+            return Ok(Some(DryRun::Asked));
+        }
+        Ok(switches.paused().map_err(unreadable)?.then_some(DryRun::Paused))
+    }
+}

@@ -1,0 +1,213 @@
+//! The recorder stage, through which every action leaves: it commits the receipt, then answers.
+
+use std::sync::Arc;
+
+use effectd_bus::{Link, StoreError};
+use effectd_contracts::{Code, DecisionData, Event, Failure, Phase, Receipt, ReceiptId, Topic};
+use serde_json::Value;
+
+use crate::action::decisions::{ID_TAKEN, same_decision};
+use crate::action::{Action, Finished};
+use crate::approvals::expiry;
+use crate::claims::takeover::{Takeover, take_over};
+use crate::execution::receipt_builder;
+use crate::execution::recording::{self, recorded, write};
+use crate::failpoint::hit;
+use crate::messages::{Record, Refusal, Ticketed};
+use crate::operator::dead_letters::set_aside;
+use crate::services::Services;
+use crate::services::answers::{Answer, Done};
+use crate::services::recent_receipts::Known;
+use crate::services::signer::DeviceKey;
+use crate::stage::{Address, Stage, after_child};
+
+#[derive(Clone)]
+pub(crate) struct Recorder {
+    pub(crate) services: Arc<Services>,
+}
+
+impl Stage for Recorder {
+    const NAME: &'static str = "recorder";
+    type Message = Record;
+
+    fn services(&self) -> &Arc<Services> {
+        &self.services
+    }
+
+    async fn work(&self, record: Record, this: &Address<Record>) {
+        hit("recorder.begin", &record.ticket().action_id).await;
+        match record {
+            Record::Ran(finished) => self.ran(*finished).await,
+            Record::Refused(refusal) => self.refused(*refusal, this).await,
+            Record::Before { action, receipt_id } => self.before(*action, receipt_id).await,
+            Record::Unrecorded { action, failure } => self.unrecorded(*action, failure).await,
+        }
+    }
+}
+
+impl Recorder {
+    async fn ran(&self, action: Action<Finished>) {
+        let build = |key: &DeviceKey| {
+            let captured = receipt_builder::ran(&self.services, key, &action);
+            action.step("captured");
+            captured
+        };
+        let (receipt, committed) = write(&self.services, build).await;
+        let output = action.state.ended().result.as_ref().ok();
+        let result = output.map(|output| Arc::new(output.result.clone()));
+        self.conclude(action.advance(|_| ()), receipt, committed, result).await;
+    }
+
+    async fn refused(&self, mut refusal: Refusal, this: &Address<Record>) {
+        if self.id_is_taken(&refusal).unwrap_or(false) {
+            return self.conflict(refusal.action).await;
+        }
+        loop {
+            let build = |key: &DeviceKey| receipt_builder::refused(&self.services, key, &refusal);
+            match write(&self.services, build).await {
+                (_, Err(StoreError::StaleFence { .. })) if refusal.fence.is_none() => {
+                    match self.take_over_begun(refusal, this).await {
+                        Some(held) => refusal = held,
+                        None => return,
+                    }
+                }
+                (receipt, committed) => {
+                    return self.conclude(refusal.action, receipt, committed, None).await;
+                }
+            }
+        }
+    }
+
+    /// Whether this action came from a waiting caller, and another decision with its id is on the bus. A receipt for this refusal
+    /// would take the id from that decision. If the store cannot say, it cannot commit either.
+    fn id_is_taken(&self, refusal: &Refusal) -> Result<bool, StoreError> {
+        let Action { ticket, request, .. } = &refusal.action;
+        if ticket.lease().is_some() {
+            return Ok(false);
+        }
+        let store = &*self.services.store;
+        let event = Event::<DecisionData>::id_for(&ticket.action_id);
+        let Some(offset) = store.published(&Topic::ActionDecision.into(), &event)? else {
+            return Ok(false);
+        };
+        let same = same_decision(store, offset, request.digest(), &ticket.principal)?;
+        Ok(!same)
+    }
+
+    /// Ends a refused action that has an open intent: it was begun, and something has changed since. It neither runs again nor
+    /// waits for an approval, and its receipt does not say that nothing happened.
+    async fn take_over_begun(&self, mut refusal: Refusal, this: &Address<Record>) -> Option<Refusal> {
+        let claim = refusal.action.claim_to_end(&self.services.identity);
+        match take_over(&self.services, claim).await {
+            Ok(Takeover::Held { fence, begun }) => {
+                refusal.fence = Some(fence);
+                if begun {
+                    let message = format!("begun before, and now refused: {}", refusal.failure);
+                    refusal.failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, message);
+                    refusal.dead_letter = true;
+                }
+                return Some(refusal);
+            }
+            Ok(Takeover::Ended(receipt_id)) => self.before(refusal.action, receipt_id).await,
+            Ok(Takeover::Conflict) => self.conflict(refusal.action).await,
+            Ok(Takeover::Alive) => after_child(&self.services.children, refusal.into(), this),
+            // The ticket is dropped: the action is delivered again.
+            Ok(Takeover::Busy) => {}
+            Err(error) => tracing::warn!(parent: &refusal.action.ticket.span, %error, "not ended yet"),
+        }
+        None
+    }
+
+    async fn conclude(
+        &self,
+        mut action: Action<()>,
+        receipt: Receipt,
+        committed: Result<(), StoreError>,
+        result: Option<Arc<Value>>,
+    ) {
+        match committed {
+            Ok(()) => {
+                let done = recorded(&self.services, &action, receipt, result);
+                self.answer(action, Answer::Done(done)).await;
+            }
+            Err(StoreError::AlreadyReceipted { receipt_id, .. }) => self.before(action, receipt_id).await,
+            Err(StoreError::StaleFence { .. }) => {
+                // Another copy of the action took over its claim; that copy's receipt counts.
+                tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, "overtaken");
+                action.ticket.close();
+            }
+            Err(error) => {
+                tracing::error!(parent: &action.ticket.span, trace_id = %receipt.trace_id, %error, "receipt not written");
+                let message = format!("{error}; ask again with the same action id");
+                let failure = Failure::new(Code::StoreUnavailable, Phase::Record, message);
+                action.ticket.refuse_caller(&failure);
+                // An action from the bus drops its ticket here: its delivery is given back, and it is tried again.
+            }
+        }
+    }
+
+    /// The same was done before: links the action's id to the existing receipt, and answers with that.
+    async fn before(&self, action: Action<()>, receipt_id: ReceiptId) {
+        let Some((receipt, digest)) = self.known(&receipt_id) else {
+            tracing::error!(parent: &action.ticket.span, %receipt_id, "a linked receipt cannot be read");
+            return;
+        };
+        if receipt.action_id == action.ticket.action_id && digest != action.ticket.digest {
+            return self.conflict(action).await;
+        }
+        if receipt.action_id != action.ticket.action_id {
+            // Not awaited: it goes into the next block. If it is lost, the idempotency key leads to the same receipt.
+            drop(self.services.store.link(Link {
+                action_id: action.ticket.action_id.clone(),
+                action_digest: action.ticket.digest,
+                receipt_id,
+                leases: action.ticket.lease().into_iter().collect(),
+            }));
+        } else if let Some(lease) = action.ticket.lease() {
+            drop(self.services.store.ack(lease));
+        }
+        let cached = &self.services.metrics.cached;
+        cached.with_label_values(&[receipt.tool_id.as_str()]).inc();
+        self.answer(action, Answer::Done(Done::before(receipt))).await;
+    }
+
+    async fn conflict(&self, action: Action<()>) {
+        let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
+        self.unrecorded(action, failure).await;
+    }
+
+    fn known(&self, id: &ReceiptId) -> Option<Known> {
+        if let Some(known) = self.services.recent.get(id) {
+            return Some(known);
+        }
+        let stored = self.services.store.receipt(id).ok().flatten()?;
+        let parsed = stored.parse();
+        let parsed = parsed.inspect_err(|error| tracing::error!(%error, "a receipt cannot be read"));
+        let receipt = Arc::new(parsed.ok()?);
+        self.services.recent.put(&receipt, stored.action_digest);
+        Some((receipt, stored.action_digest))
+    }
+
+    async fn unrecorded(&self, mut action: Action<()>, failure: Failure) {
+        if action.ticket.refuse_caller(&failure) {
+            return;
+        }
+        if let Some(lease) = action.ticket.lease() {
+            let why = (failure.code, failure.message.as_str());
+            let ended = set_aside(&self.services, lease, Ok(&action.request), why).await;
+            if let Err(error) = ended {
+                tracing::warn!(parent: &action.ticket.span, %error, "not set aside; it will come back");
+                return;
+            }
+        }
+        self.answer(action, Answer::Refused(failure)).await;
+    }
+
+    async fn answer(&self, mut action: Action<()>, answer: Answer) {
+        let id = action.ticket.action_id.clone();
+        let approval = action.ticket.approved.take().and_then(|it| it.record.approval_id);
+        let granted = action.ticket.granted.is_some();
+        recording::answer(&self.services.answers, action, answer).await;
+        expiry::after_end(&self.services, &id, approval, granted).await;
+    }
+}

@@ -1,0 +1,150 @@
+//! The sweeper: extends the leases of long work, answers callers whose answer was lost, ends expired holds, signs the head of the
+//! log, destroys the keys of ended epochs, and applies retention.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_bus::{Retained, StoreError};
+use effectd_contracts::Monotonic;
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::task::{JoinError, JoinHandle};
+
+use crate::approvals::{expiry, grants, repository};
+use crate::execution::log;
+use crate::failpoint::hit_idle;
+use crate::limits::{HELD_PAST_KEPT, RETAIN_EVERY};
+use crate::operator::{operations, retention};
+use crate::services::Services;
+
+/// There is one sweeper; the supervisor restarts it when it dies.
+#[derive(Clone)]
+pub(crate) struct Sweeper {
+    pub(crate) services: Arc<Services>,
+}
+
+/// What to sweep. `Approvals` is sent at the start, the others by timers.
+#[derive(Debug)]
+pub(crate) enum Sweep {
+    Leases,
+    Approvals,
+    /// Everything except leases, with approvals.
+    Rest,
+}
+
+/// When the last round of retention ended, and the round that is running.
+#[derive(Default)]
+pub(crate) struct Retaining {
+    last: Option<Monotonic>,
+    round: Option<JoinHandle<Result<Retained, StoreError>>>,
+}
+
+/// How long an epoch's key is kept after the epoch ended, for actions in flight.
+const EPOCH_GRACE: Duration = Duration::from_secs(60);
+
+impl Actor for Sweeper {
+    type Msg = Sweep;
+    type State = Retaining;
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+        // Work that the last process left unfinished does not wait for the timer.
+        drop(myself.cast(Sweep::Approvals));
+        // Timers of a stopped actor end by themselves.
+        drop(myself.send_interval(self.services.leases.ttl / 3, || Sweep::Leases));
+        drop(myself.send_interval(self.services.settings.sweep_every, || Sweep::Rest));
+        Ok(Retaining::default())
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Sweep>,
+        sweep: Sweep,
+        retaining: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match sweep {
+            Sweep::Leases => {
+                hit_idle("sweeper.begin").await;
+                self.services.leases.extend_all();
+                self.services.answers.catch_up(&*self.services.store);
+            }
+            Sweep::Approvals => self.approvals().await,
+            Sweep::Rest => {
+                self.rest().await;
+                self.retain(retaining).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sweeper {
+    /// Ends expired holds, and finishes what a dead process left unfinished.
+    async fn approvals(&self) {
+        let services = &self.services;
+        match expiry::all(services).await {
+            Ok(open) => tracing::debug!(open, "holds are swept"),
+            Err(error) => tracing::warn!(%error, "holds could not be swept"),
+        }
+        if let Err(error) = operations::finish_all(services).await {
+            tracing::warn!(%error, "unfinished operations could not be ended");
+        }
+        match grants::sweep(services).await {
+            Ok(0) => {}
+            Ok(gone) => tracing::info!(gone, "expired grants were removed"),
+            Err(error) => tracing::warn!(%error, "expired grants could not be removed"),
+        }
+        let now = services.clock.now();
+        let before = now.checked_sub(HELD_PAST_KEPT).unwrap_or(now);
+        if let Err(error) = repository::sweep_past(&*services.store, before).await {
+            tracing::warn!(%error, "old decisions could not be removed");
+        }
+    }
+
+    /// Starts a round of retention when one is due, and further rounds while there is more to drop. Does not await it: a round
+    /// may take longer than a lease.
+    async fn retain(&self, retaining: &mut Retaining) {
+        let now = self.services.clock.monotonic();
+        if let Some(round) = retaining.round.take_if(|round| round.is_finished()) {
+            Self::retained(round.await, &mut retaining.last, now);
+        }
+        let is_due = retaining.last.is_none_or(|last| now.since(last) >= RETAIN_EVERY);
+        if retaining.round.is_none() && is_due {
+            let services = self.services.clone();
+            retaining.round = Some(tokio::spawn(async move { retention::run(&services).await }));
+        }
+    }
+
+    fn retained(
+        round: Result<Result<Retained, StoreError>, JoinError>,
+        last: &mut Option<Monotonic>,
+        now: Monotonic,
+    ) {
+        match round {
+            Ok(Ok(retained)) => {
+                tracing::debug!(?retained, "retention");
+                *last = (!retained.more).then_some(now);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "retention failed; it is tried again in an hour");
+                *last = Some(now);
+            }
+            Err(error) => tracing::error!(%error, "retention panicked"),
+        }
+    }
+
+    async fn rest(&self) {
+        self.services.answers.sweep();
+        self.services.control.sweep(self.services.clock.monotonic()).await;
+        self.approvals().await;
+        if let Err(error) = log::head(&self.services).await {
+            tracing::warn!(%error, "the log has no new head");
+        }
+        let Ok(before) = self.services.clock.now().checked_sub(EPOCH_GRACE) else {
+            return;
+        };
+        match self.services.store.close_epochs(before).await {
+            Ok(report) => tracing::debug!(?report, "epochs closed"),
+            Err(error) => tracing::warn!(%error, "epochs could not be closed"),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The blobs of one folder, in the order in which they are evicted.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::PathBuf;
+
+use super::{BlobError, destroy, touch};
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Listed {
+    age: u64,
+    /// Length of the file.
+    pub(super) bytes: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct BlobCatalog {
+    folder: PathBuf,
+    pub(super) by_name: HashMap<String, Listed>,
+    by_age: BTreeMap<u64, String>,
+    pub(super) bytes: u64,
+    /// Bytes for which room was made and whose blobs have no name yet, so that concurrent writers keep the quota together.
+    pub(super) coming: u64,
+    /// Bytes of streamed blobs without a name.
+    pub(super) drafted: u64,
+    /// Pinned blobs, and how often each is pinned.
+    pub(super) pinned: HashMap<String, usize>,
+    /// Blobs of an earlier process that were not read yet: they may be incomplete.
+    pub(super) unproven: HashSet<String>,
+    next: u64,
+}
+
+impl BlobCatalog {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            by_name: HashMap::new(),
+            by_age: BTreeMap::new(),
+            bytes: 0,
+            coming: 0,
+            drafted: 0,
+            pinned: HashMap::new(),
+            unproven: HashSet::new(),
+            next: 0,
+        }
+    }
+
+    /// Adds a blob as the newest.
+    pub(super) fn add(&mut self, name: &str, bytes: u64) {
+        self.forget(name);
+        let age = self.next;
+        self.by_name.insert(name.to_owned(), Listed { age, bytes });
+        self.by_age.insert(age, name.to_owned());
+        self.bytes += bytes;
+        self.next += 1;
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.unproven.remove(name);
+        if let Some(entry) = self.by_name.remove(name) {
+            self.by_age.remove(&entry.age);
+            self.bytes -= entry.bytes;
+        }
+    }
+
+    /// All names, the oldest first.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.by_age.values().cloned().collect()
+    }
+
+    /// Makes a blob the newest, also on disk; `false` if it does not exist.
+    pub(super) fn renew(&mut self, name: &str) -> bool {
+        let Some(entry) = self.by_name.get(name).copied() else {
+            return false;
+        };
+        let is_there = touch(&self.folder.join(name)).is_ok();
+        if is_there {
+            self.add(name, entry.bytes);
+        }
+        is_there
+    }
+
+    /// Bytes that count against the quota.
+    pub(super) fn counted(&self) -> u64 {
+        self.bytes - self.pinned_bytes() + self.coming
+    }
+
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        let pinned = self.pinned.keys().filter_map(|name| self.by_name.get(name));
+        pinned.map(|entry| entry.bytes).sum()
+    }
+
+    pub(super) fn destroy_oldest(&mut self) -> Result<(), BlobError> {
+        let free = |name: &&String| !self.pinned.contains_key(*name);
+        let oldest = self.by_age.values().find(free).cloned();
+        // Without an oldest blob, every blob is pinned or still being written.
+        self.destroy(&oldest.ok_or(BlobError::Full)?)
+    }
+
+    pub(super) fn destroy(&mut self, name: &str) -> Result<(), BlobError> {
+        // Leaves the catalog first: a blob with a half-overwritten head cannot be opened.
+        self.forget(name);
+        destroy(&self.folder.join(name))
+    }
+}

@@ -1,0 +1,255 @@
+//! Reading receipts: one, and queries. A query scans one condition as an index prefix and checks the others.
+
+use effectd_contracts::Timestamp;
+
+use super::{Reader, part_of, span_in, timestamp, unexpected};
+use crate::codec::{Hash16, Location, Malformed, Span};
+use crate::error::StoreError;
+use crate::index::View;
+use crate::index::schema::{self, BlockSpans, Dimension, ReceiptAt, Resolution};
+use crate::journal::record::Record;
+use crate::limits::{PAGE_BYTES_MAX, PAGE_ITEMS_MAX, QUERY_SCAN_MAX};
+use crate::types::receipts::{Cursor, Order, ReceiptPage, ReceiptQuery, StoredReceipt};
+
+/// The receipt of an action or of a key, if it is kept.
+pub(crate) fn resolution(view: View<'_>, key: &[u8], begin: u64) -> Result<Option<Resolution>, StoreError> {
+    let found = view.get(key)?.map(|bytes| Resolution::decode(&bytes)).transpose()?;
+    Ok(found.filter(|found| found.ordinal >= begin))
+}
+
+/// The ordinal of a receipt, if it is kept.
+pub(crate) fn receipt_at(view: View<'_>, id: &str, begin: u64) -> Result<Option<ReceiptAt>, StoreError> {
+    let found = view.get(&schema::receipt(id))?;
+    let found = found.map(|bytes| ReceiptAt::decode(&bytes)).transpose()?;
+    Ok(found.filter(|found| found.ordinal >= begin))
+}
+
+impl Reader {
+    /// The spans of the receipts around this one, and its own span.
+    pub(super) fn receipt_location(&self, ordinal: u64) -> Result<(BlockSpans, Span), StoreError> {
+        let found = self.last_spans(&schema::receipts(0), &schema::receipts(ordinal))?;
+        let found = found.and_then(|group| Some((span_in(&group, ordinal)?, group.1)));
+        let (span, spans) =
+            found.ok_or_else(|| schema::malformed(Malformed("a receipt without its location")))?;
+        Ok((spans, span))
+    }
+
+    pub(crate) fn receipt(&self, ordinal: u64) -> Result<StoredReceipt, StoreError> {
+        let (spans, span) = self.receipt_location(ordinal)?;
+        let location = Location { seq: spans.seq, span };
+        let (bytes, record) = self.record(location)?;
+        let Record::Completed(receipt) = record else {
+            return Err(unexpected(location));
+        };
+        Ok(StoredReceipt {
+            ordinal,
+            stored_at: timestamp(spans.at_ms),
+            body: part_of(&bytes, span, receipt.body.span())?.to_vec(),
+            receipt_id: receipt.receipt_id,
+            action_id: receipt.action_id,
+            action_digest: receipt.action_digest,
+            tool_id: receipt.tool_id,
+            subject_id: receipt.subject_id,
+            space_id: receipt.space_id,
+            status: receipt.status,
+            params_digest: receipt.params_digest,
+            time: timestamp(receipt.time_ms),
+        })
+    }
+
+    /// A receipt; `None` if it has expired, or expires meanwhile.
+    pub(crate) fn kept_receipt(&self, ordinal: u64) -> Result<Option<StoredReceipt>, StoreError> {
+        let has_expired = || ordinal < self.live.read().receipts_begin;
+        if has_expired() {
+            return Ok(None);
+        }
+        match self.receipt(ordinal) {
+            Err(_) if has_expired() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    pub(crate) fn receipt_by_id(&self, id: &str) -> Result<Option<StoredReceipt>, StoreError> {
+        let at = receipt_at(self.view(), id, 0)?;
+        at.map_or(Ok(None), |at| self.kept_receipt(at.ordinal))
+    }
+
+    pub(crate) fn receipt_of(&self, action: &str) -> Result<Option<StoredReceipt>, StoreError> {
+        let begin = self.live.read().receipts_begin;
+        let known = resolution(self.view(), &schema::action(schema::action_hash(action)), begin)?;
+        known.map_or(Ok(None), |known| self.kept_receipt(known.ordinal))
+    }
+
+    pub(crate) fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
+        let driver = driver(query)?;
+        let limit = query.limit.clamp(1, PAGE_ITEMS_MAX);
+        let mut page = ReceiptPage::default();
+        let (mut bytes, mut scanned) = (0, 0);
+        let mut at = query.cursor.map(|Cursor(at)| at);
+        loop {
+            let Some(ordinal) = self.next_ordinal(driver, query.order, at)? else {
+                return Ok(page);
+            };
+            if page.receipts.len() >= limit || bytes >= PAGE_BYTES_MAX || scanned >= QUERY_SCAN_MAX {
+                page.cursor = at.map(Cursor);
+                return Ok(page);
+            }
+            scanned += 1;
+            at = Some(ordinal);
+            let Some(receipt) = self.kept_receipt(ordinal)? else {
+                continue;
+            };
+            match in_time(query, &receipt) {
+                InTime::Yes if matches(query, &receipt) => {
+                    bytes += receipt.body.len();
+                    page.receipts.push(receipt);
+                }
+                InTime::Yes => {}
+                InTime::TooSoon => at = Some(self.skip_to(query, ordinal)?),
+                InTime::TooLate => return Ok(page),
+            }
+        }
+    }
+
+    /// The next ordinal in the query's order, from a cursor on.
+    fn next_ordinal(
+        &self,
+        driver: Option<(Dimension, Hash16)>,
+        order: Order,
+        at: Option<u64>,
+    ) -> Result<Option<u64>, StoreError> {
+        let total = self.receipts_total()?;
+        let begin = self.live.read().receipts_begin;
+        let bound = match order {
+            Order::OldestFirst => at.map_or(Some(begin), |at| at.checked_add(1).map(|at| at.max(begin))),
+            Order::NewestFirst => at.unwrap_or(total).min(total).checked_sub(1),
+        };
+        let Some(bound) = bound.filter(|bound| (begin..total).contains(bound)) else {
+            return Ok(None);
+        };
+        let found = match (driver, order) {
+            (None, _) => Some(bound),
+            (Some((dimension, value)), Order::OldestFirst) => self.next_posting(dimension, value, bound)?,
+            (Some((dimension, value)), Order::NewestFirst) => {
+                self.previous_posting(dimension, value, bound)?
+            }
+        };
+        // A bucket may still have numbers of expired receipts.
+        Ok(found.filter(|ordinal| *ordinal >= begin))
+    }
+
+    /// The ordinal that the next receipt will have.
+    pub(crate) fn receipts_total(&self) -> Result<u64, StoreError> {
+        let last = self.last_spans(&schema::receipts(0), &schema::receipts(u64::MAX))?;
+        Ok(last.map_or(0, |(first, spans)| first + spans.spans.len() as u64))
+    }
+
+    /// The first number from `from` on that is listed under a value.
+    pub(super) fn next_posting(
+        &self,
+        dimension: Dimension,
+        value: Hash16,
+        from: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let (key, _) = schema::posting(dimension, value, from);
+        let (end, _) = schema::posting(dimension, value, u64::MAX);
+        for found in self.view().scan(key, &end) {
+            let (key, members) = found?;
+            let base = bucket_of(&key) << 8;
+            let mut numbers = members.iter().map(|member| base | u64::from(*member));
+            if let Some(number) = numbers.find(|number| *number >= from) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The last number up to `to` that is listed under a value.
+    pub(super) fn previous_posting(
+        &self,
+        dimension: Dimension,
+        value: Hash16,
+        to: u64,
+    ) -> Result<Option<u64>, StoreError> {
+        let (start, _) = schema::posting(dimension, value, 0);
+        let (mut key, _) = schema::posting(dimension, value, to);
+        while let Some((found, members)) = self.view().previous(&start, &key)? {
+            let base = bucket_of(&found) << 8;
+            let mut numbers = members.iter().rev().map(|member| base | u64::from(*member));
+            let number = numbers.find(|number| *number <= to);
+            if number.is_some() || base == 0 {
+                return Ok(number);
+            }
+            (key, _) = schema::posting(dimension, value, base - 1);
+        }
+        Ok(None)
+    }
+
+    /// The cursor just before the first receipt that can be in the time range of the query.
+    fn skip_to(&self, query: &ReceiptQuery, ordinal: u64) -> Result<u64, StoreError> {
+        let wanted = match query.order {
+            Order::OldestFirst => query.since.map(|since| since.as_millisecond()),
+            Order::NewestFirst => query.until.map(ceil_ms),
+        };
+        let Some(wanted) = wanted else { return Ok(ordinal) };
+        let begin = self.live.read().receipts_begin;
+        let range = begin..self.receipts_total()?;
+        // The first receipt at that time or later.
+        let first = self.first_where(schema::receipts, range, |spans| spans.at_ms >= wanted)?;
+        Ok(match query.order {
+            Order::OldestFirst => first.saturating_sub(1).max(ordinal),
+            Order::NewestFirst => first.min(ordinal),
+        })
+    }
+}
+
+/// The most selective condition of a query, which is scanned; the others are checked.
+fn driver(query: &ReceiptQuery) -> Result<Option<(Dimension, Hash16)>, StoreError> {
+    if let Some(key) = &query.key {
+        let space = query.space_id.as_ref();
+        let space =
+            space.ok_or_else(|| StoreError::Invalid("a query by key must name the space too".into()))?;
+        return Ok(Some((Dimension::Key, schema::key_hash(space, key))));
+    }
+    let subject = query.subject_id.as_ref().map(|id| (Dimension::Subject, schema::text_hash(id.as_str())));
+    let tool = query.tool_id.as_ref().map(|id| (Dimension::Tool, schema::text_hash(id.as_str())));
+    let space = query.space_id.as_ref().map(|id| (Dimension::Space, schema::text_hash(id.as_str())));
+    let status = query.status.map(|status| (Dimension::Status, schema::status_hash(status)));
+    Ok(subject.or(tool).or(space).or(status))
+}
+
+fn bucket_of(key: &[u8]) -> u64 {
+    key.last_chunk::<8>().map_or(0, |bucket| u64::from_be_bytes(*bucket))
+}
+
+enum InTime {
+    Yes,
+    /// Before the time range, in the order of the query.
+    TooSoon,
+    /// After the time range, as are all that follow.
+    TooLate,
+}
+
+fn in_time(query: &ReceiptQuery, receipt: &StoredReceipt) -> InTime {
+    let stored_ms = receipt.stored_at.as_millisecond();
+    let before = query.since.is_some_and(|since| stored_ms < since.as_millisecond());
+    let behind = query.until.is_some_and(|until| stored_ms >= ceil_ms(until));
+    match (before, behind, query.order) {
+        (false, false, _) => InTime::Yes,
+        (true, _, Order::OldestFirst) | (false, true, Order::NewestFirst) => InTime::TooSoon,
+        (true, _, Order::NewestFirst) | (false, true, Order::OldestFirst) => InTime::TooLate,
+    }
+}
+
+/// Stored times are whole milliseconds, so "before a time" means "before its next whole millisecond".
+fn ceil_ms(time: Timestamp) -> i64 {
+    let floor = time.as_millisecond();
+    if timestamp(floor) < time { floor + 1 } else { floor }
+}
+
+fn matches(query: &ReceiptQuery, receipt: &StoredReceipt) -> bool {
+    query.tool_id.as_ref().is_none_or(|id| *id == receipt.tool_id)
+        && query.subject_id.as_ref().is_none_or(|id| *id == receipt.subject_id)
+        && query.space_id.as_ref().is_none_or(|id| *id == receipt.space_id)
+        && query.status.is_none_or(|status| status == receipt.status)
+}

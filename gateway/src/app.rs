@@ -1,0 +1,278 @@
+//! The state that all routes share, and the questions that several of them ask: where is this action, is there room for another?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use effectd_actors::action::decisions;
+use effectd_actors::approvals::view;
+use effectd_actors::limits::OVERLOAD_RETRY;
+use effectd_actors::{Answer, Done, Held, Pipeline, Services};
+use effectd_bus::{Store, StoreError};
+use effectd_contracts::{ActionId, ActionRequest, Code, Failure, Phase, Principal, Topic, json};
+use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+
+use crate::body::{BodyBudget, BodyBytes, BodyShare};
+use crate::extract::{Json, Reply};
+use crate::health::{Readiness, StoreHealth};
+use crate::host::{Host, Stage};
+use crate::limits::{
+    BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, CHANGE_BYTES_MAX, PREVIEWS_ASKED_MAX,
+};
+use crate::metrics::Metrics;
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+use crate::settings::{Settings, SharedSettings};
+
+pub(crate) type AppState = State<Arc<App>>;
+
+/// The state that all routes share.
+pub(crate) struct App {
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) pipeline: Option<Arc<Pipeline>>,
+    settings: SharedSettings,
+    bodies: BodyBudget,
+    pub(crate) metrics: Metrics,
+    pub(crate) health: Arc<StoreHealth>,
+    pub(crate) readiness: Readiness,
+    pub(crate) stage: watch::Receiver<Stage>,
+    blocking: Semaphore,
+    previews: Semaphore,
+}
+
+/// Where an action is, as far as this peer may know.
+pub(crate) enum Found {
+    Done(Done),
+    Accepted,
+    Held(Held),
+    Unknown,
+}
+
+impl App {
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        pipeline: Option<Arc<Pipeline>>,
+        settings: SharedSettings,
+        metrics: Metrics,
+        stage: watch::Receiver<Stage>,
+    ) -> Self {
+        let health = Arc::new(StoreHealth::default());
+        Self {
+            readiness: Readiness::new(health.clone(), host.services().clock.clone(), stage.clone()),
+            bodies: BodyBudget::new(BODIES_BYTES_MAX),
+            host,
+            pipeline,
+            settings,
+            metrics,
+            health,
+            stage,
+            blocking: Semaphore::new(BLOCKING_REQUESTS_MAX),
+            previews: Semaphore::new(PREVIEWS_ASKED_MAX),
+        }
+    }
+
+    pub(crate) fn services(&self) -> &Arc<Services> {
+        self.host.services()
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.services().store
+    }
+
+    /// The pipeline; a problem if this process runs none.
+    pub(crate) fn pipeline(&self) -> Result<&Pipeline, Problem> {
+        self.pipeline.as_deref().ok_or_else(|| {
+            let message = "no pipeline runs here; `effectd serve` starts a daemon";
+            Failure::new(Code::ShuttingDown, Phase::Accept, message).into()
+        })
+    }
+
+    /// The settings as they are now.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.get()
+    }
+
+    /// Whether the policy lets this peer decide about approvals.
+    pub(crate) fn may_decide(&self, peer: &Peer) -> bool {
+        self.services().policy().may_view_approvals(&peer.decider())
+    }
+
+    /// How long a request may wait: as long as it asks for, up to the limit.
+    pub(crate) fn wait_time(&self, asked_ms: Option<u64>) -> Duration {
+        let most = self.settings().wait_time_max;
+        asked_ms.map_or(most, |asked| Duration::from_millis(asked).min(most))
+    }
+
+    async fn body(&self, body: Body) -> Result<BodyBytes, Problem> {
+        self.bodies.read(body, self.settings().body_time_max).await
+    }
+
+    /// Reads an action request. Returns its size and its share of the body budget, too; the caller drops the share when another
+    /// bound counts it.
+    pub(crate) async fn action_request(
+        &self,
+        body: Body,
+    ) -> Result<(ActionRequest, u64, BodyShare), Problem> {
+        let BodyBytes { bytes, share } = self.body(body).await?;
+        Ok((ActionRequest::parse(&bytes)?, bytes.len() as u64, share))
+    }
+
+    /// Reads a small JSON body; one that cannot be parsed is a problem of the kind `invalid`. The caller keeps the share until
+    /// it answers.
+    pub(crate) async fn json_body<T: DeserializeOwned>(
+        &self,
+        body: Body,
+        invalid: Kind,
+    ) -> Result<(T, BodyShare), Problem> {
+        let BodyBytes { bytes, share } = self.body(body).await?;
+        let value = json::parse(&bytes, CHANGE_BYTES_MAX);
+        let value = value.map_err(|error| Problem::of(invalid, error.to_string()))?;
+        Ok((value, share))
+    }
+
+    /// Reads a JSON body that may be left out.
+    pub(crate) async fn optional_json_body<T: DeserializeOwned + Default>(
+        &self,
+        body: Body,
+        bytes_max: usize,
+        invalid: Kind,
+    ) -> Result<T, Problem> {
+        let body = self.body(body).await?;
+        if body.bytes.is_empty() {
+            return Ok(T::default());
+        }
+        json::parse(&body.bytes, bytes_max).map_err(|error| Problem::of(invalid, error.to_string()))
+    }
+
+    /// A permit for work that occupies a thread for some milliseconds.
+    pub(crate) async fn blocking_permit(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        match tokio::time::timeout(BLOCKING_WAIT_MAX, self.blocking.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => {
+                Err(Problem::of(Kind::Busy, "too many requests at once; try again shortly"))
+            }
+        }
+    }
+
+    /// Runs blocking work on a thread of its own, a few at a time for all clients.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let _permit = self.blocking_permit().await?;
+        let app = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&app)).await;
+        done.unwrap_or_else(|error| Err(Problem::of(Kind::Internal, error.to_string())))
+    }
+
+    /// Like `blocking`, for operators' routes, whose problems distinguish the store's errors.
+    pub(crate) async fn store_query<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Services) -> Result<T, StoreError> + Send + 'static,
+    ) -> Reply<T> {
+        let work = move |app: &Self| work(app.services()).map_err(|error| Problem::for_operator(&error));
+        self.blocking(work).await.map(Json)
+    }
+
+    /// A permit for a preview, which occupies a sandbox, perhaps for seconds. Fails at once if none is free.
+    pub(crate) fn preview_permit(&self) -> Result<SemaphorePermit<'_>, Problem> {
+        self.previews.try_acquire().map_err(|_| {
+            let most = PREVIEWS_ASKED_MAX;
+            let message = format!("{most} previews are being made already; ask again shortly");
+            let failure = Failure::new(Code::Overloaded, Phase::Accept, message);
+            failure.retry_after(OVERLOAD_RETRY).into()
+        })
+    }
+
+    /// Back-pressure: refuses another decision of this size while the backlog is full.
+    pub(crate) fn check_backlog(&self, bytes: u64) -> Result<(), Problem> {
+        let settings = self.settings();
+        let (backlog, waiting) = (self.health.backlog(), self.health.backlog_bytes());
+        let message = if backlog >= settings.backlog_max {
+            format!("{backlog} decisions are accepted and not yet ended; try again shortly")
+        } else if waiting.saturating_add(bytes) > settings.backlog_bytes_max {
+            format!("{waiting} bytes of decisions are accepted and not yet ended; try again shortly")
+        } else {
+            return Ok(());
+        };
+        let failure = Failure::new(Code::Overloaded, Phase::Accept, message);
+        Err(failure.retry_after(self.health.retry_after()).into())
+    }
+
+    /// Where an action is. Other people's actions are unknown.
+    pub(crate) async fn find(&self, action: &ActionId, peer: &Peer) -> Result<Found, Problem> {
+        // During one search, an action may move between topic, approval and receipt, and be missed.
+        for _ in 0..SEARCHES {
+            if let Some(found) = self.find_once(action, peer).await? {
+                return Ok(found);
+            }
+        }
+        // The store answers in order: after this reply, a repeated request that was answered earlier is linked to its receipt.
+        self.store().groups(&Topic::ActionDecision.into()).await?;
+        let linked = self.receipt_of(action)?;
+        Ok(linked.map_or(Found::Unknown, |done| visible(done, peer)))
+    }
+
+    async fn find_once(&self, action: &ActionId, peer: &Peer) -> Result<Option<Found>, Problem> {
+        if let Some(done) = self.receipt_of(action)? {
+            return Ok(Some(visible(done, peer)));
+        }
+        if let Some((held, principal)) = view::waiting(self.services(), action).await? {
+            if !owns(peer, &principal) {
+                return Ok(Some(Found::Unknown));
+            }
+            if let Some(held) = held {
+                return Ok(Some(Found::Held(held)));
+            }
+            // The approval is decided; the action runs or has ended.
+            let done = self.receipt_of(action)?;
+            return Ok(Some(done.map_or(Found::Accepted, |done| visible(done, peer))));
+        }
+        Ok(self.is_open(action, peer).await?.then_some(Found::Accepted))
+    }
+
+    pub(crate) fn receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Problem> {
+        let Some(stored) = self.store().receipt_of(action)? else {
+            return Ok(None);
+        };
+        Ok(Some(Done { receipt: Arc::new(stored.parse()?), before: true, result: None }))
+    }
+
+    /// Waits until an action ends or needs an approval. Without a pipeline it only reads the receipt.
+    pub(crate) async fn ended(&self, action: &ActionId, wait: Duration) -> Option<Answer> {
+        match self.pipeline() {
+            Ok(pipeline) => {
+                let ended = tokio::time::timeout(wait, pipeline.wait_or_held(action)).await;
+                ended.ok()?.ok()
+            }
+            Err(_) => self.receipt_of(action).ok()?.map(Answer::Done),
+        }
+    }
+
+    /// Whether a decision of this peer is on the topic and not acknowledged.
+    async fn is_open(&self, action: &ActionId, peer: &Peer) -> Result<bool, Problem> {
+        let Some(found) = decisions::published(self.store(), action)? else {
+            return Ok(false);
+        };
+        if !found.event.is_some_and(|event| owns(peer, &event.data.principal)) {
+            return Ok(false);
+        }
+        let groups = self.store().groups(&Topic::ActionDecision.into()).await?;
+        // A decision that every group has acknowledged is a dead letter, as it has no receipt. Without groups, no pipeline has
+        // read it.
+        Ok(groups.is_empty() || groups.iter().any(|group| group.committed <= found.offset))
+    }
+}
+
+/// How often `find` searches before it reports an action as unknown.
+const SEARCHES: usize = 3;
+
+fn owns(peer: &Peer, principal: &Principal) -> bool {
+    peer.operator || *principal == peer.principal
+}
+
+fn visible(done: Done, peer: &Peer) -> Found {
+    if peer.may_see(&done.receipt) { Found::Done(done) } else { Found::Unknown }
+}

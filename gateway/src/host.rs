@@ -1,0 +1,50 @@
+//! The daemon as the gateway sees it: its services, its policy, and how far its shutdown is.
+
+use std::sync::Arc;
+
+use effectd_actors::Services;
+use effectd_bus::Swap;
+use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
+
+use crate::problem::Problem;
+use crate::views::policy::{Explanation, PolicyChange, PolicyView};
+
+/// What the gateway needs from the daemon. The methods may block.
+pub trait Host: Send + Sync + 'static {
+    /// The services of the pipeline.
+    fn services(&self) -> &Arc<Services>;
+    /// The registry that `/metrics` shows.
+    fn metrics(&self) -> &prometheus::Registry;
+    /// The policy in force.
+    fn policy(&self) -> PolicyView;
+    /// Checks the policy's files with the overlay, and puts nothing in force.
+    fn check_policy(&self) -> Result<PolicyView, Problem>;
+    /// Puts the policy's files in force. Each space keeps its root.
+    fn reload_policy(&self) -> Result<PolicyView, Problem>;
+    /// Puts the policy's files in force, and accepts the present folders as the roots of the spaces.
+    fn take_over_policy(&self) -> Result<PolicyView, Problem>;
+    /// The policy as a change would make it; nothing is changed.
+    fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
+    /// Stores a change in the overlay and puts it in force. The change is durable when this returns.
+    fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
+    /// Checks a change and returns the write that stores it. The caller makes that write together with another one, and then
+    /// calls [`Host::reload_policy`].
+    fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem>;
+    /// Creates the signing key for all signatures from now on. The key is durable when this returns.
+    fn rotate_key(&self) -> Result<KeyEntry, Problem>;
+    /// How the policy would decide about a request of this principal.
+    fn explain_request(&self, request: &ActionRequest, principal: &Principal)
+    -> Result<Explanation, Problem>;
+    /// How the policy would decide now about the facts in a receipt.
+    fn explain_receipt(&self, receipt: &Receipt) -> Result<Explanation, Problem>;
+}
+
+/// How far the daemon's shutdown is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Open,
+    /// No new connections; requests in progress may still be answered.
+    Closing,
+    /// The pipeline has stopped: only responses in progress may end, within seconds.
+    Closed,
+}

@@ -1,0 +1,99 @@
+//! Dead letters, for operators: list, review, requeue and drop them.
+
+use axum::extract::State;
+use effectd_bus::StoreError;
+use effectd_contracts::Operation;
+
+use super::operations;
+use crate::app::{App, AppState};
+use crate::extract::{Json, Operator, Path, Query, Reply};
+use crate::problem::{Kind, Problem, Problems};
+use crate::views::dead_letters::{
+    self as views, CauseView, LetterList, LetterNow, LetterQuery, LetterView, ReviewView,
+};
+
+/// Dead letters, oldest first
+#[utoipa::path(get, path = "/v1/dlq", tag = "dlq",
+    params(LetterQuery),
+    responses((status = 200, description = "A page of them", body = LetterList), Problems<403>))]
+pub(crate) async fn list(
+    State(app): AppState,
+    _: Operator,
+    Query(query): Query<LetterQuery>,
+) -> Reply<LetterList> {
+    app.store_query(move |services| views::list(&*services.store, &query)).await
+}
+
+/// The causes that dead letters have in common, most frequent first
+#[utoipa::path(get, path = "/v1/dlq/causes", tag = "dlq",
+    responses((status = 200, description = "All of them", body = Vec<CauseView>), Problems<403>))]
+pub(crate) async fn causes(State(app): AppState, _: Operator) -> Reply<Vec<CauseView>> {
+    app.store_query(|services| views::causes(&*services.store)).await
+}
+
+/// One dead letter
+#[utoipa::path(get, path = "/v1/dlq/{letter}", tag = "dlq",
+    params(("letter" = u64, Path, description = "Its number")),
+    responses((status = 200, description = "Why, how often it was tried, and its receipt", body = LetterView), Problems<403, 404>))]
+pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<String>) -> Reply<LetterView> {
+    let letter = number(&letter)?;
+    app.store_query(move |services| views::one(&*services.store, letter)?.ok_or(UNKNOWN)).await
+}
+
+/// One quarantined action, for review
+#[utoipa::path(get, path = "/v1/quarantine/{letter}", tag = "dlq",
+    params(("letter" = u64, Path, description = "The number of its dead letter")),
+    responses(
+        (status = 200, description = "What it holds, without secrets and personal data, and why it was stopped", body = ReviewView),
+        Problems<403, 404>,
+    )
+)]
+pub(crate) async fn review(
+    State(app): AppState,
+    _: Operator,
+    Path(letter): Path<String>,
+) -> Reply<ReviewView> {
+    let letter = number(&letter)?;
+    app.store_query(move |services| views::review(&*services.store, letter)?.ok_or(UNKNOWN)).await
+}
+
+/// Requeue a dead letter
+///
+/// Its decision is published again with its action id and idempotency key, and passes every gate again. Repeating this does nothing.
+#[utoipa::path(post, path = "/v1/dlq/{letter}/requeue", tag = "dlq",
+    params(("letter" = u64, Path, description = "Its number")),
+    responses((status = 200, description = "The outcome", body = LetterNow), Problems<403>))]
+pub(crate) async fn requeue(
+    State(app): AppState,
+    by: Operator,
+    Path(letter): Path<String>,
+) -> Reply<LetterNow> {
+    let letters = vec![number(&letter)?];
+    perform(&app, &by, Operation::RequeueLetters { letters }).await
+}
+
+/// Drop a dead letter; its receipt stays
+#[utoipa::path(post, path = "/v1/dlq/{letter}/purge", tag = "dlq",
+    params(("letter" = u64, Path, description = "Its number")),
+    responses((status = 200, description = "The outcome", body = LetterNow), Problems<403>))]
+pub(crate) async fn purge(
+    State(app): AppState,
+    by: Operator,
+    Path(letter): Path<String>,
+) -> Reply<LetterNow> {
+    let letters = vec![number(&letter)?];
+    perform(&app, &by, Operation::DropLetters { letters }).await
+}
+
+const UNKNOWN: StoreError = StoreError::NotFound { what: "the dead letter" };
+
+/// Performs an operation on one letter, and returns its outcome.
+async fn perform(app: &App, by: &Operator, operation: Operation) -> Reply<LetterNow> {
+    let performed = operations::perform_to_end(app, by, operation).await?;
+    let unknown = || Problem::of(Kind::LetterUnknown, "there is no such dead letter");
+    performed.letters.into_iter().next().map(Json).ok_or_else(unknown)
+}
+
+fn number(letter: &str) -> Result<u64, Problem> {
+    letter.parse().map_err(|_| Problem::of(Kind::LetterUnknown, "letters have numbers"))
+}

@@ -1,0 +1,30 @@
+//! References to the contracts' types in the OpenAPI document.
+
+use utoipa::openapi::{ArrayBuilder, Ref, RefOr, Schema};
+
+/// Where the document keeps its types.
+pub(crate) const SCHEMAS: &str = "/components/schemas";
+
+pub(crate) fn of(name: &str) -> RefOr<Schema> {
+    RefOr::Ref(Ref::new(format!("#{SCHEMAS}/{name}")))
+}
+
+pub(crate) fn receipt() -> RefOr<Schema> {
+    of("Receipt")
+}
+
+pub(crate) fn receipts() -> RefOr<Schema> {
+    RefOr::T(ArrayBuilder::new().items(receipt()).build().into())
+}
+
+pub(crate) fn outcome() -> RefOr<Schema> {
+    of("Outcome")
+}
+
+pub(crate) fn phase() -> RefOr<Schema> {
+    of("Phase")
+}
+
+pub(crate) fn gate() -> RefOr<Schema> {
+    of("Gate")
+}

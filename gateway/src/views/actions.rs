@@ -1,0 +1,138 @@
+//! Actions in JSON: where an action is, and what it waits for.
+
+use effectd_actors::{Done, Held, Withdrawal};
+use effectd_contracts::{ActionId, Outcome, Receipt};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::problem::{Kind, Problem};
+
+/// Where an action is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It is durable, and will run or be refused, also after a crash.
+    Accepted,
+    /// It waits for an approval.
+    Held,
+    /// It has ended and has a receipt.
+    Done,
+}
+
+/// One action.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ActionView {
+    #[schema(value_type = String)]
+    pub action_id: ActionId,
+    pub state: State,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = crate::schema::outcome)]
+    pub outcome: Option<Outcome>,
+    /// The approval that it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<HeldView>,
+    /// The receipt is an earlier one, of this action or of one with the same idempotency key; nothing ran now.
+    #[serde(default)]
+    pub already_done: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = crate::schema::receipt)]
+    pub receipt: Option<Box<Receipt>>,
+    /// The tool's whole answer. Only a request that waited for the run gets it; it is not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub result: Option<Value>,
+}
+
+/// The approval that an action waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldView {
+    pub approval_id: String,
+    pub expires_at: String,
+    /// Why the policy asks for an approval.
+    pub reasons: Vec<String>,
+    /// Equal requests wait for the same approval.
+    pub joined: bool,
+}
+
+impl From<&Held> for HeldView {
+    fn from(held: &Held) -> Self {
+        Self {
+            approval_id: held.approval_id.to_string(),
+            expires_at: held.expires_at.to_string(),
+            reasons: held.reasons.clone(),
+            joined: held.joined,
+        }
+    }
+}
+
+impl ActionView {
+    pub(crate) fn held(action_id: ActionId, held: &Held) -> Self {
+        Self {
+            state: State::Held,
+            outcome: Some(Outcome::AwaitingApproval),
+            approval: Some(held.into()),
+            ..Self::accepted(action_id)
+        }
+    }
+
+    pub(crate) fn accepted(action_id: ActionId) -> Self {
+        Self {
+            action_id,
+            state: State::Accepted,
+            outcome: None,
+            approval: None,
+            already_done: false,
+            receipt: None,
+            result: None,
+        }
+    }
+
+    pub(crate) fn done(action_id: ActionId, done: &Done) -> Self {
+        Self {
+            action_id,
+            state: State::Done,
+            outcome: Some(done.receipt.outcome),
+            approval: None,
+            already_done: done.before,
+            receipt: Some(Box::new((*done.receipt).clone())),
+            result: done.result.as_deref().cloned(),
+        }
+    }
+}
+
+/// The answer to a request for an action: a failure is a problem that has the receipt.
+pub(crate) fn ended(action_id: ActionId, done: &Done) -> Result<ActionView, Box<Problem>> {
+    match &done.receipt.error {
+        Some(failure) => Err(Box::new(Problem::recorded(&done.receipt, failure).about(&action_id))),
+        None => Ok(ActionView::done(action_id, done)),
+    }
+}
+
+/// The answer to a cancellation.
+pub(crate) fn withdrawal(action: &ActionId, withdrawn: &Withdrawal) -> Result<ActionView, Problem> {
+    match withdrawn {
+        Withdrawal::Now(done) => Ok(ActionView::done(action.clone(), done)),
+        // A repeated request, after its answer was lost.
+        Withdrawal::Ended(done) if done.receipt.outcome == Outcome::Cancelled => {
+            Ok(ActionView::done(action.clone(), done))
+        }
+        Withdrawal::Ended(done) => {
+            let why = "the action has ended, and its receipt says how; it cannot be withdrawn";
+            let mut problem = Problem::of(Kind::AlreadyFinished, why).about(action);
+            problem.receipt = Some(Box::new((*done.receipt).clone()));
+            Err(problem)
+        }
+        Withdrawal::Begun => {
+            let why = "the action has been begun, and cannot be withdrawn; wait for its receipt";
+            Err(Problem::of(Kind::CannotCancel, why).about(action))
+        }
+        Withdrawal::Unknown => Err(unknown(action)),
+    }
+}
+
+/// The problem that the peer may see no action of this id.
+pub(crate) fn unknown(action: &ActionId) -> Problem {
+    let message = "no action of this id was accepted from you; submit it, which is harmless if it was";
+    Problem::of(Kind::ActionUnknown, message).about(action)
+}

@@ -1,0 +1,37 @@
+//! Circuit breakers in JSON.
+
+use effectd_actors::control::breakers::View;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The state of one circuit breaker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BreakerView {
+    /// Its key: a tool's id, or what requests name in `qos.circuit_breaker_key`.
+    pub key: String,
+    /// `closed`, `open`, `half_open` or `releasing`.
+    pub state: String,
+    /// Why it is open: `failures`, `error_share`, `probe` or `operator`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// When it lets a probe through; left out if it is not open, or only an operator closes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Calls within the window.
+    pub calls: u32,
+    /// Failed calls within the window.
+    pub failures: u32,
+}
+
+impl From<View> for BreakerView {
+    fn from(view: View) -> Self {
+        Self {
+            key: view.key,
+            state: view.state.as_str().to_owned(),
+            cause: view.cause.map(|cause| cause.as_str().to_owned()),
+            retry_after_ms: view.retry_after_ms,
+            calls: view.calls,
+            failures: view.failures,
+        }
+    }
+}

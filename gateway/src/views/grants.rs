@@ -1,0 +1,102 @@
+//! Grants in JSON.
+
+use effectd_actors::Grant;
+use effectd_contracts::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A grant: an approval given in advance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GrantView {
+    pub grant_id: String,
+    /// `requested`, `active`, `revoked`, `expired` or `used_up`.
+    pub state: String,
+    /// The organisation whose spaces it covers.
+    pub org: String,
+    /// The session that it covers; left out for the whole organisation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// The tools that it covers: an id, `<source>.*`, or `*`.
+    pub tool: String,
+    /// How many calls it covers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls_max: Option<u32>,
+    pub calls_used: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    pub created_at: String,
+    /// Who requested or created it.
+    pub created_by: String,
+    /// Who activated it, if that was somebody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activated_by: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A page of grants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GrantList {
+    /// Oldest first.
+    pub grants: Vec<GrantView>,
+    /// The `after` of the next page; left out on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// What a request for a grant would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GrantWould {
+    /// The grant would be active at once, since you may create it; otherwise it waits for somebody who may.
+    pub in_force: bool,
+}
+
+/// A grant to create or to request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrantBody {
+    /// The organisation whose spaces it covers.
+    pub org: String,
+    /// The session; left out for the whole organisation. A planner without a session has `agent:<subject>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// The tools: an id, `<source>.*`, or `*`.
+    pub tool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls_max: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasts_s: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl GrantView {
+    /// A grant, as it is at this time.
+    pub(crate) fn of(grant: &Grant, now: Timestamp) -> Self {
+        // The state serialises as one word.
+        let word = serde_json::to_value(grant.state).unwrap_or_default();
+        let state = if grant.revoked_at.is_some() {
+            "revoked"
+        } else if grant.expires_at.is_some_and(|end| end <= now) {
+            "expired"
+        } else if grant.is_over(now) {
+            "used_up"
+        } else {
+            word.as_str().unwrap_or_default()
+        };
+        Self {
+            grant_id: grant.grant_id.to_string(),
+            state: state.to_owned(),
+            org: grant.org.clone(),
+            session: grant.session.clone(),
+            tool: grant.tool.clone(),
+            calls_max: grant.calls_max,
+            calls_used: grant.calls_used,
+            expires_at: grant.expires_at.map(|end| end.to_string()),
+            created_at: grant.created_at.to_string(),
+            created_by: grant.created_by.to_string(),
+            activated_by: grant.activated_by.as_ref().map(ToString::to_string),
+            reason: grant.reason.clone(),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The policy in JSON: the one in force, changes beside its files, and explanations of its decisions.
+
+use effectd_contracts::{Mode, Operation, SpaceId, SubjectId};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A valid policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyView {
+    /// Over the files and the changes beside them.
+    pub digest: String,
+    pub in_force: bool,
+    /// One line, for people.
+    pub summary: String,
+    /// What is valid but probably a mistake.
+    pub warnings: Vec<String>,
+    /// The receipt that names the operator; left out if nothing changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+    /// Spaces whose root is another folder than the known one: a reload accepts it, or has accepted it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roots: Vec<RootChange>,
+    /// Spaces whose root cannot be used, each with the reason and the remediation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unusable: Vec<String>,
+}
+
+/// A space whose root is another folder than before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RootChange {
+    pub space_id: String,
+    /// The known folder: path, inode, device and file system.
+    pub before: String,
+    /// The present folder; left out if the first use of the space creates it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+/// A change of the policy beside its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", tag = "change", deny_unknown_fields)]
+pub enum PolicyChange {
+    /// Records a consent.
+    GrantConsent {
+        #[schema(value_type = String)]
+        subject: SubjectId,
+        #[schema(value_type = String)]
+        space: SpaceId,
+        /// `tool:<id>`.
+        purpose: String,
+    },
+    /// Revokes a consent.
+    RevokeConsent {
+        #[schema(value_type = String)]
+        subject: SubjectId,
+        #[schema(value_type = String)]
+        space: SpaceId,
+        /// `tool:<id>`.
+        purpose: String,
+    },
+    /// Sets an organisation's mode of a tool; without a mode, that of the files applies again.
+    SetOrgMode {
+        org: String,
+        tool: String,
+        /// `allow`, `require_approval` or `deny`.
+        #[schema(value_type = Option<String>)]
+        mode: Option<Mode>,
+    },
+    /// Sets an automation's mode of a tool; without a mode, that of the files applies again.
+    SetAutomationMode {
+        automation: String,
+        tool: String,
+        /// `allow`, `require_approval` or `deny`.
+        #[schema(value_type = Option<String>)]
+        mode: Option<Mode>,
+    },
+}
+
+impl PolicyChange {
+    /// The operation that its receipt records.
+    pub(crate) fn operation(&self) -> Operation {
+        match self.clone() {
+            PolicyChange::GrantConsent { subject, space, purpose } => {
+                Operation::GrantConsent { subject, space, purpose }
+            }
+            PolicyChange::RevokeConsent { subject, space, purpose } => {
+                Operation::RevokeConsent { subject, space, purpose }
+            }
+            PolicyChange::SetOrgMode { org, tool, mode } => {
+                Operation::SetMode { org: Some(org), automation: None, tool, mode }
+            }
+            PolicyChange::SetAutomationMode { automation, tool, mode } => {
+                Operation::SetMode { org: None, automation: Some(automation), tool, mode }
+            }
+        }
+    }
+}
+
+/// Why the policy decides as it does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The verdict of the policy in force: `permit`, `deny` …
+    pub verdict: String,
+    /// Every gate, what it saw and what has to change, for people.
+    pub text: String,
+    pub policy_digest: String,
+    /// The receipt was decided under another policy; this is the verdict of the one in force on the same facts.
+    pub policy_changed: bool,
+}

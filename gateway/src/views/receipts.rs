@@ -1,0 +1,96 @@
+//! Receipts in JSON: pages of them, amendments, and the signing key.
+
+use effectd_actors::execution::history::Page;
+use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::text::is_unprintable;
+use effectd_contracts::{
+    AmendmentEntry, EntryKind, EventId, KeyEntry, Principal, Receipt, Timestamp, reward,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::limits::NOTE_BYTES_MAX;
+
+/// A page of receipts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReceiptList {
+    /// Possibly fewer than the limit, or none, although there are more.
+    #[schema(schema_with = crate::schema::receipts)]
+    pub receipts: Vec<Receipt>,
+    /// The `after` of the next page; left out on the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+    /// The `after` that follows new receipts; left out if there is no receipt yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow: Option<u64>,
+}
+
+impl From<Page> for ReceiptList {
+    fn from(page: Page) -> Self {
+        Self { receipts: page.receipts, next: page.next, follow: page.follow }
+    }
+}
+
+/// An amendment to a receipt: what became known later.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Amending {
+    /// Who found out: `operator` if left out, or the name of a checker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Whether the action counts as a success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success: Option<bool>,
+    /// From 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<f64>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Amending {
+    /// The log entry, or why the amendment is not valid.
+    pub fn entry(&self, receipt: &Receipt, by: Principal, at: Timestamp) -> Result<AmendmentEntry, String> {
+        if self.success.is_none() && self.quality.is_none() {
+            return Err("say what is known now: whether it counts as done, or how well it was".to_owned());
+        }
+        if self.quality.is_some_and(|quality| !(0.0..=1.0).contains(&quality)) {
+            return Err("quality is from 0 to 1".to_owned());
+        }
+        let source = self.source.clone().unwrap_or_else(|| "operator".to_owned());
+        if source.is_empty() || source.len() > ID_BYTES_MAX || source.chars().any(is_unprintable) {
+            return Err(format!("source is printable text of 1 to {ID_BYTES_MAX} bytes"));
+        }
+        let note = self.note.clone();
+        if note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
+            return Err(format!("the note is longer than {NOTE_BYTES_MAX} bytes"));
+        }
+        let reward =
+            reward::amended(receipt, self.success, self.quality).map_err(|error| error.to_string())?;
+        Ok(AmendmentEntry {
+            entry: EntryKind::Amendment,
+            amendment_id: EventId::fresh(),
+            receipt_id: receipt.receipt_id.clone(),
+            at,
+            by,
+            source,
+            success: self.success,
+            quality: self.quality,
+            note,
+            reward,
+            signature: None,
+        })
+    }
+}
+
+/// The new signing key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RotatedView {
+    /// Its entry in the log.
+    #[serde(flatten)]
+    pub entry: KeyEntry,
+    /// The receipt that names the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+}

@@ -1,0 +1,242 @@
+//! The store in JSON: its contents, events, consumer groups, retention and erasure.
+
+use std::collections::BTreeMap;
+
+use effectd_actors::operator::erasure::{Erased, Progress};
+use effectd_actors::operator::store_admin::Erasure;
+use effectd_bus::{Body, GroupInfo, Retained, Store, StoreError, StoredEvent, TopicName};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::limits::OPERATOR_PAGE_MAX;
+
+/// The contents of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StoreView {
+    /// How many events each topic has had so far.
+    pub events: BTreeMap<String, u64>,
+    /// The first event of each topic that is kept.
+    pub begins: BTreeMap<String, u64>,
+    pub dead_letters: u64,
+    /// Actions that have an intent and no outcome.
+    pub open_intents: u64,
+}
+
+/// What retention removed, or would remove.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RetainedView {
+    pub receipts: u64,
+    /// By topic.
+    pub events: BTreeMap<String, u64>,
+    pub dead_letters: u64,
+    /// Live records that were moved out of the removed blocks; left out in a preview.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<u64>,
+    /// Blocks of the journal.
+    pub blocks: u64,
+    /// Bytes of these blocks.
+    pub bytes: u64,
+    /// There is more to remove: repeat the request.
+    pub more: bool,
+}
+
+impl From<Retained> for RetainedView {
+    fn from(retained: Retained) -> Self {
+        Self {
+            receipts: retained.receipts,
+            events: by_name(retained.events),
+            dead_letters: retained.letters,
+            moved: Some(retained.moved),
+            blocks: retained.blocks,
+            bytes: retained.bytes,
+            more: retained.more,
+        }
+    }
+}
+
+impl RetainedView {
+    /// The view of a preview, which moves no records.
+    pub(crate) fn would(retained: Retained) -> Self {
+        Self { moved: None, ..Self::from(retained) }
+    }
+
+    #[must_use]
+    pub fn and(mut self, later: Self) -> Self {
+        for (topic, count) in later.events {
+            *self.events.entry(topic).or_default() += count;
+        }
+        Self {
+            receipts: self.receipts + later.receipts,
+            events: self.events,
+            dead_letters: self.dead_letters + later.dead_letters,
+            moved: self.moved.map(|moved| moved + later.moved.unwrap_or(0)),
+            blocks: self.blocks + later.blocks,
+            bytes: self.bytes + later.bytes,
+            more: later.more,
+        }
+    }
+}
+
+/// The subjects to erase, and how far the last request came.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EraseBody {
+    pub subjects: Vec<String>,
+    /// Change nothing, and answer what would be erased.
+    #[serde(default)]
+    pub preview: bool,
+    /// `begun` of the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<u32>,
+    /// `swept` of the last answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swept: Option<u32>,
+}
+
+/// What an erasure destroyed, or would destroy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ErasedView {
+    pub dead_letters: u64,
+    /// Blobs that the subjects' receipts name.
+    pub blobs: u64,
+    /// Entries and dead letters of other subjects that were sealed under a new key.
+    pub resealed: u64,
+    /// Approvals of the subjects that somebody has to decide first.
+    pub held: Vec<String>,
+    /// Epochs with actions in flight: repeat the request with `begun` and `swept`.
+    pub waiting: u64,
+    /// For the next request.
+    pub begun: Option<u32>,
+    /// For the next request.
+    pub swept: Option<u32>,
+    /// The erasure is complete.
+    pub done: bool,
+}
+
+impl ErasedView {
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        Self {
+            dead_letters: self.dead_letters + later.dead_letters,
+            blobs: self.blobs + later.blobs,
+            resealed: self.resealed + later.resealed,
+            ..later
+        }
+    }
+}
+
+impl EraseBody {
+    pub(crate) fn erasure(&self) -> Erasure {
+        Erasure {
+            subjects: self.subjects.clone(),
+            progress: Progress { begun: self.begun, swept: self.swept },
+        }
+    }
+}
+
+impl From<Erased> for ErasedView {
+    fn from(erased: Erased) -> Self {
+        Self {
+            dead_letters: erased.letters,
+            blobs: erased.blobs,
+            resealed: erased.resealed,
+            held: erased.held,
+            waiting: erased.waiting,
+            begun: erased.progress.begun,
+            swept: erased.progress.swept,
+            done: erased.done,
+        }
+    }
+}
+
+/// A page of a topic's events.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EventList {
+    /// In order; a sealed event has no body here.
+    pub events: Vec<Value>,
+    /// The `from` of the next page.
+    pub next: u64,
+    /// The first event that is kept.
+    pub begin: u64,
+    /// The topic's end.
+    pub end: u64,
+}
+
+pub(crate) fn stats(store: &dyn Store) -> Result<StoreView, StoreError> {
+    let topics = store.topics()?;
+    let mut begins = BTreeMap::new();
+    for (topic, end) in &topics {
+        begins.insert(topic.to_string(), store.read(topic, *end, 1)?.begin);
+    }
+    Ok(StoreView {
+        events: by_name(topics),
+        begins,
+        dead_letters: store.stats().letters,
+        open_intents: store.stats().intents_open,
+    })
+}
+
+pub(crate) fn events(store: &dyn Store, topic: &str, from: u64) -> Result<EventList, StoreError> {
+    let topic = TopicName::new(topic)?;
+    let page = store.read(&topic, from, OPERATOR_PAGE_MAX)?;
+    Ok(EventList {
+        events: page.events.iter().map(event).collect(),
+        next: page.next,
+        begin: page.begin,
+        end: page.end,
+    })
+}
+
+fn by_name(topics: impl IntoIterator<Item = (TopicName, u64)>) -> BTreeMap<String, u64> {
+    let named = topics.into_iter().map(|(topic, count)| (topic.to_string(), count));
+    named.collect()
+}
+
+fn event(event: &StoredEvent) -> Value {
+    let body = match &event.body {
+        Body::Clear(bytes) => serde_json::from_slice(bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned())),
+        Body::Opened(_) | Body::Shredded => Value::Null,
+    };
+    serde_json::json!({
+        "offset": event.offset,
+        "event_id": event.event_id.as_str(),
+        "time": event.time.to_string(),
+        "stored_at": event.stored_at.to_string(),
+        "trace_id": event.trace_id.as_str(),
+        "action_id": event.action_id.as_ref().map(|id| id.as_str()),
+        "sealed": !matches!(event.body, Body::Clear(_)),
+        "body": body,
+    })
+}
+
+/// The position of a consumer group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GroupView {
+    pub group: String,
+    /// The next event that it reads.
+    pub offset: u64,
+    /// How many events it has not read.
+    pub behind: u64,
+    /// The topic's end.
+    pub end: u64,
+}
+
+impl From<GroupInfo> for GroupView {
+    fn from(group: GroupInfo) -> Self {
+        Self {
+            group: group.group.to_string(),
+            offset: group.committed,
+            behind: group.end.saturating_sub(group.committed),
+            end: group.end,
+        }
+    }
+}
+
+/// The position of one consumer group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Moved {
+    /// The next event that it reads.
+    pub offset: u64,
+}

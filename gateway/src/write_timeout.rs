@@ -1,0 +1,102 @@
+//! A write timeout for connections.
+//!
+//! A client that sends requests and never reads the answers would otherwise hold a task, its buffers and its connection for
+//! ever; hyper bounds only how long a client may take to *send*.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::time::{Instant, Sleep};
+
+/// A stream that fails when the peer has read nothing for a while.
+pub(crate) struct WriteTimeout {
+    stream: UnixStream,
+    time_max: Duration,
+    /// In force only while a write waits.
+    deadline: Pin<Box<Sleep>>,
+    waiting: bool,
+}
+
+impl WriteTimeout {
+    pub(crate) fn new(stream: UnixStream, time_max: Duration) -> Self {
+        Self { stream, time_max, deadline: Box::pin(tokio::time::sleep(time_max)), waiting: false }
+    }
+
+    fn bounded<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        progress: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if progress.is_ready() {
+            self.waiting = false;
+            return progress;
+        }
+        if !self.waiting {
+            self.waiting = true;
+            self.deadline.as_mut().reset(Instant::now() + self.time_max);
+        }
+        ready!(self.deadline.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")))
+    }
+}
+
+impl AsyncRead for WriteTimeout {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for WriteTimeout {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let progress = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.bounded(context, progress)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let progress = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.bounded(context, progress)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_is_given_up() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut ours = WriteTimeout::new(ours, Duration::from_secs(15));
+        let error = ours.write_all(&vec![0; 64 << 20]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+}

@@ -1,0 +1,193 @@
+//! The policy: compiled from its files, with the overlay applied.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use effectd_contracts::{Capability, Digest, SpaceId, Timestamp, ToolId, ToolSpec};
+use serde_json::{Map, Value};
+
+use crate::abac::Abac;
+use crate::error::PolicyError;
+use crate::example;
+use crate::inspect::{ContentRules, Inspection, inspect_with};
+use crate::overlay::Overlay;
+use crate::source::Source;
+use crate::tables::consents::{ConsentAnswer, Consents};
+use crate::tables::modes::Modes;
+use crate::tables::spaces::Space;
+use crate::tables::{self, OVERLAY_RULE, Tables, policy_rule};
+
+/// A compiled policy. It is immutable and cheap to clone, so that a decision uses one policy from beginning to end.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    base: Arc<Base>,
+    overlay: Arc<Overlay>,
+    consents: Arc<Consents>,
+    pub(crate) org_modes: Arc<Modes>,
+    pub(crate) automation_modes: Arc<Modes>,
+    digest: Digest,
+}
+
+/// The part that comes from the files alone.
+#[derive(Debug)]
+struct Base {
+    tables: Tables,
+    abac: Abac,
+    content: ContentRules,
+    examples: usize,
+    source_digest: Digest,
+}
+
+impl Policy {
+    /// Parses, checks and compiles a policy. Its examples are checked without the overlay, so that an earlier command cannot
+    /// keep a policy from loading.
+    pub fn compile(source: &Source, overlay: &Overlay) -> Result<Self, PolicyError> {
+        tables::check_sizes(source)?;
+        let (document, lines) = tables::read(source)?;
+        let content = ContentRules::compile(&document, &lines)?;
+        let tables = Tables::compile(&document, &lines)?;
+        let abac = Abac::compile(&source.rules, &tables)?;
+        let source_digest = source.digest();
+        let base = Base { tables, abac, content, examples: document.examples.len(), source_digest };
+        let bare = Self::apply(Arc::new(base), Overlay::default())?;
+        example::check_all(&document, &lines, &bare)?;
+        bare.with_overlay(overlay)
+    }
+
+    /// The same files with another overlay. Nothing is parsed or compiled again.
+    pub fn with_overlay(&self, overlay: &Overlay) -> Result<Self, PolicyError> {
+        Self::apply(Arc::clone(&self.base), overlay.clone())
+    }
+
+    fn apply(base: Arc<Base>, overlay: Overlay) -> Result<Self, PolicyError> {
+        overlay.check()?;
+        let consents = base.tables.consents.with_changes(&overlay.consents);
+        let org_modes = base.tables.org_modes.with_changes(&overlay.org_modes)?;
+        let automation_modes = base.tables.automation_modes.with_changes(&overlay.automation_modes)?;
+        let digest = digest(&base.source_digest, &overlay);
+        Ok(Self {
+            base,
+            overlay: Arc::new(overlay),
+            consents: Arc::new(consents),
+            org_modes: Arc::new(org_modes),
+            automation_modes: Arc::new(automation_modes),
+            digest,
+        })
+    }
+
+    /// The digest of the files and the overlay.
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    pub fn overlay(&self) -> &Overlay {
+        &self.overlay
+    }
+
+    /// The number of examples in the files.
+    pub fn examples(&self) -> usize {
+        self.base.examples
+    }
+
+    pub fn rules(&self) -> usize {
+        self.base.abac.len()
+    }
+
+    /// The sizes of the tables, for `policy check`.
+    pub fn summary(&self) -> String {
+        let tables = &self.base.tables;
+        format!(
+            "{} principals, {} roles, {} subjects, {} spaces, {} consents, {} rules, {} examples, {} changes over the files",
+            tables.principals.iter().count(),
+            tables.roles.len(),
+            tables.subjects.len(),
+            tables.spaces.len(),
+            tables.consents.len(),
+            self.rules(),
+            self.examples(),
+            self.overlay.len(),
+        )
+    }
+
+    /// The spaces, in order of their names.
+    pub fn spaces(&self) -> impl Iterator<Item = &SpaceId> {
+        self.base.tables.spaces.keys()
+    }
+
+    /// The directory of a space; `None` if the space is unknown.
+    pub fn space_root(&self, space: &SpaceId) -> Option<PathBuf> {
+        self.base.tables.spaces.get(space).map(|space| PathBuf::from(&space.root))
+    }
+
+    /// Warnings about spaces that the overlay names and the files do not have.
+    pub fn warnings(&self) -> Vec<String> {
+        let unknown = |space: &&SpaceId| !self.base.tables.spaces.contains_key(*space);
+        let bands = self.overlay.bands.keys().filter(unknown);
+        let consents = self.overlay.consents.iter().map(|consent| &consent.space).filter(unknown);
+        let mut warnings: Vec<String> = bands
+            .chain(consents)
+            .map(|space| format!("the overlay names the unknown space {space}"))
+            .collect();
+        warnings.dedup();
+        warnings
+    }
+
+    /// The digest of the content rules; see [`crate::facts::InspectionFacts::rules`].
+    pub fn content_digest(&self) -> Digest {
+        self.base.content.digest
+    }
+
+    pub(crate) fn tables(&self) -> &Tables {
+        &self.base.tables
+    }
+
+    /// Whether a rule depends on what an action would change. Then a preview must come before the decision.
+    pub fn needs_preview(&self) -> bool {
+        self.base.abac.needs_preview()
+    }
+
+    /// The digest of all Cedar rules, whatever file they are in. When it changes, earlier approvals may no longer hold.
+    pub fn rules_digest(&self) -> Digest {
+        self.base.abac.digest()
+    }
+
+    pub(crate) fn abac(&self) -> &Abac {
+        &self.base.abac
+    }
+
+    pub(crate) fn consent(&self, subject: &str, space: &str, purpose: &str, now: Timestamp) -> ConsentAnswer {
+        self.consents.answer(subject, space, purpose, now)
+    }
+
+    /// The space's band with its rule: the stricter one of files and overlay.
+    pub(crate) fn band(&self, id: &SpaceId, space: &Space) -> (effectd_contracts::Band, String) {
+        match self.overlay.bands.get(id) {
+            Some(band) if *band > space.band => (*band, OVERLAY_RULE.to_owned()),
+            Some(_) | None => (space.band, policy_rule(space.line)),
+        }
+    }
+
+    /// Capabilities that the overlay requires of a tool in addition to its own.
+    pub(crate) fn extra_caps(&self, tool: &ToolId) -> impl Iterator<Item = &Capability> {
+        self.overlay.caps.get(tool).into_iter().flatten()
+    }
+}
+
+/// Inspects the parameters of a call by the policy's content rules.
+pub fn inspect(params: &Map<String, Value>, spec: &ToolSpec, policy: &Policy) -> Inspection {
+    inspect_with(params, spec, &policy.base.content)
+}
+
+fn digest(source: &Digest, overlay: &Overlay) -> Digest {
+    // Consents are in order of time; sorted, since their order makes no difference to a decision.
+    let mut sorted = overlay.clone();
+    sorted
+        .consents
+        .sort_by(|a, b| (&a.subject, &a.space, &a.purpose).cmp(&(&b.subject, &b.space, &b.purpose)));
+    // An overlay is plain data with text keys, which serde_json always writes.
+    let overlay = serde_json::to_vec(&sorted).unwrap_or_default();
+    let mut bytes = b"effectd-policy-v1".to_vec();
+    bytes.extend_from_slice(source.as_bytes());
+    bytes.extend_from_slice(&overlay);
+    Digest::of(&bytes)
+}

@@ -1,0 +1,342 @@
+//! The tables that decisions look up, compiled from `policy.toml`. A document that names something unknown is refused.
+
+pub(crate) mod clock;
+pub(crate) mod consents;
+pub(crate) mod modes;
+pub(crate) mod roles;
+pub(crate) mod spaces;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use effectd_contracts::SpaceId;
+
+use crate::document::{DOCUMENT_VERSION, Document, HolderRule, ModeRules, PrincipalRole, TimeoutRules};
+use crate::error::{Location, PolicyError};
+use crate::glob::{Glob, GlobMap};
+use crate::limits;
+use crate::overlay::is_purpose;
+use crate::source::{Lines, POLICY_FILE, Source, SourceFile, toml_error};
+
+use clock::{ClockTable, Zone, minute_of_day};
+use consents::Consents;
+use modes::Modes;
+use roles::{Caps, Holder, Role};
+use spaces::Space;
+
+/// The name of rules that the overlay adds.
+pub(crate) const OVERLAY_RULE: &str = "overlay";
+
+/// The name of a rule of `policy.toml`: its file and line.
+pub(crate) fn policy_rule(line: u32) -> String {
+    Location::new(POLICY_FILE, line).to_string()
+}
+
+/// All tables.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) clock: ClockTable,
+    pub(crate) principals: GlobMap<Principal>,
+    pub(crate) roles: BTreeMap<String, Arc<Role>>,
+    pub(crate) subjects: HashMap<String, Holder>,
+    pub(crate) actors: HashMap<String, Holder>,
+    pub(crate) devices: HashMap<String, String>,
+    pub(crate) spaces: BTreeMap<SpaceId, Space>,
+    pub(crate) consents: Consents,
+    pub(crate) org_modes: Modes,
+    pub(crate) automation_modes: Modes,
+    pub(crate) cross_space: BTreeSet<String>,
+    pub(crate) hosts: Vec<Glob>,
+    pub(crate) commands: Vec<Glob>,
+    pub(crate) allow_line: u32,
+    pub(crate) timeouts: TimeoutRules,
+}
+
+#[derive(Debug)]
+pub(crate) struct Principal {
+    pub(crate) subjects: Vec<Glob>,
+    pub(crate) actors: Vec<Glob>,
+    pub(crate) roles: Vec<PrincipalRole>,
+    pub(crate) line: u32,
+}
+
+impl Principal {
+    /// Whether it may submit.
+    pub(crate) fn is_planner(&self) -> bool {
+        self.roles.contains(&PrincipalRole::Planner)
+    }
+
+    /// Whether it has this role or a higher one.
+    pub(crate) fn has_role(&self, least: PrincipalRole) -> bool {
+        self.roles.iter().any(|role| *role >= least)
+    }
+}
+
+/// Checks the sizes of files before they are parsed.
+pub(crate) fn check_sizes(source: &Source) -> Result<(), PolicyError> {
+    let bounded = |file: &str, what, actual, max| {
+        if actual <= max {
+            return Ok(());
+        }
+        let file = file.to_owned();
+        Err(PolicyError::TooLarge { file, what, actual, max })
+    };
+    let (files, bytes) = ("the number of files", "the size in bytes");
+    bounded("the policy", files, source.files().count(), limits::POLICY_FILES_MAX)?;
+    let mut total = 0;
+    for file in source.files() {
+        total += file.text.len();
+        bounded(&file.name, bytes, file.text.len(), limits::POLICY_FILE_BYTES_MAX)?;
+    }
+    bounded("the policy", bytes, total, limits::POLICY_BYTES_MAX)
+}
+
+/// Parses `policy.toml`: the document, and the lines of its values.
+pub(crate) fn read(source: &Source) -> Result<(Document, Lines<'_>), PolicyError> {
+    let file: &SourceFile = &source.policy;
+    let lines = Lines::parse(file)?;
+    let document: Document = toml::from_str(&file.text).map_err(|error| toml_error(file, &error))?;
+    if document.version != DOCUMENT_VERSION {
+        let message =
+            format!("version {} is unknown; this program reads version {DOCUMENT_VERSION}", document.version);
+        return Err(lines.invalid(&["version"], message));
+    }
+    Ok((document, lines))
+}
+
+impl Tables {
+    pub(crate) fn compile(document: &Document, lines: &Lines<'_>) -> Result<Self, PolicyError> {
+        check_counts(document, lines)?;
+        let roles = roles::compile(&document.roles, lines)?;
+        let subjects = holders("subjects", &document.subjects, &roles, lines)?;
+        let actors = holders("actors", &document.actors, &roles, lines)?;
+        let org_modes = modes("orgs", &document.orgs, lines)?;
+        let automation_modes = modes("automations", &document.automations, lines)?;
+        let spaces = spaces::compile(&document.spaces, &roles, |org| org_modes.knows(org), lines)?;
+        let principals = principals(document, lines, &subjects)?;
+        let consents = consents(document, lines, &subjects, &spaces)?;
+        let devices = document.devices.iter();
+        let allow = &document.allow;
+        Ok(Self {
+            clock: clock(document, lines)?,
+            principals,
+            roles,
+            subjects,
+            actors,
+            devices: devices.map(|(name, rule)| (name.clone(), rule.class.clone())).collect(),
+            spaces,
+            consents,
+            org_modes,
+            automation_modes,
+            cross_space: allow.cross_space.iter().cloned().collect(),
+            hosts: allow.hosts.iter().map(|host| Glob::new(host.to_lowercase())).collect(),
+            commands: allow.commands.iter().map(Glob::new).collect(),
+            allow_line: lines.line(&["allow"]),
+            timeouts: timeouts(document, lines)?,
+        })
+    }
+}
+
+fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyError> {
+    let max = limits::TABLE_ENTRIES_MAX;
+    for (name, count, max) in [
+        ("principals", document.principals.len(), max),
+        ("roles", document.roles.len(), max),
+        ("subjects", document.subjects.len(), max),
+        ("actors", document.actors.len(), max),
+        ("devices", document.devices.len(), max),
+        ("orgs", document.orgs.len(), max),
+        ("automations", document.automations.len(), max),
+        ("spaces", document.spaces.len(), max),
+        ("consents", document.consents.len(), max),
+        ("examples", document.examples.len(), limits::EXAMPLES_MAX),
+    ] {
+        check_count(count, max, lines, &[name])?;
+    }
+    for (path, list) in [
+        (["safety", "words"], &document.safety.words),
+        (["safety", "patterns"], &document.safety.patterns),
+        (["safety", "types"], &document.safety.types),
+        (["redaction", "face_fields"], &document.redaction.face_fields),
+        (["allow", "cross_space"], &document.allow.cross_space),
+        (["allow", "hosts"], &document.allow.hosts),
+        (["allow", "commands"], &document.allow.commands),
+    ] {
+        check_list(list, lines, &path)?;
+    }
+    Ok(())
+}
+
+fn check_count(count: usize, max: usize, lines: &Lines<'_>, path: &[&str]) -> Result<(), PolicyError> {
+    if count <= max {
+        return Ok(());
+    }
+    let what = path.last().copied().unwrap_or_default();
+    let message = format!("{what} has {count} entries; at most {max} are allowed");
+    Err(lines.invalid(path, message))
+}
+
+fn check_list(names: &[String], lines: &Lines<'_>, path: &[&str]) -> Result<(), PolicyError> {
+    check_count(names.len(), limits::LIST_ENTRIES_MAX, lines, path)?;
+    names.iter().try_for_each(|name| check_name(name, lines, path))
+}
+
+fn check_name(name: &str, lines: &Lines<'_>, path: &[&str]) -> Result<(), PolicyError> {
+    let max = limits::NAME_BYTES_MAX;
+    if name.is_empty() || name.len() > max || name.chars().any(char::is_control) {
+        let message = format!("{name:?} must be printable text of 1 to {max} bytes");
+        return Err(lines.invalid(path, message));
+    }
+    Ok(())
+}
+
+fn holders(
+    table: &str,
+    rules: &BTreeMap<String, HolderRule>,
+    roles: &BTreeMap<String, Arc<Role>>,
+    lines: &Lines<'_>,
+) -> Result<HashMap<String, Holder>, PolicyError> {
+    let mut holders = HashMap::new();
+    for (name, rule) in rules {
+        let (at_roles, at_caps) = ([table, name, "roles"], [table, name, "caps"]);
+        check_name(name, lines, &at_roles)?;
+        check_list(&rule.caps, lines, &at_caps)?;
+        check_count(rule.roles.len(), limits::LIST_ENTRIES_MAX, lines, &at_roles)?;
+        if !Glob::new(name).is_exact() {
+            let message =
+                format!("{name:?}: each of the {table} is named in full; patterns are not allowed here");
+            return Err(lines.invalid(&at_roles, message));
+        }
+        let mut own = Caps::default();
+        rule.caps.iter().for_each(|cap| own.add(cap, lines.line(&at_caps)));
+        let mut held = Vec::new();
+        for role in &rule.roles {
+            let Some(role) = roles.get(role) else {
+                return Err(lines.invalid(&at_roles, format!("{name:?} has the unknown role {role:?}")));
+            };
+            held.push(Arc::clone(role));
+        }
+        let holder = Holder { roles: held, own, line: lines.line(&[table, name]) };
+        holders.insert(name.clone(), holder);
+    }
+    Ok(holders)
+}
+
+fn principals(
+    document: &Document,
+    lines: &Lines<'_>,
+    subjects: &HashMap<String, Holder>,
+) -> Result<GlobMap<Principal>, PolicyError> {
+    let mut principals = GlobMap::default();
+    for (name, rule) in &document.principals {
+        let at_subjects = ["principals", name, "subjects"];
+        let at_actors = ["principals", name, "actors"];
+        check_name(name, lines, &at_subjects)?;
+        check_list(&rule.subjects, lines, &at_subjects)?;
+        check_list(&rule.actors, lines, &at_actors)?;
+        let exact = |name: &&String| Glob::new(*name).is_exact();
+        let mut named = rule.subjects.iter().filter(exact);
+        if let Some(subject) = named.find(|name| !subjects.contains_key(*name)) {
+            return Err(lines.invalid(&at_subjects, format!("unknown subject {subject:?}")));
+        }
+        let mut named = rule.actors.iter().filter(exact);
+        if let Some(actor) = named.find(|name| !document.actors.contains_key(*name)) {
+            return Err(lines.invalid(&at_actors, format!("unknown actor {actor:?}")));
+        }
+        let principal = Principal {
+            subjects: rule.subjects.iter().map(Glob::new).collect(),
+            actors: rule.actors.iter().map(Glob::new).collect(),
+            roles: rule.roles.clone(),
+            line: lines.line(&["principals", name]),
+        };
+        principals.add(name, principal);
+    }
+    Ok(principals)
+}
+
+fn consents(
+    document: &Document,
+    lines: &Lines<'_>,
+    subjects: &HashMap<String, Holder>,
+    spaces: &BTreeMap<SpaceId, Space>,
+) -> Result<Consents, PolicyError> {
+    let mut consents = Consents::default();
+    for (index, rule) in document.consents.iter().enumerate() {
+        let index = index.to_string();
+        let invalid = |field, message| Err(lines.invalid(&["consents", &index, field], message));
+        let (subject, space, purpose) = (&rule.subject, &rule.space, &rule.purpose);
+        if !is_purpose(purpose) {
+            let message = format!("{purpose:?} is no purpose; write tool:<tool id> or pii:<tool id>");
+            return invalid("purpose", message);
+        }
+        if Glob::new(subject).is_exact() && !subjects.contains_key(subject) {
+            return invalid("subject", format!("unknown subject {subject:?}"));
+        }
+        let known = |id: &str| SpaceId::new(id).is_ok_and(|id| spaces.contains_key(&id));
+        if Glob::new(space).is_exact() && !known(space) {
+            return invalid("space", format!("unknown space {space:?}"));
+        }
+        consents.add(rule, Some(lines.line(&["consents", &index])));
+    }
+    Ok(consents)
+}
+
+fn modes(table: &str, owners: &BTreeMap<String, ModeRules>, lines: &Lines<'_>) -> Result<Modes, PolicyError> {
+    let mut modes = Modes::default();
+    for (owner, rules) in owners {
+        modes.introduce(owner);
+        for (key, mode) in &rules.modes {
+            let path = [table, owner, "modes", key];
+            check_name(key, lines, &path)?;
+            if modes.add(owner, key, *mode, lines.line(&path)).is_err() {
+                return Err(lines.invalid(&path, format!("{key:?} has two modes, in two spellings")));
+            }
+        }
+    }
+    Ok(modes)
+}
+
+fn clock(document: &Document, lines: &Lines<'_>) -> Result<ClockTable, PolicyError> {
+    let rules = &document.clock;
+    let (skew, max) = (rules.skew_s_max, limits::SKEW_S_MAX);
+    let invalid = |field, message| lines.invalid(&["clock", field], message);
+    if skew > max {
+        let message = format!("skew_s_max is {skew}; at most {max} are allowed");
+        return Err(invalid("skew_s_max", message));
+    }
+    let zone = Zone::parse(&rules.zone).ok_or_else(|| {
+        let zone = &rules.zone;
+        let message = format!("{zone:?} is no zone; write local, utc or an offset such as +02:00");
+        invalid("zone", message)
+    })?;
+    let minute = |field, text: &str| {
+        let error = || invalid(field, format!("{text:?} is no time of day; write HH:MM"));
+        minute_of_day(text).ok_or_else(error)
+    };
+    Ok(ClockTable {
+        skew_s_max: u64::from(skew),
+        zone,
+        night_from: minute("night_from", &rules.night_from)?,
+        night_until: minute("night_until", &rules.night_until)?,
+        line: lines.line(&["clock", "skew_s_max"]),
+    })
+}
+
+fn timeouts(document: &Document, lines: &Lines<'_>) -> Result<TimeoutRules, PolicyError> {
+    let rules = &document.timeouts;
+    let (low, medium) = (rules.low_ms, rules.medium_ms);
+    let invalid = |field, message| Err(lines.invalid(&["timeouts", field], message));
+    let max = effectd_contracts::limits::TIMEOUT_MS_MAX;
+    for (field, value) in
+        [("low_ms", low), ("medium_ms", medium), ("high_ms", rules.high_ms), ("egress_ms", rules.egress_ms)]
+    {
+        if !(1..=max).contains(&value) {
+            return invalid(field, format!("{field} is {value}; it must be from 1 to {max}"));
+        }
+    }
+    if medium >= low {
+        let message = format!("medium_ms ({medium}) must be less than low_ms ({low})");
+        return invalid("medium_ms", message);
+    }
+    Ok(rules.clone())
+}

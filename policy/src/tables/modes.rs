@@ -1,0 +1,117 @@
+//! Modes by owner (an organisation or an automation) and tool.
+
+use std::collections::{BTreeMap, HashMap};
+
+use effectd_contracts::Mode;
+
+use super::{OVERLAY_RULE, policy_rule};
+use crate::error::PolicyError;
+
+/// All modes of one level of the cascade.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Modes {
+    owners: HashMap<String, HashMap<String, ModeRule>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ModeRule {
+    mode: Mode,
+    /// `None` for the overlay.
+    line: Option<u32>,
+}
+
+/// The tool ids that a key may mean: the key itself, or `<source>:<action>` with a dot. A source may contain colons, so the
+/// last one separates.
+fn tool_ids(key: &str) -> impl Iterator<Item = String> {
+    let view = key.rsplit_once(':').map(|(source, action)| format!("{source}.{action}"));
+    std::iter::once(key.to_owned()).chain(view)
+}
+
+impl Modes {
+    /// Adds a mode of the files. Fails with the earlier mode if the tool has a different one under its other spelling.
+    pub(crate) fn add(&mut self, owner: &str, key: &str, mode: Mode, line: u32) -> Result<(), Mode> {
+        let tools = self.owners.entry(owner.to_owned()).or_default();
+        for id in tool_ids(key) {
+            if let Some(other) = tools.insert(id, ModeRule { mode, line: Some(line) })
+                && other.mode != mode
+            {
+                return Err(other.mode);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn knows(&self, owner: &str) -> bool {
+        self.owners.contains_key(owner)
+    }
+
+    /// Adds an owner without modes.
+    pub(crate) fn introduce(&mut self, owner: &str) {
+        self.owners.entry(owner.to_owned()).or_default();
+    }
+
+    /// Applies the overlay. It replaces the modes of the files, except a deny.
+    pub(crate) fn with_changes(
+        &self,
+        changes: &BTreeMap<String, BTreeMap<String, Mode>>,
+    ) -> Result<Self, PolicyError> {
+        let mut all = self.clone();
+        for (owner, modes) in changes {
+            let tools = all.owners.entry(owner.clone()).or_default();
+            for (key, mode) in modes {
+                for id in tool_ids(key) {
+                    let file_denies =
+                        tools.get(&id).is_some_and(|rule| rule.line.is_some() && rule.mode == Mode::Deny);
+                    if file_denies {
+                        continue;
+                    }
+                    let rule = ModeRule { mode: *mode, line: None };
+                    let other = tools.insert(id, rule).filter(|old| old.line.is_none() && old.mode != *mode);
+                    if other.is_some() {
+                        let message = format!("{owner:?} has two modes for {key:?}, in two spellings");
+                        return Err(PolicyError::Overlay(message));
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn get(&self, owner: &str, tool: &str) -> Option<(Mode, String)> {
+        let rule = self.owners.get(owner)?.get(tool)?;
+        let name = rule.line.map_or_else(|| OVERLAY_RULE.to_owned(), policy_rule);
+        Some((rule.mode, name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_source_may_hold_a_colon() {
+        let mut modes = Modes::default();
+        modes.add("home", "connector:7f3a:search_docs", Mode::Allow, 1).unwrap();
+        modes.add("home", "files:write_text", Mode::Deny, 2).unwrap();
+        modes.add("home", "github:repos.list", Mode::Deny, 3).unwrap();
+        let mode = |tool| modes.get("home", tool).map(|(mode, _)| mode);
+        assert_eq!(mode("connector:7f3a.search_docs"), Some(Mode::Allow));
+        assert_eq!(mode("files.write_text"), Some(Mode::Deny));
+        assert_eq!(mode("github.repos.list"), Some(Mode::Deny));
+        assert_eq!(mode("files.read_text"), None);
+        assert_eq!(modes.add("home", "files.write_text", Mode::Allow, 4), Err(Mode::Deny));
+    }
+
+    #[test]
+    fn the_overlay_replaces_everything_but_a_deny() {
+        let mut modes = Modes::default();
+        modes.add("home", "a.x", Mode::Deny, 1).unwrap();
+        modes.add("home", "a.y", Mode::RequireApproval, 2).unwrap();
+        let changes = [("a:x", Mode::Allow), ("a:y", Mode::Allow)].map(|(key, mode)| (key.to_owned(), mode));
+        let changes = BTreeMap::from([("home".to_owned(), BTreeMap::from(changes))]);
+        let all = modes.with_changes(&changes).unwrap();
+        assert_eq!(all.get("home", "a.x"), Some((Mode::Deny, "policy.toml:1".to_owned())));
+        assert_eq!(all.get("home", "a.y"), Some((Mode::Allow, "overlay".to_owned())));
+    }
+}

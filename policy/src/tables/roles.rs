@@ -1,0 +1,96 @@
+//! Roles with everything that they inherit, and the capabilities of subjects and actors.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::document::RoleRule;
+use crate::error::PolicyError;
+use crate::glob::GlobMap;
+use crate::limits::ROLE_DEPTH_MAX;
+use crate::source::Lines;
+
+/// A role with everything it inherits.
+#[derive(Debug)]
+pub(crate) struct Role {
+    pub(crate) name: String,
+    pub(crate) parents: Vec<String>,
+    /// Itself and all roles that it inherits from.
+    pub(crate) includes: BTreeSet<String>,
+    pub(crate) caps: Caps,
+}
+
+/// Capabilities, each with the line that grants it.
+pub(crate) type Caps = GlobMap<u32>;
+
+/// A subject or an actor, with its roles and capabilities.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    pub(crate) roles: Vec<Arc<Role>>,
+    pub(crate) own: Caps,
+    pub(crate) line: u32,
+}
+
+impl Holder {
+    /// The line that grants the capability.
+    pub(crate) fn covers(&self, cap: &str) -> Option<u32> {
+        let roles = self.roles.iter().map(|role| &role.caps);
+        let mut all = std::iter::once(&self.own).chain(roles);
+        all.find_map(|caps| caps.matching(cap).next().copied())
+    }
+
+    pub(crate) fn has_role(&self, name: &str) -> bool {
+        self.roles.iter().any(|role| role.includes.contains(name))
+    }
+}
+
+/// Compiles all roles; refuses unknown and cyclic inheritance.
+pub(crate) fn compile(
+    rules: &BTreeMap<String, RoleRule>,
+    lines: &Lines<'_>,
+) -> Result<BTreeMap<String, Arc<Role>>, PolicyError> {
+    let mut done = BTreeMap::new();
+    for name in rules.keys() {
+        compile_one(name, rules, lines, &mut done, &mut Vec::new())?;
+    }
+    Ok(done)
+}
+
+fn compile_one(
+    name: &str,
+    rules: &BTreeMap<String, RoleRule>,
+    lines: &Lines<'_>,
+    done: &mut BTreeMap<String, Arc<Role>>,
+    path: &mut Vec<String>,
+) -> Result<Arc<Role>, PolicyError> {
+    if let Some(role) = done.get(name) {
+        return Ok(Arc::clone(role));
+    }
+    let invalid = |message: String| Err(lines.invalid(&["roles", name, "inherits"], message));
+    if path.iter().any(|above| above == name) {
+        let circle = path.join(" -> ");
+        return invalid(format!("roles inherit in a circle: {circle} -> {name}"));
+    }
+    path.push(name.to_owned());
+    if path.len() > ROLE_DEPTH_MAX {
+        return invalid(format!("roles inherit from each other more than {ROLE_DEPTH_MAX} times"));
+    }
+    let mut includes = BTreeSet::from([name.to_owned()]);
+    let mut caps = Caps::default();
+    let Some(rule) = rules.get(name) else {
+        return invalid(format!("unknown role {name:?}"));
+    };
+    let line = lines.line(&["roles", name, "caps"]);
+    rule.caps.iter().for_each(|cap| caps.add(cap, line));
+    for parent in &rule.inherits {
+        if !rules.contains_key(parent) {
+            return invalid(format!("role {name:?} inherits the unknown role {parent:?}"));
+        }
+        let parent = compile_one(parent, rules, lines, done, path)?;
+        includes.extend(parent.includes.iter().cloned());
+        parent.caps.iter().for_each(|(cap, line)| caps.add(cap, *line));
+    }
+    path.pop();
+    let role = Arc::new(Role { name: name.to_owned(), parents: rule.inherits.clone(), includes, caps });
+    done.insert(name.to_owned(), Arc::clone(&role));
+    Ok(role)
+}

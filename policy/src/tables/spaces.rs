@@ -1,0 +1,122 @@
+//! Spaces: their directories, bands and visibility.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Component, Path};
+
+use effectd_contracts::{Band, SpaceId};
+
+use super::roles::{Holder, Role};
+use crate::document::SpaceRule;
+use crate::error::PolicyError;
+use crate::glob::Glob;
+use crate::source::Lines;
+
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) root: String,
+    pub(crate) band: Band,
+    pub(crate) org: Option<String>,
+    pub(crate) line: u32,
+    visible_to: Vec<Audience>,
+}
+
+#[derive(Debug)]
+enum Audience {
+    Subjects(Glob),
+    Role(String),
+}
+
+impl Space {
+    pub(crate) fn visible(&self, subject: &str, holder: &Holder) -> bool {
+        self.visible_to.iter().any(|audience| match audience {
+            Audience::Subjects(glob) => glob.matches(subject),
+            Audience::Role(role) => holder.has_role(role),
+        })
+    }
+}
+
+pub(crate) fn compile(
+    rules: &BTreeMap<String, SpaceRule>,
+    roles: &BTreeMap<String, std::sync::Arc<Role>>,
+    knows_org: impl Fn(&str) -> bool,
+    lines: &Lines<'_>,
+) -> Result<BTreeMap<SpaceId, Space>, PolicyError> {
+    let mut spaces = BTreeMap::new();
+    for (name, rule) in rules {
+        let invalid = |field, message| lines.invalid(&["spaces", name, field], message);
+        let id = SpaceId::new(name).map_err(|error| invalid("band", error.to_string()))?;
+        if let Some(org) = rule.org.as_deref().filter(|org| !knows_org(org)) {
+            return Err(invalid("org", format!("unknown organisation {org:?}")));
+        }
+        let mut visible_to = Vec::new();
+        for audience in &rule.visible_to {
+            match audience.strip_prefix("role:") {
+                Some(role) if !roles.contains_key(role) => {
+                    return Err(invalid("visible_to", format!("unknown role {role:?}")));
+                }
+                Some(role) => visible_to.push(Audience::Role(role.to_owned())),
+                None => visible_to.push(Audience::Subjects(Glob::new(audience))),
+            }
+        }
+        let root = rule.root.clone().unwrap_or_else(|| default_root(&id));
+        if root.is_empty() || root.contains('\0') || components(&root).contains(&Component::ParentDir) {
+            return Err(invalid("root", format!("{root:?} is no root; write a path without \"..\"")));
+        }
+        let space = Space {
+            root,
+            band: rule.band,
+            org: rule.org.clone(),
+            line: lines.line(&["spaces", name]),
+            visible_to,
+        };
+        spaces.insert(id, space);
+    }
+    refuse_overlap(&spaces, lines)?;
+    Ok(spaces)
+}
+
+/// `workspaces/<percent-encoded id>`.
+fn default_root(id: &SpaceId) -> String {
+    let mut root = "workspaces/".to_owned();
+    for byte in id.as_str().bytes() {
+        if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
+            root.push(char::from(byte));
+        } else {
+            // Writing to a String always succeeds.
+            let _ = write!(root, "%{byte:02X}");
+        }
+    }
+    root
+}
+
+fn components(root: &str) -> Vec<Component<'_>> {
+    Path::new(root).components().filter(|part| *part != Component::CurDir).collect()
+}
+
+/// Refuses a space inside another one, which would be a way around every rule about spaces.
+fn refuse_overlap(spaces: &BTreeMap<SpaceId, Space>, lines: &Lines<'_>) -> Result<(), PolicyError> {
+    let mut roots: Vec<_> = spaces.iter().map(|(id, space)| (components(&space.root), id)).collect();
+    roots.sort();
+    for pair in roots.windows(2) {
+        let ((outer, outer_id), (inner, inner_id)) = (&pair[0], &pair[1]);
+        if inner.starts_with(outer) {
+            let path = ["spaces", inner_id.as_str(), "root"];
+            let message = format!("the space {inner_id} lies inside the space {outer_id}");
+            return Err(lines.invalid(&path, message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn default_roots_cannot_climb() {
+        assert_eq!(default_root(&SpaceId::new("private:alice").unwrap()), "workspaces/private%3Aalice");
+        assert_eq!(default_root(&SpaceId::new("../../etc").unwrap()), "workspaces/%2E%2E%2F%2E%2E%2Fetc");
+    }
+}

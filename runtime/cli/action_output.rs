@@ -1,0 +1,112 @@
+//! Renders the reply about one action, and maps it to an exit code.
+
+use effectd_contracts::{Code, Receipt};
+pub(super) use effectd_gateway::client::ActionReply;
+use effectd_gateway::problem::Problem;
+use effectd_gateway::views::State as ActionState;
+
+use super::{Form, Printer, eprint_line, line, receipt_view};
+use crate::exit::Exit;
+
+pub(super) fn exit_of(reply: &ActionReply) -> Exit {
+    match reply {
+        ActionReply::View(view) => view.outcome.map_or(Exit::Done, Exit::of),
+        ActionReply::Problem(problem) => problem_exit(problem),
+    }
+}
+
+pub(super) fn problem_exit(problem: &Problem) -> Exit {
+    let receipt = problem.receipt.as_ref();
+    if let Some(receipt) = receipt.filter(|_| problem.code != "already_finished") {
+        return Exit::of(receipt.outcome);
+    }
+    match problem.code.parse::<Code>() {
+        Ok(Code::StoreUnavailable | Code::SandboxUnavailable) => Exit::Unavailable,
+        Ok(Code::Internal) => Exit::Failed,
+        Ok(code) => Exit::of(code.outcome()),
+        Err(_) => match problem.status {
+            408 | 429 | 503 => Exit::TryAgain,
+            400 | 404 | 405 | 413 | 422 => Exit::Usage,
+            403 => Exit::Denied,
+            _ => Exit::Failed,
+        },
+    }
+}
+
+/// The receipt of a reply, and whether it existed before this request.
+pub(super) fn receipt_of(reply: &ActionReply) -> (Option<&Receipt>, bool) {
+    match reply {
+        ActionReply::View(view) => (view.receipt.as_deref(), view.already_done),
+        ActionReply::Problem(problem) => (problem.receipt.as_deref(), false),
+    }
+}
+
+pub(super) const COLUMNS: [(&str, usize); 4] =
+    [("STATE", 9), ("OUTCOME", 17), ("ACTION", 36), ("RECEIPT", 36)];
+
+pub(super) fn print_row(printer: &mut Printer, reply: &ActionReply) {
+    let receipt = receipt_of(reply).0.map(|receipt| receipt.receipt_id.as_str());
+    let receipt = receipt.unwrap_or_default();
+    match reply {
+        ActionReply::View(view) => {
+            let state = match view.state {
+                ActionState::Accepted => "accepted",
+                ActionState::Held => "held",
+                ActionState::Done => "done",
+            };
+            let outcome = view.outcome.map_or("", |outcome| outcome.as_str());
+            printer.row(view, &[state, outcome, view.action_id.as_str(), receipt]);
+        }
+        ActionReply::Problem(problem) => {
+            let action = problem.action_id.as_ref().map_or("", |action| action.as_str());
+            printer.row(problem, &["refused", &problem.code, action, receipt]);
+        }
+    }
+}
+
+/// One line for a problem, with what the caller would have to change.
+pub(super) fn problem_line(problem: &Problem) -> String {
+    let change = problem.change.as_ref();
+    let change = change.map(|change| format!("; {}", change.what)).unwrap_or_default();
+    format!("{}: {}{change}", problem.code, problem.detail)
+}
+
+/// Prints why an action was refused, or that a person must decide.
+pub(super) fn explain(reply: &ActionReply) {
+    match reply {
+        ActionReply::View(view) => {
+            if let Some(held) = &view.approval {
+                eprint_line(&format!(
+                    "a person must decide until {} ({}): `effectd approvals show {}`",
+                    held.expires_at,
+                    held.reasons.join("; "),
+                    held.approval_id
+                ));
+            }
+        }
+        ActionReply::Problem(problem) => eprint_line(&problem_line(problem)),
+    }
+}
+
+/// Prints a reply: in a table, as the text of its receipt if it has one. `before`: the receipt existed before the request.
+pub(super) fn print_reply(reply: &ActionReply, receipt: Option<&Receipt>, before: bool, form: Form) {
+    match receipt {
+        Some(receipt) if form == Form::Table => line(receipt_view::receipt(receipt, before).trim_end()),
+        Some(_) | None => {
+            explain(reply);
+            let mut printer = Printer::new(form, false, &COLUMNS);
+            print_row(&mut printer, reply);
+            printer.finish();
+        }
+    }
+}
+
+/// Prints the reply about an action that the user named by its id.
+pub(super) fn show_one(reply: &ActionReply, form: Form) -> Exit {
+    let receipt = match reply {
+        ActionReply::View(view) => view.receipt.as_deref(),
+        ActionReply::Problem(_) => None,
+    };
+    print_reply(reply, receipt, false, form);
+    exit_of(reply)
+}

@@ -1,0 +1,49 @@
+//! Renders the changes of an action, a line for each path.
+
+use effectd_contracts::{Effects, Observed, PathChange, PathState, Receipt};
+
+/// The number of paths that are listed; the receipt has all.
+const LISTED_MAX: usize = 8;
+
+pub(super) fn changes(receipt: &Receipt) -> Vec<String> {
+    match &receipt.effects {
+        Effects::None => Vec::new(),
+        Effects::Unobserved => vec!["nobody looked".to_owned()],
+        Effects::Possible => vec!["perhaps: it failed, and may have had its effect all the same".to_owned()],
+        Effects::Observed(observed) if observed.changes.is_empty() => vec!["nothing".to_owned()],
+        Effects::Observed(observed) => listed(receipt, observed),
+    }
+}
+
+fn listed(receipt: &Receipt, observed: &Observed) -> Vec<String> {
+    let mut lines: Vec<String> = observed.changes.iter().take(LISTED_MAX).map(change).collect();
+    if let Some(more) = observed.changes.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
+        lines.push(format!("and {more} more paths"));
+    }
+    if observed.undoable {
+        lines.push(format!("`effectd undo {}` takes it back", receipt.receipt_id));
+    }
+    lines
+}
+
+fn change(change: &PathChange) -> String {
+    let path = change.path.escape_debug();
+    let what = match (&change.before, &change.after) {
+        (PathState::Absent, now) => format!("made, {}", standing(now)),
+        (_, PathState::Absent) => "gone".to_owned(),
+        (PathState::File(before), PathState::File(after)) if before.digest == after.digest => {
+            format!("permissions {:o}, before {:o}", after.mode, before.mode)
+        }
+        (before, now) => format!("{}, before {}", standing(now), standing(before)),
+    };
+    format!("{path}: {what}")
+}
+
+fn standing(standing: &PathState) -> String {
+    match standing {
+        PathState::Absent => "nothing".to_owned(),
+        PathState::Folder => "a folder".to_owned(),
+        PathState::File(file) => format!("{} bytes", file.bytes),
+        PathState::Other => "neither file nor folder".to_owned(),
+    }
+}

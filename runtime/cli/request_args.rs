@@ -1,0 +1,72 @@
+//! One request made on the command line: who asks, in which space, and how the reply is printed.
+
+use std::time::Duration;
+
+use effectd_contracts::limits::TIMEOUT_MS_MAX;
+use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, SubjectId, ToolId};
+use serde_json::{Map, Value};
+
+use super::backend::submit_with_retry;
+use super::{ActionReply, CliError, Common, Depth, Form, action_output, line, with_client};
+use crate::exit::Exit;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct RequestArgs {
+    /// The subject to act for; the policy says which subjects you may name
+    #[arg(long, value_name = "SUBJECT", default_value = "agent://planner@deviceA")]
+    pub(super) subject: SubjectId,
+    /// The space
+    #[arg(long, value_name = "SPACE", default_value = "shared:household")]
+    pub(super) space: SpaceId,
+}
+
+impl RequestArgs {
+    /// A request with a new action id.
+    pub(super) fn request(
+        &self,
+        tool_id: ToolId,
+        params: Map<String, Value>,
+        dry_run: bool,
+    ) -> ActionRequest {
+        ActionRequest {
+            action_id: ActionId::fresh(),
+            subject_id: self.subject.clone(),
+            space_id: self.space.clone(),
+            tool_id,
+            params,
+            qos: Qos::default(),
+            policy_ctx: PolicyCtx::default(),
+            idempotency_key: None,
+            candidates: Vec::new(),
+            propensity: None,
+            rationale: None,
+            dry_run,
+            trace_id: None,
+            traceparent: None,
+            tracestate: None,
+        }
+    }
+}
+
+/// The longest wait for a reply: the longest time limit of a tool, and as much for what comes before the tool.
+const WAIT: Duration = Duration::from_millis(2 * TIMEOUT_MS_MAX);
+/// How long a request to an overloaded daemon is repeated.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Lets the daemon or this process carry out a request, and prints receipt and result.
+pub(super) async fn execute_and_print(common: &Common, request: ActionRequest) -> Result<Exit, CliError> {
+    let reply = with_client(common, Depth::Pipeline, async |client| {
+        Ok(submit_with_retry(client, &request, Some(WAIT), PATIENCE).await?)
+    })
+    .await?;
+    let (receipt, before) = action_output::receipt_of(&reply);
+    action_output::print_reply(&reply, receipt, before, common.output);
+    let result = match &reply {
+        ActionReply::View(view) if common.output == Form::Table && receipt.is_some() => view.result.as_ref(),
+        ActionReply::View(_) | ActionReply::Problem(_) => None,
+    };
+    if let Some(result) = result.and_then(|result| serde_json::to_string_pretty(result).ok()) {
+        line(&result);
+    }
+    Ok(action_output::exit_of(&reply))
+}

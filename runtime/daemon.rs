@@ -1,0 +1,185 @@
+//! The daemon: a runtime that serves the gateway's socket until a signal stops it.
+
+pub(crate) mod service_manager;
+pub(crate) mod signals;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_gateway::{Readiness, SharedSettings, Socket, Stage};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use crate::error::{Error, chain};
+use crate::host::runtime::Runtime;
+use crate::settings::Settings;
+use crate::settings::config::Config;
+use crate::telemetry::LogDial;
+use service_manager::ServiceManager;
+use signals::{SignalEvent, Signals};
+
+/// The default state directory of `effectd serve`.
+pub(crate) const SERVE_STATE_DEFAULT: &str = "/var/lib/effectd";
+/// How often the start checks whether the daemon can accept work.
+const READY_CHECK: Duration = Duration::from_millis(5);
+
+/// Reads the settings again, for a reload.
+pub(crate) type ReadSettings = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
+
+/// Serves until a signal arrives or the pipeline gives up.
+pub(crate) async fn serve(
+    mut config: Config,
+    settings: Settings,
+    log: LogDial,
+    read_settings: ReadSettings,
+) -> Result<(), Error> {
+    // Listen before anything starts, so that no signal is missed.
+    let mut signals = Signals::listen_with_reload()?;
+    settings.apply(&mut config);
+    let state = config.state.clone();
+    let runtime = tokio::select! {
+        biased;
+        () = signals.stop() => return Ok(()),
+        runtime = Runtime::start(config) => Arc::new(runtime?),
+    };
+    let mut daemon = Daemon::open(runtime, &state, settings, log, read_settings)?;
+    let ended = daemon.run(&mut signals).await;
+    daemon.close(&mut signals).await;
+    ended
+}
+
+struct Daemon {
+    runtime: Arc<Runtime>,
+    settings: Settings,
+    dial: SharedSettings,
+    log: LogDial,
+    read_settings: ReadSettings,
+    vitals: Readiness,
+    stage: watch::Sender<Stage>,
+    gateway: JoinHandle<()>,
+    socket: PathBuf,
+    service_manager: ServiceManager,
+}
+
+impl Daemon {
+    fn open(
+        runtime: Arc<Runtime>,
+        state: &Path,
+        settings: Settings,
+        log: LogDial,
+        read_settings: ReadSettings,
+    ) -> Result<Self, Error> {
+        let path = std::path::absolute(settings.socket(state)).unwrap_or_else(|_| settings.socket(state));
+        let socket = Socket::bind(&path, settings.socket_mode())?;
+        let (stage, open) = watch::channel(Stage::Open);
+        let dial = SharedSettings::new(settings.values().door.clone());
+        let gateway = runtime.gateway(dial.clone(), open)?;
+        Ok(Self {
+            runtime,
+            vitals: gateway.readiness(),
+            settings,
+            dial,
+            log,
+            read_settings,
+            stage,
+            gateway: tokio::spawn(gateway.serve(socket)),
+            socket: path,
+            service_manager: ServiceManager::from_environment(),
+        })
+    }
+
+    /// Handles signals and reports health to the service manager. Returns at a signal to stop; fails if the pipeline gives up.
+    async fn run(&mut self, signals: &mut Signals) -> Result<(), Error> {
+        let (runtime, vitals) = (self.runtime.clone(), self.vitals.clone());
+        let mut broken = std::pin::pin!(runtime.pipeline().fatal());
+        let mut ready = std::pin::pin!(ready(&vitals));
+        let mut is_ready = false;
+        // Without a watchdog, a check every hour is enough.
+        let every = self.service_manager.watchdog_every().unwrap_or(Duration::from_secs(3_600));
+        let mut beat = interval_at(Instant::now() + every, every);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                event = signals.next() => match event {
+                    SignalEvent::Stop => return Ok(()),
+                    SignalEvent::Reload => self.reload().await,
+                },
+                reason = &mut broken => return Err(Error::Broken(reason)),
+                () = &mut ready, if !is_ready => {
+                    is_ready = true;
+                    tracing::info!(socket = %self.socket.display(), "ready");
+                    self.service_manager.ready(&format!("listening on {}", self.socket.display()));
+                }
+                _ = beat.tick() => match self.vitals.unhealthy() {
+                    None => self.service_manager.alive(),
+                    // The daemon sends no sign of life, so the service manager restarts it.
+                    Some(trouble) => {
+                        tracing::error!(trouble, "the daemon is unhealthy");
+                        self.service_manager.status(trouble);
+                    }
+                },
+            }
+        }
+    }
+
+    /// Applies a changed policy and changed settings, and logs which settings need a restart.
+    async fn reload(&mut self) {
+        let runtime = self.runtime.clone();
+        match tokio::task::spawn_blocking(move || runtime.reload_policy()).await {
+            Ok(Ok(digest)) => tracing::info!(policy = %digest, "the policy was read again"),
+            Ok(Err(error)) => {
+                tracing::error!(error = chain(&error), "the policy cannot be used; the current one stays");
+            }
+            Err(error) => tracing::error!(%error, "the policy was not read"),
+        }
+        match (self.read_settings)() {
+            Ok(now) => self.take_over(&now),
+            Err(error) => tracing::error!(error, "the settings cannot be used; the current ones stay"),
+        }
+    }
+
+    fn take_over(&mut self, now: &Settings) {
+        let changes = self.settings.take_over(now);
+        if !changes.taken.is_empty() {
+            self.dial.set(self.settings.values().door.clone());
+            if let Err(error) = self.log.turn(&self.settings.values().log_level) {
+                tracing::error!(error, "log.level cannot be used; the current level stays");
+            }
+            tracing::info!(keys = changes.taken.join(", "), "these settings are in force now");
+        }
+        if !changes.left.is_empty() {
+            tracing::warn!(
+                keys = changes.left.join(", "),
+                "these settings have changed; they need a restart to take effect"
+            );
+        }
+    }
+
+    /// Stops: accepts no new connections, finishes running actions, and answers waiting clients.
+    async fn close(self, signals: &mut Signals) {
+        self.service_manager.stopping();
+        tracing::info!("stopping; a second signal stops at once");
+        self.stage.send_replace(Stage::Closing);
+        let finished = self.runtime.wind_down(signals.stop()).await;
+        self.stage.send_replace(Stage::Closed);
+        if let Err(error) = self.gateway.await {
+            tracing::error!(%error, "the gateway did not close cleanly");
+        }
+        match Arc::try_unwrap(self.runtime) {
+            Ok(runtime) => drop(runtime.stop().await),
+            // A policy reload still waits for the disk; the process ends without waiting for it.
+            Err(_) => tracing::warn!("something still holds the runtime"),
+        }
+        tracing::info!(finished, "stopped");
+    }
+}
+
+/// Resolves when the daemon can accept work.
+async fn ready(vitals: &Readiness) {
+    while vitals.unhealthy().is_some() {
+        tokio::time::sleep(READY_CHECK).await;
+    }
+}

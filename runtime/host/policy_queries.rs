@@ -1,0 +1,120 @@
+//! Answers questions about the policy: its summary, whether its files are valid, and why it decides as it does.
+
+use effectd_actors::Registry;
+use effectd_actors::control::switches::Switches;
+use effectd_bus::Store;
+use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Receipt, Timestamp};
+use effectd_gateway::problem::{Kind, Problem};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
+use effectd_policy::explain::explain;
+use effectd_policy::{Change, Facts, Policy, inspect};
+
+use crate::error::{Error, chain};
+use crate::state::State;
+use crate::state::spaces::Survey;
+
+pub(crate) fn view(policy: &Policy, in_force: bool) -> PolicyView {
+    PolicyView {
+        digest: policy.digest().to_string(),
+        in_force,
+        summary: policy.summary(),
+        warnings: policy.warnings(),
+        receipt_id: None,
+        roots: Vec::new(),
+        unusable: Vec::new(),
+    }
+}
+
+/// Adds the state of the spaces' roots to a view.
+pub(crate) fn with_roots(view: PolicyView, found: Survey) -> PolicyView {
+    let unusable = found.unusable.iter();
+    PolicyView {
+        roots: found.changes,
+        unusable: unusable.map(|(space, error)| format!("{space}: {error}")).collect(),
+        ..view
+    }
+}
+
+pub(crate) fn change(change: PolicyChange) -> Change {
+    match change {
+        PolicyChange::GrantConsent { subject, space, purpose } => {
+            Change::GrantConsent { subject, space, purpose }
+        }
+        PolicyChange::RevokeConsent { subject, space, purpose } => {
+            Change::RevokeConsent { subject, space, purpose }
+        }
+        PolicyChange::SetOrgMode { org, tool, mode } => Change::SetOrgMode { org, tool, mode },
+        PolicyChange::SetAutomationMode { automation, tool, mode } => {
+            Change::SetAutomationMode { automation, tool, mode }
+        }
+    }
+}
+
+/// How the policy would decide about this request.
+pub(crate) fn request(
+    request: &ActionRequest,
+    registry: &Registry,
+    policy: &Policy,
+    principal: &Principal,
+    (now, store): (Timestamp, &dyn Store),
+) -> Result<Explanation, Failure> {
+    let entry = registry.get(&request.tool_id).ok_or_else(|| {
+        let message = format!("there is no tool {}", request.tool_id);
+        Failure::new(Code::UnknownTool, Phase::Validate, message)
+    })?;
+    let inspection = inspect(&request.params, entry.spec(), policy);
+    let mut facts = Facts::of(request, entry.spec(), principal, now, &inspection.facts);
+    Switches::new(store).apply(&mut facts);
+    Ok(explained(&facts, policy, false))
+}
+
+/// How the policy decides now about the facts of a receipt.
+#[expect(
+    clippy::result_large_err,
+    reason = "a problem is made once for a refused request, and is its answer"
+)]
+pub(crate) fn receipt(receipt: &Receipt, policy: &Policy) -> Result<Explanation, Problem> {
+    let id = &receipt.receipt_id;
+    let record = receipt.decision.as_ref().ok_or_else(|| {
+        let why = format!("{id} ended before the policy was asked");
+        Problem::of(Kind::NotExplainable, why)
+    })?;
+    let facts = Facts::from_record(record).map_err(|error| {
+        let why = format!("the facts of {id} cannot be read: {error}");
+        Problem::of(Kind::NotExplainable, why)
+    })?;
+    let changed = record.policy_digest != policy.digest();
+    Ok(explained(&facts, policy, changed))
+}
+
+fn explained(facts: &Facts, policy: &Policy, policy_changed: bool) -> Explanation {
+    let explained = explain(facts, policy);
+    Explanation {
+        verdict: explained.decision.record(facts).verdict,
+        text: explained.to_string(),
+        policy_digest: policy.digest().to_string(),
+        policy_changed,
+    }
+}
+
+/// An error as a client sees it: with paths relative to the state directory. The log has the full paths.
+pub(crate) fn problem(error: &Error, state: &State) -> Problem {
+    let text = chain(error);
+    tracing::info!(error = text, "a request is refused");
+    let path = state.path().display().to_string();
+    let text = text.replace(&format!("{path}/"), "").replace(&path, ".");
+    match error {
+        Error::Policy(_) | Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, text),
+        Error::Store(_) => Problem::failed(&Failure::new(Code::StoreUnavailable, Phase::Accept, text)),
+        Error::State { .. }
+        | Error::Key { .. }
+        | Error::Sandbox(_)
+        | Error::Registry(_)
+        | Error::Pipeline(_)
+        | Error::Gateway(_)
+        | Error::Request(_)
+        | Error::NoState(_)
+        | Error::Broken(_)
+        | Error::Internal(_) => Problem::of(Kind::Internal, text),
+    }
+}

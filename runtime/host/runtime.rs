@@ -1,0 +1,326 @@
+//! Opens a state directory, and starts and stops the pipeline on it.
+
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use effectd_actors::execution::log;
+use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
+use effectd_actors::{Answer, Canceller, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
+use effectd_bus::{Blobs, Store, StoreError, embedded};
+use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
+use effectd_gateway::{Gateway, GatewayError, SharedSettings, Stage};
+use effectd_policy::{Change, Overlay, Policy, Source};
+use effectd_sandbox::Sandbox;
+use tokio::sync::{OnceCell, watch};
+
+use super::file_inspector::WorkspaceInspector;
+use super::policy_reload;
+use crate::desktop::NotificationWorker;
+use crate::error::Error;
+use crate::settings::config::Config;
+use crate::state::State;
+use crate::state::keys;
+use crate::state::policy_store;
+use crate::state::spaces::{self, Roots};
+use crate::tool_registry;
+
+/// How often a stop checks whether the sandbox is gone.
+const STOP_CHECK: Duration = Duration::from_millis(2);
+
+pub struct Runtime {
+    opened: Arc<OpenState>,
+    pipeline: Arc<Pipeline>,
+    principal: Principal,
+    interactive: bool,
+    stop_grace: Duration,
+    policy_watch: tokio::task::JoinHandle<()>,
+    notifications: NotificationWorker,
+    /// Set by the first [`Runtime::wind_down`]: whether everything was finished.
+    wound_down: OnceCell<bool>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runtime").field("state", self.state()).finish_non_exhaustive()
+    }
+}
+
+/// A submitted action, for tests.
+#[derive(Debug)]
+pub struct Ticket<'a> {
+    runtime: &'a Runtime,
+    action_id: ActionId,
+}
+
+impl Ticket<'_> {
+    pub fn action_id(&self) -> &ActionId {
+        &self.action_id
+    }
+
+    pub async fn receipt(&self) -> Result<Answer, Failure> {
+        self.runtime.pipeline.wait(&self.action_id).await
+    }
+}
+
+impl Runtime {
+    /// Starts a runtime and continues the actions that an earlier one left on the bus. The sandbox is tested first: if this
+    /// machine cannot confine tools, nothing is created or changed.
+    pub async fn start(config: Config) -> Result<Self, Error> {
+        let (principal, stop_grace) = (config.principal.clone(), config.stop_grace);
+        let (interactive, desktop) = (config.interactive, config.desktop);
+        let opened = Arc::new(OpenState::open(config, Depth::Sandbox)?);
+        let services = &opened.services;
+        let policy_watch = tokio::spawn(policy_reload::watch(
+            opened.state.clone(),
+            Arc::downgrade(services),
+            opened.roots.clone(),
+        ));
+        let pipeline = Arc::new(Pipeline::start(services.clone()).await?);
+        let notifications = NotificationWorker::start(services, desktop);
+        Ok(Self {
+            opened,
+            pipeline,
+            principal,
+            interactive,
+            stop_grace,
+            policy_watch,
+            notifications,
+            wound_down: OnceCell::new(),
+        })
+    }
+
+    /// Cancels an action that has not started. Callers that wait for the action get its receipt.
+    pub async fn cancel(&self, action: &ActionId) -> Result<Withdrawal, Failure> {
+        let by = Canceller { principal: self.principal.clone(), operator: true };
+        self.pipeline.cancel(action, &by).await
+    }
+
+    /// Carries out a request. Waits for its receipt, or until the action awaits an approval.
+    pub async fn exec(&self, request: ActionRequest) -> Answer {
+        self.pipeline.exec(self.incoming(request)).await
+    }
+
+    /// Puts a request on the bus; the gateway's `backlog_max` does not apply. When this returns, the request is on disk.
+    pub async fn submit(&self, request: ActionRequest) -> Result<Ticket<'_>, Failure> {
+        let action_id = self.pipeline.submit(self.incoming(request)).await?;
+        Ok(Ticket { runtime: self, action_id })
+    }
+
+    /// Reads the policy again, puts it in force and returns its digest. A faulty policy is refused and the current one stays. A
+    /// space whose path is unchanged keeps its pinned root.
+    pub fn reload_policy(&self) -> Result<Digest, Error> {
+        self.opened.reload_policy()
+    }
+
+    /// Changes the policy in the store, not in its files, and puts it in force. Blocks for one durable write.
+    pub fn change_policy(&self, change: Change) -> Result<Digest, Error> {
+        self.opened.change_policy(change)
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.opened.services.store
+    }
+
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    pub fn metrics(&self) -> &prometheus::Registry {
+        &self.opened.metrics
+    }
+
+    pub(crate) fn state(&self) -> &State {
+        &self.opened.state
+    }
+
+    pub(crate) fn gateway(
+        &self,
+        dial: SharedSettings,
+        stage: watch::Receiver<Stage>,
+    ) -> Result<Gateway, GatewayError> {
+        Gateway::new(self.opened.clone(), Some(self.pipeline.clone()), dial, stage)
+    }
+
+    /// Stops. Running actions are finished within the grace period, or stay on the bus for the next start. Returns whether
+    /// everything was finished.
+    pub async fn stop(self) -> bool {
+        let finished = self.wind_down(std::future::pending()).await;
+        let sandbox = Arc::downgrade(&self.pipeline.services().children.sandbox);
+        drop(self);
+        // The last owner of the sandbox ends its processes. That owner may be an actor that has not ended yet.
+        let gone = async {
+            while sandbox.strong_count() > 0 {
+                tokio::time::sleep(STOP_CHECK).await;
+            }
+        };
+        if tokio::time::timeout(STOP_MAX, gone).await.is_err() {
+            tracing::error!("the sandbox did not end in time; it ends with the process");
+        }
+        finished
+    }
+
+    /// The first half of [`Runtime::stop`], while callers still wait for answers: accepts nothing new and finishes running
+    /// actions within the grace period, or until `hasten` resolves. Unfinished actions stay on the bus; their callers get
+    /// `shutting_down`. Returns whether everything was finished; a second call returns the same.
+    pub async fn wind_down(&self, hasten: impl Future<Output = ()>) -> bool {
+        *self.wound_down.get_or_init(|| self.close_all(hasten)).await
+    }
+
+    async fn close_all(&self, hasten: impl Future<Output = ()>) -> bool {
+        self.policy_watch.abort();
+        let finished = self.pipeline.stop(self.stop_grace, hasten).await;
+        self.notifications.finish(self.stop_grace).await;
+        // A short-lived runtime may end before its sweeper runs, so keys of ended epochs are also destroyed here.
+        if let Err(error) = self.store().close_epochs(self.pipeline.services().clock.now()).await {
+            tracing::warn!(%error, "ended epoch keys are kept until the next stop");
+        }
+        if let Err(error) = log::head(self.pipeline.services()).await {
+            tracing::warn!(%error, "the log ends without a signed head; the next start signs one");
+        }
+        if let Err(error) = self.store().close() {
+            tracing::error!(%error, "the store did not close cleanly");
+        }
+        finished
+    }
+
+    /// Why the pipeline has given up, if it has; then it carries out nothing until a restart.
+    pub fn broken(&self) -> Option<String> {
+        self.pipeline.broken()
+    }
+
+    fn incoming(&self, request: ActionRequest) -> Incoming {
+        Incoming {
+            request: Arc::new(request),
+            principal: self.principal.clone(),
+            origin: Origin::Arbiter,
+            interactive: self.interactive,
+        }
+    }
+}
+
+/// How much of a state a command needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Depth {
+    /// The store alone: needs no valid policy and no sandbox.
+    Store,
+    /// The store and a valid policy.
+    Policy,
+    /// The store, a valid policy and a sandbox.
+    Sandbox,
+    /// All of these, and a pipeline that carries out the actions on the bus.
+    Pipeline,
+}
+
+/// A state directory that this process has locked: everything that a pipeline needs, without the pipeline.
+pub(crate) struct OpenState {
+    pub(crate) services: Arc<Services>,
+    pub(crate) state: State,
+    pub(crate) roots: Arc<Roots>,
+    pub(crate) metrics: prometheus::Registry,
+}
+
+impl OpenState {
+    pub(crate) fn open(config: Config, depth: Depth) -> Result<Self, Error> {
+        let sandbox = config.sandbox.of(&config.zygote_exe);
+        let sandbox = Arc::new(if depth >= Depth::Sandbox {
+            Sandbox::start(sandbox)?
+        } else {
+            Sandbox::closed(sandbox)
+        });
+        let state = State::prepare(&config.state, config.policy_dir.as_deref(), config.seed_demo)?;
+        if depth >= Depth::Policy {
+            // Checked before the store is opened, so that a state without a valid policy stays unchanged.
+            state.load_policy(&Overlay::default())?;
+        }
+        // A command that only reads must not create keys in place of lost ones, which opening the store would do.
+        let read_only = depth == Depth::Store;
+        if read_only && !state.keys_dir().exists() && state.path().join("log").exists() {
+            keys::check_signing(&state.keys_dir())?;
+        }
+        let metrics = prometheus::Registry::new();
+        let store: Arc<dyn Store> = Arc::new(open_store(&state, &config, &metrics)?);
+        if read_only && !log::keys(&*store)?.is_empty() {
+            keys::check_signing(&state.keys_dir())?;
+        }
+        let policy = match policy_store::load(&state, &*store) {
+            // Nothing is decided at this depth.
+            Err(Error::Policy(_) | Error::StateInSpace { .. }) if depth < Depth::Policy => {
+                Policy::compile(&Source::new("version = 1", []), &Overlay::default()).map_err(Box::new)?
+            }
+            policy => policy?,
+        };
+        let roots = Arc::new(match Roots::of(&state) {
+            // No space is opened at this depth.
+            Err(Error::State { .. }) if read_only => Roots::without_pins(&state)?,
+            roots => roots?,
+        });
+        let space_services = Arc::new(OnceLock::new());
+        let services = Services::new(ServicesBuilder {
+            store: store.clone(),
+            registry: Arc::new(tool_registry::registry(config.tools)?),
+            sandbox,
+            clock: config.clock,
+            identity: Arc::new(keys::current(&state.keys_dir(), &*store)?),
+            space_roots: spaces::roots(roots.clone(), space_services.clone()),
+            weights: config.weights,
+            metrics: Metrics::register(&metrics).map_err(Error::internal)?,
+            lease_ttl: config.lease_ttl,
+            settings: config.pipeline,
+            inspector: Arc::new(WorkspaceInspector),
+            blobs: Arc::new(blobs(&state, config.store.blob_quota_bytes)?),
+            policy: Arc::new(policy),
+        });
+        drop(space_services.set(Arc::downgrade(&services)));
+        if depth >= Depth::Sandbox {
+            roots.load(&services.policy());
+        }
+        log::enrol(&*services.store, &services.identity.key(), services.clock.now())?;
+        Ok(Self { services, state, roots, metrics })
+    }
+
+    pub(crate) fn change_policy(&self, change: Change) -> Result<Digest, Error> {
+        policy_store::change(&self.state, &*self.services.store, change)?;
+        self.reload_policy()
+    }
+
+    pub(crate) fn reload_policy(&self) -> Result<Digest, Error> {
+        policy_reload::reload(&self.state, &self.services, &self.roots)
+    }
+
+    /// Replaces the signing key. The new key is durable when this returns.
+    pub(crate) async fn rotate_key(&self) -> Result<KeyEntry, Error> {
+        let services = &self.services;
+        let waited = tokio::time::timeout(KEY_CHANGE_WAIT_MAX, services.identity.changing()).await;
+        let changing = waited.map_err(|_| {
+            let why = "what the key has signed is not written yet; ask again later";
+            Error::Store(StoreError::Unavailable { reason: why.to_owned() })
+        })?;
+        let (store, now, directory) = (services.store.clone(), services.clock.now(), self.state.keys_dir());
+        let rotation = tokio::task::spawn_blocking(move || keys::rotate(&directory, &*store, now)).await;
+        let rotation = rotation.map_err(Error::internal)??;
+        changing.set(rotation.key);
+        rotation.in_place?;
+        Ok(rotation.entry)
+    }
+}
+
+fn open_store(
+    state: &State,
+    config: &Config,
+    metrics: &prometheus::Registry,
+) -> Result<impl Store + use<>, Error> {
+    let store = embedded::open(config.store.of(state.path()), config.clock.clone())?;
+    store.register_metrics(metrics).map_err(Error::internal)?;
+    Ok(store)
+}
+
+fn blobs(state: &State, quota_bytes: u64) -> Result<Blobs, Error> {
+    let key = keys::blobs(&state.keys_dir())?;
+    let blobs = Blobs::new(state.path().join("blobs"), &key, quota_bytes);
+    // The open store holds the lock, so no other process is writing these blobs.
+    if let Err(error) = blobs.sweep() {
+        tracing::warn!(%error, "unfinished blobs are not removed; this is tried again when their space is used");
+    }
+    Ok(blobs)
+}

@@ -1,0 +1,126 @@
+//! The tools of this program: the built-in ones, and those of a program that embeds effectd.
+//!
+//! A tool's code runs only in the sandbox's child, which is this same program executed again. So both sides must know the same
+//! tools: the child by [`init`], the pipeline by [`crate::EffectdBuilder::tools`], whose default is the tools of [`init`].
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+use effectd_actors::{Definition, Registry, RegistryError, Source};
+use effectd_adapters::limits::CALL_BYTES_MAX;
+use effectd_adapters::{Tool, ToolChannel, Workspace, answer};
+use effectd_contracts::{ToolCall, ToolId, json};
+use effectd_sandbox::ChildCtx;
+
+/// Tools of an embedding program.
+pub type Tools = &'static [&'static dyn Tool];
+
+static OWN: OnceLock<Tools> = OnceLock::new();
+
+/// Call this first in `main`, before any thread starts, with the program's own tools (`&[]` for none).
+///
+/// In an ordinary process it returns at once. In a process that the sandbox started it never returns: the tools run there.
+/// A tool of the program cannot take the id of a built-in one.
+pub fn init(own: Tools) {
+    // A second call changes nothing; a zygote never makes one.
+    let _ = OWN.set(own);
+    effectd_sandbox::init_with_warm_up(dispatch, Some(WARM_UP));
+}
+
+/// A small dry run of the most common tool. The zygote runs it once, so that children start with warm code.
+const WARM_UP: &[u8] = br#"{
+    "tool_id": "files.write_text", "mode": "dry_run", "space_id": "private:nobody",
+    "params": { "path": "tmp/nothing", "text": "", "space_id": "private:nobody" },
+    "timeout_ms": 1, "trace_id": "00000000000000000000000000000001"
+}"#;
+
+/// The tools given to [`init`].
+pub(crate) fn own() -> Tools {
+    OWN.get().copied().unwrap_or_default()
+}
+
+fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
+    let root = context.workspace_path().to_str().unwrap_or(".");
+    let line = Line(context);
+    let workspace = Workspace::new(context.workspace(), context.tmp());
+    let workspace = workspace.named(root).with_side_channel(&line);
+    let own = own();
+    if !own.is_empty()
+        && let Ok(call) = json::parse::<ToolCall>(request, CALL_BYTES_MAX)
+        && !is_built_in(&call)
+        && let Some(tool) = own.iter().find(|tool| tool.id() == call.tool_id.as_str())
+    {
+        // Cannot fail: a reply is plain data with text keys.
+        return serde_json::to_vec(&answer(*tool, &workspace, &call)).unwrap_or_default();
+    }
+    effectd_adapters::dispatch(&workspace, request)
+}
+
+/// The side channel of a call, for its tool.
+#[derive(Debug)]
+struct Line<'a>(&'a ChildCtx);
+
+impl ToolChannel for Line<'_> {
+    fn send_piece(&self, stream: u8, bytes: &[u8]) -> io::Result<()> {
+        self.0.send_piece(stream, bytes)
+    }
+
+    fn receive_piece(&self) -> io::Result<Vec<u8>> {
+        self.0.receive_piece()
+    }
+}
+
+fn is_built_in(call: &ToolCall) -> bool {
+    effectd_adapters::all().iter().any(|tool| tool.id() == call.tool_id.as_str())
+}
+
+/// All built-in tools and the program's own. An id that is already taken is an error, so that no tool replaces a built-in one.
+pub fn registry(own: Tools) -> Result<Registry, RegistryError> {
+    let built_in = effectd_adapters::all().iter().map(|tool| (Source::Core, *tool));
+    let own = own.iter().map(|tool| (Source::Provider, *tool));
+    let definitions = built_in.chain(own).map(|(source, tool)| definition(source, tool));
+    let (registry, mut refused) = Registry::assemble(definitions.collect());
+    match refused.pop() {
+        Some(error) => Err(error),
+        None => Ok(registry),
+    }
+}
+
+/// The description of a tool for the pipeline.
+fn definition(source: Source, tool: &'static dyn Tool) -> Definition {
+    let spec = tool.spec();
+    let example = tool.example();
+    let example = example.as_object().cloned().unwrap_or_default();
+    let aliases = tool.aliases().iter().filter_map(|alias| ToolId::new(*alias).ok());
+    let says_what_it_touches = tool.touches(&example).is_some();
+    let mut definition = Definition::new(source, spec, Arc::new(|params| tool.check(params)));
+    definition.aliases = aliases.collect();
+    definition.reads = Some(Arc::new(|params| tool.reads(params)));
+    definition.example = example;
+    if says_what_it_touches {
+        definition.touches = Some(Arc::new(|params| tool.touches(params).unwrap_or_default()));
+    }
+    definition
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use effectd_contracts::ToolReply;
+
+    use super::*;
+
+    #[test]
+    fn what_warms_up_is_a_call_that_changes_nothing() {
+        let space = tempfile::tempdir().unwrap();
+        let root = File::open(space.path()).unwrap();
+        let workspace = Workspace::new(root.as_fd(), root.as_fd());
+        let reply = effectd_adapters::dispatch(&workspace, WARM_UP);
+        let reply: ToolReply = serde_json::from_slice(&reply).unwrap();
+        assert!(matches!(&reply, ToolReply::Done(output) if output.result["dry_run"] == true), "{reply:?}");
+        assert_eq!(space.path().read_dir().unwrap().count(), 0);
+    }
+}

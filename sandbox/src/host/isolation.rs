@@ -1,0 +1,62 @@
+//! The isolation of a call, described for its receipt.
+
+use std::collections::BTreeMap;
+
+use effectd_contracts::Isolation;
+
+use super::pool::Pool;
+use crate::call::Limits;
+use crate::confine::profile::{Ceilings, OnDenied};
+use crate::sys::process::landlock_abi;
+
+/// Without a cgroup, each process has its own memory limit. To bound their sum, each gets a quarter of the call's memory,
+/// and a call has at most this many processes: together they use at most four times its memory.
+const PROCESSES_WITHOUT_CGROUP_MAX: u64 = 16;
+
+/// The limits of one call: the profile's, the call's, and what this host can count.
+pub(crate) fn ceilings(pool: &Pool, limits: &Limits) -> Ceilings {
+    let mut ceilings = pool.profile.ceilings.narrowed(limits);
+    if pool.cgroups.is_none() && ceilings.processes > 1 {
+        ceilings.memory_bytes /= 4;
+        ceilings.processes = ceilings.processes.min(PROCESSES_WITHOUT_CGROUP_MAX);
+    }
+    ceilings
+}
+
+pub(crate) fn describe(pool: &Pool, ceilings: &Ceilings) -> Isolation {
+    let profile = &pool.profile;
+    let memory = match (&pool.cgroups, ceilings.processes) {
+        (Some(cgroups), _) => {
+            format!("{} bytes for the tree, {}", ceilings.memory_bytes, cgroups.version.as_str())
+        }
+        (None, 1) => format!("{} bytes of address space, one process", ceilings.memory_bytes),
+        (None, most) => format!("{} bytes for each of at most {most} processes", ceilings.memory_bytes),
+    };
+    let denied = match profile.on_denied {
+        OnDenied::Kill => "a banned call ends the action",
+        OnDenied::Errno => "a banned call fails and is counted",
+    };
+    let list = if profile.id.high_isolation { "allowlist" } else { "banlist" };
+    let identity = match pool.boot.identity.stands_in_for {
+        Some((uid, _)) => format!("uid {}, files stored as uid {uid}", pool.boot.identity.uid),
+        None => format!("uid {}", pool.boot.identity.uid),
+    };
+    let landlock = match landlock_abi() {
+        Ok(abi) => format!("abi {abi}, fully enforced"),
+        Err(_) => "unknown".to_owned(),
+    };
+    let mechanisms = [
+        ("capabilities", "none".to_owned()),
+        ("filesystem", "a root of its own".to_owned()),
+        ("identity", identity),
+        ("landlock", landlock),
+        ("memory", memory),
+        ("network", "an empty namespace, sockets banned".to_owned()),
+        ("processes", "a PID namespace of its own".to_owned()),
+        ("seccomp", format!("{list}, {denied}")),
+    ];
+    Isolation {
+        profile: profile.id.as_str().to_owned(),
+        mechanisms: BTreeMap::from(mechanisms.map(|(name, got)| (name.to_owned(), got))),
+    }
+}

@@ -1,0 +1,158 @@
+//! Checks for monitoring: exit codes and formats; listing and replaying topics.
+
+use effectd_actors::limits::HELD_PAGE;
+use serde_json::{Value, json};
+
+use crate::approvals::{asking, held};
+use crate::harness::{Place, Serving, write_note};
+use crate::seeding::{self, Left};
+
+#[test]
+fn checks_exit_with_monitoring_codes_in_every_format() {
+    let place = asking();
+    let left = (0..3).map(|n| Left {
+        request: write_note(seeding::action(n).as_str(), &format!("c-{n}"), "x"),
+        code: "tool_busy".to_owned(),
+        detail: "the printer is on fire".to_owned(),
+    });
+    seeding::leave(&place, left);
+    let check = |arguments: &[&str]| {
+        let ran = place.effectd(&[&["check"], arguments].concat(), None);
+        (ran.code(), ran.stdout())
+    };
+    // No daemon runs.
+    let (code, told) = check(&["dlq", "--format", "nagios"]);
+    assert_eq!(code, 3, "{told}");
+    assert!(told.starts_with("EFFECTD DLQ UNKNOWN - no daemon answers"), "{told}");
+    let daemon = place.serve(&[]);
+    held(&daemon, "h-1", "h.txt", "h");
+    assert_eq!(place.effectd(&["breaker", "trip", "files.copy", "--yes"], None).code(), 0);
+    for (what, warn, critical, code) in [
+        ("dlq", "4", "9", 0),
+        ("dlq", "3", "9", 1),
+        ("dlq", "1", "3", 2),
+        ("held", "2", "3", 0),
+        ("held", "1", "3", 1),
+        ("breakers", "2", "3", 0),
+        ("breakers", "1", "1", 2),
+        ("lag", "1000", "2000", 0),
+        // How full a disk is depends on the machine; the thresholds are tested beside the code.
+        ("disk", "100", "100", 2),
+    ] {
+        let (found, told) = check(&[what, "--warn", warn, "--critical", critical]);
+        assert_eq!(found, code, "{what} {warn} {critical}: {told}");
+    }
+    let thresholds = ["--warn", "2", "--critical", "9"];
+    let (_, nagios) = check(&[&["dlq", "--format", "nagios"], &thresholds[..]].concat());
+    assert_eq!(nagios, "EFFECTD DLQ WARNING - 3 dead letters | dlq=3;2;9;0\n");
+    let (_, text) = check(&[&["dlq"], &thresholds[..]].concat());
+    assert_eq!(text, "dlq WARNING: 3 dead letters (warn 2, critical 9)\n");
+    let (_, prometheus) = check(&[&["dlq", "--format", "prometheus"], &thresholds[..]].concat());
+    assert!(prometheus.contains("effectd_check_status{check=\"dlq\"} 1\n"), "{prometheus}");
+    assert!(prometheus.contains("effectd_check_value{check=\"dlq\"} 3\n"), "{prometheus}");
+    let (_, value) = check(&[&["dlq", "--format", "json"], &thresholds[..]].concat());
+    let value: Value = serde_json::from_str(&value).unwrap();
+    assert_eq!((&value["status"], &value["value"]), (&json!("warning"), &json!(3)));
+    // The daemon's metrics count them, too: from the start on, and when they go.
+    drop(daemon);
+    let daemon = place.serve(&[]);
+    assert!(daemon.get("/metrics").body.contains("effectd_dead_letters 3\n"));
+    assert_eq!(place.effectd(&["dlq", "drop", "0", "--yes"], None).code(), 0);
+    assert!(daemon.get("/metrics").body.contains("effectd_dead_letters 2\n"));
+}
+
+#[test]
+fn letters_of_more_causes_than_are_told_are_all_counted() {
+    const CAUSES: usize = 1_010;
+    let place = Place::seeded();
+    let letter = |n: usize| Left {
+        request: write_note(seeding::action(n).as_str(), &format!("c-{n}"), "x"),
+        code: format!("cause_{n}"),
+        detail: "no matter".to_owned(),
+    };
+    seeding::leave(&place, (0..CAUSES).map(letter));
+    let daemon = place.serve(&[]);
+    let all = place.effectd(&["dlq", "causes", "-o", "json"], None).json(0);
+    let all = all.as_array().unwrap();
+    assert_eq!(all.len(), 1_001);
+    let others = all.last().unwrap();
+    assert_eq!((&others["code"], &others["count"]), (&json!("other_causes"), &json!(10)));
+    let checked = place.effectd(&["check", "dlq", "--format", "json"], None).json(2);
+    assert_eq!(checked["value"], CAUSES, "{checked}");
+    assert_eq!(daemon.get("/v1/store").json(200)["dead_letters"], CAUSES);
+    assert!(daemon.get("/metrics").body.contains(&format!("effectd_dead_letters {CAUSES}\n")));
+}
+
+#[test]
+fn topics_are_told_replayed_and_exported_without_moving_anybody() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    for n in 0..5 {
+        let name = format!("b-{n}");
+        assert_eq!(daemon.post("/v1/actions?wait=true", &write_note(&name, &name, "x")).status, 200);
+    }
+    let bus = |arguments: &[&str]| place.effectd(&[&["bus"], arguments].concat(), None);
+    assert_eq!(bus(&["tail", "--group", "g", "--once"]).stdout().lines().count(), 5);
+    let topics = bus(&["topics", "-o", "json"]).json(0);
+    let topics: Vec<_> =
+        topics.as_array().unwrap().iter().map(|topic| (&topic["topic"], &topic["end"])).collect();
+    assert_eq!(topics, [(&json!("ACTION_DECISION"), &json!(5)), (&json!("ACTION_EXECUTED"), &json!(5))]);
+    let part = bus(&["replay", "--from", "1", "--until", "3"]).stdout();
+    let part: Vec<Value> = part.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&part[0]["subject"], &part[1]["subject"], part.len()), (&json!("b-1"), &json!("b-2"), 2));
+    // Sealed values are not shown.
+    let decisions = bus(&["export", "ACTION_DECISION"]).stdout();
+    assert_eq!(decisions.lines().count(), 5);
+    assert!(
+        decisions.lines().all(|line| line.contains("\"body\":null") && line.contains("\"sealed\":true")),
+        "{decisions}"
+    );
+    let groups = bus(&["groups", "-o", "json"]).json(0);
+    assert_eq!(groups[0]["behind"], 0, "{groups}");
+    let shown = place.effectd(&["config", "show", "store.", "-o", "json"], None).json(0);
+    assert!(shown.as_array().unwrap().len() > 5, "{shown}");
+    let set = ["config", "show", "gateway.backlog_max", "-o", "json", "--set", "gateway.backlog_max=7"];
+    assert_eq!(place.effectd(&set, None).json(0)[0]["value"], "7");
+}
+
+#[test]
+fn a_decision_that_cannot_be_taken_is_told_as_a_dead_letter_too() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    assert_eq!(daemon.post("/v1/actions?wait=true", &write_note("d", "d", "x")).status, 200);
+    assert_eq!(daemon.stop(), 0);
+    seeding::publish_nonsense(&place);
+    let daemon = place.serve(&[]);
+    crate::harness::until("it is set aside", || {
+        let told = daemon.get("/v1/store/topics/DEAD_LETTERS");
+        told.body.contains("\"malformed\"") && told.body.contains("decision:1")
+    });
+    let causes = place.effectd(&["dlq", "causes", "-o", "json"], None).json(0);
+    assert_eq!((&causes[0]["code"], &causes[0]["count"]), (&json!("malformed"), &json!(1)));
+}
+
+#[test]
+fn questions_beyond_one_page_are_all_counted() {
+    let place = asking();
+    let daemon = place.serve(&[
+        "--set",
+        "approvals.per_session_max=1000",
+        "--set",
+        "control.session_actions_max=1000",
+    ]);
+    for n in 0..HELD_PAGE + 3 {
+        held(&daemon, &format!("h-{n}"), &format!("h-{n}.txt"), "h");
+    }
+    let first = daemon.get("/v1/approvals").json(200);
+    assert_eq!(first["approvals"].as_array().unwrap().len(), HELD_PAGE);
+    let all = (HELD_PAGE + 3).to_string();
+    let checked = place
+        .effectd(&["check", "held", "--warn", &all, "--critical", "1000", "--format", "json"], None)
+        .json(1);
+    assert_eq!(checked["value"], HELD_PAGE + 3, "{checked}");
+    let seen = place.effectd(&["top", "--once", "--every-ms", "100"], None).json(0);
+    assert_eq!(seen["held"].as_array().unwrap().len(), HELD_PAGE + 3);
+    assert!(seen["held"][HELD_PAGE + 2]["expires_at"].is_string());
+    let bundle = place.effectd(&["support-bundle", "-"], None).json(0);
+    assert_eq!(bundle["questions_open"], HELD_PAGE + 3);
+}

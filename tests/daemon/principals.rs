@@ -1,0 +1,303 @@
+//! Principals: two users ask for the same in a shared space, and each has their own decision, receipt and answer.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use crate::approvals::asking;
+use crate::harness::{Daemon, NOBODY, Place, Ran, Serving, is_root, run_to_end, until, write_note};
+
+/// Two ordinary users. The second has no name on this machine.
+const FIRST: u32 = NOBODY;
+const SECOND: u32 = NOBODY - 1;
+
+struct House {
+    place: Place,
+    _daemon: Daemon,
+    socket: String,
+}
+
+impl House {
+    /// A daemon that both users may connect to; `None` unless the test runs as root.
+    fn new(name: &str, place: impl FnOnce() -> Place) -> Option<Self> {
+        if !is_root(name) {
+            return None;
+        }
+        let place = place();
+        std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let socket = place.path("shared.sock").to_str().unwrap().to_owned();
+        let daemon = place.serve(&["--socket", &socket, "--set", "gateway.socket_mode=0660"]);
+        Some(Self { place, _daemon: daemon, socket })
+    }
+
+    fn run(&self, uid: u32, arguments: &[&str], stdin: Option<&Value>) -> Ran {
+        let mut all = arguments.to_vec();
+        all.extend(["-o", "json", "--socket", &self.socket]);
+        let stdin = stdin.map(Value::to_string).unwrap_or_default();
+        // Of the daemon's group, so that it may connect.
+        run_to_end(self.place.command_as(uid, 0, &all), &stdin)
+    }
+
+    /// Executes a request as this user.
+    #[track_caller]
+    fn exec(&self, uid: u32, request: &Value) -> Value {
+        self.run(uid, &["submit", "--wait", "-"], Some(request)).json(0)
+    }
+
+    /// Submits a request as this user.
+    #[track_caller]
+    fn submit(&self, uid: u32, request: &Value) {
+        let ran = self.run(uid, &["submit", "-"], Some(request));
+        assert_eq!(ran.code(), 0, "{}{}", ran.stdout(), ran.stderr());
+    }
+
+    /// The receipt of this user's action, which is the same by every route.
+    #[track_caller]
+    fn resolved(&self, uid: u32, action: &str) -> Value {
+        let view = self.run(uid, &["wait", action], None).json(0);
+        assert_eq!(view["state"], "done", "{view}");
+        assert_eq!(self.run(uid, &["status", action], None).json(0)["receipt"], view["receipt"]);
+        let filter = format!("action:{action}");
+        let listed = self.run(uid, &["receipts", "list", &filter], None).json(0);
+        let listed: Vec<_> = listed.as_array().unwrap().iter().map(id_of).collect();
+        assert_eq!(listed, [id_of(&view["receipt"])], "{action}");
+        view["receipt"].clone()
+    }
+
+    /// Everything about receipts and actions that this user can read.
+    fn seen(&self, uid: u32, actions: &[&str]) -> String {
+        let mut seen = self.run(uid, &["receipts", "list", "--limit", "100"], None).stdout();
+        for action in actions {
+            for verb in ["status", "wait", "cancel"] {
+                let ran = self.run(uid, &[verb, action], None);
+                seen.push_str(&ran.stdout());
+                seen.push_str(&ran.stderr());
+            }
+        }
+        seen
+    }
+}
+
+fn id_of(receipt: &Value) -> Value {
+    receipt["receipt_id"].clone()
+}
+
+fn user(uid: u32) -> String {
+    let named = nix::unistd::User::from_uid(uid.into()).unwrap();
+    format!("user://{}", named.map_or(uid.to_string(), |user| user.name))
+}
+
+fn make_dir(action: &str, name: &str) -> Value {
+    let mut request = write_note(action, name, "");
+    request["tool_id"] = "files.make_dir".into();
+    request["params"].as_object_mut().unwrap().remove("text");
+    request
+}
+
+fn append(action: &str, key: &str, text: &str) -> Value {
+    let mut request = write_note(action, "log", text);
+    request["tool_id"] = "files.append_text".into();
+    request["idempotency_key"] = key.into();
+    request
+}
+
+/// Whose receipt it is, for which action, and what it says about the files.
+#[track_caller]
+fn is_own(receipt: &Value, uid: u32, action: &str) {
+    assert_eq!(receipt["principal"], user(uid), "{receipt}");
+    assert_eq!(receipt["action_id"], action, "{receipt}");
+    assert_eq!(receipt["outcome"], "executed", "{receipt}");
+}
+
+/// What only its owner may see of a receipt.
+#[track_caller]
+fn tells_nothing_of(seen: &str, receipt: &Value) {
+    let times = ["started_at", "ended_at"].map(|time| &receipt["timing"][time]);
+    let ids = ["principal", "action_id", "receipt_id", "trace_id"].map(|name| &receipt[name]);
+    for secret in ids.iter().chain(&times) {
+        let secret = secret.as_str().unwrap_or_else(|| panic!("{receipt}"));
+        assert!(!seen.contains(&format!("\"{secret}\"")), "{secret} in {seen}");
+    }
+}
+
+#[test]
+fn equal_requests_of_two_users_have_two_receipts() {
+    let Some(house) = House::new("equal_requests_of_two_users_have_two_receipts", Place::seeded) else {
+        return;
+    };
+    let requests: [fn(&str) -> Value; 2] =
+        [|action| write_note(action, "same.txt", "the same"), |action| make_dir(action, "same/folder")];
+    for (round, request) in requests.iter().enumerate() {
+        let id = |name: &str| format!("{name}-{round}");
+        let first = house.exec(FIRST, &request(&id("first")));
+        is_own(&first["receipt"], FIRST, &id("first"));
+        // The file already has what the second user wants: a success of their own, without a change.
+        let second = house.exec(SECOND, &request(&id("second")));
+        is_own(&second["receipt"], SECOND, &id("second"));
+        assert_eq!(second["already_done"], false);
+        assert_eq!(second["receipt"]["effects"]["observed"]["changes"], json!([]));
+        // For each of them a repeat is answered with the old receipt.
+        for (uid, before) in [(FIRST, &first), (SECOND, &second)] {
+            let again = id(&format!("again-{uid}"));
+            let view = house.exec(uid, &request(&again));
+            assert_eq!(view["already_done"], true);
+            assert_eq!(view["receipt"], before["receipt"]);
+            assert_eq!(house.resolved(uid, &again), before["receipt"]);
+            let later = id(&format!("later-{uid}"));
+            house.submit(uid, &request(&later));
+            assert_eq!(house.resolved(uid, &later), before["receipt"]);
+        }
+        let own = ["second", "again-65533", "later-65533", "first"].map(id);
+        let seen = house.seen(SECOND, &own.each_ref().map(String::as_str));
+        // The last of them was asked for by name, so it is named in the answer.
+        let seen = seen.replace(&format!("\"{}\"", id("first")), "");
+        tells_nothing_of(&seen, &first["receipt"]);
+        tells_nothing_of(&second.to_string(), &first["receipt"]);
+    }
+}
+
+#[test]
+fn equal_submissions_of_two_users_all_resolve() {
+    let Some(house) = House::new("equal_submissions_of_two_users_all_resolve", Place::seeded) else {
+        return;
+    };
+    for (uid, action) in [(FIRST, "s-1"), (SECOND, "s-2"), (SECOND, "s-3"), (FIRST, "s-4")] {
+        house.submit(uid, &write_note(action, "s.txt", "submitted"));
+    }
+    let first = house.resolved(FIRST, "s-1");
+    is_own(&first, FIRST, "s-1");
+    assert_eq!(house.resolved(FIRST, "s-4"), first);
+    let second = house.resolved(SECOND, "s-2");
+    is_own(&second, SECOND, "s-2");
+    assert_eq!(house.resolved(SECOND, "s-3"), second);
+    tells_nothing_of(&house.seen(SECOND, &["s-2", "s-3"]), &first);
+    let foreign = house.run(SECOND, &["status", "s-1"], None).json(2);
+    assert_eq!(foreign["code"], "action_unknown");
+}
+
+#[test]
+fn a_key_is_its_askers_own_and_blocks_nobody_else() {
+    let Some(house) = House::new("a_key_is_its_askers_own_and_blocks_nobody_else", Place::seeded) else {
+        return;
+    };
+    let first = house.exec(FIRST, &append("k-1", "the-key", "taken first\n"));
+    is_own(&first["receipt"], FIRST, "k-1");
+    let second = house.exec(SECOND, &append("k-2", "the-key", "the owner's\n"));
+    is_own(&second["receipt"], SECOND, "k-2");
+    assert_eq!(second["receipt"]["idempotency_key"], "the-key");
+    // For one principal, the same is done once, and something else is a conflict.
+    let again = house.exec(SECOND, &append("k-3", "the-key", "the owner's\n"));
+    assert_eq!(again["receipt"], second["receipt"]);
+    let other = append("k-4", "the-key", "something else\n");
+    let conflict = house.run(SECOND, &["submit", "--wait", "-"], Some(&other)).json(2);
+    assert_eq!(conflict["code"], "idempotency_conflict");
+    let log = std::fs::read_to_string(house.place.note("log")).unwrap();
+    assert_eq!(log, "taken first\nthe owner's\n");
+    tells_nothing_of(&house.seen(SECOND, &["k-2", "k-3", "k-4"]), &first["receipt"]);
+    tells_nothing_of(&conflict.to_string(), &first["receipt"]);
+}
+
+/// An append has a new effect each time, so lines in the file are runs of the tool.
+#[test]
+fn of_equal_requests_at_once_one_runs_for_each_user() {
+    const EACH: usize = 6;
+    let Some(house) = House::new("of_equal_requests_at_once_one_runs_for_each_user", Place::seeded) else {
+        return;
+    };
+    let asked = |uid: u32, n: usize| format!("{uid}-{n}");
+    std::thread::scope(|scope| {
+        for (uid, n) in (0..EACH).flat_map(|n| [(FIRST, n), (SECOND, n)]) {
+            let house = &house;
+            scope.spawn(move || {
+                let request = append(&asked(uid, n), "at-once", "line\n");
+                if n % 2 == 0 {
+                    let view = house.exec(uid, &request);
+                    assert_eq!(view["receipt"]["principal"], user(uid));
+                } else {
+                    house.submit(uid, &request);
+                }
+            });
+        }
+    });
+    let mut all = BTreeSet::new();
+    for uid in [FIRST, SECOND] {
+        let receipts: Vec<_> = (0..EACH).map(|n| house.resolved(uid, &asked(uid, n))).collect();
+        assert!(receipts.iter().all(|receipt| receipt["principal"] == user(uid)));
+        let ids: BTreeSet<_> = receipts.iter().map(|receipt| id_of(receipt).to_string()).collect();
+        assert_eq!(ids.len(), 1, "{ids:?}");
+        all.extend(ids);
+    }
+    assert_eq!(all.len(), 2, "{all:?}");
+    let log = std::fs::read_to_string(house.place.note("log")).unwrap();
+    assert_eq!(log, "line\n".repeat(2));
+}
+
+#[test]
+fn equal_requests_of_two_users_are_two_questions() {
+    let Some(house) = House::new("equal_requests_of_two_users_are_two_questions", asking) else {
+        return;
+    };
+    // By `exec` and by `submit`.
+    let held = |uid: u32, action: &str, ask: &[&str]| {
+        let request = write_note(action, "q.txt", "asked");
+        house.run(uid, ask, Some(&request));
+        let mut id = String::new();
+        until("a person is asked", || {
+            let view = house.run(uid, &["status", action], None).stdout();
+            let view: Value = serde_json::from_str(&view).unwrap_or_default();
+            let handle = view["approval"]["approval_id"].as_str();
+            id = handle.unwrap_or_default().to_owned();
+            !id.is_empty()
+        });
+        id
+    };
+    let (exec, submit) = (&["submit", "--wait", "--timeout", "1", "-"], &["submit", "-"]);
+    let (first, second) = (held(FIRST, "q-1", exec), held(SECOND, "q-2", exec));
+    assert_ne!(first, second);
+    // Equal requests of one principal wait for one answer.
+    assert_eq!(held(FIRST, "q-3", submit), first);
+    let decide = |verb: &str, id: &str| house.run(0, &["approvals", verb, id], None);
+    assert_eq!(decide("deny", &second).code(), 0);
+    let denied = house.run(SECOND, &["wait", "q-2"], None);
+    assert!(denied.stdout().contains("denied_human"), "{}", denied.stdout());
+    let waits = house.run(FIRST, &["status", "q-1"], None).stdout();
+    let waits: Value = serde_json::from_str(&waits).unwrap();
+    assert_eq!(waits["approval"]["approval_id"], first.as_str());
+    assert_eq!(decide("approve", &first).code(), 0);
+    let receipt = house.resolved(FIRST, "q-1");
+    is_own(&receipt, FIRST, "q-1");
+    assert_eq!(house.resolved(FIRST, "q-3"), receipt);
+    // An approval for the first user is neither shown to the second nor valid for them.
+    let third = held(SECOND, "q-4", submit);
+    tells_nothing_of(&house.seen(SECOND, &["q-2"]), &receipt);
+    assert_eq!(held(SECOND, "q-5", exec), third);
+    assert_eq!(decide("approve", &third).code(), 0);
+    let own = house.resolved(SECOND, "q-4");
+    is_own(&own, SECOND, "q-4");
+    assert_eq!(own["effects"]["observed"]["changes"], json!([]));
+    assert_eq!(house.resolved(SECOND, "q-5"), own);
+}
+
+#[test]
+fn what_another_user_changed_is_not_done_any_more() {
+    let Some(house) = House::new("what_another_user_changed_is_not_done_any_more", Place::seeded) else {
+        return;
+    };
+    let write = |uid: u32, action: &str, text: &str| {
+        let view = house.exec(uid, &write_note(action, "aba.txt", text));
+        let on_disk = std::fs::read_to_string(house.place.note("aba.txt")).unwrap();
+        assert_eq!(on_disk, text, "{action}");
+        view["already_done"] == true
+    };
+    assert!(!write(FIRST, "1", "A"));
+    // It finds A there, so that A is done for two askers.
+    assert!(!write(SECOND, "2", "A"));
+    assert!(write(FIRST, "3", "A") && write(SECOND, "4", "A"));
+    assert!(!write(SECOND, "5", "B"));
+    assert!(!write(FIRST, "6", "A"));
+    assert!(write(FIRST, "7", "A"));
+    assert!(!write(SECOND, "8", "B"));
+    assert!(!write(SECOND, "9", "A"));
+    assert!(!write(FIRST, "10", "A"), "somebody else has put it there");
+}
