@@ -1,4 +1,4 @@
-//! `effectd support-bundle`: a report for whoever helps, without personal data.
+//! `effectd support-bundle`: a report for support, without personal data.
 //!
 //! Every field is listed here by name, so that a new field of a view does not get into the report by itself.
 

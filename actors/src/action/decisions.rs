@@ -73,8 +73,8 @@ pub(crate) fn to_publish(event: &Event<DecisionData>) -> NewEvent {
     sealed_event(event, &event.data.request.action_id)
 }
 
-/// Whether a requeued action with this outcome becomes a dead letter again: it was not done, and only whoever requeued it knows
-/// of it. An action that a person refused or withdrew does not.
+/// Whether a requeued action with this outcome becomes a dead letter again: it was not done, and only the operator who requeued it
+/// knows of it. An action that a person refused or withdrew does not.
 pub(crate) fn is_dead_letter_again(store: &dyn Store, action: &ActionId, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Executed

@@ -108,7 +108,7 @@ impl std::ops::Deref for Asked {
     }
 }
 
-/// Proof that somebody approved exactly this action. Only the approval stage makes one.
+/// Proof that an approver's decision or a grant covers exactly this action. Only the approval stage makes one.
 #[derive(Debug)]
 pub(crate) struct Evidence(());
 

@@ -29,7 +29,7 @@ const ACTS: &str = "grant-acts";
 pub(crate) enum Deed {
     Made,
     Revoked,
-    /// The grant is used up or expired, or nobody put it in force in time.
+    /// The grant is used up or expired, or no admin put it in force in time.
     Ended,
 }
 

@@ -1,4 +1,4 @@
-//! Editing a hold: whoever decides may first change the parameters. That makes another question, with its own assessment, preview
+//! Editing a hold: the approver may first change the parameters. That makes another question, with its own assessment, preview
 //! and snapshot.
 
 use effectd_contracts::{ActionRequest, ApprovalId, Code, Failure, Phase, TraceId};

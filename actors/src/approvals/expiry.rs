@@ -1,4 +1,4 @@
-//! Expiry and the end of holds: ends holds that nobody decided in time, and carries out those that were decided. Every step can
+//! Expiry and the end of holds: ends holds that no approver decided in time, and carries out the decided ones. Every step can
 //! be repeated, so the next process finishes what a dead one began.
 
 use effectd_bus::{Expect, Link, StoreError};
@@ -71,7 +71,7 @@ async fn one(services: &Services, hold: &Versioned<Hold>) -> Result<bool, StoreE
     }
 }
 
-/// Ends a hold that nobody decided in time.
+/// Ends a hold that no approver decided in time.
 pub(crate) async fn expire(services: &Services, hold: &Versioned<Hold>) -> Result<(), StoreError> {
     let expired = {
         let _lock = services.approvals.lock().await;

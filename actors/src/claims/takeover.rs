@@ -1,7 +1,7 @@
 //! Takes over the claim of an action that is to end without running, and says whether the action may have run before.
 //!
 //! A refused action may have an open intent: it was begun, the process died, and since then the policy, the tool or the number of
-//! deliveries has changed. Whoever ends it must hold its claim, and must not record that nothing happened.
+//! deliveries has changed. The worker that ends it must hold its claim, and must not record that nothing happened.
 
 use effectd_bus::{Claim, ClaimAnswer, Fence, StoreError};
 use effectd_contracts::ReceiptId;

@@ -1,4 +1,4 @@
-//! Artifacts, found through the receipt that names them: whoever may see the receipt may read them.
+//! Artifacts, found through the receipt that names them: a caller who may see the receipt may read them.
 
 use effectd_bus::{BlobError, BlobKind, BlobReader, Blobs, Store};
 use effectd_contracts::{Code, Failure, Phase, Receipt, SpaceId};

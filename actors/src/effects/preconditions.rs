@@ -1,7 +1,7 @@
 //! Preconditions: the state that the tool's paths must have when it runs, as an approver or a policy rule saw it.
 //!
 //! The sandbox checks them in the same step that replaces, moves or removes a file. An action that was begun before may find its
-//! own effect there, so a path may then also be in the state that the preview predicted. In any other state, somebody else has
+//! own effect there, so a path may then also be in the state that the preview predicted. In any other state, another program has
 //! changed the path, and a person must look.
 
 use effectd_contracts::{CallMode, Code, Failure, PathSnapshot, PathState, Phase};
