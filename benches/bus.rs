@@ -2,7 +2,7 @@
 //!
 //! Every figure that is compared is a ratio of two measurements of the same run, taken in turns on the same disk, so that
 //! a slow or busy machine slows both; what is judged is the median of the ratios. Processor time, of all threads and of
-//! the caller too, is less noisy than the clock on a busy machine and stands beside each rate. The directory is `$EFFECTD_BENCH_DIR` or the system's temporary one; it must be on
+//! the caller too, is less noisy than the clock on a busy machine and is printed beside each rate. The directory is `$EFFECTD_BENCH_DIR` or the system's temporary one; it must be on
 //! a real disk. A line that says `MISSED` is below what the Store must reach, and makes the exit code 1.
 #![allow(
     clippy::unwrap_used,

@@ -70,7 +70,7 @@ async fn day(scratch: &Path, actions: u64, hours: u64) -> Vec<Sample> {
         fixture::open(&state, |config| {
             config.clock = clock.clone();
             config.pipeline.retention = kept();
-            // So that a file is small beside what is kept, as it is with months of receipts.
+            // So that a segment is small, compared with the live data, as with months of receipts.
             config.store.segment_bytes = 256 << 10;
         })
         .await,

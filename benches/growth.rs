@@ -77,11 +77,11 @@ fn main() {
     std::process::exit(i32::from(missed > 0));
 }
 
-/// Ten times as much as is kept passes through a store: what it takes on disk in the end, over what is kept.
+/// Ten times the live data passes through a store: its final size on disk, over the live data.
 fn turnover(base: &Path) -> u32 {
     let scratch = tempfile::Builder::new().prefix("effectd-turnover").tempdir_in(base).unwrap();
     let config = EmbeddedConfig {
-        // So that a file is as small beside what is kept as it is with a year of receipts.
+        // So that a segment is as small, compared with the live data, as with a year of receipts.
         segment_bytes: 4 << 20,
         journal: journal::journal(),
         ..EmbeddedConfig::new(scratch.path())

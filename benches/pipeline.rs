@@ -26,7 +26,6 @@ use effectd_actors::{
 };
 use effectd_bus::limits::BLOB_QUOTA_BYTES;
 use effectd_bus::{Blobs, Store, embedded, memory};
-use effectd_contracts::reward::Weights;
 use effectd_contracts::{
     ActionRequest, CallMode, Clock, Origin, Outcome, Principal, SystemClock, ToolCall, ToolSpec, TraceId,
 };
@@ -285,7 +284,6 @@ impl Bench {
             clock,
             identity: Arc::new(Identity::new(&[7; 32], [8; 32])),
             space_roots,
-            weights: Weights::default(),
             metrics: Metrics::register(&prometheus::Registry::new()).expect("metrics"),
             lease_ttl: LEASE_TTL,
             settings: Settings::default(),

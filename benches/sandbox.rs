@@ -2,7 +2,7 @@
 //! and bubblewrap. The ratios count; the absolute figures belong to the machine.
 //!
 //! `apt-get install bubblewrap`, then `cargo bench --bench sandbox`, as root, on a machine that does nothing else. It prints
-//! the tables of `docs/performance.md`. Without bubblewrap it says so and goes on.
+//! the tables of `docs/performance.md`. Without bubblewrap it says so and continues.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures and prints")]
 
 use std::fs;
@@ -64,7 +64,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let sandbox = Sandbox::start(SandboxConfig::new(std::env::current_exe().unwrap())).unwrap();
     let bench = Arc::new(Bench { sandbox, workspace, bare: tiny.clone(), inside: Installed::new(&tiny) });
-    // In a task of its own, as the pipeline makes its calls: the thread that enters the runtime would be woken twice.
+    // In a separate task, as the pipeline makes its calls: the thread that enters the runtime would be woken twice.
     let measured = Arc::clone(&bench);
     runtime.block_on(runtime.spawn(async move { measured.all().await })).unwrap();
     print_layers(layers);

@@ -102,11 +102,11 @@ pub(crate) fn make(
     let inside = resolved(state)?;
     for target in [Some(into), keys].into_iter().flatten() {
         if target.exists() {
-            return Err(refused(format!("{} is there already; name a new directory", target.display())));
+            return Err(refused(format!("{} already exists; choose a new directory", target.display())));
         }
         if resolved(target)?.starts_with(&inside) {
             return Err(refused(format!(
-                "{} lies in the state itself; name another place",
+                "{} is inside the state directory; choose another directory",
                 target.display()
             )));
         }
@@ -114,7 +114,8 @@ pub(crate) fn make(
     if let Some(keys) = keys {
         let (copy, keys) = (resolved(into)?, resolved(keys)?);
         if copy.starts_with(&keys) || keys.starts_with(&copy) {
-            let why = "keys must not be in the backup that they open; name another directory for them";
+            let why =
+                "the keys must not be in the backup that they decrypt; choose another directory for them";
             return Err(refused(why));
         }
     }
@@ -406,7 +407,7 @@ fn remove_stale_draft(path: &Path) -> Result<(), Error> {
         // The backup was interrupted before it created the lock file.
         Err(_) if is_empty() => {}
         Err(_) => {
-            let why = "exists and is not an interrupted backup; move it away, or name another directory";
+            let why = "exists and is not an interrupted backup; move it away, or choose another directory";
             return Err(refused(format!("{} {why}", path.display())));
         }
     }

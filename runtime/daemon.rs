@@ -129,11 +129,11 @@ impl Daemon {
     async fn reload(&mut self) {
         let runtime = self.runtime.clone();
         match tokio::task::spawn_blocking(move || runtime.reload_policy()).await {
-            Ok(Ok(digest)) => tracing::info!(policy = %digest, "the policy was read again"),
+            Ok(Ok(digest)) => tracing::info!(policy = %digest, "the policy was reloaded"),
             Ok(Err(error)) => {
                 tracing::error!(error = chain(&error), "the policy cannot be used; the current one stays");
             }
-            Err(error) => tracing::error!(%error, "the policy was not read"),
+            Err(error) => tracing::error!(%error, "the policy could not be reloaded"),
         }
         match (self.read_settings)() {
             Ok(now) => self.take_over(&now),
@@ -171,7 +171,7 @@ impl Daemon {
         match Arc::try_unwrap(self.runtime) {
             Ok(runtime) => drop(runtime.stop().await),
             // A policy reload still waits for the disk; the process ends without waiting for it.
-            Err(_) => tracing::warn!("something still holds the runtime"),
+            Err(_) => tracing::warn!("the runtime is still in use"),
         }
         tracing::info!(finished, "stopped");
     }

@@ -23,7 +23,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The state directory or the policy directory lies in a space, where tools may write.
-    #[error("{} lies inside the space {space} ({}), where tools could change it; move one of them",
+    #[error("{} is inside the space {space} ({}), where tools could change it; move one of them",
         directory.display(), root.display())]
     StateInSpace {
         /// The state directory or the policy directory.
@@ -63,13 +63,13 @@ pub enum Error {
     #[error("{0}")]
     Request(String),
     /// There is no state directory yet.
-    #[error("there is no state in {}; with --state {} `effectd init` makes one, or --state names another", .0.display(), .0.display())]
+    #[error("there is no state in {}; create it with `effectd init --state {}`, or choose another with --state", .0.display(), .0.display())]
     NoState(PathBuf),
     /// The pipeline gave up, because one of its actors died again and again.
-    #[error("the pipeline gave up: {0}; what was accepted stays on disk, and the next start goes on with it")]
+    #[error("the pipeline gave up: {0}; accepted actions stay on disk, and the next start continues them")]
     Broken(String),
     /// A bug in effectd.
-    #[error("{0}; this is a fault of effectd")]
+    #[error("{0}; this is a bug in effectd")]
     Internal(String),
 }
 
@@ -140,5 +140,16 @@ mod tests {
         let expected =
             "the copy failed: the state directory s cannot be used: disk full; choose another with --state";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn the_cause_of_a_store_error_is_kept_and_told_once() {
+        let broken = std::io::Error::from_raw_os_error(5);
+        let told = format!("the store is not available: 1.seg: {broken}");
+        let error = Error::Store(StoreError::unavailable_by("1.seg", broken));
+        let source =
+            std::error::Error::source(&error).and_then(|source| source.downcast_ref::<std::io::Error>());
+        assert_eq!(source.and_then(std::io::Error::raw_os_error), Some(5));
+        assert_eq!(chain(&error), told);
     }
 }

@@ -12,7 +12,6 @@ use effectd_actors::Settings as PipelineSettings;
 use effectd_actors::limits::LEASE_TTL;
 use effectd_bus::{Keep, TopicKeep};
 use effectd_contracts::Topic;
-use effectd_contracts::reward::Weights;
 use effectd_gateway::Settings as DoorSettings;
 
 use config::{Config, STOP_GRACE, SandboxSettings, StoreSettings};
@@ -54,12 +53,12 @@ impl fmt::Display for Origin {
 pub(crate) enum SettingsError {
     #[error("{} cannot be read: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{} is not acceptable TOML: {why}", path.display())]
+    #[error("{} is not valid TOML: {why}", path.display())]
     Syntax { path: PathBuf, why: String },
-    #[error("{origin}: there is no key `{key}`; did you mean `{nearest}`? (`effectd config show` lists all)")]
+    #[error("{origin}: unknown key `{key}`; did you mean `{nearest}`? (`effectd config show` lists all)")]
     UnknownKey { origin: Origin, key: String, nearest: &'static str },
     #[error(
-        "environment: there is no variable {name}; did you mean {nearest}? (`effectd config show --origin` lists all keys)"
+        "environment: unknown variable {name}; did you mean {nearest}? (`effectd config show --origin` lists all keys)"
     )]
     UnknownVariable { name: String, nearest: String },
     /// Two values contradict each other.
@@ -74,7 +73,7 @@ pub(crate) enum SettingsError {
     #[error("{origin}: `{key}` is {value:?}; it must be {expected}")]
     Value { origin: Origin, key: &'static str, value: String, expected: String },
     /// A `--set` without an equals sign.
-    #[error("--set {0}: say key=value")]
+    #[error("--set {0}: write key=value")]
     NotAPair(String),
 }
 
@@ -93,7 +92,6 @@ pub(crate) struct Values {
     pub(crate) pipeline: PipelineSettings,
     pub(crate) store: StoreSettings,
     pub(crate) sandbox: SandboxSettings,
-    pub(crate) weights: Weights,
 }
 
 impl Default for Values {
@@ -110,7 +108,6 @@ impl Default for Values {
             pipeline: PipelineSettings::default(),
             store: StoreSettings::default(),
             sandbox: SandboxSettings::default(),
-            weights: Weights::default(),
         }
     }
 }
@@ -196,7 +193,7 @@ impl Settings {
             sandbox.ready_min <= sandbox.ready_max,
             "sandbox.ready_min",
             "sandbox.ready_max",
-            "not be the greater",
+            "not be greater than the second",
         )?;
         // A dead letter is the last trace of a failure, so it must outlive the receipt.
         let (letters, receipts) = (pipeline.retention.letters, pipeline.retention.receipts.age);
@@ -204,7 +201,7 @@ impl Settings {
             letters.is_none_or(|letters| receipts.is_some_and(|receipts| letters > receipts)),
             "store.retention.letter_days",
             "store.retention.receipt_days",
-            "be longer (0 is for ever)",
+            "be longer than the second (0 means forever)",
         )
     }
 
@@ -273,7 +270,6 @@ impl Settings {
         config.lease_ttl = values.lease_ttl;
         config.desktop = values.desktop == "auto";
         config.pipeline = values.pipeline;
-        config.weights = values.weights;
         config.store = values.store;
         config.sandbox = values.sandbox;
     }
@@ -348,7 +344,7 @@ mod tests {
         for (file, key, nearest) in cases {
             let message = load(file, None, &[]).unwrap_err().to_string();
             assert!(
-                message.contains(&format!("there is no key `{key}`; did you mean `{nearest}`?")),
+                message.contains(&format!("unknown key `{key}`; did you mean `{nearest}`?")),
                 "{message}"
             );
         }

@@ -181,17 +181,17 @@ impl Control {
     /// Waits for a slot for the action of a waiting caller, at most `admission_wait_max`.
     pub(crate) async fn slot(&self, request: &ActionRequest, join: Option<Join>) -> Result<Permit, Failure> {
         let coming = self.slots.acquire(&request.subject_id, &request.tool_id, join);
-        let coming = coming.map_err(|fair_queue::Crowded| self.overloaded("too many wait already"))?;
+        let coming = coming
+            .map_err(|fair_queue::Crowded| self.overloaded("too many callers already wait for a slot"))?;
         match tokio::time::timeout(self.admission_wait_max, coming).await {
             Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(self.overloaded("no place came free in time")),
+            Ok(Err(_)) | Err(_) => Err(self.overloaded("no slot became free in time")),
         }
     }
 
     fn overloaded(&self, why: &str) -> Failure {
         self.metrics.throttled.with_label_values(&["overload"]).inc();
-        let message =
-            format!("{} actions are on their way, and {why}; try again shortly", self.slots.taken());
+        let message = format!("{} actions are in flight, and {why}; try again shortly", self.slots.taken());
         Failure::new(Code::Overloaded, Phase::Accept, message).retry_after(limits::OVERLOAD_RETRY)
     }
 
@@ -214,10 +214,10 @@ impl Control {
         self.rates.sweep();
         self.surplus.sweep(now);
         if let Err(error) = self.sessions.sweep().await {
-            tracing::warn!(%error, "session windows that are over could not be removed");
+            tracing::warn!(%error, "expired session windows could not be removed");
         }
         if let Err(error) = self.budgets.sweep().await {
-            tracing::warn!(%error, "budgets that are over could not be removed");
+            tracing::warn!(%error, "expired budgets could not be removed");
         }
     }
 }

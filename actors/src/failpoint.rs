@@ -1,9 +1,4 @@
-//! Failpoints: named points of the pipeline at which the crash tests inject a fault.
-//!
-//! Compiled only with the feature `failpoints`, which no release has. The environment arms them, as for the Store's failpoints:
-//! `EFFECTD_FAILPOINT=<name>:<n>` writes a line to the descriptor `EFFECTD_FAILPOINT_FD` at the n-th pass and then stops the
-//! process for good, so that the parent can kill it exactly there. With `EFFECTD_FAILPOINT_FAULT=panic` every pass from the n-th
-//! on panics, with `=stall` it hangs. Commas separate several failpoints. Tests in the same process use `arm`, for one action.
+//! Failpoints: named points of the pipeline at which the crash tests inject a fault, by the Store's mechanism.
 
 use effectd_contracts::ActionId;
 
@@ -54,124 +49,33 @@ pub(crate) async fn hit_idle(_: &'static str) {}
 
 #[cfg(feature = "failpoints")]
 pub(crate) async fn hit(name: &'static str, action: &ActionId) {
-    armed::hit(name, Some(action)).await;
+    hit_by(name, Some(action)).await;
 }
 
 #[cfg(feature = "failpoints")]
 pub(crate) async fn hit_idle(name: &'static str) {
-    armed::hit(name, None).await;
+    hit_by(name, None).await;
 }
 
 #[cfg(feature = "failpoints")]
-pub use armed::{Fault, Trap, arm, sprung_at};
+pub use effectd_bus::failpoint::{Fault, Trap, sprung_at};
 
 #[cfg(feature = "failpoints")]
-mod armed {
-    use std::io::Write;
-    use std::sync::OnceLock;
+pub fn arm(trap: Trap) {
+    assert!(POINTS.contains(&trap.point.as_str()), "{} is not in the list of points", trap.point);
+    effectd_bus::failpoint::arm(trap);
+}
 
-    use effectd_contracts::ActionId;
-    use parking_lot::Mutex;
-
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Fault {
-        /// The process reports the point, and waits to be killed.
-        Stop,
-        Panic,
-        /// The worker hangs.
-        Stall,
-    }
-
-    #[derive(Debug, Clone)]
-    pub struct Trap {
-        pub point: String,
-        /// The action that meets the fault; `None` for any action.
-        pub action: Option<ActionId>,
-        pub nth: u64,
-        /// How many passes meet the fault, counted from the `nth`.
-        pub times: u64,
-        pub fault: Fault,
-    }
-
-    struct Set {
-        trap: Trap,
-        passed: u64,
-    }
-
-    fn traps() -> &'static Mutex<Vec<Set>> {
-        static TRAPS: OnceLock<Mutex<Vec<Set>>> = OnceLock::new();
-        TRAPS.get_or_init(|| {
-            Mutex::new(from_environment().into_iter().map(|trap| Set { trap, passed: 0 }).collect())
-        })
-    }
-
-    pub fn arm(trap: Trap) {
-        let known = super::POINTS.contains(&trap.point.as_str());
-        assert!(known, "{} is not in the list of points", trap.point);
-        let mut traps = traps().lock();
-        traps.push(Set { trap, passed: 0 });
-    }
-
-    /// Whether a fault that was armed for this action has happened at this point.
-    pub fn sprung_at(point: &str, action: &ActionId) -> bool {
-        let traps = traps().lock();
-        traps.iter().any(|set| {
-            let trap = &set.trap;
-            trap.point == point && trap.action.as_ref() == Some(action) && set.passed >= trap.nth
-        })
-    }
-
-    pub(super) async fn hit(name: &'static str, action: Option<&ActionId>) {
-        debug_assert!(super::POINTS.contains(&name), "{name} is not in the list of points");
-        match sprung(name, action) {
-            None => {}
-            Some(Fault::Stop) => stop(),
-            Some(Fault::Panic) => panic!("failpoint {name}"),
-            Some(Fault::Stall) => {
-                tracing::info!(failpoint = name, "stalled for good");
-                std::future::pending().await
-            }
-        }
-    }
-
-    fn sprung(name: &str, action: Option<&ActionId>) -> Option<Fault> {
-        let mut traps = traps().lock();
-        let meant = traps.iter_mut().filter(|set| {
-            set.trap.point == name && (set.trap.action.is_none() || set.trap.action.as_ref() == action)
-        });
-        let mut fault = None;
-        for set in meant {
-            set.passed += 1;
-            let from = set.trap.nth;
-            if set.passed >= from && set.passed - from < set.trap.times {
-                fault = Some(set.trap.fault);
-            }
-        }
-        fault
-    }
-
-    fn from_environment() -> Vec<Trap> {
-        let (fault, times) = match std::env::var("EFFECTD_FAILPOINT_FAULT").as_deref() {
-            Ok("panic") => (Fault::Panic, u64::MAX),
-            Ok("stall") => (Fault::Stall, u64::MAX),
-            _ => (Fault::Stop, 1),
-        };
-        let armed = std::env::var("EFFECTD_FAILPOINT").unwrap_or_default();
-        let traps = armed.split(',').filter_map(|armed| {
-            let (name, nth) = armed.rsplit_once(':')?;
-            Some(Trap { point: name.to_owned(), action: None, nth: nth.parse().ok()?, times, fault })
-        });
-        traps.collect()
-    }
-
-    fn stop() -> ! {
-        let fd = std::env::var("EFFECTD_FAILPOINT_FD").unwrap_or_default();
-        if let Ok(mut marker) = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}")) {
-            // If this write fails, the parent sees no line and the test times out.
-            let _ = marker.write_all(b"stopped\n");
-        }
-        loop {
-            std::thread::park();
+#[cfg(feature = "failpoints")]
+async fn hit_by(name: &'static str, action: Option<&ActionId>) {
+    debug_assert!(POINTS.contains(&name), "{name} is not in the list of points");
+    match effectd_bus::failpoint::sprung(name, action) {
+        None => {}
+        Some(Fault::Stop) => effectd_bus::failpoint::stop(),
+        Some(Fault::Panic) => panic!("failpoint {name}"),
+        Some(Fault::Stall) => {
+            tracing::info!(failpoint = name, "stalled for good");
+            std::future::pending().await
         }
     }
 }

@@ -64,12 +64,12 @@ pub use effectd_policy::{Decider, Grant};
 
 pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 pub use metrics::Metrics;
-pub use operator::withdraw::{Canceller, Withdrawal};
+pub use operator::withdraw::Withdrawal;
 pub use pipeline::{Pipeline, StartError};
 pub use registry::{Definition, OWN, ParamRule, RegisteredTool, Registry, RegistryError, Source};
 pub use services::answers::{Answer, Done, Held};
 pub use services::callers::Incoming;
-pub use services::files::{FileInspector, Inspected, Mark, Scan};
+pub use services::files::{FileInspector, Inspected};
 pub use services::signer::{DeviceKey, Identity};
 pub use services::{Services, ServicesBuilder, SpaceRoots};
 pub use settings::Settings;

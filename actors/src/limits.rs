@@ -128,6 +128,8 @@ pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
 pub const AHEAD_MAX: usize = 768;
 /// Decisions of one subject among those that wait: its others are deferred, so that intake leases those of other subjects.
 pub const AHEAD_SUBJECT_MAX: usize = 192;
+/// Begun actions whose delivery was given back, and which intake has not seen again.
+pub const INTERRUPTED_MAX: usize = 4_096;
 /// Starts a second that a subject is assumed to get until its starts were counted. Rather too high: a decision that returns too
 /// early is only deferred again.
 pub const SURPLUS_RATE_FIRST: u32 = 2_500;

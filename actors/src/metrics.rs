@@ -115,7 +115,7 @@ impl Metrics {
             in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
             quarantined_tools: single(
                 TOOLS_QUARANTINED_TOTAL,
-                "Tools that were switched off because of undeclared effects",
+                "Tools that were disabled because of undeclared effects",
             )?,
             unwatched_calls: single(
                 CALLS_UNWATCHED_TOTAL,
@@ -128,7 +128,7 @@ impl Metrics {
             throttled: counter(THROTTLED_TOTAL, "Actions refused or deferred by a limit", &["what"])?,
             sessions_uncounted: single(
                 SESSIONS_UNCOUNTED_TOTAL,
-                "Actions of sessions that could not be counted and were let through",
+                "Actions of sessions that could not be counted and were admitted",
             )?,
             held: single(HELD_TOTAL, "Actions held until a person decides")?,
             holds_open: gauge(HOLDS_OPEN, "Holds that wait for a person")?,

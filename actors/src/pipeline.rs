@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use effectd_bus::{Exhausted, GroupOptions, StoreError};
 use effectd_contracts::{ActionId, Code, DecisionData, Digest, Event, Failure, Phase, Topic, TraceId};
+use effectd_policy::Decider;
 use ractor::{Actor, ActorRef};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
 
@@ -16,7 +17,7 @@ use crate::approvals::repository::hold_of;
 use crate::effects::snapshot;
 use crate::failpoint::hit;
 use crate::limits::{AHEAD_MAX, STOP_MAX};
-use crate::operator::withdraw::{Canceller, Withdrawal, withdraw};
+use crate::operator::withdraw::{Withdrawal, withdraw};
 use crate::services::answers::{Answer, Done, ended};
 use crate::services::{Services, group};
 use crate::stage::pass;
@@ -163,16 +164,17 @@ impl Pipeline {
         let rated = self.services.control.rate(&incoming.request, &incoming.principal);
         let reserved = rated.map_err(|throttled| throttled.failure())?;
         let digest = incoming.request.digest();
-        let join = snapshot::join(&self.services, &incoming.request, digest);
-        let queue_permit = self.services.control.slot(&incoming.request, join).await?;
+        let control = &self.services.control;
+        let join = snapshot::join(&self.services.registry, &control.resources, &incoming.request, digest);
+        let queue_permit = control.slot(&incoming.request, join).await?;
         let permit = self.permits.clone().try_acquire_owned().map_err(|error| match error {
             TryAcquireError::Closed => stopping(),
             TryAcquireError::NoPermits => overloaded(self.services.settings.in_flight_max),
         })?;
-        let mut answer = self.services.answers.wait_or_held(&incoming.request.action_id);
+        let mut answer = self.services.in_flight.answers.wait_or_held(&incoming.request.action_id);
         let (back, mut came_back) = oneshot::channel();
         let incoming = Arc::new(incoming);
-        let _caller = self.services.callers.enter(&incoming);
+        let _caller = self.services.in_flight.callers.enter(&incoming);
         let slot = Slot::new(permit, queue_permit, reserved, &self.services.metrics.in_flight);
         let action = self.action((*incoming).clone(), digest, back, slot);
         pass(&self.stages.validator, action);
@@ -191,7 +193,7 @@ impl Pipeline {
             },
             // A stage is down, or the action waits for another: in both cases the decision can be published, and the copy that is
             // claimed second ends.
-            () = tokio::time::sleep(self.services.leases.ttl * 2) => drop(Box::pin(self.publish((*incoming).clone())).await?),
+            () = tokio::time::sleep(self.services.in_flight.leases.ttl * 2) => drop(Box::pin(self.publish((*incoming).clone())).await?),
         }
         self.answered(answer).await
     }
@@ -202,7 +204,7 @@ impl Pipeline {
             biased;
             answer = answer => answered(answer),
             _ = self.fatal() => Err(self.broken().map_or_else(handed_back, |why| {
-                let message = format!("{why}; the next start goes on with what is on the bus");
+                let message = format!("{why}; the next start continues with the decisions on the bus");
                 Failure::new(Code::Internal, Phase::Accept, message)
             })),
         }
@@ -210,7 +212,7 @@ impl Pipeline {
 
     /// Waits for the receipt of an action that was submitted before.
     pub async fn wait(&self, action: &ActionId) -> Result<Answer, Failure> {
-        let answer = self.services.answers.wait_for(action);
+        let answer = self.services.in_flight.answers.wait_for(action);
         if let Some(done) = self.linked_receipt_of(action).await? {
             return Ok(Answer::Done(done));
         }
@@ -219,7 +221,7 @@ impl Pipeline {
 
     /// [`Pipeline::wait`] that also returns when the action is held.
     pub async fn wait_or_held(&self, action: &ActionId) -> Result<Answer, Failure> {
-        let answer = self.services.answers.wait_or_held(action);
+        let answer = self.services.in_flight.answers.wait_or_held(action);
         if let Some(done) = self.linked_receipt_of(action).await? {
             return Ok(Answer::Done(done));
         }
@@ -231,7 +233,7 @@ impl Pipeline {
     }
 
     /// Withdraws an action that has not started. Its callers get the receipt.
-    pub async fn cancel(&self, action: &ActionId, by: &Canceller) -> Result<Withdrawal, Failure> {
+    pub async fn cancel(&self, action: &ActionId, by: &Decider) -> Result<Withdrawal, Failure> {
         if self.permits.is_closed() {
             return Err(stopping());
         }
@@ -339,7 +341,7 @@ impl Pipeline {
         drop(self.supervisor.stop_and_wait(None, Some(STOP_MAX)).await);
         self.children_gone().await;
         self.services.control.resources.dismiss();
-        self.services.answers.dismiss();
+        self.services.in_flight.answers.dismiss();
         finished
     }
 
@@ -353,17 +355,18 @@ impl Pipeline {
     async fn children_gone(&self) {
         let noticed = self.services.children.running.all_dead();
         if tokio::time::timeout(STOP_MAX, noticed).await.is_err() {
-            tracing::error!("a child did not end in time; it ends with the process");
+            tracing::error!("a child actor did not stop in time; it ends with the process");
         }
     }
 }
 
 fn stopping() -> Failure {
-    Failure::new(Code::ShuttingDown, Phase::Accept, "the runtime is stopping; ask again later")
+    Failure::new(Code::ShuttingDown, Phase::Accept, "the runtime is stopping; try again later")
 }
 
 fn handed_back() -> Failure {
-    let message = "the runtime is stopping, and the next start goes on with the action; ask again with the same action id";
+    let message =
+        "the runtime is stopping, and the next start continues the action; retry with the same action id";
     Failure::new(Code::ShuttingDown, Phase::Accept, message)
 }
 
@@ -376,7 +379,7 @@ fn answered(answer: Result<Answer, oneshot::error::RecvError>) -> Result<Answer,
 }
 
 fn overloaded(in_flight: usize) -> Failure {
-    let message = format!("{in_flight} actions are on their way; try again shortly");
+    let message = format!("{in_flight} actions are in flight; try again shortly");
     Failure::new(Code::Overloaded, Phase::Accept, message)
 }
 

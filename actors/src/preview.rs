@@ -17,7 +17,7 @@ use effectd_contracts::{
     TraceId, json, limits,
 };
 use effectd_policy::Decision;
-use effectd_sandbox::{Ending, Narrowing, SideChannel};
+use effectd_sandbox::{Ending, Narrowing, Sandbox, SideChannel};
 use serde_json::{Map, Value};
 
 pub use crate::action::preview::{Change, Diff, LeftOut, Preview, Shown};
@@ -31,7 +31,7 @@ use crate::execution::call::confined;
 use crate::limits::{OVERLOAD_RETRY, PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_WAIT_MAX};
 use crate::registry::RegisteredTool;
 use crate::services::Services;
-use crate::services::files::Inspected;
+use crate::services::files::{Files, Inspected};
 
 /// What a tool run on a copy needs.
 pub(crate) struct Trial<'a> {
@@ -76,24 +76,26 @@ pub(crate) async fn tried(
     services: &Services,
     trial: &Trial<'_>,
 ) -> Result<(Preview, Vec<PathSnapshot>), Failure> {
-    let touched = snapshot::touched_with(services, trial.space, trial.tool, trial.params);
+    let touched = snapshot::touched_with(&services.files, trial.space, trial.tool, trial.params);
     let tool = &trial.tool.spec().tool_id;
     if touched.is_empty() {
-        let why = format!("{tool} cannot be previewed: it does not say which files it changes");
+        let why = format!("{tool} cannot be previewed: it does not declare which files it changes");
         return Ok((Preview::Unavailable(why), Vec::new()));
     }
     let _permit = acquire(&services.control.previews, trial.subject, tool).await?;
-    Ok(match rehearsed(services, trial, &touched).await {
+    let time_max = services.settings.preview_time_max;
+    let rehearsing = rehearsed(&services.files, &services.children.sandbox, time_max, trial, &touched);
+    Ok(match rehearsing.await {
         Ok(PreviewResult { failed: Some(failure), before, .. }) => (Preview::WouldFail(failure), before),
         Ok(rehearsal) => {
             let before = rehearsal.before.clone();
-            match shown(services, trial, &touched, rehearsal).await {
+            match shown(&services.files, &services.clock, trial, &touched, rehearsal).await {
                 Ok(shown) => (Preview::Shown(shown), before),
                 Err(failure) => (Preview::Unavailable(failure.message), Vec::new()),
             }
         }
         Err(failure) => {
-            let why = format!("there is no preview: {}", failure.message);
+            let why = format!("no preview: {}", failure.message);
             (Preview::Unavailable(why), Vec::new())
         }
     })
@@ -104,20 +106,22 @@ async fn acquire(queue: &FairQueue, subject: &SubjectId, tool: &ToolId) -> Resul
     match tokio::time::timeout(PREVIEW_WAIT_MAX, queue.enqueue(subject, tool, None)).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => {
-            let message = "too many actions are being tried out at once; nothing was done";
+            let message = "too many previews run at once; nothing was done";
             Err(Failure::new(Code::Overloaded, Phase::Gate, message).retry_after(OVERLOAD_RETRY))
         }
     }
 }
 
 async fn rehearsed(
-    services: &Services,
+    files: &Files,
+    sandbox: &Sandbox,
+    time_max: Duration,
     trial: &Trial<'_>,
     touched: &[Touch],
 ) -> Result<PreviewResult, Failure> {
-    let extras = snapshot::extras(services, trial.space, trial.tool, trial.params, touched).await?;
+    let extras = snapshot::extras(files, trial.space, trial.tool, trial.params, touched).await?;
     let spec = trial.tool.spec();
-    let timeout = Duration::from_millis(spec.timeout_ms).min(services.settings.preview_time_max);
+    let timeout = Duration::from_millis(spec.timeout_ms).min(time_max);
     let call = ToolCall {
         tool_id: spec.tool_id.clone(),
         mode: CallMode::Preview,
@@ -130,14 +134,13 @@ async fn rehearsed(
         expect: Vec::new(),
     };
     let confinement = (timeout, trial.high_isolation, Narrowing::read_only());
-    let call = confined(&services.files, trial.tool, call, confinement)?;
+    let call = confined(files, trial.tool, call, confinement)?;
     let contents = extras.contents.as_ref();
     let beside = SideChannel {
-        inward: contents
-            .map(|(shelf, names)| streams::inward(&services.files.blobs, *shelf, trial.space, names)),
+        inward: contents.map(|(shelf, names)| streams::inward(&files.blobs, *shelf, trial.space, names)),
         outward: None,
     };
-    let reply = services.children.sandbox.ask_with(call, beside).await;
+    let reply = sandbox.ask_with(call, beside).await;
     let answer = match reply {
         Ok(reply) => reply.reap().await,
         Err(error) => return Err(error.failure()),
@@ -168,20 +171,21 @@ fn read(bytes: &[u8]) -> Result<PreviewResult, Failure> {
 
 /// What would change: the state after comes from the child's reply, the state before from our own snapshot.
 async fn shown(
-    services: &Services,
+    files: &Files,
+    clock: &Arc<dyn Clock>,
     trial: &Trial<'_>,
     touched: &[Touch],
     rehearsal: PreviewResult,
 ) -> Result<Shown, Failure> {
     let paths = touched.iter().map(|touch| touch.path.clone()).collect();
-    let inspecting = services.files.inspect(trial.space, paths, PREVIEW_DIFF_BYTES_MAX * 8);
+    let inspecting = files.inspect(trial.space, paths, PREVIEW_DIFF_BYTES_MAX * 8);
     let inspected = inspecting.await?;
     let same = inspected.iter().all(|ours| {
         let like = |all: &[PathSnapshot]| all.iter().any(|seen| seen.is_like(&ours.seen));
         trial.stands.is_none_or(like) && like(&rehearsal.before)
     });
     if !same {
-        let why = "the files were changed while they were looked at; ask again";
+        let why = "the files changed during the preview; try again";
         return Err(Failure::new(Code::StateChanged, Phase::Dispatch, why));
     }
     let before: Vec<PathSnapshot> = inspected.iter().map(|ours| ours.seen.clone()).collect();
@@ -190,10 +194,10 @@ async fn shown(
         content: None,
     });
     let after: Vec<Inspected> = after.collect();
-    let mut changes = changes::compare(&services.identity, &before, &after, touched);
+    let mut changes = changes::compare(&files.identity, &before, &after, touched);
     for touch in touched.iter().filter(|touch| touch.filled) {
         let beneath = after.iter().map(|inspected| inspected.seen.clone());
-        changes::add_made(&services.identity, touch, beneath, &mut changes);
+        changes::add_made(&files.identity, touch, beneath, &mut changes);
     }
     let known = trial.stands.unwrap_or(&rehearsal.before);
     for change in changes.iter_mut().filter(|change| change.moved_to.is_some()) {
@@ -201,20 +205,15 @@ async fn shown(
         let inside = match seen.and_then(|seen| seen.inside.clone()) {
             Some(inside) => inside,
             // For an undo, the child knows the moved folder only from the receipt.
-            None => services.files.inside(trial.space, &change.path).await,
+            None => files.inside(trial.space, &change.path).await,
         };
-        change.inside = snapshot::keyed_inside(&services.identity, &inside);
+        change.inside = snapshot::keyed_inside(&files.identity, &inside);
     }
     let digest = digest(&changes);
     let predicted = count(&changes);
     let cut = changes.len() > PREVIEW_CHANGES_MAX;
     changes.truncate(PREVIEW_CHANGES_MAX);
-    Ok(Shown {
-        predicted,
-        changes: listed(&services.clock, changes, inspected, rehearsal.after).await?,
-        cut,
-        digest,
-    })
+    Ok(Shown { predicted, changes: listed(clock, changes, inspected, rehearsal.after).await?, cut, digest })
 }
 
 /// The changes with their diffs, computed on a thread of their own.

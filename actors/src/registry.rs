@@ -105,12 +105,12 @@ pub enum RegistryError {
     Duplicate { name: ToolId, held_by: Source, refused: Source },
     /// The name is reserved for effectd itself.
     #[error(
-        "tool {name} is refused: names that begin with `{OWN}` stand for what is done to effectd itself; choose another name"
+        "tool {name} is refused: names that begin with `{OWN}` are reserved for operations on effectd; choose another name"
     )]
     Reserved { name: ToolId },
     #[error("there is no tool {tool}; {}", match .nearest {
         Some(nearest) => format!("did you mean {nearest}?"),
-        None => "`effectd tools list` shows what there is".to_owned(),
+        None => "`effectd tools list` shows all tools".to_owned(),
     })]
     Unknown { tool: ToolId, nearest: Option<ToolId> },
 }

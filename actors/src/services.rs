@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Blobs, GroupName, Store, StoreError};
-use effectd_contracts::reward::Weights;
 use effectd_contracts::{ActionId, Clock, Failure, SpaceId};
 use effectd_policy::Policy;
 use effectd_sandbox::{Sandbox, SpaceRoot};
@@ -23,6 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::control::Control;
+use crate::limits::INTERRUPTED_MAX;
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::settings::Settings;
@@ -31,7 +31,6 @@ use answers::Answers;
 use callers::Callers;
 use files::{FileInspector, Files};
 use leases::Leases;
-use recent_receipts::RecentReceipts;
 use running::Running;
 use signer::Identity;
 
@@ -44,22 +43,14 @@ pub struct Services {
     pub registry: Arc<Registry>,
     /// Signs receipts, and computes keyed digests.
     pub identity: Arc<Identity>,
+    pub metrics: Metrics,
+    pub settings: Settings,
+    policy: RwLock<Arc<Policy>>,
     pub files: Files,
     pub children: Children,
     pub control: Control,
-    pub metrics: Metrics,
-    pub settings: Settings,
-    pub weights: Weights,
-    pub answers: Answers,
-    policy: RwLock<Arc<Policy>>,
-    pub(crate) leases: Leases,
-    pub(crate) callers: Callers,
-    pub(crate) recent: RecentReceipts,
-    /// Serialises changes of holds: people decide slowly, and whoever waits for this lock need not retry. Correctness does not
-    /// depend on it: the Store's compare-and-swap decides.
-    pub(crate) approvals: tokio::sync::Mutex<()>,
-    /// Operations that this process is carrying out: the sweeper must not finish them. Bounded by the number of callers.
-    pub(crate) operations: Mutex<HashSet<ActionId>>,
+    pub(crate) approvals: Approvals,
+    pub(crate) in_flight: InFlight,
 }
 
 /// The sandbox, and which actions have a child in it.
@@ -70,9 +61,49 @@ pub struct Children {
     pub(crate) halt: watch::Sender<bool>,
 }
 
+/// What this process has begun and not ended, and who waits for it.
+pub(crate) struct InFlight {
+    pub(crate) answers: Answers,
+    pub(crate) leases: Leases,
+    pub(crate) callers: Callers,
+    /// Operations of operators: the sweeper must not finish them. Bounded by the number of callers.
+    pub(crate) operations: Mutex<HashSet<ActionId>>,
+    pub(crate) interrupted: Interrupted,
+}
+
+/// Actions with an open intent whose delivery this process gave back. A deferral does not count as a delivery, so intake could
+/// not tell them from new ones. Clones share the set.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Interrupted(Arc<Mutex<HashSet<ActionId>>>);
+
+impl Interrupted {
+    /// Forgets everything when full: an id stays if its delivery was lost before it was given back.
+    pub(crate) fn add(&self, action: ActionId) {
+        let mut ids = self.0.lock();
+        if ids.len() >= INTERRUPTED_MAX {
+            ids.clear();
+        }
+        ids.insert(action);
+    }
+
+    /// Whether the action is one of them. It is no longer one afterwards.
+    pub(crate) fn take(&self, action: &ActionId) -> bool {
+        self.0.lock().remove(action)
+    }
+}
+
+/// Holds and grants in the Store.
+pub(crate) struct Approvals {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Serialises changes: people decide slowly, and a task that waits for this lock need not retry. Correctness does not depend
+    /// on it: the Store's compare-and-swap decides.
+    pub(crate) changes: tokio::sync::Mutex<()>,
+}
+
 impl std::fmt::Debug for Services {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Services").field("answers", &self.answers).finish_non_exhaustive()
+        f.debug_struct("Services").field("answers", &self.in_flight.answers).finish_non_exhaustive()
     }
 }
 
@@ -84,7 +115,6 @@ pub struct ServicesBuilder {
     pub clock: Arc<dyn Clock>,
     pub identity: Arc<Identity>,
     pub space_roots: SpaceRoots,
-    pub weights: Weights,
     pub metrics: Metrics,
     /// How long a delivery is leased. A stage that takes longer without extending it loses its action.
     pub lease_ttl: Duration,
@@ -96,36 +126,42 @@ pub struct ServicesBuilder {
 
 impl Services {
     pub fn new(from: ServicesBuilder) -> Arc<Self> {
-        let control = Control::new(
-            &from.settings.control,
-            from.settings.in_flight_max,
-            &from.store,
-            &from.clock,
-            &from.metrics,
-            &from.registry,
-        );
+        let ServicesBuilder { store, clock, registry, identity, metrics, settings, .. } = from;
+        let control =
+            Control::new(&settings.control, settings.in_flight_max, &store, &clock, &metrics, &registry);
         Arc::new(Self {
-            control,
-            leases: Leases::new(from.store.clone(), from.clock.clone(), from.lease_ttl),
-            store: from.store,
-            clock: from.clock,
-            registry: from.registry,
-            identity: from.identity,
-            files: Files { roots: from.space_roots, inspector: from.inspector, blobs: from.blobs },
+            policy: RwLock::new(from.policy),
+            files: Files {
+                roots: from.space_roots,
+                inspector: from.inspector,
+                blobs: from.blobs,
+                identity: identity.clone(),
+                store: store.clone(),
+            },
             children: Children {
                 sandbox: from.sandbox,
                 running: Running::default(),
                 halt: watch::Sender::new(false),
             },
-            metrics: from.metrics,
-            settings: from.settings,
-            weights: from.weights,
-            answers: Answers::default(),
-            policy: RwLock::new(from.policy),
-            callers: Callers::default(),
-            recent: RecentReceipts::default(),
-            approvals: tokio::sync::Mutex::default(),
-            operations: Mutex::default(),
+            control,
+            approvals: Approvals {
+                store: store.clone(),
+                clock: clock.clone(),
+                changes: tokio::sync::Mutex::default(),
+            },
+            in_flight: InFlight {
+                answers: Answers::default(),
+                leases: Leases::new(store.clone(), clock.clone(), from.lease_ttl),
+                callers: Callers::default(),
+                operations: Mutex::default(),
+                interrupted: Interrupted::default(),
+            },
+            store,
+            clock,
+            registry,
+            identity,
+            metrics,
+            settings,
         })
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use effectd_bus::Retention;
+use effectd_contracts::reward::Weights;
 
 use crate::control;
 
@@ -33,6 +34,8 @@ pub struct Settings {
     pub quarantined_max: usize,
     /// Notifications that are listed; beyond it the oldest are removed. Their receipts are kept.
     pub notifications_max: usize,
+    /// The weights of the reward in receipts.
+    pub weights: Weights,
     pub control: control::Settings,
     pub retention: Retention,
 }
@@ -52,6 +55,7 @@ impl Default for Settings {
             scan_core_entries_max: 0,
             quarantined_max: 100,
             notifications_max: 1_000,
+            weights: Weights::default(),
             control: control::Settings::default(),
             retention: Retention::default(),
         }

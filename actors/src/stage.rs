@@ -7,9 +7,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_bus::StoreError;
 use effectd_bus::limits::LEASE_TTL_MAX;
-use effectd_bus::{Store, StoreError};
-use effectd_contracts::{ActionId, Code, Failure, Monotonic, Phase};
+use effectd_contracts::{ActionId, Clock, Code, Failure, Monotonic, Phase};
 use parking_lot::RwLock;
 use prometheus::IntGauge;
 use ractor::factory::queues::DefaultQueue;
@@ -19,8 +19,9 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, Message, SpawnErr};
 
 use crate::action::{Action, Ticket};
 use crate::messages::{Record, Ticketed};
+use crate::metrics::Metrics;
 use crate::services::leases::{Extended, Leases};
-use crate::services::{Children, Services};
+use crate::services::{Children, InFlight, Services};
 
 /// The address of a stage. It stays the same when the stage is restarted.
 pub(crate) struct Address<M: Message>(Arc<RwLock<Option<FactoryRef<(), M>>>>);
@@ -58,7 +59,7 @@ pub(crate) trait Stage: Clone + Send + Sync + 'static {
     fn services(&self) -> &Arc<Services>;
 
     fn limit(&self, _message: &Self::Message) -> Duration {
-        self.services().leases.ttl
+        self.services().in_flight.leases.ttl
     }
 
     /// Whether a message may take seconds. Then a task of its own works on it, and no worker waits.
@@ -145,7 +146,7 @@ impl<S: Stage> Worker for StageWorker<S> {
 /// had died. (Work that blocks its thread cannot be timed out; its lease ends by itself.)
 async fn bounded<S: Stage>(stage: &S, message: S::Message, this: &Address<S::Message>) {
     let services = stage.services();
-    let _watch = PanicWatch::new(S::NAME, services);
+    let _watch = PanicWatch::new(S::NAME, &*services.clock, &services.metrics);
     message.ticket().hop(S::NAME);
     let (limit, stalled) = (stage.limit(&message), message.ticket().stalled.clone());
     // Boxed: the future may be tens of kilobytes, and every layer around it would move it.
@@ -161,27 +162,27 @@ async fn bounded<S: Stage>(stage: &S, message: S::Message, this: &Address<S::Mes
 /// Measures the work on a message, and counts a panic: factories replace workers silently.
 struct PanicWatch<'p> {
     stage: &'static str,
-    services: &'p Services,
+    clock: &'p dyn Clock,
+    metrics: &'p Metrics,
     begun: Monotonic,
     busy: IntGauge,
 }
 
 impl<'p> PanicWatch<'p> {
-    fn new(stage: &'static str, services: &'p Services) -> Self {
-        let busy = services.metrics.stage_busy.with_label_values(&[stage]);
+    fn new(stage: &'static str, clock: &'p dyn Clock, metrics: &'p Metrics) -> Self {
+        let busy = metrics.stage_busy.with_label_values(&[stage]);
         busy.inc();
-        Self { stage, services, begun: services.clock.monotonic(), busy }
+        Self { stage, clock, metrics, begun: clock.monotonic(), busy }
     }
 }
 
 impl Drop for PanicWatch<'_> {
     fn drop(&mut self) {
         self.busy.dec();
-        let took = self.services.clock.monotonic().since(self.begun);
-        let duration = &self.services.metrics.stage_duration;
-        duration.with_label_values(&[self.stage]).observe(took.as_secs_f64());
+        let took = self.clock.monotonic().since(self.begun);
+        self.metrics.stage_duration.with_label_values(&[self.stage]).observe(took.as_secs_f64());
         if std::thread::panicking() {
-            self.services.metrics.panics.with_label_values(&[self.stage]).inc();
+            self.metrics.panics.with_label_values(&[self.stage]).inc();
             tracing::error!(
                 stage = self.stage,
                 "a worker panicked and is replaced; its action is delivered again"
@@ -194,7 +195,7 @@ impl Drop for PanicWatch<'_> {
 /// a waiting caller is published.
 pub(crate) fn pass<M: Message>(next: &Address<M>, work: M) {
     if next.factory().is_none_or(|factory| factory.dispatch((), work).is_err()) {
-        tracing::warn!("a stage is down; the action comes again");
+        tracing::warn!("a stage is down; its action is delivered again");
     }
 }
 
@@ -205,21 +206,21 @@ pub(crate) fn extend_lease(leases: &Leases, ticket: &Ticket, at_most: Duration) 
 
 /// Parks an action, without a worker, until another action has ended; then the stage gets it again.
 pub(crate) fn wait_behind<S: Send + 'static>(
-    services: &Services,
+    in_flight: &InFlight,
     mut action: Action<S>,
     other: &ActionId,
     this: &Address<Action<S>>,
 ) {
-    let (extended, again) = (extend_lease(&services.leases, &action.ticket, LEASE_TTL_MAX), this.clone());
+    let (extended, again) = (extend_lease(&in_flight.leases, &action.ticket, LEASE_TTL_MAX), this.clone());
     // If the other action was interrupted, its next copy may be queued behind this one.
     action.ticket.slot.leave_queue();
-    services.answers.park_behind(other, move || {
+    in_flight.answers.park_behind(other, move || {
         drop(extended);
         pass(&again, action);
     });
     // The other action may have ended before this one was parked.
-    if !matches!(services.store.receipt_of(other), Ok(None)) {
-        services.answers.wake_parked(other);
+    if !matches!(in_flight.leases.store.receipt_of(other), Ok(None)) {
+        in_flight.answers.wake_parked(other);
     }
 }
 
@@ -233,14 +234,10 @@ pub(crate) fn after_child<M: Message + Ticketed>(children: &Children, message: M
 }
 
 /// Puts an action off: a waiting caller gets the failure and its `retry_after`; a delivery from the bus is deferred.
-pub(crate) fn put_off(store: &dyn Store, mut ticket: Ticket, failure: &Failure, pause: Duration) {
+pub(crate) fn put_off(mut ticket: Ticket, failure: &Failure, pause: Duration) {
     tracing::info!(parent: &ticket.span, trace_id = %ticket.trace_id, code = %failure.code, "put off");
-    if !ticket.refuse_caller(failure)
-        && let Some(lease) = ticket.lease()
-    {
-        // A deferral does not count as a failed delivery.
-        drop(store.defer(lease, pause));
-        ticket.close();
+    if !ticket.refuse_caller(failure) {
+        ticket.defer(pause);
     }
 }
 
@@ -253,7 +250,7 @@ pub(crate) fn store_failed<S>(
 ) {
     tracing::warn!(parent: &action.ticket.span, %error, trace_id = %action.ticket.trace_id, ?phase, "the store failed");
     if action.ticket.lease().is_none() {
-        let message = format!("{error}; ask again with the same action id");
+        let message = format!("{error}; retry with the same action id");
         let failure = Failure::new(Code::StoreUnavailable, phase, message);
         pass(recorder, Record::unrecorded(action, failure));
     }

@@ -310,7 +310,7 @@ impl Supervisor {
         }
         tracing::error!(actor = child.name, why, "restarted");
         let started = child.start(myself).await;
-        started.map_err(|error| format!("{} does not start again: {error}", child.name))
+        started.map_err(|error| format!("{} could not be restarted: {error}", child.name))
     }
 }
 

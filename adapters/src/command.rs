@@ -36,8 +36,8 @@ pub struct Params {
 
 impl TypedTool for Run {
     const ID: &'static str = "command.run";
-    const DESCRIPTION: &'static str = "Runs one program of the system in the space: by its words, never through a \
-        shell, without network, and only if it is on the policy's list of commands.";
+    const DESCRIPTION: &'static str = "Runs one program of the system in the space, with an argument list and never through a shell, \
+        without network, and only if the policy lists the program.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -70,15 +70,15 @@ impl TypedTool for Run {
         let program = argv.first().map_or("", String::as_str);
         let plain = |c: char| c.is_ascii_alphanumeric() || "._+-".contains(c);
         if !program.chars().all(plain) || program.starts_with(['.', '-']) || program.is_empty() {
-            let why = "the plain name of a program is needed, without a path";
+            let why = "give the name of a program without a path";
             return Err(params::invalid("argv/0", why));
         }
         if argv.iter().any(|word| word.contains('\0')) {
-            return Err(params::invalid("argv", "a word has a NUL in it"));
+            return Err(params::invalid("argv", "an argument contains a NUL byte"));
         }
         let outside = |folder: &FolderPath| folder.0.base() != Base::Workspace;
         if params.directory_path.as_ref().is_some_and(outside) {
-            let why = "it must be workspace or beneath it";
+            let why = "it must be workspace or a folder in it";
             return Err(params::invalid("directory_path", why));
         }
         Ok(())
@@ -141,7 +141,7 @@ fn program(name: &str) -> Result<PathBuf, Failure> {
     let mut places = PATH.split(':').map(|folder| Path::new(folder).join(name));
     places.find(|path| path.is_file()).ok_or_else(|| {
         let message = format!(
-            "there is no program {name} in {PATH}; the policy may list what the system does not have"
+            "there is no program {name} in {PATH}; the policy may list programs that are not installed"
         );
         Failure::new(Code::FileNotFound, Phase::Dispatch, message)
     })

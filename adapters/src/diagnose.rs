@@ -25,69 +25,69 @@ const PATTERNS: &[Pattern] = &[
         category: "disk_full",
         words: "no space left on device|enospc|disk quota exceeded|edquot",
         cause: "The disk or its quota is full.",
-        next: "Free some room, then do it again.",
+        next: "Free some space, then try again.",
         retry: true,
     },
     Pattern {
         category: "permission_denied",
         words: "permission denied|operation not permitted|eacces|eperm|access is denied",
-        cause: "The program may not touch what it tried to touch.",
-        next: "Look at the owner and permissions of the path, or ask for a wider policy.",
+        cause: "The program lacks permission for a path or an operation.",
+        next: "Check the owner and permissions of the path, or ask for a wider policy.",
         retry: false,
     },
     Pattern {
         category: "out_of_memory",
         words: "out of memory|cannot allocate memory|oom-kill|enomem|killed process|heap out of",
         cause: "There was not enough memory.",
-        next: "Give it less to do at a time, or raise its memory limit.",
+        next: "Process less at a time, or raise the memory limit.",
         retry: false,
     },
     Pattern {
         category: "program_not_found",
         words: "command not found|is not recognized as an internal|executable file not found",
         cause: "The program is not installed or not on the path.",
-        next: "Install it, or use a program that is there.",
+        next: "Install it, or use an installed program.",
         retry: false,
     },
     Pattern {
         category: "module_not_found",
         words: "modulenotfounderror|cannot find module|unresolved import|no module named|unresolved external",
-        cause: "A library that the code needs is not there.",
+        cause: "A library that the code needs is missing.",
         next: "Install the dependency, or correct its name.",
         retry: false,
     },
     Pattern {
         category: "not_found",
         words: "no such file or directory|enoent|file not found|does not exist|404 not found",
-        cause: "Something that is named is not there.",
-        next: "Check the name and where it is looked for; files.list and files.search help.",
+        cause: "A file, path or resource does not exist.",
+        next: "Check the name and the folder; files.list and files.search help.",
         retry: false,
     },
     Pattern {
         category: "merge_conflict",
         words: "merge conflict|conflict (content)|<<<<<<< |patch does not apply|hunk failed",
-        cause: "Two changes meet at one place.",
-        next: "Read the file as it is now, and make the change anew.",
+        cause: "Two changes conflict.",
+        next: "Read the current file and make the change again.",
         retry: false,
     },
     Pattern {
         category: "syntax",
         words: "syntax error|syntaxerror|unexpected token|parse error|unexpected end of|expected one of",
-        cause: "The text is not well-formed for its reader.",
-        next: "Look at the line that the message names, and the one before it.",
+        cause: "The text has a syntax error.",
+        next: "Check the line that the message names, and the one before it.",
         retry: false,
     },
     Pattern {
         category: "type_mismatch",
         words: "mismatched types|typeerror|type mismatch|cannot convert|is not assignable to",
-        cause: "A value is of another kind than its place wants.",
-        next: "Compare what is given with what is wanted at that line.",
+        cause: "A value has the wrong type.",
+        next: "Compare the actual type with the expected type at that line.",
         retry: false,
     },
     Pattern {
         category: "address_in_use",
         words: "address already in use|eaddrinuse|port is already allocated",
-        cause: "Another program has the port.",
+        cause: "Another program uses the port.",
         next: "Stop the other program, or choose another port.",
         retry: false,
     },
@@ -96,29 +96,29 @@ const PATTERNS: &[Pattern] = &[
         words: "connection refused|econnrefused|connection reset|network is unreachable|\
             name or service not known|could not resolve host|temporary failure in name resolution|\
             enetunreach",
-        cause: "The other side cannot be reached.",
-        next: "In effectd's sandbox there is no network at all; elsewhere, check name, port and whether the service runs.",
+        cause: "The server cannot be reached.",
+        next: "effectd's sandbox has no network; elsewhere, check the name, the port and whether the service runs.",
         retry: true,
     },
     Pattern {
         category: "certificate",
         words: "certificate verify failed|certificate has expired|self signed certificate|unknown ca",
-        cause: "The other side's certificate is not trusted.",
-        next: "Check the clock, the host name and the trusted roots; do not switch the check off.",
+        cause: "The server's certificate is not trusted.",
+        next: "Check the clock, the host name and the trusted roots; do not disable verification.",
         retry: false,
     },
     Pattern {
         category: "timeout",
         words: "timed out|timeout|deadline exceeded|etimedout",
-        cause: "It took longer than it may.",
-        next: "Give it more time or less to do; trying again may help.",
+        cause: "It exceeded its time limit.",
+        next: "Allow more time or process less at once; a retry may help.",
         retry: true,
     },
     Pattern {
         category: "crash",
         words: "segmentation fault|sigsegv|core dumped|panicked at|stack overflow|assertion failed",
-        cause: "The program ended by a fault of its own.",
-        next: "The first lines of the trace name the place; make the input smaller until it goes away.",
+        cause: "The program crashed.",
+        next: "The first lines of the trace name the location; reduce the input until the crash disappears.",
         retry: false,
     },
 ];
@@ -133,8 +133,8 @@ pub struct Params {
 
 impl TypedTool for DiagnoseError {
     const ID: &'static str = "core.diagnose_error";
-    const DESCRIPTION: &'static str = "Says what an error message usually means, what to do next, and whether trying \
-        again may help. It looks at the text alone.";
+    const DESCRIPTION: &'static str = "Explains what an error message usually means, what to do next, and whether a retry may help. It uses \
+        the text alone.";
     const ALIASES: &'static [&'static str] = &["diagnose_error"];
     type Params = Params;
 
@@ -168,7 +168,7 @@ impl TypedTool for DiagnoseError {
         if let Some(code) = own_code(&text) {
             let result = json!({
                 "category": code.as_str(), "cause": code.meaning(), "retry_may_help": code.retryable(),
-                "next_steps": ["It is a code of effectd itself; `effectd policy explain` and the receipt say more."],
+                "next_steps": ["This is a code of effectd; `effectd policy explain` and the receipt say more."],
             });
             return Ok(ToolOutput::new(result, Some(1.0)));
         }
@@ -176,12 +176,12 @@ impl TypedTool for DiagnoseError {
             PATTERNS.iter().filter(|pattern| pattern.words.split('|').any(|word| text.contains(word)));
         let Some(first) = known.next() else {
             let next = if text.trim().is_empty() {
-                "Give the message of the error as error_text."
+                "Put the error message into error_text."
             } else {
                 "Give more of the output: the first error is often above the last."
             };
             let result = json!({
-                "category": "unknown", "cause": "The text does not give it away.", "next_steps": [next],
+                "category": "unknown", "cause": "The text does not show the cause.", "next_steps": [next],
                 "retry_may_help": false,
             });
             return Ok(ToolOutput::new(result, Some(0.5)));

@@ -31,8 +31,8 @@ pub struct Params {
 
 impl TypedTool for Local {
     const ID: &'static str = NOTIFY_TOOL;
-    const DESCRIPTION: &'static str = "Tells the people at this machine something: on the desktop, where there is \
-        one, and in `effectd notifications`. It cannot be unsent.";
+    const DESCRIPTION: &'static str = "Notifies the people at this machine: on the desktop, if there is one, and in `effectd \
+        notifications`. A notification cannot be unsent.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -60,14 +60,14 @@ impl TypedTool for Local {
             [("title", title, NOTIFY_TITLE_BYTES_MAX), ("body", body, NOTIFY_BODY_BYTES_MAX)]
         {
             if text.len() > bytes_max {
-                return Err(params::invalid(name, format!("at most {bytes_max} bytes are shown")));
+                return Err(params::invalid(name, format!("at most {bytes_max} bytes are allowed")));
             }
         }
         if title.chars().all(|c| c.is_whitespace() || c.is_control()) {
-            return Err(params::invalid("title", "there is nothing to read in it"));
+            return Err(params::invalid("title", "it has no visible text"));
         }
         if title.contains(['\n', '\r']) {
-            return Err(params::invalid("title", "it is one line; more goes into the body"));
+            return Err(params::invalid("title", "it must be one line; put more into the body"));
         }
         Ok(())
     }
@@ -76,7 +76,7 @@ impl TypedTool for Local {
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let bytes = encoded(&call.params)?;
         workspace.side_channel().send_piece(STREAM, &bytes).map_err(|error| {
-            let why = format!("nobody takes the notification: {error}");
+            let why = format!("the notification could not be sent to effectd: {error}");
             Failure::new(Code::ToolFailed, Phase::Dispatch, why)
         })?;
         let result = json!({ "bytes": bytes.len(), "can_be_unsent": false });

@@ -56,7 +56,7 @@ pub(crate) fn preview(
         return Err(Failure::new(
             Code::StateChanged,
             Phase::Dispatch,
-            "the files were changed while they were looked at; ask again",
+            "the files changed during the preview; try again",
         ));
     }
     Ok(PreviewResult { before, after, failed })
@@ -86,7 +86,7 @@ fn paths(tool: &dyn Tool, call: &ToolCall) -> Result<(Vec<SpacePath>, Vec<SpaceP
         call.restore.iter().map(|one| one.path.clone()).collect()
     };
     if touched.is_empty() {
-        let why = "this tool does not say what it may change, so it cannot be tried out on a copy";
+        let why = "this tool does not declare what it may change, so it cannot be previewed";
         return Err(Failure::new(Code::ToolFailed, Phase::Dispatch, why));
     }
     let parsed = |paths: Vec<String>| -> Result<Vec<SpacePath>, Failure> {
@@ -158,7 +158,7 @@ fn too_large() -> Failure {
     Failure::new(
         Code::FileLimit,
         Phase::Dispatch,
-        "what it would touch is too large to be copied for a preview",
+        "the files that it would change are too large to copy for a preview",
     )
 }
 

@@ -34,15 +34,15 @@ pub enum PathInvalid {
     NoBase,
     #[error("the path must be relative and without ..")]
     Escapes,
-    #[error("the path has a control character in it")]
+    #[error("the path contains a control character")]
     Control,
     /// A folder: nothing after the base, or a slash at the end.
     #[error("the path must name a file")]
     NoFile,
     /// People would take the text for another path.
-    #[error("the path has a character that is invisible or looks like a slash or dot")]
+    #[error("the path contains a character that is invisible or looks like a slash or dot")]
     Deceptive,
-    #[error("names like .effectd-….draft are kept for unfinished files")]
+    #[error("names like .effectd-….draft are reserved for unfinished files")]
     Reserved,
 }
 

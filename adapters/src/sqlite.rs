@@ -36,7 +36,7 @@ const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 const FORMAT_BYTES: std::ops::Range<usize> = 18..20;
 /// Steps of SQLite's virtual machine between two checks of the clock.
 const STEPS_PER_LOOK: i32 = 1_000;
-const NO_TEXT: &str = "names of tables or columns in this database are no text in UTF-8";
+const NO_TEXT: &str = "the names of tables or columns in this database are not UTF-8";
 /// The pragmas that a statement may read.
 const PRAGMAS: &str =
     "data_version foreign_key_list index_info index_list table_info table_list table_xinfo user_version";
@@ -62,8 +62,8 @@ pub struct Params {
 
 impl TypedTool for Query {
     const ID: &'static str = "sqlite.query";
-    const DESCRIPTION: &'static str = "Asks an SQLite database file of the space with one statement that only reads, \
-        and hands out at most 100 rows. Values go in with args, one for each ? of the statement.";
+    const DESCRIPTION: &'static str = "Queries an SQLite database file of the space with one read-only statement and returns at most 100 \
+        rows. Pass values in args, one for each ? of the statement.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -83,7 +83,7 @@ impl TypedTool for Query {
 
     fn check(&self, params: &Params) -> Result<(), Failure> {
         if params.sql.contains('\0') {
-            return Err(params::invalid("sql", "a statement has no NUL in it"));
+            return Err(params::invalid("sql", "a statement must not contain a NUL byte"));
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ fn all_in_one_file(workspace: &Workspace<'_>, path: &SpacePath) -> Result<(), Fa
     };
     if wal || journal {
         let words =
-            "the database has changes that are not in its file yet: close it, or have it checkpointed, first";
+            "the database has changes that are not in its file yet; close it or run a checkpoint first";
         return Err(failed(Code::StateChanged, words));
     }
     Ok(())
@@ -245,18 +245,18 @@ fn ask(connection: &Connection, denied: &AtomicBool, given: &Params) -> Result<F
         }
         problem(error)
     })?;
-    let mut statement = first.ok_or_else(|| params::invalid("sql", "there is no statement in it"))?;
+    let mut statement = first.ok_or_else(|| params::invalid("sql", "it contains no statement"))?;
     if !matches!(statements.next(), Ok(None)) {
-        return Err(params::invalid("sql", "one statement at a time"));
+        return Err(params::invalid("sql", "give only one statement"));
     }
-    // A statement without columns returns nothing, so it is no query.
+    // A statement without columns returns nothing, so it is not a query.
     if !statement.readonly() || statement.column_count() == 0 {
-        return Err(params::invalid("sql", "only statements that read are taken"));
+        return Err(params::invalid("sql", "only statements that read are allowed"));
     }
     let args: Vec<Bound> = given.args.iter().map(bound_value).collect();
     if args.len() != statement.parameter_count() {
         let wanted = statement.parameter_count();
-        return Err(params::invalid("args", format!("the statement has {wanted} places for values")));
+        return Err(params::invalid("args", format!("the statement has {wanted} parameters")));
     }
     let rows_max = given.max_rows.unwrap_or(usize::MAX).min(SQLITE_ROWS_MAX);
     let mut found = Found {
@@ -356,23 +356,23 @@ fn problem(error: rusqlite::Error) -> Failure {
     if let Some(said) = said {
         let kinds = ["no such table", "no such column", "no such function"];
         let kind = kinds.into_iter().find(|kind| said.starts_with(kind));
-        let kind = kind.unwrap_or("not something that SQLite understands or can do");
-        let words = format!("{kind}{at}; SELECT sql FROM sqlite_schema tells what is there");
+        let kind = kind.unwrap_or("a syntax error or an unsupported feature");
+        let words = format!("{kind}{at}; SELECT sql FROM sqlite_schema shows the tables");
         return params::invalid("sql", words);
     }
     let (code, words) = match error.sqlite_error_code() {
         Some(ErrorCode::OperationInterrupted) => {
-            (Code::TimedOut, "the statement took too long and was stopped; ask for less, or by an index")
+            (Code::TimedOut, "the statement took too long and was stopped; select less, or use an index")
         }
         Some(ErrorCode::OutOfMemory) => {
             (Code::MemoryLimit, "the statement needs more memory than it may have; sort or join less at once")
         }
         Some(ErrorCode::TooBig) => (Code::OutputLimit, "a value is larger than this tool handles"),
         Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) => {
-            return params::invalid("sql", "only statements that read this one database are taken");
+            return params::invalid("sql", "only statements that read this one database are allowed");
         }
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            (Code::ToolFailed, "the database is damaged, encrypted or not one")
+            (Code::ToolFailed, "the database is damaged or encrypted, or is not an SQLite database")
         }
         _ => (Code::ToolFailed, "SQLite could not carry out the statement"),
     };

@@ -62,7 +62,7 @@ thread_local! {
     static ENTERED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Measures the one span that the gate's judgement is. It may be entered several times: whenever it goes on, and when it is over.
+/// Measures the gate's span. The span may be entered several times: at each poll, and at its end.
 struct Watch;
 
 impl Subscriber for Watch {

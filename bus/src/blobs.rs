@@ -30,6 +30,7 @@ use nix::sys::time::TimeSpec;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
+use crate::error::Cause;
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_FOLDER_MAX};
 use catalog::BlobCatalog;
 pub use pins::Pins;
@@ -64,25 +65,31 @@ impl BlobKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlobError {
     #[error("the blobs cannot be used: {0}")]
-    Disk(String),
-    #[error("there is no room left for what has to be kept")]
+    Disk(#[source] Cause),
+    #[error("there is no space left for blobs")]
     Full,
     /// Larger than the bound of one blob, or than the quota.
-    #[error("{size} bytes are more than can be kept; at most {max} are")]
+    #[error("{size} bytes are too many; at most {max} can be stored")]
     TooLarge { size: u64, max: u64 },
     /// The blob does not exist, or was destroyed.
-    #[error("it is not kept any more")]
+    #[error("the blob is no longer stored")]
     Gone,
-    #[error("what is kept is damaged")]
+    #[error("the blob is damaged")]
     Damaged,
     #[error("{0:?} is no blob's name")]
     Name(String),
 }
 
+impl BlobError {
+    pub fn disk(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        BlobError::Disk(Cause::new(cause))
+    }
+}
+
 impl From<io::Error> for BlobError {
     fn from(error: io::Error) -> Self {
         let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-        if full.contains(&error.kind()) { BlobError::Full } else { BlobError::Disk(error.to_string()) }
+        if full.contains(&error.kind()) { BlobError::Full } else { BlobError::disk(error) }
     }
 }
 
@@ -357,7 +364,7 @@ fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
     if sealed.len() as u64 <= IN_PLACE_BYTES_MAX {
         match create(&path, OpenOptions::new().create_new(true), sealed) {
             Ok(()) => return Ok(File::open(folder)?.sync_all()?),
-            // Another thread writes the same blob, or a file of this name is no complete blob: a renamed draft replaces it.
+            // Another thread writes the same blob, or a file with this name is not a complete blob: a renamed draft replaces it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             // The empty file stays, since another thread may have written the same blob by now. The next start removes it.
             Err(error) => return Err(error.into()),

@@ -76,7 +76,7 @@ pub(crate) fn encode_marked(mark: &str, value: &impl Serialize) -> Vec<u8> {
 pub(crate) fn decode_marked<'a, T: Deserialize<'a>>(mark: &str, bytes: &'a [u8]) -> Result<T, Malformed> {
     let (bytes, own) = bytes.split_last_chunk().ok_or(Malformed("bytes end too early"))?;
     if crc32fast::hash(bytes) != u32::from_be_bytes(*own) {
-        return Err(Malformed("a checksum that does not fit"));
+        return Err(Malformed("a wrong checksum"));
     }
     let (found, rest): (&str, _) = decode_first(bytes)?;
     if found != mark {

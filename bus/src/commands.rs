@@ -63,9 +63,7 @@ impl Batch<'_> {
         self.state
             .apply(location, &record, leaf, self.when, &mut self.changes)
             // Only a bug emits a record that does not follow from the state; the block is not written.
-            .map_err(|error| {
-                StoreError::damaged(format!("an operation did not follow from the state: {error}"))
-            })
+            .map_err(|error| StoreError::damaged(format!("an operation does not fit the state: {error}")))
     }
 
     /// The id of a receipt, which may be in this block.
@@ -93,7 +91,7 @@ impl Batch<'_> {
     fn check_epoch(&self, payload: &Payload) -> Result<(), StoreError> {
         match payload.epoch {
             Some(epoch) if self.state.is_closed(epoch) => {
-                Err(StoreError::unavailable("a sealing epoch ended in this moment; try again"))
+                Err(StoreError::unavailable("a sealing epoch ended at the same time; try again"))
             }
             Some(_) | None => Ok(()),
         }

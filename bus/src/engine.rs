@@ -148,7 +148,9 @@ impl Shared {
 /// Starts a thread of the store.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(run);
-    thread.map_err(|error| StoreError::unavailable(format!("no thread for {name}: {error}")))
+    thread.map_err(|error| {
+        StoreError::unavailable_by(format_args!("no thread can be started for {name}"), error)
+    })
 }
 
 impl LocalStore {

@@ -1,6 +1,10 @@
 //! The Store's errors, and which of them a retry can help.
 
+use std::error::Error;
+use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use effectd_contracts::{ActionId, IdInvalid, ReceiptId};
 
@@ -25,11 +29,11 @@ pub enum StoreError {
     Invalid(String),
     #[error(transparent)]
     InvalidId(#[from] IdInvalid),
-    #[error("{what} is not known")]
+    #[error("{what} is unknown")]
     NotFound { what: &'static str },
     /// Retention has removed these events.
     #[error(
-        "events of {topic} before offset {begins} are no longer kept: go on from there (`seek` the group to its start)"
+        "events of {topic} before offset {begins} have expired: continue from there (`seek` the group to the topic's start)"
     )]
     Dropped { topic: TopicName, begins: u64 },
     /// The lease expired and another consumer has the event, the event was acknowledged, or the lease belongs to an
@@ -42,7 +46,7 @@ pub enum StoreError {
     #[error("action {action_id} already has receipt {receipt_id}")]
     AlreadyReceipted { action_id: ActionId, receipt_id: ReceiptId },
     /// The same id was used before with other content.
-    #[error("{what} was used before with other content")]
+    #[error("{what} was already used with other content")]
     Conflict { what: &'static str },
     #[error("the entry is at another version than expected")]
     VersionMismatch {
@@ -56,7 +60,11 @@ pub enum StoreError {
     ReadOnly,
     /// A write failed, or the store cannot take the call now. A write may or may not have happened: repeat it with the same id.
     #[error("the store is not available: {reason}")]
-    Unavailable { reason: String },
+    Unavailable {
+        /// Quotes the source, if there is one: clients see only this text.
+        reason: String,
+        source: Option<Cause>,
+    },
     #[error("the store is closed")]
     Closed,
     #[error("{} is in use by another process: stop it, or choose another state directory", path.display())]
@@ -119,10 +127,49 @@ impl StoreError {
         }
     }
 
-    pub(crate) fn unavailable(reason: impl Into<String>) -> Self {
-        StoreError::Unavailable { reason: reason.into() }
+    pub fn unavailable(reason: impl Into<String>) -> Self {
+        StoreError::Unavailable { reason: reason.into(), source: None }
+    }
+
+    /// [`StoreError::Unavailable`] because of an error from below the Store.
+    pub fn unavailable_by(what: impl fmt::Display, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let cause = Cause::new(cause);
+        StoreError::Unavailable { reason: format!("{what}: {cause}"), source: Some(cause) }
     }
 }
+
+/// An error of the operating system or of a library, as the source of ours. Two are equal if they have the same text.
+#[derive(Debug, Clone)]
+pub struct Cause(Arc<dyn Error + Send + Sync>);
+
+impl Cause {
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        let error: Box<dyn Error + Send + Sync> = error.into();
+        Self(error.into())
+    }
+}
+
+impl Deref for Cause {
+    type Target = dyn Error + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for Cause {}
 
 /// [`StoreError::TooLarge`] if the size is beyond its bound.
 pub(crate) fn bound(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {

@@ -23,14 +23,14 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         file.sync_all()?;
         fs::rename(&partial, path)
     };
-    write().map_err(|error| io_error(path, &error))?;
+    write().map_err(|error| io_error(path, error))?;
     path.parent().map_or(Ok(()), sync_dir)
 }
 
 /// Creates a directory that only its owner may enter, and makes its name durable. Takes all others' rights to an existing one.
 pub(crate) fn private_dir(path: &Path) -> Result<(), StoreError> {
     if !path.is_dir() {
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| io_error(path, &error))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| io_error(path, error))?;
         return path.parent().filter(|parent| !parent.as_os_str().is_empty()).map_or(Ok(()), sync_dir);
     }
     let narrow = || -> std::io::Result<()> {
@@ -41,11 +41,11 @@ pub(crate) fn private_dir(path: &Path) -> Result<(), StoreError> {
         }
         Ok(())
     };
-    narrow().map_err(|error| io_error(path, &error))
+    narrow().map_err(|error| io_error(path, error))
 }
 
 pub(crate) fn sync_dir(path: &Path) -> Result<(), StoreError> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| io_error(path, &error))
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(|error| io_error(path, error))
 }
 
 /// Syncs every file and directory of a tree.
@@ -55,7 +55,7 @@ pub(crate) fn sync_tree(directory: &Path) -> Result<(), StoreError> {
             sync_tree(&path)?;
         } else {
             let synced = File::open(&path).and_then(|file| file.sync_all());
-            synced.map_err(|error| io_error(&path, &error))?;
+            synced.map_err(|error| io_error(&path, error))?;
         }
     }
     sync_dir(directory)
@@ -64,7 +64,7 @@ pub(crate) fn sync_tree(directory: &Path) -> Result<(), StoreError> {
 /// Removes a directory with its files, if it exists.
 pub(crate) fn remove_dir(directory: &Path) -> Result<(), StoreError> {
     match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error(directory, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error(directory, error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -72,7 +72,7 @@ pub(crate) fn remove_dir(directory: &Path) -> Result<(), StoreError> {
 /// Removes a file, if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error(path, &error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error(path, error)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -81,7 +81,7 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), StoreError> {
 pub(crate) fn list(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     fs::read_dir(directory)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
-        .map_err(|error| io_error(directory, &error))
+        .map_err(|error| io_error(directory, error))
 }
 
 /// The numbers in the names of files `<number>.<extension>`, in order.
@@ -96,7 +96,7 @@ pub(crate) fn numbered(directory: &Path, extension: &str) -> Result<Vec<u64>, St
 }
 
 /// Logs a failed file operation with its path, and turns it into an error without the path.
-pub(crate) fn io_error(path: &Path, error: &std::io::Error) -> StoreError {
+pub(crate) fn io_error(path: &Path, error: std::io::Error) -> StoreError {
     tracing::warn!(path = %path.display(), %error, "a file of the state directory cannot be used");
     if error.kind() == ErrorKind::StorageFull {
         return StoreError::Full;
@@ -104,7 +104,7 @@ pub(crate) fn io_error(path: &Path, error: &std::io::Error) -> StoreError {
     if error.kind() == ErrorKind::ReadOnlyFilesystem {
         return StoreError::ReadOnly;
     }
-    StoreError::unavailable(format!("{}: {error}", file_name(path)))
+    StoreError::unavailable_by(file_name(path), error)
 }
 
 /// The last part of a path: errors do not tell callers where the state directory is.

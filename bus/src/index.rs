@@ -115,7 +115,7 @@ pub(crate) struct Index {
     memtable_entries: usize,
     /// A memtable was frozen, or the index stops.
     wake: Condvar,
-    /// A run was written, or writing failed for good.
+    /// A run was written, or writing failed permanently.
     flushed: Condvar,
     /// The active memtable is to be flushed soon, however small.
     flush_requested: AtomicBool,
@@ -274,7 +274,7 @@ impl Index {
             drop(work);
             // A panic becomes an error: otherwise other threads would wait forever for this one.
             let flushed = catch_unwind(AssertUnwindSafe(|| self.flush_frozen()));
-            let panicked = |_| Err(StoreError::unavailable("flushing the index met a panic"));
+            let panicked = |_| Err(StoreError::unavailable("flushing the index panicked"));
             if let Err(error) = flushed.unwrap_or_else(panicked) {
                 self.work.lock().failed = Some(error);
                 self.flushed.notify_all();
@@ -313,7 +313,7 @@ impl Index {
         runs.map_or(Ok(()), |runs| runs.compact())
     }
 
-    /// Whether flushing has failed for good.
+    /// Whether flushing has failed permanently.
     pub(crate) fn has_failed(&self) -> bool {
         self.work.lock().failed.is_some()
     }

@@ -133,7 +133,7 @@ impl JournalReader {
 
 /// The error of a block, or a part of one, that should exist and does not.
 pub(crate) fn missing(seq: u64) -> StoreError {
-    StoreError::damaged(format!("block {seq} of the journal is missing or cut off"))
+    StoreError::damaged(format!("block {seq} of the journal is missing or truncated"))
 }
 
 /// A truncation without a staged checkpoint.

@@ -43,7 +43,7 @@ pub mod testing;
 pub use blobs::{BlobError, BlobKind, BlobReader, BlobWriter, Blobs, BlobsCheck, BlobsChecked, Pins};
 pub use config::EmbeddedConfig;
 pub use engine::{LocalStore, embedded, journal_copy, offline, salvage};
-pub use error::StoreError;
+pub use error::{Cause, StoreError};
 pub use journal::JournalReader;
 pub use names::{FamilyName, GroupName, ResourceName, TopicName};
 pub use stats::Stats;

@@ -239,7 +239,7 @@ impl Files {
         }
         let mut options = private();
         let options = options.read(true).write(true).create(create).truncate(false);
-        let file = Arc::new(options.open(&path).map_err(|error| io_error(&path, &error))?);
+        let file = Arc::new(options.open(&path).map_err(|error| io_error(&path, error))?);
         if create {
             sync_dir(&self.dir)?;
         }
@@ -255,7 +255,7 @@ impl Files {
         let Some(file) = self.file(level, false)? else {
             return Ok(0);
         };
-        let bytes = file.metadata().map_err(|error| io_error(&self.path(level), &error))?.len();
+        let bytes = file.metadata().map_err(|error| io_error(&self.path(level), error))?.len();
         Ok(bytes / HASH_BYTES)
     }
 
@@ -265,7 +265,7 @@ impl Files {
         let mut bytes = vec![0; usize::try_from(count * HASH_BYTES).map_err(|_| missing())?];
         match file.read_exact_at(&mut bytes, first * HASH_BYTES) {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(missing()),
-            other => other.map_err(|error| io_error(&self.path(level), &error))?,
+            other => other.map_err(|error| io_error(&self.path(level), error))?,
         }
         Ok(bytes.as_chunks::<32>().0.iter().map(|hash| Digest::from_bytes(*hash)).collect())
     }
@@ -277,7 +277,7 @@ impl Files {
         let bytes: Vec<u8> = hashes.iter().flat_map(|hash| *hash.as_bytes()).collect();
         file.write_all_at(&bytes, first * HASH_BYTES)
             .and_then(|()| file.sync_data())
-            .map_err(|error| io_error(&self.path(level), &error))
+            .map_err(|error| io_error(&self.path(level), error))
     }
 
     /// Writes leaves, and the nodes of all subtrees that they complete.

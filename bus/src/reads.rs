@@ -247,8 +247,8 @@ impl Reader {
         self.first_where(key, begin..end, |spans| spans.at_ms >= wanted)
     }
 
-    /// Binary search for the first number of a range whose spans are wanted; the range's end if there is none. All numbers
-    /// after a wanted one must be wanted.
+    /// Searches a range for the first number whose spans satisfy `is_wanted`; returns the range's end if there is none. It is
+    /// a binary search: all numbers after a match must match, too.
     pub(crate) fn first_where(
         &self,
         key: impl Fn(u64) -> Vec<u8>,
@@ -375,7 +375,7 @@ fn event_of(record: Record, topic: &TopicName, offset: u64) -> Option<EventRecor
 }
 
 fn not_indexed(topic: &TopicName, offset: u64) -> StoreError {
-    StoreError::damaged(format!("event {offset} of {topic} is not in the index"))
+    StoreError::damaged(format!("event {offset} of {topic} is missing from the index"))
 }
 
 fn unexpected(location: Location) -> StoreError {

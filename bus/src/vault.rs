@@ -159,7 +159,7 @@ impl Vault {
         let next = ciphers.last_key_value().map_or(0, |(epoch, _)| *epoch + 1);
         if next > hour.saturating_add(EPOCHS_AHEAD_MAX) {
             return Err(StoreError::unavailable(
-                "so many sealing epochs were begun by hand that no other can be; try again in an hour",
+                "too many sealing epochs were begun by hand; try again in an hour",
             ));
         }
         let epoch = next.max(hour);
@@ -181,9 +181,7 @@ impl Vault {
             return Ok(None);
         };
         let damaged = || StoreError::Damaged {
-            what: format!(
-                "a payload of epoch {epoch} does not open: it was changed, or moved from elsewhere"
-            ),
+            what: format!("a payload of epoch {epoch} cannot be decrypted: it was changed or moved"),
             advice: "Run `effectd store check`.",
         };
         let (version, rest) = bytes.split_first().ok_or_else(damaged)?;

@@ -119,7 +119,7 @@ impl<T> Promise<T> {
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
         if self.shared.is_some() {
-            let stopped = StoreError::unavailable("the store stopped in the middle of it");
+            let stopped = StoreError::unavailable("the store stopped during the operation");
             self.put(Slot::Ready(Err(stopped)));
         }
     }

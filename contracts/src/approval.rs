@@ -61,9 +61,9 @@ pub enum ApprovalVerdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Authority {
-    /// The policy names approvers, and the one who decided does not speak for the subject.
+    /// The policy names approvers, and the person who decided may not act on behalf of the subject.
     Separate,
-    /// The policy names no approvers: whoever runs effectd decides, and may be the planner.
+    /// The policy names no approvers: the user who runs effectd decides, who may be the planner.
     SingleUser,
 }
 

@@ -3,6 +3,8 @@
 //! The states before and after make an effect reversible: an undo checks that the state after still holds, and restores the
 //! state before.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +30,7 @@ pub struct Observed {
     pub changes: Vec<PathChange>,
     /// Whether the pre-images are kept, so that the action can be undone.
     pub undoable: bool,
-    /// What the tool changed beyond what it declares. The tool has been switched off since.
+    /// What the tool changed beyond what it declares. The tool is disabled since then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undeclared: Vec<Undeclared>,
 }
@@ -123,6 +125,31 @@ pub enum FolderListing {
     Listed(String),
     /// The folder is too large to be compared, or not all of it can be read.
     TooMuch,
+}
+
+/// Everything in some folders, to notice changes by comparing two scans.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scan {
+    /// By path, as in requests. A name that is not UTF-8 is replaced by its inode number.
+    pub marks: BTreeMap<String, Mark>,
+    /// Whether the marks are complete: no limit was reached, and all folders could be read.
+    pub complete: bool,
+}
+
+/// An entry of a folder, without its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Whether it is a folder.
+    pub is_folder: bool,
+    /// Permissions and kind.
+    pub mode: u32,
+    /// The size of a file.
+    pub bytes: u64,
+    /// The last change of content or metadata, in nanoseconds since 1970. The kernel sets it, and nobody in the sandbox can set
+    /// it back.
+    pub changed_ns: i128,
+    /// Device and inode.
+    pub identity: (u64, u64),
 }
 
 /// What is at a path.

@@ -26,7 +26,7 @@ pub enum Topic {
     Artifacts,
     /// Actions that were given up.
     DeadLetters,
-    /// Tools that were switched off because they did more than they declare.
+    /// Tools that were disabled because they did more than they declare.
     Tools,
 }
 
@@ -300,9 +300,9 @@ pub struct ArtifactData {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ArtifactChange {
-    /// It is not handed out any more.
+    /// Nobody can read it.
     Quarantined,
-    /// It is handed out again.
+    /// It can be read again.
     Released,
 }
 
@@ -366,7 +366,7 @@ impl Event<DeadLetterData> {
     }
 }
 
-/// A tool that was switched off because it did more than it declares.
+/// A tool that was disabled because it did more than it declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolQuarantinedData {
@@ -381,7 +381,7 @@ pub struct ToolQuarantinedData {
 }
 
 impl Event<ToolQuarantinedData> {
-    /// The event that announces that a tool was switched off, in the space in which it ran.
+    /// The event that announces that a tool was disabled, in the space in which it ran.
     pub fn tool(data: ToolQuarantinedData, space: SpaceId) -> Self {
         let (about, time, trace) = (data.action_id.clone(), data.since, (TraceId::fresh(), None));
         Self::new(Topic::Tools, EventId::fresh(), about, space, trace, time, data)

@@ -105,7 +105,7 @@ impl Filter {
             (whole.split_once(':'), word.iter().position(|(character, _)| *character == ':'))
         else {
             return Err(FilterInvalid(format!(
-                "{whole:?} is no condition; write name:pattern, with one of {}, since, until",
+                "{whole:?} is not a condition; write name:pattern, with one of {}, since, until",
                 names()
             )));
         };
@@ -113,7 +113,7 @@ impl Filter {
         if name == "since" || name == "until" {
             let time = Some(moment(value, now)?);
             if not {
-                let message = format!("-{name} means nothing; use the other of since and until");
+                let message = format!("-{name} is not allowed; use the other of since and until");
                 return Err(FilterInvalid(message));
             }
             match name {
@@ -124,7 +124,7 @@ impl Filter {
         }
         let Some((_, field)) = Field::ALL.into_iter().find(|(known, _)| *known == name) else {
             return Err(FilterInvalid(format!(
-                "there is no condition {name:?}; there are {}, since, until",
+                "unknown condition {name:?}; the conditions are {}, since, until",
                 names()
             )));
         };
@@ -132,7 +132,7 @@ impl Filter {
         let patterns: Vec<String> =
             patterns.map(|pattern| pattern.iter().map(|(character, _)| character).collect()).collect();
         if patterns.iter().any(String::is_empty) {
-            let message = format!("{whole:?} names nothing behind its colon or comma");
+            let message = format!("{whole:?} has no value after a colon or comma");
             return Err(FilterInvalid(message));
         }
         if field == Field::Status {
@@ -219,7 +219,7 @@ fn check_status(patterns: &[String]) -> Result<(), FilterInvalid> {
     match patterns.iter().find(|pattern| !known(pattern)) {
         None => Ok(()),
         Some(wrong) => Err(FilterInvalid(format!(
-            "no receipt has the status {wrong:?}; there are {}",
+            "unknown status {wrong:?}; the statuses are {}",
             Status::ALL.map(Status::as_str).join(", ")
         ))),
     }
@@ -232,7 +232,7 @@ pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp, FilterInvalid> {
     }
     let wrong = || {
         FilterInvalid(format!(
-            "{text:?} is no time; say 2026-01-01T00:00:00Z, or how long ago: 90s, 15m, 2h, 7d"
+            "{text:?} is not a time; write 2026-01-01T00:00:00Z or an age: 90s, 15m, 2h, 7d"
         ))
     };
     let unit = text.chars().last().ok_or_else(wrong)?;
@@ -346,14 +346,14 @@ mod tests {
     #[test]
     fn each_mistake_is_told_in_its_own_words() {
         for (text, expected) in [
-            ("files.*", "is no condition"),
-            ("tol:x", "there is no condition \"tol\""),
-            ("tool:", "names nothing"),
-            ("tool:a,,b", "names nothing"),
-            ("status:denied", "no receipt has the status \"denied\""),
-            ("since:yesterday", "is no time"),
-            ("since:99999999999999999999d", "is no time"),
-            ("-since:2h", "means nothing"),
+            ("files.*", "is not a condition"),
+            ("tol:x", "unknown condition \"tol\""),
+            ("tool:", "has no value after a colon or comma"),
+            ("tool:a,,b", "has no value after a colon or comma"),
+            ("status:denied", "unknown status \"denied\""),
+            ("since:yesterday", "is not a time"),
+            ("since:99999999999999999999d", "is not a time"),
+            ("-since:2h", "-since is not allowed"),
             ("tool:\"a", "not closed"),
         ] {
             let told = Filter::parse(text, now()).unwrap_err().to_string();

@@ -47,8 +47,8 @@ pub use approval::{Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Appr
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
 pub use effects::{
-    Effects, FileState, FolderListing, Observed, PathChange, PathSnapshot, PathState, Restore, Touch,
-    Undeclared, UndeclaredKind,
+    Effects, FileState, FolderListing, Mark, Observed, PathChange, PathSnapshot, PathState, Restore, Scan,
+    Touch, Undeclared, UndeclaredKind,
 };
 pub use event::{
     ArtifactChange, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolQuarantinedData,

@@ -19,7 +19,7 @@ pub const JSON_NODES_MAX: usize = 65_536;
 /// Part of the published schemas. The policy sets stricter ones by safety class.
 pub const TIMEOUT_MS_MAX: u64 = 600_000;
 /// Timeout of a tool whose spec names none.
-/// Part of the meaning of a tool spec.
+/// A new value would change what existing specs mean.
 pub const TIMEOUT_MS_DEFAULT: u64 = 5_000;
 /// Most retries a caller may ask for.
 /// Part of the published schemas.

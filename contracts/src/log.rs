@@ -74,7 +74,7 @@ pub struct KeyEntry {
     pub signatures: Vec<Signature>,
 }
 
-/// A signed statement about the log at a moment. Whoever keeps one can verify later that nothing before it changed.
+/// A signed statement about the log at a moment. With a copy of it, anybody can verify later that nothing before it changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LogHead {

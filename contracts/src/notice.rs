@@ -8,7 +8,7 @@ pub const NOTIFY_TOOL: &str = "notify.local";
 /// The name of the notification among the artifacts of its receipt.
 pub const NOTICE_ARTIFACT: &str = "notification";
 
-/// A notification. Its characters are untrusted: whoever shows it must escape them.
+/// A notification. Its characters are untrusted: a program that shows it must escape them.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notice {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::receipt::Status;
 
 crate::wire_enum! {
-    /// How an action ended, or where it stands.
+    /// How an action ended, or its current state.
     pub enum Outcome {
         /// It was done, and verified where that is required.
         Executed = "executed",
@@ -43,7 +43,7 @@ crate::wire_enum! {
         Throttled = "throttled",
         /// It failed, and its effect was undone.
         Reverted = "reverted",
-        /// It failed for good.
+        /// It failed.
         Failed = "failed",
         /// It ran out of time and was not undone.
         TimedOut = "timed_out",

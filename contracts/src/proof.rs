@@ -109,13 +109,13 @@ impl Chain {
         let public: Option<[u8; 32]> = unhex(&entry.public_key).and_then(|bytes| bytes.try_into().ok());
         let public = public.ok_or("an invalid key")?;
         if entry.key_id != key_id(&public) {
-            return Err("a key whose id belongs to another key");
+            return Err("a key with the id of another key");
         }
         if let Some(known) = self.position(&entry.key_id) {
             return Ok(known);
         }
         if self.0.len() >= LOG_KEYS_MAX {
-            return Err("one key more than a log may have");
+            return Err("more keys than a log may have");
         }
         let unsigned = KeyEntry { signatures: Vec::new(), ..entry.clone() };
         let text = text_of(&unsigned);
@@ -282,7 +282,7 @@ impl Checker {
         let at = Some(index);
         self.check_index(index);
         if !intact {
-            self.find(at, format!("entry {index} is not what its hash says: it was changed"));
+            self.find(at, format!("entry {index} does not match its hash: it was changed"));
         }
         match inspected {
             Inspected::Gone => self.gone(index),
@@ -292,7 +292,8 @@ impl Checker {
                 if self.open.len() < INTENTS_OPEN_MAX {
                     self.open.insert(action, index);
                 } else {
-                    let what = format!("entry {index} is one open intent more than can be verified");
+                    let what =
+                        format!("entry {index} exceeds the number of open intents that can be verified");
                     self.find(at, what);
                 }
             }
@@ -307,7 +308,7 @@ impl Checker {
                 if let Err(why) = self.chain.head(&head) {
                     self.find(at, format!("entry {index} is a head, but {why}"));
                 } else if head.size > index {
-                    let what = format!("entry {index} is a head of entries that come after it");
+                    let what = format!("entry {index} is a head that covers later entries");
                     self.find(at, what);
                 }
             }

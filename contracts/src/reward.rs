@@ -143,7 +143,7 @@ pub enum RewardUnknown {
     #[error("the receipt does not hold the inputs of its reward")]
     NoInputs,
     /// Another version of effectd computed it.
-    #[error("the reward was computed with formula {0}, which this version does not know")]
+    #[error("the reward was computed with formula {0}, which this version does not support")]
     Formula(u32),
 }
 

@@ -26,7 +26,7 @@ pub enum SignatureInvalid {
     /// There is none.
     #[error("it is not signed")]
     Missing,
-    /// It names another key, or something that is no key.
+    /// It names another key, or something that is not a key.
     #[error("it was signed by another key")]
     OtherKey,
     /// It is not a signature over this content.

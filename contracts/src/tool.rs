@@ -321,10 +321,10 @@ pub enum SpecInvalid {
     #[error("unknown sandbox profile {0:?}; known are default, exec, high_isolation, exec_high_isolation")]
     UnknownProfile(String),
     /// Neither a parameter nor `sha256(name)`.
-    #[error("{0:?} is no key field; write a parameter's name or sha256(name)")]
+    #[error("{0:?} is not a key field; write a parameter's name or sha256(name)")]
     KeyField(String),
     /// Not `kind:text` with balanced `{names}`.
-    #[error("{0:?} is no resource; write kind:text with {{space_id}} or parameter names in braces")]
+    #[error("{0:?} is not a resource; write kind:text with {{space_id}} or parameter names in braces")]
     Resource(String),
     /// A parameter that the schema does not require, so that it could be missing.
     #[error("{used_by} uses the parameter {name:?}, which params_schema does not require")]
@@ -334,7 +334,7 @@ pub enum SpecInvalid {
         /// The parameter.
         name: String,
     },
-    /// A schema that is no object schema, or is too large.
+    /// A schema that is not an object schema, or is too large.
     #[error("{which} must be an object schema of at most {SCHEMA_BYTES_MAX} bytes")]
     Schema {
         /// `params_schema` or `result_schema`.

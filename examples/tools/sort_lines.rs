@@ -22,7 +22,7 @@ impl Tool for SortLines {
         let spec = json!({
             "tool_id": self.id(),
             "version": "1.0.0",
-            "description": "Sorts the lines of a text file of the space; with unique, each line stays once.",
+            "description": "Sorts the lines of a text file of the space; with unique, removes duplicates.",
             "caps_required": ["files.write", "workspace:shared:write"],
             "params_schema": {
                 "type": "object",

@@ -109,8 +109,8 @@ impl App {
         self.bodies.read(body, self.settings().body_time_max).await
     }
 
-    /// Reads an action request. Returns its size and its share of the body budget, too; the caller drops the share when another
-    /// bound counts it.
+    /// Reads an action request. Also returns its size and its share of the memory for bodies. The caller drops the share once
+    /// the limits of accepted decisions count the request.
     pub(crate) async fn action_request(
         &self,
         body: Body,
@@ -132,18 +132,20 @@ impl App {
         Ok((value, share))
     }
 
-    /// Reads a JSON body that may be left out.
+    /// Like `json_body`, for a body that may be left out.
     pub(crate) async fn optional_json_body<T: DeserializeOwned + Default>(
         &self,
         body: Body,
         bytes_max: usize,
         invalid: Kind,
-    ) -> Result<T, Problem> {
-        let body = self.body(body).await?;
-        if body.bytes.is_empty() {
-            return Ok(T::default());
+    ) -> Result<(T, BodyShare), Problem> {
+        let BodyBytes { bytes, share } = self.body(body).await?;
+        if bytes.is_empty() {
+            return Ok((T::default(), share));
         }
-        json::parse(&body.bytes, bytes_max).map_err(|error| Problem::of(invalid, error.to_string()))
+        let value = json::parse(&bytes, bytes_max);
+        let value = value.map_err(|error| Problem::of(invalid, error.to_string()))?;
+        Ok((value, share))
     }
 
     /// A permit for work that occupies a thread for some milliseconds.
@@ -180,7 +182,7 @@ impl App {
     pub(crate) fn preview_permit(&self) -> Result<SemaphorePermit<'_>, Problem> {
         self.previews.try_acquire().map_err(|_| {
             let most = PREVIEWS_ASKED_MAX;
-            let message = format!("{most} previews are being made already; ask again shortly");
+            let message = format!("{most} previews are already running; try again shortly");
             let failure = Failure::new(Code::Overloaded, Phase::Accept, message);
             failure.retry_after(OVERLOAD_RETRY).into()
         })
@@ -191,9 +193,9 @@ impl App {
         let settings = self.settings();
         let (backlog, waiting) = (self.health.backlog(), self.health.backlog_bytes());
         let message = if backlog >= settings.backlog_max {
-            format!("{backlog} decisions are accepted and not yet ended; try again shortly")
+            format!("{backlog} accepted decisions are unfinished; try again shortly")
         } else if waiting.saturating_add(bytes) > settings.backlog_bytes_max {
-            format!("{waiting} bytes of decisions are accepted and not yet ended; try again shortly")
+            format!("{waiting} bytes of accepted decisions are unfinished; try again shortly")
         } else {
             return Ok(());
         };

@@ -20,8 +20,8 @@ pub(crate) struct BodyBytes {
     pub(crate) share: BodyShare,
 }
 
-/// A body's share of the budget; dropping it frees the bytes. Its owner drops it when the parsed body is no longer in memory,
-/// or another bound counts it.
+/// A body's share of the memory for bodies; dropping it frees the bytes. Its owner drops it when the parsed body is no longer
+/// in memory, or when the limits of accepted decisions count it.
 pub(crate) struct BodyShare {
     _permit: Option<OwnedSemaphorePermit>,
 }

@@ -30,18 +30,18 @@ const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("no daemon answers on {}; `effectd serve` starts one, on the state that --state names", .0.display())]
+    #[error("no daemon answers on {}; start one with `effectd serve`, with the same --state", .0.display())]
     NoDaemon(PathBuf),
-    #[error("{} may not be used by you; ask whoever runs the daemon to put you into its group", .0.display())]
+    #[error("you may not connect to {}; ask the daemon's operator to add you to its group", .0.display())]
     NotPermitted(PathBuf),
     /// Whether the daemon accepted the request is unknown; repeating it is harmless.
-    #[error("the connection to the daemon broke: {0}; asking again is harmless")]
+    #[error("the connection to the daemon broke: {0}; it is safe to retry")]
     Broken(String),
     /// The routes in this process broke off their answer.
     #[error("{0}")]
     Failed(String),
     /// The response is not one that this version of effectd knows.
-    #[error("what answers is not effectd, or another version of it: {0}")]
+    #[error("the response is not from effectd, or from another version: {0}")]
     Strange(String),
     #[error("{}: {}", .0.code, .0.detail)]
     Refused(Box<Problem>),

@@ -8,11 +8,11 @@ pub enum GatewayError {
     #[error("another program already listens on {}; stop it, or choose another socket", .0.display())]
     InUse(PathBuf),
     /// The gateway does not touch the file.
-    #[error("{} is there already and is no socket; move it away, or choose another socket", .0.display())]
+    #[error("{} already exists and is not a socket; move it away, or choose another socket", .0.display())]
     NotASocket(PathBuf),
     #[error("the path {} is too long for a socket ({max} bytes at most); choose a shorter one with --socket", path.display())]
     TooLong { path: PathBuf, max: usize },
-    #[error("the socket {} cannot be made: {source}", path.display())]
+    #[error("the socket {} cannot be created: {source}", path.display())]
     Socket { path: PathBuf, source: io::Error },
     /// Two gateways share one registry.
     #[error("the gateway's metrics cannot be registered: {0}")]

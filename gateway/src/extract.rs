@@ -85,7 +85,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Operator {
         if peer.operator {
             return Ok(Self(peer));
         }
-        let why = "this is for root and the user that the daemon runs as; ask one of them";
+        let why = "only root and the user that the daemon runs as may do this";
         Err(Problem::of(Kind::OperatorsOnly, why))
     }
 }

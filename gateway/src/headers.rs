@@ -52,7 +52,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Proble
     };
     let invalid = |why: &str| Problem::of(Kind::HeaderInvalid, format!("Idempotency-Key {why}"));
     if values.next().is_some() {
-        return Err(invalid("is there more than once"));
+        return Err(invalid("appears more than once"));
     }
     let text = value.to_str().map_err(|_| invalid("must be printable ASCII"))?.trim();
     let bare = match text.strip_prefix('"') {

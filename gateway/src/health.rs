@@ -54,7 +54,7 @@ impl Readiness {
         self.unhealthy().map(str::to_owned).or_else(refusal)
     }
 
-    /// Why a restart may help, if so. A full disk is no reason.
+    /// Why a restart may help, if so. A restart does not help against a full disk.
     pub fn unhealthy(&self) -> Option<&'static str> {
         if *self.stage.borrow() != Stage::Open {
             return Some("the daemon is stopping");
@@ -161,8 +161,8 @@ impl StoreHealth {
             return;
         }
         match &refusal {
-            Some(refusal) => tracing::error!(refusal, "no new work is taken"),
-            None => tracing::info!("new work is taken again"),
+            Some(refusal) => tracing::error!(refusal, "new work is refused"),
+            None => tracing::info!("new work is accepted again"),
         }
         *known = refusal;
     }

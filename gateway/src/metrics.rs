@@ -36,11 +36,11 @@ impl Metrics {
             duration: HistogramVec::new(options, &["route"])?,
             connections: IntGauge::new(CONNECTIONS, "Connections that are open")?,
             refused: IntCounterVec::new(
-                Opts::new(CONNECTIONS_REFUSED_TOTAL, "Connections turned away or cut"),
+                Opts::new(CONNECTIONS_REFUSED_TOTAL, "Connections that were refused or closed by the daemon"),
                 &["reason"],
             )?,
-            backlog: IntGauge::new(BACKLOG, "Decisions accepted and not yet ended")?,
-            backlog_bytes: IntGauge::new(BACKLOG_BYTES, "Bytes of decisions accepted and not yet ended")?,
+            backlog: IntGauge::new(BACKLOG, "Accepted decisions that are unfinished")?,
+            backlog_bytes: IntGauge::new(BACKLOG_BYTES, "Bytes of accepted decisions that are unfinished")?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;

@@ -44,36 +44,36 @@ macro_rules! kinds {
 
 kinds! {
     NoSuchPath = "no_such_path", 404, false, "There is nothing at this path.";
-    MethodNotAllowed = "method_not_allowed", 405, false, "The path is there, but not for this method.";
+    MethodNotAllowed = "method_not_allowed", 405, false, "The path does not support this method.";
     QueryInvalid = "query_invalid", 400, false, "The query cannot be read.";
     HeaderInvalid = "header_invalid", 400, false, "A header cannot be read.";
-    BodyTooLarge = "body_too_large", 413, false, "The body is larger than a request may be.";
+    BodyTooLarge = "body_too_large", 413, false, "The body exceeds the size limit of a request.";
     BodyTimeout = "body_timeout", 408, true, "The body did not arrive in time.";
-    BodyBroken = "body_broken", 400, false, "The body broke off.";
-    ActionUnknown = "action_unknown", 404, false, "No action of this id is known to you.";
-    ReceiptUnknown = "receipt_unknown", 404, false, "No receipt of this id is known to you.";
-    ArtifactUnknown = "artifact_unknown", 404, false, "The receipt names no such artifact, or it is not kept any more.";
+    BodyBroken = "body_broken", 400, false, "The connection broke while the body was sent.";
+    ActionUnknown = "action_unknown", 404, false, "No action with this id is visible to you.";
+    ReceiptUnknown = "receipt_unknown", 404, false, "No receipt with this id is visible to you.";
+    ArtifactUnknown = "artifact_unknown", 404, false, "The receipt has no such artifact, or it is no longer stored.";
     ArtifactQuarantined = "artifact_quarantined", 403, false, "An operator has quarantined the artifact.";
-    NotificationUnknown = "notification_unknown", 404, false, "That receipt sent no notification that is remembered.";
-    ToolUnknown = "tool_unknown", 404, false, "There is no tool of this name.";
+    NotificationUnknown = "notification_unknown", 404, false, "There is no stored notification for this receipt.";
+    ToolUnknown = "tool_unknown", 404, false, "There is no tool with this name.";
     AlreadyFinished = "already_finished", 409, false, "The action has ended; it cannot be withdrawn.";
     CannotCancel = "cannot_cancel", 409, false, "The action has begun; it cannot be withdrawn.";
     LetterUnknown = "letter_unknown", 404, false, "There is no such dead letter.";
-    Dropped = "dropped", 410, false, "It is no longer kept.";
+    Dropped = "dropped", 410, false, "The data has expired or was deleted.";
     BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";
-    OperatorsOnly = "operators_only", 403, false, "This is for operators.";
-    NoMoreKeys = "no_more_keys", 409, false, "The log has had as many signing keys as it may.";
-    PolicyInvalid = "policy_invalid", 422, false, "The policy is not valid; the one in force stays.";
-    ChangeInvalid = "change_invalid", 400, false, "This is no change of a policy.";
-    ApprovalUnknown = "approval_unknown", 404, false, "No approval of this id is pending.";
-    AlreadyDecided = "already_decided", 409, false, "Somebody else has decided.";
-    AskChanged = "ask_changed", 409, false, "The approval is not the one that was shown.";
-    MayNotDecide = "may_not_decide", 403, false, "This is not yours to decide.";
-    DecisionInvalid = "decision_invalid", 400, false, "This cannot be read as a decision.";
-    GrantUnknown = "grant_unknown", 404, false, "No grant of this id is known to you.";
-    NotExplainable = "not_explainable", 404, false, "The policy was never asked about this.";
-    NotReady = "not_ready", 503, true, "The daemon cannot take work now.";
-    Busy = "overloaded", 503, true, "Too many requests at once.";
+    OperatorsOnly = "operators_only", 403, false, "Only operators may do this.";
+    NoMoreKeys = "no_more_keys", 409, false, "The log has had the maximum number of signing keys.";
+    PolicyInvalid = "policy_invalid", 422, false, "The policy is not valid; the current one stays in force.";
+    ChangeInvalid = "change_invalid", 400, false, "The body is not a valid policy change.";
+    ApprovalUnknown = "approval_unknown", 404, false, "No approval with this id is pending.";
+    AlreadyDecided = "already_decided", 409, false, "The approval is already decided.";
+    AskChanged = "ask_changed", 409, false, "The approval has changed since it was shown.";
+    MayNotDecide = "may_not_decide", 403, false, "You may not decide this approval.";
+    DecisionInvalid = "decision_invalid", 400, false, "The body is not a valid decision or grant.";
+    GrantUnknown = "grant_unknown", 404, false, "No grant with this id is visible to you.";
+    NotExplainable = "not_explainable", 404, false, "The action ended before the policy evaluated it.";
+    NotReady = "not_ready", 503, true, "The daemon cannot accept work now.";
+    Busy = "overloaded", 503, true, "The daemon has too many requests at once.";
     Internal = "internal", 500, true, "A fault of effectd itself.";
 }
 
@@ -332,15 +332,15 @@ impl<
 fn description(status: u16) -> &'static str {
     match status {
         400 => "The request is not valid; `detail` says why",
-        403 => "Not permitted to you, or refused by the policy",
-        404 => "There is no such thing, or none that you may see",
-        409 => "It conflicts with what is there: decided, begun or ended already, or changed since",
-        410 => "It is over, or no longer kept",
-        413 => "The body is larger than a request may be",
-        422 => "The policy cannot be used like this; the one in force stays",
-        429 => "Too many requests; Retry-After says when to repeat it",
-        502 => "It was tried and failed; the receipt or `detail` says how",
-        503 => "Not now; Retry-After says when to repeat it",
+        403 => "You lack the permission, or the policy denies it",
+        404 => "It does not exist, or you may not see it",
+        409 => "It conflicts with the current state: already decided, begun or ended, or changed since",
+        410 => "It has ended or expired",
+        413 => "The body exceeds the size limit of a request",
+        422 => "The policy is not valid; the current one stays in force",
+        429 => "Too many requests; Retry-After says when to retry",
+        502 => "The action failed; the receipt or `detail` says how",
+        503 => "Temporarily unavailable; Retry-After says when to retry",
         _ => "A problem; `code` says which",
     }
 }

@@ -41,38 +41,38 @@ remediations! {
     Malformed => Planner, "send a request that fits the schema of requests";
     ParamsInvalid => Planner, "send parameters that fit the tool's schema";
     UnknownTool => Planner, "name a tool that is registered here";
-    ActionConflict => Planner, "choose a new action id: this one stands for something else";
-    SafetyQuarantined => Planner, "leave the content out that must not go there; an operator can look at what was held";
-    HumanDenied => Planner, "propose something else: a person refused this";
-    ApprovalExpired => Planner, "ask again under a new action id, when somebody can decide";
+    ActionConflict => Planner, "choose a new action id: this one is already used";
+    SafetyQuarantined => Planner, "leave out the quarantined content; an operator can review it";
+    HumanDenied => Planner, "propose something else: a person denied this";
+    ApprovalExpired => Planner, "retry with a new action id when somebody can decide";
     NetworkNotWhitelisted => Operator, "allow the host in the policy";
-    ToolDisabled => Operator, "switch the tool on again";
-    RateLimited => Time, "ask again later, and less often";
-    PendingLimit => Time, "ask again when somebody has decided about what waits";
-    Overloaded => Time, "ask again later";
-    ShuttingDown => Time, "ask again when the daemon is up";
-    BreakerOpen => Time, "ask again when the tool has had time to recover";
-    IdempotencyConflict => Planner, "choose another idempotency key: this one stands for other parameters";
-    TimedOut => Planner, "allow more time in qos.timeout_ms, or ask for less at once";
-    CpuLimit | MemoryLimit | OutputLimit | ProcessLimit | FileLimit => Planner, "ask for less at once";
+    ToolDisabled => Operator, "enable the tool again";
+    RateLimited => Time, "retry later and less often";
+    PendingLimit => Time, "retry when the pending approvals are decided";
+    Overloaded => Time, "retry later";
+    ShuttingDown => Time, "retry when the daemon is up";
+    BreakerOpen => Time, "retry when the tool has had time to recover";
+    IdempotencyConflict => Planner, "choose another idempotency key: this one is already used for other parameters";
+    TimedOut => Planner, "allow more time in qos.timeout_ms, or request less at once";
+    CpuLimit | MemoryLimit | OutputLimit | ProcessLimit | FileLimit => Planner, "request less at once";
     PathDenied => Planner, "name a path inside the space";
     PermissionDenied => Operator, "give the space's files permissions that the tool can use";
-    FileNotFound | NotAFile | NotAFolder | NotText | ArchiveInvalid => Planner, "look at what is there, and name what fits the tool";
-    FileExists => Planner, "choose another place, or ask for it to be overwritten";
-    StateChanged => Planner, "look again at what is there, and decide anew";
-    DiskFull => Operator, "make room on the disk of the space";
-    UndoGone => Planner, "propose an action that brings about what is wanted";
-    NetworkDenied | SyscallDenied => Operator, "look at the tool: it tried what its profile forbids";
+    FileNotFound | NotAFile | NotAFolder | NotText | ArchiveInvalid => Planner, "check what is at the path, and name one that fits the tool";
+    FileExists => Planner, "choose another path, or allow the overwrite";
+    StateChanged => Planner, "read the current state, and decide again";
+    DiskFull => Operator, "free space on the disk of the space";
+    UndoGone => Planner, "propose an action that restores the previous state";
+    NetworkDenied | SyscallDenied => Operator, "check the tool: it tried something that its profile forbids";
     SandboxUnavailable => Operator, "run `effectd doctor` on this host";
-    SandboxFailed | ToolBusy => Time, "ask again under a new action id";
+    SandboxFailed | ToolBusy => Time, "retry with a new action id";
     ToolFailed => Planner, "read the message; the tool could not do this";
-    EffectsUndeclared => Operator, "look at the tool: it did more than it declares; `effectd tools show` says what";
-    ResultInvalid => Operator, "look at the tool: its answer breaks its own schema";
-    OutcomeUnknown => Operator, "look whether it happened; until somebody has, do not ask for it again";
-    Reverted => Planner, "the effect was undone; ask again under a new action id";
-    Cancelled => Planner, "it was withdrawn; ask again under a new action id";
-    StoreUnavailable => Time, "ask again with the same action id: if it was taken, it is not done twice";
-    Internal => Operator, "look at the log";
+    EffectsUndeclared => Operator, "check the tool: it did more than it declares; `effectd tools show` has the details";
+    ResultInvalid => Operator, "check the tool: its reply violates its own schema";
+    OutcomeUnknown => Operator, "find out whether the effect happened; do not retry before that";
+    Reverted => Planner, "the effect was undone; retry with a new action id";
+    Cancelled => Planner, "it was withdrawn; retry with a new action id";
+    StoreUnavailable => Time, "retry with the same action id: an accepted action is not done twice";
+    Internal => Operator, "read the daemon's log";
 }
 
 impl By {
@@ -91,7 +91,7 @@ fn of_gate(gate: Option<Gate>) -> Change {
             (By::Operator, "permit the circumstances (actor, device, space, time) in the Cedar policy")
         }
         Some(Gate::Consent) => (By::Operator, "record the consent for this tool"),
-        Some(Gate::Space) => (By::Planner, "stay inside the space, or ask for something less risky there"),
+        Some(Gate::Space) => (By::Planner, "stay inside the space, or request something less risky there"),
         Some(Gate::Safety) => (By::Planner, "leave the unsafe content out"),
         Some(Gate::Redaction) => (By::Planner, "leave the personal data out"),
         None => (By::Operator, "permit it in the policy; `effectd policy explain` says which rule decided"),

@@ -133,11 +133,11 @@ pub(crate) fn too_many_connections() -> Problem {
 }
 
 async fn no_such_path() -> Problem {
-    Problem::of(Kind::NoSuchPath, "there is nothing here; /openapi.json lists what there is")
+    Problem::of(Kind::NoSuchPath, "there is no such path; /openapi.json lists all paths")
 }
 
 async fn no_such_method() -> Problem {
-    Problem::of(Kind::MethodNotAllowed, "this path is not for this method; see /openapi.json")
+    Problem::of(Kind::MethodNotAllowed, "this path does not support this method; see /openapi.json")
 }
 
 /// Adds the trace context to an answer, for its client and for the log.

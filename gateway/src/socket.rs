@@ -58,13 +58,13 @@ impl Socket {
                 self.file = found;
                 None
             }
-            Ok(_) => Some("something else lies at the socket's path; move it away".to_owned()),
+            Ok(_) => Some("there is another file at the socket's path; move it away".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => match self.create_again() {
                 Ok(()) => {
-                    tracing::warn!(path = %self.path.display(), "the socket was removed; it was made again");
+                    tracing::warn!(path = %self.path.display(), "the socket was removed and has been created again");
                     None
                 }
-                Err(error) => Some(format!("the socket was removed and cannot be made again: {error}")),
+                Err(error) => Some(format!("the socket was removed and cannot be created again: {error}")),
             },
             Err(error) => Some(format!("the socket's file cannot be read: {error}")),
         };
@@ -81,7 +81,7 @@ impl Socket {
         let draft = draft(&self.path);
         let listener = listen(&draft, self.file.mode() & 0o777)?;
         if let Err(error) = lchown(&draft, Some(self.file.uid()), Some(self.file.gid())) {
-            tracing::warn!(%error, "the socket cannot have the owners that it had");
+            tracing::warn!(%error, "the previous owner of the socket cannot be restored");
         }
         // Unlike a rename, a link does not replace a file that somebody created meanwhile.
         let linked = fs::hard_link(&draft, &self.path);

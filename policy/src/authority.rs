@@ -63,19 +63,21 @@ impl Policy {
                 Ok(Authority::SingleUser)
             } else {
                 let text = format!("{who} may not decide: the policy names no approvers");
-                let change = "add roles = [\"approver\"] to a principal, or ask whoever runs effectd";
+                let change = "add roles = [\"approver\"] to a principal, or ask effectd's operator";
                 Err(Reason::new("no_approvers", text, change))
             };
         }
         if !self.has_role(who, least) {
             let role = least.as_str();
             let text = format!("{who} is no {role}");
-            let change = format!("add roles = [\"{role}\"] to the principal, or ask somebody who is");
+            let change = format!("add roles = [\"{role}\"] to the principal, or ask somebody with this role");
             return Err(Reason::new("role_missing", text, change));
         }
         match subject {
             Some(subject) if self.speaks_for(who, subject) => {
-                let text = format!("{who} speaks for {subject}, and nobody decides about their own requests");
+                let text = format!(
+                    "{who} may act on behalf of {subject}, and nobody decides about their own requests"
+                );
                 let change = "ask another approver, or remove the subject from the principal's subjects";
                 Err(Reason::new("own_request", text, change))
             }

@@ -96,7 +96,7 @@ fn read_file(path: &Path, name: &str, daemon: u32) -> Result<(String, Stamp), Po
     if !metadata.is_file() {
         return Err(PolicyError::Unsafe {
             path: path.to_owned(),
-            why: "a policy consists of regular files".to_owned(),
+            why: "a policy must consist of regular files".to_owned(),
         });
     }
     check_writers(path, &metadata, daemon)?;
@@ -139,7 +139,8 @@ fn check_writers(path: &Path, metadata: &Metadata, daemon: u32) -> Result<(), Po
 fn is_link(path: &Path) -> PolicyError {
     PolicyError::Unsafe {
         path: path.to_owned(),
-        why: "this is a link, and a policy consists of regular files; put the file itself here".to_owned(),
+        why: "this is a symbolic link, but a policy must consist of regular files; put the file itself here"
+            .to_owned(),
     }
 }
 

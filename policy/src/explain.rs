@@ -79,12 +79,10 @@ fn mode_step(facts: &Facts, risk: &risk::Risk, policy: &Policy, reached: bool) -
     let level = match resolved.source {
         ModeSource::AutomationOverride => "the automation's own mode",
         ModeSource::OrgDefault => "the organisation's mode",
-        ModeSource::InferredDefault => "the mode that follows from the tier",
+        ModeSource::InferredDefault => "the default mode of the tier",
     };
-    let mut saw = vec![
-        format!("tier {:?}, class {class}, band {band}", risk.tier),
-        format!("the cascade answered at {level}"),
-    ];
+    let mut saw =
+        vec![format!("tier {:?}, class {class}, band {band}", risk.tier), format!("decided by {level}")];
     if let Some(clamp) = resolved.clamped_by {
         saw.push(format!("made stricter by {}", clamp.as_str()));
     }
@@ -154,8 +152,8 @@ fn saw_rbac(facts: &Facts, policy: &Policy) -> Vec<String> {
     let holder = policy.tables().subjects.get(facts.subject.as_str());
     let roles = list(holder.iter().flat_map(|holder| &holder.roles).map(|role| &role.name));
     let own = list(holder.iter().flat_map(|holder| holder.own.iter().map(|(cap, _)| cap)));
-    let required = facts.tool.caps.iter().chain(policy.extra_caps(&facts.tool.id));
-    let required = list(required.map(|cap| gates::for_space(cap.as_str(), &facts.space)));
+    let required = facts.tool.caps.iter().map(|cap| gates::for_space(cap.as_str(), &facts.space));
+    let required = list(required);
     let actor = facts.actor.as_deref().unwrap_or("none");
     vec![
         format!("{} for {}, actor {actor}", facts.principal, facts.subject),

@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::risk::{Risk, is_listed};
 use crate::tables::consents::ConsentAnswer;
 use crate::tables::roles::Holder;
-use crate::tables::{Principal, policy_rule};
+use crate::tables::{OVERLAY_RULE, Principal, policy_rule};
 
 /// The capability that lets a tool have the personal data that it needs.
 const PERSONAL_DATA_CAP: &str = "pii.pass";
@@ -87,7 +87,7 @@ fn rbac(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
     check_principal(facts, policy)?;
     let subject = known_subject(facts, policy)?;
     let actor = actor_of_automation(facts, policy)?;
-    let missing = missing_caps(facts, policy, subject, actor, &facts.space);
+    let missing = missing_caps(facts, subject, actor, &facts.space);
     let rule = policy_rule(subject.line);
     if missing.is_empty() { Ok(Answer::ok(rule)) } else { Err(Answer::deny_all(rule, missing)) }
 }
@@ -106,7 +106,7 @@ fn check_principal(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
     let for_subject =
         |entry: &Principal| entry.is_planner() && any_matches(&entry.subjects, facts.subject.as_str());
     if !entries.iter().any(|entry| for_subject(entry)) {
-        let text = format!("{} may not speak for {}", facts.principal, facts.subject);
+        let text = format!("{} may not act on behalf of {}", facts.principal, facts.subject);
         let change = format!("add the subject to the principal's subjects in {rule}");
         return Err(Answer::deny(rule, "subject_not_allowed", text, change));
     }
@@ -116,7 +116,7 @@ fn check_principal(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
     // One entry must allow subject and actor, or a principal could combine the subjects of one entry with the actors of
     // another.
     if !entries.iter().any(|entry| for_subject(entry) && any_matches(&entry.actors, actor)) {
-        let text = format!("{} may not act for the actor {actor:?} as {}", facts.principal, facts.subject);
+        let text = format!("{} may not name the actor {actor:?} for {}", facts.principal, facts.subject);
         let change = format!("add the actor to the principal's actors in {rule}");
         return Err(Answer::deny(rule, "actor_not_allowed", text, change));
     }
@@ -143,15 +143,8 @@ fn actor_of_automation<'p>(facts: &Facts, policy: &'p Policy) -> Result<Option<&
 }
 
 /// One reason for each capability that is missing in this space.
-fn missing_caps(
-    facts: &Facts,
-    policy: &Policy,
-    subject: &Holder,
-    actor: Option<&Holder>,
-    space: &SpaceId,
-) -> Vec<Reason> {
-    let required = facts.tool.caps.iter().chain(policy.extra_caps(&facts.tool.id));
-    let required = required.map(|cap| for_space(cap.as_str(), space));
+fn missing_caps(facts: &Facts, subject: &Holder, actor: Option<&Holder>, space: &SpaceId) -> Vec<Reason> {
+    let required = facts.tool.caps.iter().map(|cap| for_space(cap.as_str(), space));
     let held =
         |cap: &str| subject.covers(cap).is_some() && actor.is_none_or(|actor| actor.covers(cap).is_some());
     let missing = required.filter(|cap| !held(cap)).take(REASONS_MAX);
@@ -222,10 +215,10 @@ fn abac(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Answer, Answer> {
 /// Whether somebody consented to this tool, for this subject, in this space.
 fn consent(facts: &Facts, risk: &Risk, policy: &Policy, space: &SpaceId) -> Answer {
     let purpose = format!("tool:{}", facts.tool.id);
-    let deny = |rule: Rule, code, why: &str| {
+    let grant =
+        || format!("give {} the consent {purpose} in {space}: effectd policy grant-consent", facts.subject);
+    let deny = |rule: String, code, why: &str, change: String| {
         let text = format!("{} has no consent for {purpose} in {space}: {why}", facts.subject);
-        let change =
-            format!("give {} the consent {purpose} in {space}: effectd policy grant-consent", facts.subject);
         Answer::deny(rule, code, text, change)
     };
     let answer = policy.consent(facts.subject.as_str(), space.as_str(), &purpose, facts.now);
@@ -234,7 +227,12 @@ fn consent(facts: &Facts, risk: &Risk, policy: &Policy, space: &SpaceId) -> Answ
     match answer {
         ConsentAnswer::Revoked { rule } => {
             let why = format!("it was revoked by {rule}");
-            deny(rule.into(), "consent_revoked", &why)
+            let change = if rule == OVERLAY_RULE {
+                grant()
+            } else {
+                format!("remove the revocation in {rule}: no consent by command overrides it")
+            };
+            deny(rule, "consent_revoked", &why, change)
         }
         ConsentAnswer::Given { explicit, rule } if explicit || risk.class != SafetyClass::High => {
             Answer::ok(rule)
@@ -243,11 +241,11 @@ fn consent(facts: &Facts, risk: &Risk, policy: &Policy, space: &SpaceId) -> Answ
             Answer::ok("connection")
         }
         ConsentAnswer::Given { rule, .. } => {
-            let why = "class HIGH needs one that names the subject and the tool";
-            deny(rule.into(), "consent_not_explicit", why)
+            let why = "class HIGH needs a consent that names the subject and the tool";
+            deny(rule, "consent_not_explicit", why, grant())
         }
-        ConsentAnswer::Expired { rule } => deny(rule.into(), "consent_expired", "it has expired"),
-        ConsentAnswer::Missing => deny("no consent".into(), "consent_missing", "nobody gave one"),
+        ConsentAnswer::Expired { rule } => deny(rule, "consent_expired", "it has expired", grant()),
+        ConsentAnswer::Missing => deny("no consent".into(), "consent_missing", "none was given", grant()),
     }
 }
 
@@ -296,7 +294,7 @@ fn other_space(facts: &Facts, risk: &Risk, policy: &Policy, other: &str) -> Resu
         return refuse("space_closed", text, "set a milder band".to_owned());
     }
     let actor = actor_of_automation(facts, policy)?;
-    let missing = missing_caps(facts, policy, subject, actor, &id);
+    let missing = missing_caps(facts, subject, actor, &id);
     if !missing.is_empty() {
         return Err(Answer::deny_all(rule, missing));
     }
@@ -322,7 +320,7 @@ fn safety(facts: &Facts) -> Result<Answer, Answer> {
         reasons.push(Reason::new("content", text, change));
     }
     if seen.overflow && reasons.is_empty() {
-        let text = "the parameters hold more than can be inspected";
+        let text = "the parameters are too large to inspect";
         reasons.push(Reason::new("too_much", text, "send less at once"));
     }
     if reasons.is_empty() {
@@ -341,7 +339,7 @@ fn redaction(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
     }
     let (tool, subject) = (&facts.tool.id, &facts.subject);
     let held = format!(
-        "{tool} needs {} unchanged, since it names what the tool works on or is marked \"x-pii\": \"required\", and it looks \
+        "{tool} needs {} unchanged, because it names the tool's target or is marked \"x-pii\": \"required\", and it looks \
         like personal data",
         seen.personal_required.join(", ")
     );

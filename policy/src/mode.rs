@@ -25,8 +25,9 @@ pub(crate) fn resolve(facts: &Facts, risk: &Risk, policy: &Policy) -> Resolved {
     if facts.drifted {
         resolved.tighten(Mode::RequireApproval, Clamp::Drift, || "the tool's description changed".to_owned());
     }
-    resolved
-        .tighten(tier_floor(risk.tier), Clamp::TierFloor, || format!("{:?} never runs unasked", risk.tier));
+    resolved.tighten(tier_floor(risk.tier), Clamp::TierFloor, || {
+        format!("{:?} always needs an approval", risk.tier)
+    });
     if let Some(floor) = band_floor(band, risk.tier, facts.tool.risk_level) {
         resolved.tighten(floor, Clamp::BandFloor, || band_rule);
     }
@@ -61,7 +62,7 @@ fn cascade(facts: &Facts, risk: &Risk, policy: &Policy) -> (Mode, ModeSource, St
     if let Some((mode, rule)) = org.and_then(|org| policy.org_modes.get(org, tool)) {
         return (mode, ModeSource::OrgDefault, rule);
     }
-    let rule = format!("inferred from {:?}", risk.tier);
+    let rule = format!("the default of tier {:?}", risk.tier);
     (inferred_mode(facts, risk), ModeSource::InferredDefault, rule)
 }
 
@@ -96,12 +97,12 @@ pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason 
         ),
         (Some(Clamp::TierFloor), _) => (
             "tier_floor",
-            format!(": actions of tier {tier} never run unasked"),
-            "nothing lifts this floor: a person must approve each call".to_owned(),
+            format!(": every action of tier {tier} needs an approval"),
+            "no setting changes this: a person must approve each call".to_owned(),
         ),
         (Some(Clamp::BandFloor), _) => (
             "band_floor",
-            format!(": band {band} demands it of tier {tier}"),
+            format!(": band {band} requires it for tier {tier}"),
             format!("set a milder band for {} in {rule}", facts.space),
         ),
         (None, ModeSource::AutomationOverride | ModeSource::OrgDefault) => {
@@ -109,7 +110,7 @@ pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason 
         }
         (None, ModeSource::InferredDefault) => (
             "inferred",
-            format!(": no mode is set for it, and this one follows from tier {tier}"),
+            format!(": no mode is set, and this is the default of tier {tier}"),
             "set a mode for this tool".to_owned(),
         ),
     };

@@ -2,13 +2,12 @@
 //!
 //! The policy directory is read-only to effectd. The Store keeps the overlay, and every compiled policy includes it. Where
 //! overlay and files both have a rule, the stricter one counts: the overlay can give a consent, but not one that the files
-//! revoke; it can make a band stricter, never milder; it can require more capabilities of a tool, never fewer; it can set any
-//! mode, but not replace a deny in the files.
+//! revoke; it can make a band stricter, never milder; it can set any mode, but not replace a deny in the files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use effectd_contracts::text::is_unprintable;
-use effectd_contracts::{Band, Capability, Mode, SpaceId, SubjectId, ToolId};
+use effectd_contracts::{Band, Mode, SpaceId, SubjectId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::PolicyError;
@@ -23,8 +22,6 @@ pub struct Overlay {
     pub org_modes: BTreeMap<String, BTreeMap<String, Mode>>,
     pub automation_modes: BTreeMap<String, BTreeMap<String, Mode>>,
     pub bands: BTreeMap<SpaceId, Band>,
-    /// Capabilities that a tool requires in addition to its own. A capability that nobody holds stops the tool.
-    pub caps: BTreeMap<ToolId, BTreeSet<Capability>>,
 }
 
 /// A consent that was given or revoked.
@@ -72,18 +69,13 @@ pub enum Change {
         space: SpaceId,
         band: Option<Band>,
     },
-    /// Requires more capabilities of a tool; without any, restores its own.
-    SetCaps {
-        tool: ToolId,
-        caps: BTreeSet<Capability>,
-    },
 }
 
 impl Overlay {
     pub fn len(&self) -> usize {
         let modes =
             self.org_modes.values().chain(self.automation_modes.values()).map(BTreeMap::len).sum::<usize>();
-        self.consents.len() + modes + self.bands.len() + self.caps.values().map(BTreeSet::len).sum::<usize>()
+        self.consents.len() + modes + self.bands.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -105,10 +97,6 @@ impl Overlay {
                 set_mode(&mut next.automation_modes, automation, tool, mode)?;
             }
             Change::SetBand { space, band } => set(&mut next.bands, space, band),
-            Change::SetCaps { tool, caps } => {
-                let caps = Some(caps).filter(|caps| !caps.is_empty());
-                set(&mut next.caps, tool, caps);
-            }
         }
         next.check()?;
         *self = next;
@@ -126,7 +114,7 @@ impl Overlay {
             let names = [consent.subject.as_str(), consent.space.as_str(), &consent.purpose];
             if let Some(name) = names.iter().find(|name| name.contains('*')) {
                 let message = format!(
-                    "{name:?}: a consent by command names one subject, space and purpose, no pattern"
+                    "{name:?}: a consent given by command must name one subject, space and purpose; patterns are not allowed"
                 );
                 return Err(PolicyError::Overlay(message));
             }
@@ -196,7 +184,7 @@ fn check_purpose(purpose: &str) -> Result<(), PolicyError> {
     if is_purpose(purpose) {
         return Ok(());
     }
-    Err(PolicyError::Overlay(format!("{purpose:?} is no purpose; write tool:<tool id> or pii:<tool id>")))
+    Err(PolicyError::Overlay(format!("{purpose:?} is not a purpose; write tool:<tool id> or pii:<tool id>")))
 }
 
 #[cfg(test)]

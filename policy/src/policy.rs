@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use effectd_contracts::{Capability, Digest, SpaceId, Timestamp, ToolId, ToolSpec};
+use effectd_contracts::{Digest, SpaceId, Timestamp, ToolSpec};
 use serde_json::{Map, Value};
 
 use crate::abac::Abac;
@@ -39,8 +39,8 @@ struct Base {
 }
 
 impl Policy {
-    /// Parses, checks and compiles a policy. Its examples are checked without the overlay, so that an earlier command cannot
-    /// keep a policy from loading.
+    /// Parses, checks and compiles a policy. Its examples are checked without the overlay: a change that a command made
+    /// earlier cannot prevent the policy from loading.
     pub fn compile(source: &Source, overlay: &Overlay) -> Result<Self, PolicyError> {
         tables::check_sizes(source)?;
         let (document, lines) = tables::read(source)?;
@@ -165,11 +165,6 @@ impl Policy {
             Some(band) if *band > space.band => (*band, OVERLAY_RULE.to_owned()),
             Some(_) | None => (space.band, policy_rule(space.line)),
         }
-    }
-
-    /// Capabilities that the overlay requires of a tool in addition to its own.
-    pub(crate) fn extra_caps(&self, tool: &ToolId) -> impl Iterator<Item = &Capability> {
-        self.overlay.caps.get(tool).into_iter().flatten()
     }
 }
 

@@ -55,13 +55,13 @@ pub(crate) fn restore(
     by: &Principal,
 ) -> Result<Restored, Error> {
     if state.exists() {
-        return Err(refused(format!("{} is there already; move it away first", state.display())));
+        return Err(refused(format!("{} already exists; move it away first", state.display())));
     }
     let (manifest, key_manifest) = (verify(from, "state")?, verify(keys, "keys")?);
     // A backup and the keys copied with it have the same time.
     if manifest.made_at != key_manifest.made_at {
         return Err(refused(format!(
-            "{} are the keys of a backup of {}, and {} is one of {}; only its own keys open it",
+            "{} has the keys of a backup of {}, but {} is a backup of {}; only its own keys decrypt it",
             keys.display(),
             key_manifest.made_at,
             from.display(),
@@ -101,7 +101,7 @@ fn pause(
     let signing = keys::current(&state.join("keys"), &store)?.key_id();
     if log::keys(&store)?.pop().is_some_and(|last| last.key_id != signing) {
         return Err(refused(
-            "the key in the backup of the keys is not the one that signs in this log; use the keys that were copied with it",
+            "the backup of the keys has another signing key than this log; use the keys that were copied with this backup",
         ));
     }
     let topics = store.topics()?;
@@ -149,7 +149,7 @@ fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
     File::open(&path).and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut text)).map_err(
         |error| {
             if error.kind() == ErrorKind::NotFound {
-                return refused(format!("{} is no finished backup: it has no manifest", copy.display()));
+                return refused(format!("{} is not a finished backup: it has no manifest", copy.display()));
             }
             Error::State { path: path.clone(), source: error }
         },
@@ -169,7 +169,7 @@ fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
         let found = File::open(&file).and_then(|file| digest(file, |_| Ok(())));
         if found.at(&file)? != *expected {
             return Err(refused(format!(
-                "{} is not what the manifest says; this backup is damaged",
+                "{} does not match the manifest; this backup is damaged",
                 file.display()
             )));
         }

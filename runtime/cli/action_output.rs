@@ -77,7 +77,7 @@ pub(super) fn explain(reply: &ActionReply) {
         ActionReply::View(view) => {
             if let Some(held) = &view.approval {
                 eprint_line(&format!(
-                    "a person must decide until {} ({}): `effectd approvals show {}`",
+                    "a person must decide before {} ({}): `effectd approvals show {}`",
                     held.expires_at,
                     held.reasons.join("; "),
                     held.approval_id

@@ -104,7 +104,7 @@ fn asked(rows: &mut Rows, prompt: &PromptView) {
         rows.named("there is", stands);
     }
     if prompt.dry_run {
-        rows.named("only", "tried out: nothing is to be changed");
+        rows.named("only", "dry run: nothing would change");
     }
 }
 
@@ -152,7 +152,7 @@ fn of_preview(rows: &mut Rows, preview: &Preview) {
                 of_change(rows, change);
             }
             if shown.cut {
-                rows.warning("more", "there are more changes than are listed");
+                rows.warning("more", "more changes follow that are not listed");
             }
         }
     }
@@ -165,7 +165,7 @@ fn of_change(rows: &mut Rows, change: &Change) {
     rows.named("after", &standing(&change.after));
     let Some(diff) = &change.diff else {
         if let Some(why) = change.left_out {
-            rows.warning("not shown", &format!("what is different in it: {}", why.as_str()));
+            rows.warning("not shown", &format!("not compared: {}", why.as_str()));
         }
         return;
     };
@@ -180,7 +180,7 @@ fn of_change(rows: &mut Rows, change: &Change) {
         rows.add(tone, &format!("    {text}"));
     }
     if diff.cut {
-        rows.warning("more", "the text goes on; this is not all of it");
+        rows.warning("more", "the text is truncated");
     }
     if diff.redacted {
         rows.warning("hidden", "secrets and personal data are not shown");

@@ -84,13 +84,13 @@ struct Which {
 struct Approve {
     #[command(flatten)]
     which: Which,
-    /// Only this action (the default)
+    /// Approve only this action (the default)
     #[arg(long, conflicts_with_all = ["grant", "always"])]
     once: bool,
-    /// Also further calls of the tool by the same session
+    /// Approve this action, and grant further calls of the tool by the same session
     #[arg(long, conflicts_with = "always")]
     grant: bool,
-    /// With --grant: calls by the whole organisation; needs an administrator
+    /// With --grant: also calls by the rest of the organisation; needs an administrator
     #[arg(long, requires = "grant")]
     org: bool,
     /// With --grant: number of further calls
@@ -99,7 +99,7 @@ struct Approve {
     /// With --grant: duration in seconds
     #[arg(long = "for", value_name = "SECONDS", requires = "grant")]
     lasts: Option<u64>,
-    /// Also all calls of the tool: sets the organisation's mode to `allow`; needs an administrator
+    /// Approve this action and all later calls of the tool: sets the organisation's mode to `allow`; needs an administrator
     ///
     /// The change is shown first, with the number of past approvals that it would have made unnecessary.
     #[arg(long)]
@@ -149,7 +149,7 @@ impl ApprovalsCommand {
 async fn list(common: &Common) -> Result<Exit, CliError> {
     let views = with_client(common, Depth::Policy, all).await?;
     if views.is_empty() {
-        eprint_line(&"nothing waits for a person");
+        eprint_line(&"no approval is pending");
     }
     print_rows(common.output, &COLUMNS, &views, |view| {
         let tier = view.prompt.as_ref().map(|prompt| prompt.tier.clone());
@@ -224,7 +224,7 @@ async fn approve(common: &Common, args: Approve) -> Result<Exit, CliError> {
     let decided = with_client(common, Depth::Sandbox, async |client| {
         let decided = post(client, id, &format!("approve?wait_ms={wait}"), &body).await?;
         if is_in_process(client) {
-            eprint_line(&"approved; it is carried out when a daemon runs, or by `effectd wait`");
+            eprint_line(&"approved; a running daemon or `effectd wait` carries it out");
         }
         Ok(decided)
     });
@@ -238,7 +238,7 @@ async fn standing_agreed(common: &Common, args: &Approve) -> Result<bool, CliErr
         with_client(common, Depth::Policy, async |client| get(client, id, "/always").await).await?;
     let StandingView { org, tool, asked, covered } = change;
     eprint_line(&format!(
-        "the mode of {tool} in {org} becomes allow: nobody would have been asked {covered} of the last {asked} times"
+        "the mode of {tool} in {org} becomes allow: it would have made {covered} of the last {asked} approvals unnecessary"
     ));
     Ok(is_meant(args))
 }
@@ -268,7 +268,7 @@ fn is_meant(args: &Approve) -> bool {
         eprint_line(&"add --yes to confirm");
         return false;
     }
-    eprint_line(&"is that meant? [y/N]");
+    eprint_line(&"continue? [y/N]");
     let mut answer = String::new();
     let read = std::io::stdin().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")

@@ -181,7 +181,7 @@ impl Get {
             (Some(name), _) => name.as_str(),
             (None, [only]) => only,
             (None, []) => {
-                eprint_line(&"that action has no artifacts; `effectd receipts show` has its whole output");
+                eprint_line(&"that action has no artifacts; `effectd receipts show` prints its whole output");
                 return Ok(Exit::Failed);
             }
             (None, [_, _, ..]) => {
@@ -195,7 +195,7 @@ impl Get {
         };
         match written {
             Ok(()) => Ok(Exit::Done),
-            // The reader has closed the pipe, which is no failure.
+            // The reader has closed the pipe, which is not an error.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Done),
             Err(error) => {
                 eprint_line(&format!("the artifact cannot be written: {error}"));

@@ -217,7 +217,7 @@ impl Session {
             Server::Idle(idle) => idle.close()?,
             Server::Running(running) => {
                 if !running.stop().await {
-                    eprint_line(&"not everything is finished; it stays on the bus for the next start");
+                    eprint_line(&"some actions are unfinished; they stay on the bus for the next start");
                 }
             }
         }
@@ -264,7 +264,7 @@ pub(super) fn is_in_process(client: &Client) -> bool {
 
 /// Waits until a daemon that could not be reached answers again.
 pub(super) async fn reconnected(client: &mut Client, error: &CliError) {
-    eprint_line(&format!("{error}; waiting for it to come back"));
+    eprint_line(&format!("{error}; waiting for the daemon"));
     while client.is_there().await.is_err() {
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }

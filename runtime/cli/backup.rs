@@ -70,7 +70,7 @@ impl Backup {
             eprint_line(&"the state has no policy of its own, so none was copied");
         }
         if self.keys.is_none() {
-            eprint_line(&"no keys were copied; without them nothing that is sealed can be read again");
+            eprint_line(&"no keys were copied; without them, sealed data cannot be decrypted");
         }
         Ok(Exit::Done)
     }
@@ -122,8 +122,8 @@ impl Restore {
             common.output,
         );
         eprint_line(
-            &"effects are paused in this state, and what was open when the backup was made waits: look whether it was done since, \
-              withdraw what was (`effectd cancel`), then `effectd resume`",
+            &"effects are paused in this state, and the actions that were open at the time of the backup wait: check which of them were done \
+              since, withdraw those (`effectd cancel`), then run `effectd resume`",
         );
         Ok(Exit::Done)
     }

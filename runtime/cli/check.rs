@@ -106,7 +106,7 @@ impl What {
     const fn facts(self) -> Facts {
         match self {
             What::Dlq => Facts { word: "dlq", unit: "dead letters", warn: 1, critical: 1_000 },
-            What::Held => Facts { word: "held", unit: "questions wait for a person", warn: 10, critical: 100 },
+            What::Held => Facts { word: "held", unit: "approvals are pending", warn: 10, critical: 100 },
             What::Lag => Facts { word: "lag", unit: "events behind", warn: 1_000, critical: 10_000 },
             What::Breakers => Facts { word: "breakers", unit: "breakers open", warn: 1, critical: 5 },
             What::Disk => Facts { word: "disk", unit: "percent free", warn: 20, critical: 10 },
@@ -170,7 +170,7 @@ impl Check {
                 line("# TYPE effectd_check_status gauge");
                 line(&format!("effectd_check_status{{check=\"{what}\"}} {}", level.exit().code()));
                 if let Some(value) = value {
-                    line("# HELP effectd_check_value What was checked");
+                    line("# HELP effectd_check_value The checked value");
                     line("# TYPE effectd_check_value gauge");
                     line(&format!("effectd_check_value{{check=\"{what}\"}} {value}"));
                 }

@@ -310,7 +310,7 @@ async fn show(common: &Common, number: u64) -> Result<Exit, CliError> {
     if common.output == Form::Table {
         match &letter.detail {
             Some(detail) => line(&format!("  why      {}", quoted(detail))),
-            None => line("  why      it cannot be read any more: the key that it was sealed under is gone"),
+            None => line("  why      it can no longer be read: its key was destroyed"),
         }
         if let Some(receipt) = &letter.receipt_id {
             line(&format!("  receipt  {receipt}"));
@@ -338,7 +338,7 @@ async fn report_none(client: &mut Client) -> Result<(), CliError> {
         "there are no dead letters".to_owned()
     } else {
         format!(
-            "there are no dead letters but {quarantined} that a safety check stopped; `effectd quarantine list` shows them"
+            "there are no dead letters but {quarantined} in quarantine; `effectd quarantine list` shows them"
         )
     });
     Ok(())

@@ -56,12 +56,12 @@ fn roots(state: &Path) -> Vec<Finding> {
     let unusable = found.unusable.iter().map(|(space, error)| format!("{space}: {error}"));
     let changed = found.changes.iter().map(|change| {
         let space = &change.space_id;
-        format!("{space}: its root is another folder than before; `effectd policy reload` shows the change and takes it over")
+        format!("{space}: its root is another folder than before; `effectd policy reload` shows the change and accepts it")
     });
     let wrong = unusable.chain(changed).map(|what| finding(Verdict::Missing, what));
     let mut findings: Vec<_> = wrong.collect();
     if findings.is_empty() {
-        let what = "nobody else can replace them, and each is the folder that it was";
+        let what = "nobody else can replace them, and none has changed";
         findings.push(finding(Verdict::Enforced, what.to_owned()));
     }
     findings

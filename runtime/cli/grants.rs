@@ -28,7 +28,7 @@ enum Verb {
     List,
     /// Request a grant, which somebody with the authority puts in force
     ///
-    /// If you have the authority yourself, it would be in force at once: you are told what that means and asked first.
+    /// If you have the authority yourself, it would be in force at once: effectd shows what that means and asks first.
     #[command(
         after_help = "Example:\n  effectd grants request --org home --tool files.copy --calls 5 --reason \"the weekly backup\" --yes"
     )]
@@ -104,22 +104,22 @@ impl GrantsCommand {
                 let preview = "/v1/grants/requests/preview";
                 let would: GrantWould = post(common, Depth::Policy, preview, &new.body()).await?;
                 // A request that somebody else must grant changes nothing yet, so no confirmation is needed.
-                let says = format!("you may grant this yourself; at once, {}", new.says());
+                let says = format!("you may grant this yourself: {}", new.says());
                 let says = would.in_force.then_some(says);
                 ("/v1/grants/requests".to_owned(), Some(new.body()), confirm, says)
             }
             Verb::Create(Create { from: Some(id), confirm, .. }) => {
-                let says = format!("in force from now on: {}", describe(common, &id).await?);
+                let says = format!("active from now on: {}", describe(common, &id).await?);
                 (path(&id, "activate"), None, confirm, Some(says))
             }
             Verb::Create(Create { new, confirm, .. }) => {
                 // clap makes sure that there is either `--from` or a new grant.
-                let new = new.ok_or_else(|| CliError::request("name a grant"))?;
+                let new = new.ok_or_else(|| CliError::request("give the id of a grant"))?;
                 let says = Some(new.says());
                 ("/v1/grants".to_owned(), Some(new.body()), confirm, says)
             }
             Verb::Revoke { id, confirm } => {
-                let says = format!("taken back: {}", describe(common, &id).await?);
+                let says = format!("revoked: {}", describe(common, &id).await?);
                 (path(&id, "revoke"), None, confirm, Some(says))
             }
         };
@@ -167,13 +167,13 @@ async fn describe(common: &Common, id: &GrantId) -> Result<String, CliError> {
 impl New {
     fn says(&self) -> String {
         let whom = self.session.as_ref().map_or_else(
-            || format!("everybody of {}", self.org),
+            || format!("everybody in {}", self.org),
             |session| format!("the session {session} of {}", self.org),
         );
         let calls =
             self.calls.map_or_else(|| "any number of calls".to_owned(), |calls| format!("{calls} calls"));
         let lasts = self.lasts.map_or_else(String::new, |seconds| format!(" within {seconds} s"));
-        format!("nobody is asked about {} for {whom}: {calls}{lasts}", self.tool)
+        format!("{} needs no approval for {whom}: {calls}{lasts}", self.tool)
     }
 
     fn body(&self) -> GrantBody {

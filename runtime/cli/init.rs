@@ -24,7 +24,7 @@ impl Init {
         let state = State::prepare(&state_dir(common.state.clone()), None, true)?;
         if !state.seeded() {
             let path = state.path().display();
-            eprint_line(&format!("{path} has a policy already; it is left as it is"));
+            eprint_line(&format!("{path} already has a policy, which stays unchanged"));
             return Ok(Exit::Failed);
         }
         if let Some(journal) = self.journal.as_deref().and_then(JournalKind::named) {

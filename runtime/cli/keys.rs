@@ -20,7 +20,7 @@ pub(super) struct KeysCommand {
 enum Verb {
     /// List all keys of the log, the current one last
     ///
-    /// Public parts only. Give one of them to whoever checks your bundles: `receipts verify --key`.
+    /// Public parts only. Give one to the people who verify your bundles: `receipts verify --key`.
     #[command(after_help = "Example:\n  effectd keys list -o jsonl")]
     List,
     /// Replace the signing key
@@ -53,7 +53,7 @@ impl KeysCommand {
 
 async fn rotate(common: &Common, now: Option<KeyEntry>, confirm: Confirm) -> Result<Exit, CliError> {
     let now = now.map_or_else(|| "no key".to_owned(), |now| now.key_id);
-    let says = format!("{now} signs -> a new key signs, and the secret part of the old one is destroyed");
+    let says = format!("signing key {now} -> a new one; the old private key is destroyed");
     if !confirm.confirmed(&[says]) {
         return Ok(Exit::Usage);
     }
@@ -62,7 +62,7 @@ async fn rotate(common: &Common, now: Option<KeyEntry>, confirm: Confirm) -> Res
     });
     let RotatedView { entry, receipt_id } = rotated.await?;
     let before = entry.previous.as_deref().unwrap_or("none");
-    line(&format!("{} signs from now on; before it, {before} did", entry.key_id));
+    line(&format!("{} is the signing key from now on; it replaces {before}", entry.key_id));
     mutation::report_receipt_id(receipt_id.as_deref());
     Ok(Exit::Done)
 }

@@ -66,7 +66,7 @@ async fn list(common: &Common) -> Result<Exit, CliError> {
             view.sent_at.split('.').next().unwrap_or_default().to_owned(),
             view.urgency.clone().unwrap_or_default(),
             view.delivery.clone(),
-            title.unwrap_or_else(|| "(not kept any more)".to_owned()),
+            title.unwrap_or_else(|| "(no longer stored)".to_owned()),
         ]
     });
     Ok(Exit::Done)
@@ -83,9 +83,7 @@ async fn show(common: &Common, receipt: &ReceiptId) -> Result<Exit, CliError> {
         })
         .await?;
     let Some(view) = view else {
-        eprint_line(
-            &"that receipt sent no notification, or none that is remembered; `effectd notifications` lists them",
-        );
+        eprint_line(&"there is no stored notification for this receipt; `effectd notifications` lists them");
         return Ok(Exit::Failed);
     };
     if !print_json(common.output, &view) {

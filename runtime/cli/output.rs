@@ -108,7 +108,7 @@ pub(super) fn print_json(form: Form, value: &impl Serialize) -> bool {
 }
 
 /// Standard output of all commands. After a failed write the program ends with [`Exit::Output`]. If the reader has closed the
-/// pipe, that is no failure.
+/// pipe, that is not an error.
 pub(super) struct Stdout;
 
 static FAILED: OnceLock<String> = OnceLock::new();

@@ -197,7 +197,7 @@ fn print(policy: &PolicyView, form: Form) -> Exit {
 /// How a reload would change the roots of spaces.
 fn root_changes(policy: &PolicyView) -> Vec<String> {
     let text = |change: &RootChange| {
-        let after = change.after.as_deref().unwrap_or("none; it is made when the space is used");
+        let after = change.after.as_deref().unwrap_or("none; it is created when the space is used");
         format!("root of {}: {} -> {after}", change.space_id, change.before)
     };
     policy.roots.iter().map(text).collect()
@@ -213,7 +213,7 @@ async fn check(common: &Common) -> Result<Exit, CliError> {
     });
     let policy = policy.await?;
     for root in root_changes(&policy) {
-        eprint_line(&format!("note: {root}; `effectd policy reload` takes it over"));
+        eprint_line(&format!("note: {root}; `effectd policy reload` accepts it"));
     }
     Ok(print(&policy, common.output))
 }
@@ -226,7 +226,7 @@ async fn reload(common: &Common, confirm: Confirm) -> Result<Exit, CliError> {
         let files: PolicyView = client.call(Method::POST, "/v1/policy/check", "").await?;
         let mut says = root_changes(&files);
         if !files.in_force {
-            says.push(format!("policy: what the files say now -> {}", files.digest));
+            says.push(format!("policy: the current files -> {}", files.digest));
         }
         if says.is_empty() {
             // Without a daemon, a message was printed above.
@@ -274,7 +274,7 @@ async fn explain(common: &Common, what: &str) -> Result<Exit, CliError> {
         explain_receipt(common, what).await?
     };
     if explained.policy_changed {
-        eprint_line(&"note: the policy has changed since; this is how it judges now");
+        eprint_line(&"note: the policy has changed since; this is its decision now");
     }
     if !print_json(common.output, &explained) {
         line(explained.text.trim_end());
@@ -287,11 +287,8 @@ async fn explain_request(common: &Common, path: &Path) -> Result<Explanation, Cl
 }
 
 async fn explain_receipt(common: &Common, id: &str) -> Result<Explanation, CliError> {
-    let none = || {
-        Error::Request(format!(
-            "{id} is neither a file nor the id of a receipt or of an action that has ended here"
-        ))
-    };
+    let none =
+        || Error::Request(format!("{id} is neither a file nor the id of a receipt or of an ended action"));
     let name = ReceiptId::new(id).map_err(|_| none())?;
     with_client(common, Depth::Policy, async |client| {
         let receipt = receipt_ref::find(client, &name).await?.ok_or_else(none)?;

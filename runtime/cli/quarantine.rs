@@ -86,7 +86,7 @@ fn which(word: &str) -> Result<Held, String> {
         return Ok(Held::Artifact(word.to_owned()));
     }
     let number = word.parse().map(Held::Letter);
-    number.map_err(|_| "it is neither a number of the list nor an artifact's id".to_owned())
+    number.map_err(|_| "it is neither a number of `effectd quarantine list` nor an artifact's id".to_owned())
 }
 
 const ARTIFACT_CHARS: usize = 64;

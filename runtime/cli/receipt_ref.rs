@@ -32,6 +32,6 @@ fn action(name: &ReceiptId) -> Result<ActionId, Error> {
 
 fn unknown(name: &ReceiptId) -> Error {
     Error::Request(format!(
-        "no receipt and no action of yours is called {name}, or the action has not ended; `effectd receipts list` shows the last receipts"
+        "you have no receipt and no ended action with the id {name}; `effectd receipts list` shows the last receipts"
     ))
 }

@@ -63,14 +63,12 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
 pub(super) fn amendments(all: &[AmendmentEntry]) -> String {
     let mut text = String::new();
     for amendment in all {
-        let success = amendment
-            .success
-            .map(|success| if success { "it counts as done" } else { "it does not count as done" });
+        let success = amendment.success.map(|success| if success { "a success" } else { "not a success" });
         let quality = amendment.quality.map(|quality| format!("quality {quality}"));
         let said = [success.map(str::to_owned), quality, amendment.note.clone()];
         let said: Vec<String> = said.into_iter().flatten().collect();
         let text_of = format!(
-            "{} by {} ({}) at {:.3}: reward {}",
+            "{}; by {} ({}) at {:.3}: reward {}",
             said.join(", "),
             amendment.by,
             amendment.source,
@@ -92,10 +90,10 @@ fn words(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Executed => "done",
         Outcome::CachedHit => "already done",
-        Outcome::DryRun => "tried out, nothing changed",
-        Outcome::Paused => "tried out, nothing changed (effects are paused)",
+        Outcome::DryRun => "dry run, nothing changed",
+        Outcome::Paused => "dry run, nothing changed (effects are paused)",
         Outcome::NotStarted => "not started",
-        Outcome::AwaitingApproval => "waiting for a person",
+        Outcome::AwaitingApproval => "awaiting approval",
         Outcome::Approved => "approved",
         Outcome::Executing => "running",
         Outcome::DeniedPolicy => "denied",
@@ -104,7 +102,7 @@ fn words(outcome: Outcome) -> &'static str {
         Outcome::Expired => "expired",
         Outcome::Invalid => "invalid",
         Outcome::NotFound => "unknown tool",
-        Outcome::Throttled => "not now",
+        Outcome::Throttled => "throttled",
         Outcome::Reverted => "undone",
         Outcome::Failed => "failed",
         Outcome::TimedOut => "timed out",
@@ -181,7 +179,7 @@ fn previewed(receipt: &Receipt) -> String {
         return String::new();
     };
     let verdict = match preview.verdict {
-        PreviewVerdict::Matched => "what happened is what was shown beforehand",
+        PreviewVerdict::Matched => "the changes match the preview",
         PreviewVerdict::Differed => "DIFFERED",
         PreviewVerdict::NotPreviewed => "none",
     };

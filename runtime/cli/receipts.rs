@@ -104,7 +104,7 @@ impl List {
                 self.list(client, &mut printer).await
             } else if is_in_process(client) {
                 Err(CliError::request(
-                    "--watch needs a daemon: without one nothing new is made; `effectd serve` starts one",
+                    "--watch needs a daemon, since only a daemon adds receipts; start one with `effectd serve`",
                 ))
             } else {
                 self.watch(client, &mut printer).await

@@ -57,7 +57,7 @@ fn print(reply: &ActionReply, form: Form) -> Exit {
         if !print_json(form, receipt) {
             line(receipt_view::receipt(receipt, before).trim_end());
         } else if before && receipt.outcome == Outcome::Executed {
-            eprint_line(&"already done before; this is the first receipt");
+            eprint_line(&"already done; this is the first receipt");
         }
         return match receipt.error.as_ref().map(|failure| failure.code) {
             Some(Code::SandboxUnavailable) => Exit::Unavailable,
@@ -102,7 +102,7 @@ async fn carry_out(common: &Common, request: &ActionRequest) -> Result<ActionRep
     let state = runtime.as_ref().map(|runtime| runtime.state());
     if let Some(state) = state.filter(|state| state.seeded()) {
         eprint_line(&format!(
-            "first use: a demo policy is in {}; it permits the example and little else",
+            "first use: wrote a demo policy to {}; it permits little more than the example",
             state.policy_dir().display()
         ));
     }
@@ -162,7 +162,7 @@ pub(super) fn read(file: &Path) -> Result<ActionRequest, CliError> {
     })?;
     let mut request = ActionRequest::parse(&bytes).map_err(|failure| {
         let why = failure.message;
-        CliError::request(format!("{name} is no request: {why}; examples/write_note.json is one"))
+        CliError::request(format!("{name} is not a valid request: {why}; see examples/write_note.json"))
     })?;
     trace_context::adopt(&mut request);
     Ok(request)

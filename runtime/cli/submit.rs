@@ -179,7 +179,7 @@ struct Tally {
     accepted: u64,
     done: u64,
     refused: u64,
-    /// The exit code of the first reply that is no success.
+    /// The exit code of the first reply that is not a success.
     exit: Exit,
     shown: bool,
 }

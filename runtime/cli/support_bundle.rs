@@ -22,7 +22,7 @@ use super::{CliError, Common, data, eprint_line, state_dir_of};
 use crate::exit::Exit;
 use crate::settings::Settings;
 
-/// Write a report for whoever helps you, without anything personal
+/// Write a report for the person who helps you, without personal data
 ///
 /// Versions, limits, metrics, and the state of the store, the breakers and the dead letters. No parameters, subjects, paths, names, ids or
 /// messages: every field is chosen, and nothing else can get in. It is JSON; read it before you hand it on.
@@ -47,7 +47,7 @@ impl SupportBundle {
             data(&text);
         } else {
             write(&self.into, &text)?;
-            eprint_line(&"read it before you hand it on");
+            eprint_line(&"read it before you share it");
         }
         Ok(Exit::Done)
     }

@@ -292,10 +292,10 @@ fn page(details: &Value) -> Result<String, CliError> {
         Some(reason) => row(
             "off",
             format!(
-                "quarantined, since it did more than it declares: {reason}; look at it before you switch it on again"
+                "disabled, because it did more than it declares: {reason}; review it before you enable it again"
             ),
         ),
-        None if details["disabled"] == true => row("off", "an operator has switched it off".to_owned()),
+        None if details["disabled"] == true => row("off", "an operator has disabled it".to_owned()),
         None => {}
     }
     Ok(lines.join("\n"))
@@ -304,8 +304,8 @@ fn page(details: &Value) -> Result<String, CliError> {
 fn repeat(spec: &ToolSpec) -> &'static str {
     match spec.repeat {
         Repeat::Safe => "safe: after a crash it is run again",
-        Repeat::Probe => "probe: after a crash it looks whether it was done",
-        Repeat::Never => "never: after a crash a person looks whether it was done",
+        Repeat::Probe => "probe: after a crash it checks whether it was done",
+        Repeat::Never => "never: after a crash a person checks whether it was done",
     }
 }
 
@@ -353,13 +353,13 @@ impl Try {
         let mut params = match &self.json {
             None => Map::new(),
             Some(text) => {
-                serde_json::from_str(text).map_err(|error| format!("--json is no JSON object: {error}"))?
+                serde_json::from_str(text).map_err(|error| format!("--json is not a JSON object: {error}"))?
             }
         };
         for given in &self.params {
             let (name, text) = given
                 .split_once('=')
-                .ok_or_else(|| format!("{given:?} is no parameter; write name=value"))?;
+                .ok_or_else(|| format!("{given:?} is not a parameter; write name=value"))?;
             params.insert(name.to_owned(), typed(spec, name, text)?);
         }
         let takes_space = spec.params_schema.pointer("/properties/space_id").is_some();

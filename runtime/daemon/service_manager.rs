@@ -46,7 +46,7 @@ impl ServiceManager {
     }
 
     pub(crate) fn stopping(&self) {
-        self.send("STOPPING=1\nSTATUS=finishing what is on its way");
+        self.send("STOPPING=1\nSTATUS=finishing actions in flight");
     }
 
     /// Sets the status line.

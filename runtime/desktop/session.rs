@@ -19,7 +19,7 @@ pub(super) enum BusError {
     /// There is no usable session bus, so nothing was sent.
     #[error("there is no session bus: {0}")]
     None(String),
-    #[error("nobody shows notifications on the session bus")]
+    #[error("no program shows notifications on the session bus")]
     Nobody,
     #[error("it was refused with {0}")]
     Refused(String),

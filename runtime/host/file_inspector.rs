@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use effectd_actors::{FileInspector, Inspected, Mark, Scan};
+use effectd_actors::{FileInspector, Inspected};
 use effectd_adapters::{SpacePath, Workspace, is_local};
-use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase};
+use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase, Scan};
 use effectd_sandbox::SpaceRoot;
 
 #[derive(Debug, Clone, Copy)]
@@ -21,11 +21,11 @@ fn failed(why: String) -> Failure {
 }
 
 fn parsed(path: &str) -> Result<SpacePath, Failure> {
-    SpacePath::parse(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
+    SpacePath::parse(path).map_err(|why| failed(format!("an invalid path: {why}")))
 }
 
 fn folder_path(path: &str) -> Result<SpacePath, Failure> {
-    SpacePath::parse_folder(path).map_err(|why| failed(format!("a path that no tool takes: {why}")))
+    SpacePath::parse_folder(path).map_err(|why| failed(format!("an invalid path: {why}")))
 }
 
 fn folder_paths(paths: &[String]) -> Result<Vec<SpacePath>, Failure> {
@@ -106,18 +106,7 @@ impl FileInspector for WorkspaceInspector {
 
     fn scan(&self, root: &SpaceRoot, folders: &[String], entries_max: usize) -> Result<Scan, Failure> {
         let workspace = workspace(root);
-        let scan = workspace.scan(&folder_paths(folders)?, entries_max)?;
-        let marks = scan.marks.into_iter().map(|(path, mark)| {
-            let mark = Mark {
-                is_folder: mark.is_folder,
-                mode: mark.mode,
-                bytes: mark.bytes,
-                changed_ns: mark.changed_ns,
-                identity: mark.identity,
-            };
-            (path, mark)
-        });
-        Ok(Scan { marks: marks.collect(), complete: scan.complete })
+        Ok(workspace.scan(&folder_paths(folders)?, entries_max)?)
     }
 
     fn drafts_of(&self, path: &str, trace: &str) -> Vec<String> {

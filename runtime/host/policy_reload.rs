@@ -48,7 +48,7 @@ pub(crate) async fn watch(state: State, services: std::sync::Weak<Services>, roo
         if let Err(error) = reload(&state, &services, &roots) {
             tracing::error!(
                 error = chain(&error),
-                "the changed policy is not put in force; the current one stays"
+                "the changed policy does not take effect; the current one stays"
             );
         }
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use effectd_actors::execution::log;
 use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
-use effectd_actors::{Answer, Canceller, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
+use effectd_actors::{Answer, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
 use effectd_bus::{Blobs, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
 use effectd_gateway::{Gateway, GatewayError, SharedSettings, Stage};
-use effectd_policy::{Change, Overlay, Policy, Source};
+use effectd_policy::{Change, Decider, Overlay, Policy, Source};
 use effectd_sandbox::Sandbox;
 use tokio::sync::{OnceCell, watch};
 
@@ -92,7 +92,7 @@ impl Runtime {
 
     /// Cancels an action that has not started. Callers that wait for the action get its receipt.
     pub async fn cancel(&self, action: &ActionId) -> Result<Withdrawal, Failure> {
-        let by = Canceller { principal: self.principal.clone(), operator: true };
+        let by = Decider { principal: self.principal.clone(), operator: true };
         self.pipeline.cancel(action, &by).await
     }
 
@@ -175,7 +175,8 @@ impl Runtime {
         if let Err(error) = self.store().close_epochs(self.pipeline.services().clock.now()).await {
             tracing::warn!(%error, "ended epoch keys are kept until the next stop");
         }
-        if let Err(error) = log::head(self.pipeline.services()).await {
+        let services = self.pipeline.services();
+        if let Err(error) = log::head(&*services.store, &services.identity, &*services.clock).await {
             tracing::warn!(%error, "the log ends without a signed head; the next start signs one");
         }
         if let Err(error) = self.store().close() {
@@ -263,7 +264,6 @@ impl OpenState {
             clock: config.clock,
             identity: Arc::new(keys::current(&state.keys_dir(), &*store)?),
             space_roots: spaces::roots(roots.clone(), space_services.clone()),
-            weights: config.weights,
             metrics: Metrics::register(&metrics).map_err(Error::internal)?,
             lease_ttl: config.lease_ttl,
             settings: config.pipeline,
@@ -293,8 +293,8 @@ impl OpenState {
         let services = &self.services;
         let waited = tokio::time::timeout(KEY_CHANGE_WAIT_MAX, services.identity.changing()).await;
         let changing = waited.map_err(|_| {
-            let why = "what the key has signed is not written yet; ask again later";
-            Error::Store(StoreError::Unavailable { reason: why.to_owned() })
+            let why = "receipts signed by the current key are not written yet; try again later";
+            Error::Store(StoreError::unavailable(why))
         })?;
         let (store, now, directory) = (services.store.clone(), services.clock.now(), self.state.keys_dir());
         let rotation = tokio::task::spawn_blocking(move || keys::rotate(&directory, &*store, now)).await;
@@ -320,7 +320,7 @@ fn blobs(state: &State, quota_bytes: u64) -> Result<Blobs, Error> {
     let blobs = Blobs::new(state.path().join("blobs"), &key, quota_bytes);
     // The open store holds the lock, so no other process is writing these blobs.
     if let Err(error) = blobs.sweep() {
-        tracing::warn!(%error, "unfinished blobs are not removed; this is tried again when their space is used");
+        tracing::warn!(%error, "unfinished blobs could not be removed; effectd tries again when their space is used");
     }
     Ok(blobs)
 }

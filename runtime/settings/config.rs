@@ -8,7 +8,6 @@ use effectd_actors::Settings as PipelineSettings;
 use effectd_actors::limits::LEASE_TTL;
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
 use effectd_bus::limits::{BLOB_QUOTA_BYTES, DISK_FREE_BYTES_MIN, SEGMENT_BYTES};
-use effectd_contracts::reward::Weights;
 use effectd_contracts::{Clock, Principal, SystemClock};
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::limits::{READY_MAX, READY_MIN, ZYGOTES_MAX};
@@ -53,8 +52,6 @@ pub struct Config {
     pub pipeline: PipelineSettings,
     pub store: StoreSettings,
     pub sandbox: SandboxSettings,
-    /// Weights of the reward.
-    pub weights: Weights,
     pub clock: Arc<dyn Clock>,
 }
 
@@ -148,7 +145,6 @@ impl Config {
             pipeline: PipelineSettings::default(),
             store: StoreSettings::default(),
             sandbox: SandboxSettings::default(),
-            weights: Weights::default(),
             clock: Arc::new(SystemClock),
         })
     }

@@ -63,8 +63,8 @@ impl Key {
             Kind::Decimal(min, max) => format!("a number from {min} to {max}"),
             Kind::AnyOrFrom(min) => format!("0 (any number) or at least {min}"),
             Kind::Mode => "\"0600\" or \"0660\"".to_owned(),
-            Kind::Uid => "the number of an ordinary user, or empty".to_owned(),
-            Kind::Log => "a level (`info`) or levels of parts (`warn,effectd_actors=debug`)".to_owned(),
+            Kind::Uid => "the uid of an ordinary user, or empty".to_owned(),
+            Kind::Log => "a level (`info`) or levels of modules (`warn,effectd_actors=debug`)".to_owned(),
         }
     }
 
@@ -96,7 +96,7 @@ enum Kind {
     AnyOrFrom(u64),
     /// File permissions, in octal.
     Mode,
-    /// The number of an ordinary user, or empty.
+    /// The uid of an ordinary user, or empty.
     Uid,
     Log,
 }
@@ -256,7 +256,7 @@ pub const KEYS: &[Key] = &[
     key!("approvals.interactive_ms_max", MILLIS, Restart, "how long an approval stays open when somebody waits at a terminal", pipeline.held_interactive_max),
     key!("approvals.per_session_max", FEW, Restart, "actions of one session that may await approval at the same time", pipeline.held_per_session_max),
     key!("approvals.unattended_ms_max", MILLIS, Restart, "how long an approval stays open when nobody waits at a terminal", pipeline.held_unattended_max),
-    key!("control.admission_wait_ms_max", MILLIS, Restart, "how long a caller waits for a free place before it is refused as `overloaded`", pipeline.control.admission_wait_max),
+    key!("control.admission_wait_ms_max", MILLIS, Restart, "how long a caller waits for a free slot before it is refused as `overloaded`", pipeline.control.admission_wait_max),
     key!("control.breaker_cool_down_ms", MILLIS, Restart, "how long a breaker stays open the first time", pipeline.control.breaker.cool_down),
     key!("control.breaker_error_share_max", SHARE, Restart, "share of failed calls that opens a breaker", pipeline.control.breaker.error_share_max),
     key!("control.breaker_failures_max", FEW, Restart, "failures in a row that open a breaker", pipeline.control.breaker.failures_max),
@@ -265,14 +265,14 @@ pub const KEYS: &[Key] = &[
     key!("control.budget_cpu_ms_max", AMOUNT, Restart, "processor time of one subject within the budget window, in milliseconds; 0 for no limit", pipeline.control.budgets.cpu_ms_max),
     key!("control.budget_window_ms", WINDOW, Restart, "the budget window", pipeline.control.budgets.window),
     key!("control.principal_rate_max", RATE, Restart, "actions per second of one principal; 0 for no limit", pipeline.control.rates.principal),
-    key!("control.quarantined_subject_max", FEW, Restart, "quarantined actions kept for one subject; of further ones only the receipt is kept", pipeline.quarantined_max),
+    key!("control.quarantined_subject_max", FEW, Restart, "quarantined actions kept for one subject; beyond that, only the receipt is stored", pipeline.quarantined_max),
     key!("control.session_actions_max", COUNT, Restart, "actions per minute of one session", pipeline.control.session_actions_max),
     key!("control.space_rate_max", RATE, Restart, "actions per second in one space; 0 for no limit", pipeline.control.rates.space),
     key!("control.subject_in_flight_max", FEW, Restart, "actions of one subject in flight", pipeline.control.subject_in_flight_max),
     key!("control.subject_rate_max", RATE, Restart, "actions per second of one subject; 0 for no limit", pipeline.control.rates.subject),
     key!("control.tool_in_flight_max", FEW, Restart, "actions of one tool in flight", pipeline.control.tool_in_flight_max),
     key!("control.tool_rate_max", RATE, Restart, "actions per second of one tool; 0 for no limit", pipeline.control.rates.tool),
-    key!("control.waiting_max", COUNT, Restart, "callers that may wait for a free place; one subject may have a quarter of them", pipeline.control.waiting_max),
+    key!("control.waiting_max", COUNT, Restart, "callers that may wait for a free slot; one subject may have a quarter of them", pipeline.control.waiting_max),
     key!("gateway.backlog_bytes_max", BYTES, Reload, "bytes of accepted, unfinished decisions above which new ones are refused", door.backlog_bytes_max),
     key!("gateway.backlog_max", COUNT, Reload, "accepted, unfinished decisions above which new ones are refused", door.backlog_max),
     key!("gateway.body_time_ms_max", MILLIS, Reload, "how long a client may take to send a request body", door.body_time_max),
@@ -294,11 +294,11 @@ pub const KEYS: &[Key] = &[
     key!("pipeline.preview_time_ms_max", PREVIEW, Restart, "time limit of a preview", pipeline.preview_time_max),
     key!("pipeline.scan_entries_max", SCAN, Restart, "files and folders of a space that are compared before and after a tool of the embedding program runs; 0 for none", pipeline.scan_entries_max),
     key!("pipeline.sweep_every_ms", MILLIS, Restart, "how often expired things are removed", pipeline.sweep_every),
-    key!("reward.cost_budget_ms", COST, Restart, "processor time at which an action's cost counts fully in its reward", weights.cost_budget_ms),
-    key!("reward.weight_cost", WEIGHT, Restart, "weight of the cost in the reward", weights.parts.cost),
-    key!("reward.weight_latency", WEIGHT, Restart, "weight of the latency in the reward", weights.parts.latency),
-    key!("reward.weight_quality", WEIGHT, Restart, "weight of the quality in the reward", weights.parts.quality),
-    key!("reward.weight_success", WEIGHT, Restart, "weight of success in the reward", weights.parts.success),
+    key!("reward.cost_budget_ms", COST, Restart, "processor time at which an action's cost counts fully in its reward", pipeline.weights.cost_budget_ms),
+    key!("reward.weight_cost", WEIGHT, Restart, "weight of the cost in the reward", pipeline.weights.parts.cost),
+    key!("reward.weight_latency", WEIGHT, Restart, "weight of the latency in the reward", pipeline.weights.parts.latency),
+    key!("reward.weight_quality", WEIGHT, Restart, "weight of the quality in the reward", pipeline.weights.parts.quality),
+    key!("reward.weight_success", WEIGHT, Restart, "weight of success in the reward", pipeline.weights.parts.success),
     key!("runtime.stop_grace_ms", MILLIS, Restart, "how long running actions may take to finish when the daemon stops", stop_grace),
     key!("sandbox.ready_max", CHILDREN, Restart, "maximum of children kept ready for each profile and space", sandbox.ready_max),
     key!("sandbox.ready_min", CHILDREN, Restart, "children kept ready for each profile and space when idle", sandbox.ready_min),
@@ -337,7 +337,7 @@ pub(super) fn nearest_variable(name: &str) -> String {
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
-    // A name of more than 128 characters is no typing error.
+    // A name of more than 128 characters is not a typing error.
     for (at, letter) in left.chars().take(128).enumerate() {
         let mut diagonal = std::mem::replace(&mut row[0], at + 1);
         for (place, other) in right.iter().enumerate() {

@@ -119,9 +119,7 @@ fn key(path: &Path) -> Result<Zeroizing<[u8; 32]>, Error> {
 fn read(path: &Path) -> io::Result<Zeroizing<[u8; 32]>> {
     let mut file = fs::File::open(path)?;
     if file.metadata()?.mode() & 0o077 != 0 {
-        return Err(io::Error::other(
-            "others can read it; run chmod 600 on it, and consider it known to them",
-        ));
+        return Err(io::Error::other("others can read it; run chmod 600 on it, and consider it compromised"));
     }
     let mut key = Zeroizing::new([0; 32]);
     file.read_exact(&mut *key)?;
@@ -211,7 +209,7 @@ mod tests {
         let current = current(folder.path(), &store).unwrap().key();
         log::succeed(&store, &last, &current, now).unwrap();
         let refused = rotate(folder.path(), &store, now).map(|_| ()).map_err(|error| error.to_string());
-        assert!(refused.is_err_and(|why| why.contains("as many as it may")));
+        assert!(refused.is_err_and(|why| why.contains("which is the maximum")));
         assert!(!folder.path().join(NEXT).exists(), "nothing was begun");
         log::enrol(&store, &current, now).unwrap();
         assert_eq!(log::keys(&store).unwrap().len(), LOG_KEYS_MAX);

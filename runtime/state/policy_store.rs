@@ -19,7 +19,7 @@ fn overlay(store: &dyn Store) -> Result<(Overlay, Expect), Error> {
     };
     let damaged =
         |why: String| Error::Internal(format!("the policy changes in the store cannot be read: {why}"));
-    let bytes = entry.value.bytes().ok_or_else(|| damaged("they are shredded".to_owned()))?;
+    let bytes = entry.value.bytes().ok_or_else(|| damaged("their key was destroyed".to_owned()))?;
     let overlay = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
     Ok((overlay, Expect::Version(entry.version)))
 }
@@ -52,7 +52,7 @@ fn prepared(state: &State, store: &dyn Store, change: Change) -> Result<(Swap, P
     Ok((swap, policy))
 }
 
-/// Writes a change. Refuses it if the policy does not compile with it or fails one of the policy's own examples.
+/// Writes a change. Refuses it while the files are not valid, or if they do not compile with it.
 pub(crate) fn change(state: &State, store: &dyn Store, change: Change) -> Result<Policy, Error> {
     loop {
         let (swap, policy) = prepared(state, store, change.clone())?;

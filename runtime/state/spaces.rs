@@ -76,8 +76,7 @@ impl Roots {
         let unreadable = |source| Error::State { path: file.clone(), source };
         let pins = match fs::read(&file) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                let why =
-                    format!("{error}; remove this file, and the next start takes the roots as they are");
+                let why = format!("{error}; remove this file, and the next start pins the current roots");
                 unreadable(io::Error::new(io::ErrorKind::InvalidData, why))
             })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Pins::new(),
@@ -131,8 +130,8 @@ impl Roots {
                 with.insert(space.clone(), Pin::of(&root));
                 self.save(&with).map_err(|error| SandboxError::Workspace {
                     path,
-                    what: format!("which folder it is cannot be written down ({error})"),
-                    fix: "make room in the state directory".to_owned(),
+                    what: format!("the identity of the folder cannot be stored ({error})"),
+                    fix: "free space on the disk of the state directory".to_owned(),
                 })?;
                 *pins = with;
             }
@@ -229,7 +228,7 @@ impl Roots {
         match self.save(&found.pins) {
             Ok(()) => *pins = found.pins,
             Err(error) => {
-                tracing::warn!(%error, "the roots of spaces are not pinned; this is tried again when they are used")
+                tracing::warn!(%error, "the roots of spaces could not be pinned; effectd tries again when they are used")
             }
         }
     }
@@ -275,10 +274,10 @@ impl Pin {
     }
 }
 
-/// Refuses a root that shares files with another one.
+/// Refuses a root that overlaps with another one.
 ///
-/// Whether another root lies in this one is decided by its path. That is enough: paths of roots have no links, and a root that
-/// was moved away from its path is refused when it is used.
+/// Paths decide whether another root is inside this one. That is enough: paths of roots have no links, and a root that was
+/// moved away from its path is refused when it is used.
 fn apart(space: &SpaceId, root: &SpaceRoot, way: &[Ancestor], others: &Pins) -> Result<(), SandboxError> {
     let own = identity(root);
     let others = others.iter().filter(|(other, _)| *other != space);
@@ -295,7 +294,7 @@ fn apart(space: &SpaceId, root: &SpaceRoot, way: &[Ancestor], others: &Pins) -> 
 fn shared(root: &SpaceRoot, with: String) -> SandboxError {
     SandboxError::Workspace {
         path: root.path().to_owned(),
-        what: format!("it has files in common with {with}"),
+        what: format!("it overlaps with {with}"),
         fix: "move one of them".to_owned(),
     }
 }
@@ -304,7 +303,7 @@ fn unlike(path: &Path, what: String) -> SandboxError {
     SandboxError::Workspace {
         path: path.to_owned(),
         what,
-        fix: "put the folder back that the space had; if the change is meant, `effectd policy reload` shows it and takes it over"
+        fix: "restore the previous folder; if the change is intended, `effectd policy reload` shows and accepts it"
             .to_owned(),
     }
 }

@@ -93,15 +93,15 @@ impl Call {
             return refuse("the request is too large");
         }
         if self.timeout.is_zero() || self.timeout > CALL_TIME_MAX {
-            return refuse("the deadline is out of bounds");
+            return refuse("the deadline is out of range");
         }
         let lists = [&self.narrowing.readable, &self.narrowing.writable];
         let paths: Vec<_> = lists.into_iter().flatten().flatten().collect();
         if paths.len() > NARROWING_PATHS_MAX {
-            return refuse("too many paths in the narrowing");
+            return refuse("too many paths in the call's path list");
         }
         if paths.iter().any(|path| path.to_str().is_none()) {
-            return refuse("a path of the narrowing is not UTF-8");
+            return refuse("a path in the call's path list is not UTF-8");
         }
         Ok(())
     }

@@ -156,7 +156,7 @@ impl Examination {
             Box::new(failed("scratch folder", format!("{what}: {error}")))
         };
         let base = scratch.join(format!("doctor-{}", std::process::id()));
-        fs::create_dir_all(base.join("workspace")).map_err(|error| cannot("it cannot be made", &error))?;
+        fs::create_dir_all(base.join("workspace")).map_err(|error| cannot("it cannot be created", &error))?;
         let base = base.canonicalize().map_err(|error| cannot("it cannot be found", &error))?;
         let secret = base.join("secret");
         fs::write(&secret, "secret").map_err(|error| cannot("it cannot be written", &error))?;
@@ -263,7 +263,7 @@ impl Examination {
                 let denied = Ends(Code::NetworkDenied);
                 self.attack("network", "connecting to a live listener", connect, denied)
             }
-            Err(error) => failed("network", format!("no listener could be made: {error}")),
+            Err(error) => failed("network", format!("no listener could be created: {error}")),
         };
         let read = Drill::Read(self.secret.clone());
         let signal = Drill::Signal(std::process::id() as i32);

@@ -28,7 +28,7 @@ pub(crate) enum Drill {
     Signal(i32),
     /// To run past its deadline.
     Stay,
-    /// To use more processor time than it may.
+    /// To exceed its processor time limit.
     Burn,
     Eat(usize),
     Execute(PathBuf),

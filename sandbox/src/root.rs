@@ -1,6 +1,6 @@
 //! The root of a space, as an open descriptor.
 //!
-//! A path can lead elsewhere at the next lookup: whoever may write to a folder above the root can rename the root and put a
+//! A path can lead elsewhere at the next lookup: a user who may write to a folder above the root can rename the root and put a
 //! link to anything in its place. So a root is opened once, through no link, and every later step (comparing it, reading
 //! its files, mounting it) uses that descriptor. [`SpaceRoot::check_ancestors`] refuses roots that others could replace,
 //! as sshd does.
@@ -270,11 +270,11 @@ fn check(
     Err(SandboxError::Workspace {
         path: root.to_owned(),
         what: format!(
-            "it lies in {name}, which has uid {} and mode {:04o}: others could put another folder in its place",
+            "it is inside {name}, which has uid {} and mode {:04o}: others could replace the root",
             above.uid, above.mode
         ),
         fix: format!(
-            "let {name} belong to root, to uid {daemon} or to the owner of the root (uid {owner}), and `chmod go-w {name}`; or move the root"
+            "`chown` {name} to root, to uid {daemon} or to the owner of the root (uid {owner}), and `chmod go-w` it; or move the root"
         ),
     })
 }
@@ -283,8 +283,8 @@ fn unusable(path: &Path, errno: Errno) -> SandboxError {
     if errno == Errno::ELOOP {
         return SandboxError::Workspace {
             path: path.to_owned(),
-            what: "a link stands on the way to it, or in its place".to_owned(),
-            fix: "put the folder back, or write its path without links in the policy (`realpath` prints it)"
+            what: "its path has a symbolic link".to_owned(),
+            fix: "restore the folder, or write its path without links in the policy (`realpath` prints it)"
                 .to_owned(),
         };
     }

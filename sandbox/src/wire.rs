@@ -155,7 +155,7 @@ pub(crate) fn frame(kind: Kind, first: &[u8], second: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The two parts of a payload that [`frame`] joined; `None` if the length lies.
+/// The two parts of a payload that [`frame`] joined; `None` if the length is wrong.
 pub(crate) fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)

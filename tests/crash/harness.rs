@@ -13,10 +13,10 @@ use crate::place::PATIENCE;
 /// Processes at a time: they wait for the disk and for each other more than they compute.
 pub(crate) const SIDE_BY_SIDE: usize = 4;
 
-/// One at a time: each test is several processes already.
+/// Two at a time: each test is several processes already.
 pub(crate) fn main(tests: &[Test]) -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
+    arguments.test_threads = Some(2);
     let trial = |(name, test): &Test| {
         let test = *test;
         Trial::test(*name, move || {

@@ -112,7 +112,7 @@ fn found_by_its_receipt() {
     };
     assert_eq!((disabled(SAFE), disabled(NEVER)), (Value::from(false), Value::from(true)));
     let shown = effectd(&place, &["tools", "show", NEVER]);
-    assert!(String::from_utf8_lossy(&shown.stdout).contains("switched it off"), "{}", said(&shown));
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("disabled it"), "{}", said(&shown));
     let none = effectd(&place, &["tools", "show", "test.nothing"]);
     assert_eq!(none.status.code(), Some(2), "{}", said(&none));
     for arguments in [&["artifacts", "get", id][..], &["artifacts", "get", id, name]] {

@@ -1,4 +1,4 @@
-//! Pre-images after a crash: undo restores what stood there before.
+//! Pre-images after a crash: undo restores the previous content.
 //!
 //! Each case kills the process at one point and starts again. Of a power failure this simulates one thing: at a point where the blobs of
 //! pre-images need not be durable yet, all of them are removed before the start. Everything else, the journal too, stays as the killed
@@ -41,7 +41,7 @@ struct Promise {
     durable: &'static str,
 }
 
-/// Text, bytes that are no text, nothing, and as much as an intent holds.
+/// Text, bytes that are not text, nothing, and as much as an intent holds.
 fn small() {
     let contents = [b"hello\n\"\\\0\n".to_vec(), (0..=255).collect(), Vec::new(), vec![b'x'; 3_900]];
     let promise = Promise { written: "executor.after_child:1", durable: "recorder.after_commit:1" };

@@ -1,4 +1,4 @@
-//! Undeclared effects: tools that do more than they declare are caught and switched off.
+//! Undeclared effects: tools that do more than they declare are detected and disabled.
 
 use std::fs;
 use std::path::Path;
@@ -330,7 +330,7 @@ fn liar(id: &str) {
         };
         let failure = receipt.error.as_ref().unwrap_or_else(|| panic!("{} was believed", id));
         assert_eq!(failure.code, code, "{}: {failure}", id);
-        assert!(failure.message.contains("switched off"), "{id}: {failure}");
+        assert!(failure.message.contains("disabled"), "{id}: {failure}");
         let Effects::Observed(observed) = &receipt.effects else {
             panic!("{}: {:?}", id, receipt.effects);
         };

@@ -66,7 +66,7 @@ fn one_key_each_decides_about_what_is_on_the_screen() {
     terminal.press(&["Down"]);
     terminal.wait_for("workspace/b.txt");
     terminal.press(&["d"]);
-    terminal.wait_for("why not?");
+    terminal.wait_for("reason?");
     terminal.write("aAg not today");
     let screen = terminal.wait_for("aAg not today_");
     keep("approvals-watch-deny", &screen);
@@ -120,12 +120,12 @@ fn the_inbox_confirms_always_and_needs_a_daemon() {
     let terminal = Terminal::effectd(&place, &["approvals", "watch"], 100, 30);
     terminal.wait_for("workspace/a.txt");
     terminal.press(&["A"]);
-    terminal.wait_for("is that meant? y/n");
+    terminal.wait_for("continue? y/n");
     terminal.press(&["n"]);
     terminal.wait_for("nothing was decided");
     assert_eq!(read(&place, "a.txt"), None);
     terminal.press(&["A"]);
-    terminal.wait_for("is that meant? y/n");
+    terminal.wait_for("continue? y/n");
     terminal.press(&["y"]);
     terminal.wait_for("approved: ");
     until("the approved change", || read(&place, "a.txt").as_deref() == Some("a"));

@@ -121,7 +121,7 @@ fn a_damaged_or_unfinished_backup_is_refused() {
     let text = std::fs::read_to_string(&manifest).unwrap();
     // What a power failure leaves has no manifest.
     std::fs::remove_file(&manifest).unwrap();
-    assert!(refused("unfinished").contains("no finished backup"));
+    assert!(refused("unfinished").contains("is not a finished backup"));
     std::fs::write(&manifest, text.replace("\"policy/policy.toml\"", "\"../policy.toml\"")).unwrap();
     assert!(refused("escaping").contains("outside"));
     std::fs::write(&manifest, &text).unwrap();
@@ -189,7 +189,7 @@ fn keys_stay_apart_and_only_their_own_open_a_backup() {
     refused(&["backup", "x", "--keys", "x"], "must not be in the backup");
     refused(&["backup", "x", "--keys", "x/keys"], "must not be in the backup");
     refused(&["backup", "x/copy", "--keys", "x"], "must not be in the backup");
-    refused(&["backup", "link/x"], "in the state");
+    refused(&["backup", "link/x"], "inside the state directory");
     assert!(!place.path("x").exists() && !place.path("x.partial").exists());
     // Only files that a backup left are removed.
     std::fs::create_dir(place.path("y.partial")).unwrap();

@@ -54,9 +54,9 @@ fn where_there_is_nothing_it_is_said() {
     seeding::leave(&place, [letter(0, "safety_quarantined")].into_iter());
     let _daemon = place.serve(&[]);
     for (words, said) in [
-        (&["approvals", "list"][..], "nothing waits for a person"),
-        (&["dlq", "drain", "--yes"], "but 1 that a safety check stopped"),
-        (&["dlq", "drop", "--all", "--yes"], "but 1 that a safety check stopped"),
+        (&["approvals", "list"][..], "no approval is pending"),
+        (&["dlq", "drain", "--yes"], "no dead letters but 1 in quarantine"),
+        (&["dlq", "drop", "--all", "--yes"], "no dead letters but 1 in quarantine"),
         (&["dlq", "drop", "--cause", "x", "--yes"], "no such dead letters"),
     ] {
         let ran = place.effectd(words, None);
@@ -126,7 +126,7 @@ fn a_dead_letter_without_its_key_is_listed_as_unreadable() {
     }
     let shown = place.effectd(&["dlq", "show", "1"], None);
     assert_eq!(shown.code(), 0, "{}", shown.stderr());
-    assert!(shown.stdout().contains("cannot be read any more"), "{}", shown.stdout());
+    assert!(shown.stdout().contains("can no longer be read"), "{}", shown.stdout());
     let requeued = place.effectd(&["dlq", "requeue", "1", "--yes"], None);
     assert!(requeued.stdout().contains("left"), "{}{}", requeued.stdout(), requeued.stderr());
     assert_eq!(place.effectd(&["dlq", "drop", "--all", "--yes"], None).code(), 0);

@@ -58,8 +58,8 @@ fn readiness_follows_what_the_disk_takes() {
     drop(read_only);
     takes_work(&place, &daemon, "after");
     let log = place.log();
-    assert_eq!(log.matches("no new work is taken").count(), 2, "{log}");
-    assert_eq!(log.matches("new work is taken again").count(), 2, "{log}");
+    assert_eq!(log.matches("new work is refused").count(), 2, "{log}");
+    assert_eq!(log.matches("new work is accepted again").count(), 2, "{log}");
     drop(daemon);
 }
 

@@ -205,7 +205,7 @@ fn an_edited_approval_leaves_both_digests_in_the_receipt() {
     assert!(digest.as_str().unwrap().starts_with("hmac-sha256:") && *digest != receipt["request_digest"]);
     assert_eq!(std::fs::read_to_string(place.note("q.txt")).unwrap(), "as the person has it");
     assert!(!place.note("p.txt").exists());
-    // The id still stands for the planner's own request.
+    // The id still means the planner's own request.
     let again =
         daemon.post("/v1/actions?wait", &write_note("p-1", "p.txt", "as the planner has it")).json(200);
     assert_eq!((&again["receipt"], &again["already_done"]), (receipt, &true.into()));
@@ -251,7 +251,7 @@ fn nobody_approves_their_own_requests_or_grants_themselves() {
         Ran(child.wait_with_output().unwrap())
     };
     let note = |action: &str| write_note(action, action, "r").to_string();
-    // An approver is no planner.
+    // An approver is not a planner.
     let own = run(0, &["run", "-", "-o", "json"], &note("r-0"));
     assert_eq!(own.json(3)["error"]["gate"], "rbac", "{}", own.stderr());
     let asked = run(NOBODY, &["submit", "--jsonl", "-o", "jsonl", "-"], &note("r-1"));
@@ -264,11 +264,11 @@ fn nobody_approves_their_own_requests_or_grants_themselves() {
     });
     let denied = run(NOBODY, &["approvals", "approve", &id], "");
     assert!(denied.code() == 3 && denied.stderr().contains("is no approver"), "{}", denied.stderr());
-    // An approver that speaks for the subject does not decide, either.
+    // An approver who may act on behalf of the subject does not decide, either.
     roles("subjects = [\"agent://*\"]\nroles = [\"planner\", \"approver\"]");
     assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
     let denied = run(0, &["approvals", "approve", &id], "");
-    assert!(denied.code() == 3 && denied.stderr().contains("speaks for"), "{}", denied.stderr());
+    assert!(denied.code() == 3 && denied.stderr().contains("may act on behalf of"), "{}", denied.stderr());
     roles("subjects = []\nroles = [\"approver\"]");
     assert_eq!(run(0, &["policy", "reload", "--yes"], "").code(), 0);
     // A planner can only ask for a grant, and an approver grants no more than a session.

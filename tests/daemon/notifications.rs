@@ -63,7 +63,7 @@ fn a_session_bus_shows_a_notification_once_despite_kills() {
         waits = shown.json(0);
         waits["delivery"] == "waiting" && waits["why"].is_string()
     });
-    assert_eq!(waits["why"], "nobody shows notifications on the session bus");
+    assert_eq!(waits["why"], "no program shows notifications on the session bus");
     assert_eq!((&waits["title"], &waits["body"]), (&json!("Ready?"), &json!("<b>Washing</b> & drying")));
     let desktop = bus.desktop(Answers::Each);
     assert_eq!(desktop.next(), shown("Ready?", "&lt;b&gt;Washing&lt;/b&gt; &amp; drying"));

@@ -87,7 +87,7 @@ fn what_waits_for_a_person_stops_its_cause_and_is_told() {
     let tried = run(&place, &["dlq", "requeue", "--all", "--yes", "-o", "jsonl"]);
     assert_eq!(tried.code(), 1, "{}", tried.stderr());
     assert_eq!(tried.stdout().lines().count(), 1, "{}", tried.stdout());
-    for word in ["waits for a person", "1 wait for a person", "2 not tried"] {
+    for word in ["awaits approval", "1 await approval", "2 not tried"] {
         assert!(tried.stderr().contains(word), "{}", tried.stderr());
     }
     assert_eq!(letters(&place), 2);

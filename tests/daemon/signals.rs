@@ -128,6 +128,6 @@ fn a_state_without_a_policy_is_not_served() {
     let place = Place::seeded();
     let refused = place.effectd(&["serve", "--state", "elsewhere"], None);
     assert_eq!(refused.code(), 2, "{}", refused.stderr());
-    assert!(refused.stderr().contains("`effectd init` makes one"), "{}", refused.stderr());
+    assert!(refused.stderr().contains("create it with `effectd init"), "{}", refused.stderr());
     assert!(!place.path("elsewhere").exists());
 }

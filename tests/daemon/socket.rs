@@ -12,10 +12,10 @@ fn a_removed_socket_comes_back_and_nothing_else_is_replaced() {
     std::fs::remove_file(&socket).unwrap();
     until("the socket is there again", || daemon.answers("GET", "/readyz"));
     assert_eq!(std::fs::metadata(&socket).unwrap().mode() & 0o777, 0o660);
-    assert!(place.log().contains("the socket was removed; it was made again"));
+    assert!(place.log().contains("the socket was removed and has been created again"));
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, "somebody's").unwrap();
-    let complaint = "something else lies at the socket's path";
+    let complaint = "there is another file at the socket's path";
     until("the log says why nobody gets in", || place.log().contains(complaint));
     assert_eq!(std::fs::read(&socket).unwrap(), b"somebody's");
     std::fs::remove_file(&socket).unwrap();

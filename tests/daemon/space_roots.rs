@@ -1,4 +1,4 @@
-//! Roots of spaces: a space keeps its folder, whoever may write to the folder above it.
+//! Roots of spaces: a space keeps its folder, even if others may write to the folder above it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -95,9 +95,9 @@ fn a_link_in_place_of_a_root_leads_nowhere() {
         alice(place, "mv", &["sp", "aside"]);
         alice(place, "ln", &["-s", "../.effectd", "sp"]);
         for (number, path) in ["keys/device.key", "policy/policy.toml", "l-1"].iter().enumerate() {
-            refused(&read(&daemon, &format!("l-read-{number}"), path), "a link stands");
+            refused(&read(&daemon, &format!("l-read-{number}"), path), "has a symbolic link");
         }
-        refused(&write(&daemon, "policy/more.cedar"), "a link stands");
+        refused(&write(&daemon, "policy/more.cedar"), "has a symbolic link");
         assert_eq!(state_of(place), before);
         alice(place, "rm", &["sp"]);
         refused(&write(&daemon, "l-2"), "is gone");
@@ -114,8 +114,8 @@ fn a_link_that_was_there_first_costs_its_space_alone() {
         alice(place, "mv", &["sp", "aside"]);
         alice(place, "ln", &["-s", "../.effectd", "sp"]);
         let daemon = place.serve(&[]);
-        refused(&read(&daemon, "f-1", "keys/device.key"), "a link stands");
-        refused(&write(&daemon, "f-2"), "a link stands");
+        refused(&read(&daemon, "f-1", "keys/device.key"), "has a symbolic link");
+        refused(&write(&daemon, "f-2"), "has a symbolic link");
         assert_eq!(daemon.get("/readyz").status, 200);
         alice(place, "rm", &["sp"]);
         alice(place, "mv", &["aside", "sp"]);
@@ -165,7 +165,7 @@ fn another_folder_is_refused_until_an_operator_reloads() {
         alice(place, "mkdir", &["-m", "777", "sp"]);
         refused(&write(&daemon, "o-2"), "another folder than before");
         daemon.signal(Signal::SIGHUP);
-        until("the policy is read anew", || place.log().contains("the policy was read again"));
+        until("the policy is read anew", || place.log().contains("the policy was reloaded"));
         refused(&write(&daemon, "o-3"), "another folder than before");
         assert_eq!(daemon.stop(), 0);
         let daemon = place.serve(&[]);

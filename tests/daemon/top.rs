@@ -40,7 +40,7 @@ fn top_shows_the_daemon_as_it_is_and_keys_open_its_lists() {
     top.wait("the stages alone", |screen| {
         let row = |stage: &str| {
             let mut lines = screen.lines();
-            lines.any(|line| line.contains(stage) && line.contains("at work") && line.contains("waiting"))
+            lines.any(|line| line.contains(stage) && line.contains("busy") && line.contains("waiting"))
         };
         let stages = ["validator", "gate", "hold", "idempotency", "executor", "recorder"];
         !screen.contains("until it is reset") && stages.into_iter().all(row)

@@ -120,7 +120,7 @@ pub const CHANGES: [(&[&str], &str); 28] = [
     (&["policy", "reload"], "-"),
     (&["grants", "create", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),
     (&["grants", "revoke", "GRANT"], "effectd.revoke_grant"),
-    // Whoever may grant what they request gets it at once.
+    // A requester who may also create the grant gets it at once.
     (&["grants", "request", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),
     (&["dlq", "settle", "0", "--done"], "effectd.settle_letter"),
     (&["dlq", "drop", "1"], "effectd.drop_letters"),
@@ -288,7 +288,7 @@ fn at_a_terminal_y_is_yes_and_anything_else_is_no() {
     for (answer, code, pauses) in [("n", "2", false), ("", "2", false), ("y", "0", true)] {
         let asked = Terminal::effectd(&place, &["pause"], 120, 20);
         let screen = asked.wait_for("Do it? [y/N]");
-        assert!(screen.contains("going on -> paused"), "{screen}");
+        assert!(screen.contains("active -> paused"), "{screen}");
         assert!(!paused(), "nobody has said yes yet");
         asked.write(answer);
         asked.press(&["Enter"]);

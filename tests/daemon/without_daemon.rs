@@ -30,7 +30,7 @@ fn who_is_patient_never_works_without_the_daemon() {
     let request = write_note("d-2", "d2.txt", "d").to_string();
     let ran = place.effectd(&["submit", "--patience", "0", "-"], Some(&request));
     assert_eq!(ran.code(), 75, "{}", ran.stderr());
-    assert!(ran.stderr().contains("`effectd serve` starts one"), "{}", ran.stderr());
+    assert!(ran.stderr().contains("start one with `effectd serve`"), "{}", ran.stderr());
     assert!(!place.note("d2.txt").exists());
 }
 

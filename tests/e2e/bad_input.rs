@@ -104,7 +104,7 @@ fn a_state_inside_a_space_is_refused() {
     std::fs::write(&policy, text).unwrap();
     let ran = place.run(&write_note("b", "workspace/y", "y"));
     assert_eq!(ran.code(), 69, "{}", ran.stderr());
-    assert!(ran.stderr().contains("lies inside the space shared:household"), "{}", ran.stderr());
+    assert!(ran.stderr().contains("is inside the space shared:household"), "{}", ran.stderr());
 }
 
 #[test]

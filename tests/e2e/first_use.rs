@@ -30,7 +30,7 @@ fn done_once(journal: &str) {
             "{}",
             first.stdout()
         );
-        assert!(first.stderr().contains("first use: a demo policy is in"), "{}", first.stderr());
+        assert!(first.stderr().contains("first use: wrote a demo policy to"), "{}", first.stderr());
         let text =
             serde_json::from_str::<Value>(&request).unwrap()["params"]["text"].as_str().unwrap().to_owned();
         let note = place.path("workspace/notes/w36.txt");

@@ -26,10 +26,10 @@ fn init_makes_a_policy_that_passes_its_own_check() {
     let place = Place::new();
     let nothing = policy(&place, "check", &[]);
     assert_eq!(nothing.code(), 2);
-    assert!(nothing.stderr().contains("`effectd init` makes one"), "{}", nothing.stderr());
+    assert!(nothing.stderr().contains("create it with `effectd init"), "{}", nothing.stderr());
     assert_eq!(place.effectd(&["init"], None).code(), 0);
     let again = place.effectd(&["init"], None);
-    assert!(again.code() == 1 && again.stderr().contains("left as it is"), "{}", again.stderr());
+    assert!(again.code() == 1 && again.stderr().contains("which stays unchanged"), "{}", again.stderr());
     let check = policy(&place, "check", &[]);
     assert!(
         check.code() == 0 && check.stdout().contains("8 examples"),

@@ -186,7 +186,7 @@ async fn what_can_be_looked_at_is_a_condition_beside_what_cannot() {
     let Some(Preview::Unavailable(why)) = hold.prompt.preview.as_deref() else {
         panic!("{:?}", hold.prompt.preview);
     };
-    assert!(why.contains("workspace/giant cannot be looked at"), "{why}");
+    assert!(why.contains("workspace/giant cannot be inspected"), "{why}");
     std::fs::write(place.note("small"), "one\nmore\n").unwrap();
     let answer = say_yes(&runtime, &asked, Approve::default(), &id).await;
     assert!(matches!(answer, Answer::Held(_)), "{answer:?}");
@@ -211,7 +211,7 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
     let fails = json!({ "path": "workspace/p.txt", "find": "nowhere", "replace": "x" });
     assert!(ask("files.edit_text", fails, 1)["preview"]["would_fail"].is_object());
     let denied = ask("command.run", json!({ "argv": ["true"] }), 3);
-    assert!(denied["preview"]["unavailable"].as_str().unwrap().contains("refuses"));
+    assert!(denied["preview"]["unavailable"].as_str().unwrap().contains("denies"));
     let reads = ask("files.read_text", json!({ "path": "workspace/p.txt" }), 0);
     assert!(reads["preview"]["unavailable"].as_str().unwrap().contains("cannot be previewed"));
     // A subject that may not read the files may still ask to write, and does not see their content.
@@ -235,7 +235,7 @@ fn a_planner_can_ask_what_would_come_of_a_request() {
     assert_eq!((&change["path"], &change["diff"]), (&json!("workspace/p.txt"), &Value::Null));
     let body = serde_json::to_string(&request("q-1", "files.write_text", write.clone())).unwrap();
     let text = place.effectd(&["preview", "-"], Some(&body)).stdout();
-    assert!(text.contains("not yours to read") && !text.contains("-old"), "{text}");
+    assert!(text.contains("you may not read this file") && !text.contains("-old"), "{text}");
     consent("grant-consent");
     // The same for approvers.
     let body = serde_json::to_string(&request("q-1", "files.write_text", write)).unwrap();

@@ -60,7 +60,7 @@ fn quarantine_is_bounded_by_subject_and_spared_by_bulk_verbs() {
     // The third has its receipt, and nothing else.
     let receipt = place.effectd(&["receipts", "show", "k-2", "-o", "json"], None).json(0);
     let why = receipt["error"]["message"].as_str().unwrap();
-    assert!(why.contains("not kept for review"), "{receipt}");
+    assert!(why.contains("not stored for review"), "{receipt}");
     for (path, bytes) in place.state_bytes() {
         let found = bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
         assert!(!found, "{} holds it in clear", path.display());

@@ -87,7 +87,7 @@ fn a_log_verifies_here_and_elsewhere_and_tampering_is_named() {
     let entry = format!("entry {}", at - 1);
     let mut flipped = honest.clone();
     flipped[at] = flipped[at].replace("\"outcome\":\"executed\"", "\"outcome\":\"dry_run\"");
-    both_find(&place, &flipped, &format!("{entry} is not what its hash says"));
+    both_find(&place, &flipped, &format!("{entry} does not match its hash"));
     let mut deleted = honest.clone();
     deleted.remove(at);
     both_find(&place, &deleted, &format!("{entry} is missing"));
@@ -246,18 +246,18 @@ fn one_filter_language_finds_receipts_everywhere() {
     assert_eq!(count(&["until:1h"]), 0);
     assert_eq!(count(&["--status", "ok", "--tool", "files.write_text"]), 4);
     let wrong = place.effectd(&["receipts", "list", "stats:ok"], None);
-    assert!(wrong.code() == 2 && wrong.stderr().contains("there is no condition"), "{}", wrong.stderr());
+    assert!(wrong.code() == 2 && wrong.stderr().contains("unknown condition"), "{}", wrong.stderr());
     let shown = lines(&place.effectd(&["receipts", "list", "action:n-1", "-o", "jsonl"], None));
     let shown = place.effectd(&["receipts", "show", shown[0]["receipt_id"].as_str().unwrap()], None);
     let words = [
         "timeline",
         "queued",
-        "judged and claimed",
+        "checked and claimed",
         "attempt 1",
         "█",
         "receipt",
         "changed",
-        "n-1: made, 4 bytes",
+        "n-1: created, 4 bytes",
         "effectd undo",
         "mWh",
     ];
@@ -268,13 +268,13 @@ fn one_filter_language_finds_receipts_everywhere() {
     assert_eq!(by_action.stdout(), shown.stdout());
     let nobody = place.effectd(&["receipts", "show", "nobody"], None);
     assert!(
-        nobody.code() == 2 && nobody.stderr().contains("no receipt and no action"),
+        nobody.code() == 2 && nobody.stderr().contains("no receipt and no ended action"),
         "{}",
         nobody.stderr()
     );
     let audit = place.effectd(&["receipts", "audit"], None);
     assert!(
-        audit.code() == 0 && audit.stderr().contains("5 receipts looked at, 0 findings"),
+        audit.code() == 0 && audit.stderr().contains("5 receipts inspected, 0 findings"),
         "{}",
         audit.stderr()
     );
@@ -352,7 +352,7 @@ fn what_is_known_later_is_noted_beside_the_receipt() {
     assert_eq!((&amended["receipt_id"], &amended["source"]), (&json!(id), &json!("nightly-check")));
     assert!(amended["reward"]["scalar"].as_f64().unwrap() < 0.01, "{amended}");
     let shown = place.effectd(&["receipts", "show", id], None).stdout();
-    assert!(shown.contains("it does not count as done") && shown.contains("nightly-check"), "{shown}");
+    assert!(shown.contains("not a success") && shown.contains("nightly-check"), "{shown}");
     let same = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
     assert_eq!(same, listed, "a receipt is never edited");
     let report = place.effectd(&["receipts", "verify", "-o", "json"], None).json(0);

@@ -91,10 +91,7 @@ fn a_name_that_the_tool_does_not_know_is_kept_nowhere() {
     let receipt = ran.json(2);
     assert_eq!(receipt["error"]["code"], "params_invalid");
     let message = receipt["error"]["message"].as_str().unwrap();
-    assert!(
-        message.contains("1 names that the schema does not know; it knows: path, space_id, text"),
-        "{message}"
-    );
+    assert!(message.contains("1 unknown names; the schema has: path, space_id, text"), "{message}");
     assert!(receipt["inputs"]["hmac_sha256_*"].is_string(), "{receipt}");
     assert_eq!(receipt["inputs"]["path"], "workspace/x.txt");
     nowhere(&place, &ran, "hunter2-s3cret");

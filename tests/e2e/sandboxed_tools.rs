@@ -167,7 +167,7 @@ fn deleting_reaches_only_what_the_call_was_narrowed_to() {
     assert!(!space.path().join("inside/x").exists() && space.path().join("outside/x").exists());
 }
 
-/// Every tool that writes, inside and outside its paths; the kernel refuses, whoever owns the files.
+/// Every tool that writes, inside and outside its paths; the kernel refuses, regardless of the files' owner.
 #[test]
 fn no_tool_writes_beyond_what_its_call_was_narrowed_to() {
     use std::os::unix::fs::PermissionsExt;

@@ -135,7 +135,7 @@ fn a_folder_is_moved_and_moved_back_with_all_that_is_in_it() {
     let deleted = attempt(&place, &["files.copy", "from_path=workspace/a", "to_path=workspace/c"]);
     let told = deleted.json(1);
     assert_eq!(told["code"], "not_a_file", "{told}");
-    assert!(told.to_string().contains("files.move takes a folder"), "{told}");
+    assert!(told.to_string().contains("files.move moves a whole folder"), "{told}");
 }
 
 #[test]

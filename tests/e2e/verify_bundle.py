@@ -162,7 +162,7 @@ class Check:
         entry = line.get("entry")
         if entry is not None:
             if leaf(entry) != digest(line["hash"]):
-                self.find(f"{where} is not what its hash says")
+                self.find(f"{where} does not match its hash")
             self.entry(index, where, entry)
         else:
             if index >= self.head["kept_from"]:

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use effectd::contracts::{ActionRequest, Outcome};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::Answer;
-use effectd_actors::failpoint::{Fault, Trap, arm};
+use effectd_actors::failpoint::{Fault, Trap, arm, sprung_at};
 use serde_json::json;
 
 use crate::Test;
 use crate::floods::add_other;
-use crate::harness::asynchronously;
+use crate::harness::{asynchronously, until};
 use crate::place::{PATIENCE, Place, SHORT_LEASE, parsed, request, request_how};
 use crate::tools::SAFE;
 
@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("one_resource_is_changed_in_the_order_of_asking_whoever_asks", in_order),
     ("unrelated_resources_wait_for_nobody", at_once),
     ("an_interrupted_change_resumes_when_every_slot_waits_for_it", interrupted),
+    ("a_deferred_change_resumes_when_every_slot_waits_for_it", deferred),
     ("a_decision_behind_a_noisy_tenant_is_served_before_it", behind_a_flood),
 ];
 
@@ -124,6 +125,34 @@ fn interrupted() {
         for n in 0..20 {
             assert_eq!(ended(&runtime, &format!("thing-{n}")).await, Outcome::Executed);
         }
+        assert!(runtime.stop().await);
+    });
+}
+
+/// The first change is given back after its claim, without a failed delivery, and the others wait for it in every slot.
+fn deferred() {
+    asynchronously(async {
+        let place = Place::new();
+        add_other(&place);
+        let runtime = place.runtime(|config| config.pipeline.in_flight_max = 4).await;
+        arm(Trap {
+            point: "executor.begin".to_owned(),
+            action: Some("given-0".parse().unwrap()),
+            nth: 1,
+            times: 1,
+            fault: Fault::Stall,
+        });
+        for n in 0..20 {
+            runtime.submit(change(SUBJECTS[n % 2], "given", n)).await.unwrap();
+        }
+        let (first, slots) = ("given-0".parse().unwrap(), &runtime.pipeline().services().control.slots);
+        until("the first change is claimed", || sprung_at("executor.begin", &first)).await;
+        until("the others wait behind it", || slots.taken() == 4 && slots.waiting() == 16).await;
+        runtime.pipeline().kill("executor");
+        for n in 0..20 {
+            assert_eq!(ended(&runtime, &format!("given-{n}")).await, Outcome::Executed);
+        }
+        assert_eq!(place.effects("given"), 20, "each happened once");
         assert!(runtime.stop().await);
     });
 }

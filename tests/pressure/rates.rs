@@ -44,7 +44,7 @@ fn door() {
             assert_eq!(failure.code, Code::RateLimited);
             let after = failure.retry_after_ms.expect("when to come back");
             assert!((1..=1_000).contains(&after), "{failure:?}");
-            assert!(failure.message.contains("0 are left"), "{failure}");
+            assert!(failure.message.contains("0 left; retry in"), "{failure}");
             // What was refused leaves nothing behind.
             let receipt = runtime.pipeline().receipt_of(&name.parse().unwrap());
             assert!(receipt.unwrap().is_none());

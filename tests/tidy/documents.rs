@@ -125,7 +125,7 @@ fn commands_on_pages_select_tests_that_exist() {
         for file in files_ending(".md") {
             for (index, line) in text(&file).lines().enumerate() {
                 let filters = line.split(&command).skip(1).filter_map(|rest| rest.split([' ', '`']).next());
-                // `soak` is a command of its own and no filter.
+                // `soak` is a command, not a filter.
                 let filters = filters.filter(|filter| (program, *filter) != ("crash", "soak"));
                 let unmatched = filters.filter(|filter| !names.iter().any(|name| name.contains(*filter)));
                 findings.extend(unmatched.map(|filter| format!("{file}:{}: {filter}", index + 1)));

@@ -92,7 +92,7 @@ fn named_reading(name: &str, amount: Amount) -> String {
             format!("{:02}:{:02}", (number / 60.0).floor(), number % 60.0)
         }
         Amount::Number(number) if has("WATTS") => format!("{number} W"),
-        // Names of versions and users are no quantities.
+        // Versions and user ids are not quantities.
         Amount::Number(number) if has("ABI") || has("ID") => number.to_string(),
         Amount::Number(number) => grouped(number),
     }

@@ -28,7 +28,7 @@ struct Area {
     height: f64,
 }
 
-/// Rows from the top: whoever imports stands above what it imports.
+/// Rows from the top: an importer is above what it imports.
 fn rows(nodes: &BTreeSet<String>, edges: &Edges) -> Vec<Vec<String>> {
     let mut rows: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for node in nodes {

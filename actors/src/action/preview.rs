@@ -36,7 +36,7 @@ pub struct Shown {
     pub predicted: Predicted,
     /// One for each changed path, with keyed digests.
     pub changes: Vec<Change>,
-    /// Whether there are more changes than are listed.
+    /// Whether there are more changes than the list holds.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
     /// The digest of all changes, listed or not.
@@ -86,11 +86,11 @@ pub enum LeftOut {
 impl LeftOut {
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::NotText => "it is no text",
-            Self::TooLong => "it is too long to be compared",
-            Self::NoRoom => "there is no room for more",
+            Self::NotText => "it is not text",
+            Self::TooLong => "it is too long to compare",
+            Self::NoRoom => "the preview is full",
             Self::TookTooLong => "comparing took too long",
-            Self::NotYours => "it is not yours to read",
+            Self::NotYours => "you may not read this file",
         }
     }
 }
@@ -119,7 +119,7 @@ impl Preview {
         };
         match (self, happened) {
             (Self::Unavailable(why), _) => record(PreviewVerdict::NotPreviewed, Some(why)),
-            (_, None) => record(PreviewVerdict::NotPreviewed, Some("nobody saw what has really changed")),
+            (_, None) => record(PreviewVerdict::NotPreviewed, Some("effectd did not observe what changed")),
             (Self::Shown(shown), Some(happened)) if shown.digest == happened => {
                 record(PreviewVerdict::Matched, unseen(effects))
             }
@@ -127,11 +127,12 @@ impl Preview {
                 record(PreviewVerdict::Matched, None)
             }
             (Self::Shown(_), Some(_)) => {
-                record(PreviewVerdict::Differed, Some("what has changed is not what was shown before"))
+                record(PreviewVerdict::Differed, Some("the changes differ from the preview"))
             }
-            (Self::WouldFail(_), Some(_)) => {
-                record(PreviewVerdict::Differed, Some("it was to fail, and has changed something"))
-            }
+            (Self::WouldFail(_), Some(_)) => record(
+                PreviewVerdict::Differed,
+                Some("the preview predicted a failure, but something changed"),
+            ),
         }
     }
 }
@@ -143,7 +144,7 @@ fn unseen(effects: &Effects) -> Option<&'static str> {
             .changes
             .iter()
             .any(|change| change.moved_to.is_some() && change.inside.is_none())
-            .then_some("what is in the folder that was moved was too much to be compared"),
+            .then_some("the moved folder holds too much to compare"),
         Effects::None | Effects::Unobserved | Effects::Possible => None,
     }
 }

@@ -19,8 +19,8 @@ use crate::control::fair_queue::Permit;
 use crate::control::resource_queue::{Queued, QueuedRef};
 use crate::limits::REDELIVERY_DELAY;
 use crate::registry::RegisteredTool;
-use crate::services::Services;
 use crate::services::answers::Held;
+use crate::services::{Interrupted, Services};
 
 #[derive(Debug)]
 pub enum Way {
@@ -155,6 +155,8 @@ pub struct Ticket {
     pub(crate) slot: Slot,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) stalled: Stalled,
+    /// Where a delivery that is given back is noted; `None` before the action has an intent.
+    pub(crate) begun: Option<Interrupted>,
 }
 
 /// What differs between new actions; the rest of a [`Ticket`] follows from it.
@@ -203,6 +205,7 @@ impl Ticket {
             slot: new.slot,
             store: services.store.clone(),
             stalled: Stalled::default(),
+            begun: None,
         }
     }
 
@@ -270,16 +273,32 @@ impl Ticket {
     pub(crate) fn close(mut self) {
         self.way = None;
     }
+
+    /// Gives the delivery back for a while, which does not count as a failed delivery.
+    pub(crate) fn defer(mut self, pause: Duration) {
+        if let Some(lease) = self.lease() {
+            self.note_begun();
+            drop(self.store.defer(lease, pause));
+            self.way = None;
+        }
+    }
+
+    fn note_begun(&self) {
+        if let Some(interrupted) = &self.begun {
+            interrupted.add(self.action_id.clone());
+        }
+    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         match self.way.take() {
             Some(Way::Bus { lease }) => {
+                self.note_begun();
                 // Not awaited: if the Store fails, the lease ends by itself.
                 let why = match (std::thread::panicking(), self.stalled.is_marked()) {
-                    (true, _) => Some("a worker died with the action in its hand"),
-                    (false, true) => Some("a worker did not get on with the action"),
+                    (true, _) => Some("a worker died while it processed the action"),
+                    (false, true) => Some("a worker made no progress with the action"),
                     (false, false) => None,
                 };
                 if let Some(why) = why {

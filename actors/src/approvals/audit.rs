@@ -7,7 +7,7 @@ use effectd_bus::{Expect, FamilyName, StoreError};
 use effectd_contracts::{
     ActionId, Approval, ApprovalVerdict, Authority, DecisionData, Principal, Timestamp, TraceId, canonical,
 };
-use effectd_policy::Grant;
+use effectd_policy::{Grant, Policy};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -19,6 +19,7 @@ use crate::execution::recording::operated;
 use crate::failpoint::hit;
 use crate::limits::HELD_PAGE;
 use crate::services::Services;
+use crate::services::signer::Identity;
 use crate::stored::entries;
 
 /// Acts that have no receipt yet, by the ids of their actions.
@@ -65,15 +66,15 @@ pub(crate) struct GrantAct {
 }
 
 impl GrantAct {
-    pub(crate) fn new(services: &Services, deed: Deed, grant: &Grant, by: &Principal) -> Self {
+    pub(crate) fn new(policy: &Policy, deed: Deed, grant: &Grant, by: &Principal, at: Timestamp) -> Self {
         Self {
             action_id: ActionId::fresh(),
             trace_id: TraceId::fresh(),
             deed,
             grant: grant.clone(),
             by: by.clone(),
-            at: services.clock.now(),
-            authority: authority(&services.policy()),
+            at,
+            authority: authority(policy),
         }
     }
 
@@ -81,7 +82,7 @@ impl GrantAct {
         step.put(ACTS, self.action_id.as_str(), Expect::Absent, self)
     }
 
-    fn decision(&self, services: &Services) -> Result<DecisionData, StoreError> {
+    fn decision(&self, identity: &Identity) -> Result<DecisionData, StoreError> {
         let space = format!("org:{}", self.grant.org);
         let own = OwnAction {
             action_id: &self.action_id,
@@ -91,7 +92,7 @@ impl GrantAct {
             tool: self.deed.tool(),
             params: fields(&self.grant),
         };
-        let digest = services.identity.keyed(&canonical::digest(&own.params));
+        let digest = identity.keyed(&canonical::digest(&own.params));
         let times = (self.grant.created_at, self.at);
         let verdict = self.deed.verdict();
         let record = Approval {
@@ -124,7 +125,7 @@ fn fields(grant: &Grant) -> Map<String, Value> {
 /// Writes the receipt of an act, and removes the act. Repeating it is harmless.
 pub(crate) async fn finish(services: &Services, act: &GrantAct) -> Result<(), StoreError> {
     hit("held.before_act", &act.action_id).await;
-    let decision = act.decision(services)?;
+    let decision = act.decision(&services.identity)?;
     let action = detached(services, decision, act.trace_id.clone(), act.at);
     match operated(services, action, Ok(Map::new())).await {
         Ok(_) | Err(StoreError::AlreadyReceipted { .. }) => {}
@@ -140,7 +141,7 @@ pub(crate) async fn finish(services: &Services, act: &GrantAct) -> Result<(), St
 pub(crate) async fn conclude(services: &Services, act: Option<&GrantAct>) {
     let Some(act) = act else { return };
     if let Err(error) = finish(services, act).await {
-        tracing::warn!(%error, action_id = %act.action_id, "the receipt of a grant follows later");
+        tracing::warn!(%error, action_id = %act.action_id, "a grant's receipt is written later");
     }
 }
 
@@ -150,7 +151,7 @@ pub(crate) async fn finish_all(services: &Services) -> Result<(), StoreError> {
         let entry = entry?;
         match read::<GrantAct>(&entry) {
             Ok(act) => finish(services, &act.value).await?,
-            Err(error) => tracing::error!(%error, key = entry.key, "an act cannot be read"),
+            Err(error) => tracing::error!(%error, key = entry.key, "an operator's act cannot be read"),
         }
     }
     Ok(())

@@ -22,7 +22,7 @@ use crate::action::decisions::{approvals, to_publish};
 use crate::execution::history;
 use crate::failpoint::hit;
 use crate::limits::{APPROVALS_MAX, REASON_BYTES_MAX};
-use crate::services::Services;
+use crate::services::{Approvals, Services};
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Approve {
@@ -63,23 +63,23 @@ pub struct Decided {
 
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
-    #[error("no question of this id waits for anybody; `effectd approvals list` shows those that do")]
+    #[error("no approval with this id is pending; `effectd approvals list` shows pending ones")]
     Unknown,
-    #[error("it was decided before, by {}", .0.by)]
+    #[error("it was already decided, by {}", .0.by)]
     Already(Box<Approval>),
-    #[error("nobody decided until {0}")]
+    #[error("nobody decided before {0}")]
     Expired(effectd_contracts::Timestamp),
     #[error("{0}")]
     Forbidden(Reason),
-    #[error("this is not what was asked; look at it again")]
+    #[error("the approval has changed since it was shown; read it again")]
     Changed,
     /// The change in [`Approve::with`] lost against another one. Nothing was decided.
-    #[error("the policy was changed at the same moment; nothing was decided, ask again")]
+    #[error("the policy changed at the same time, so nothing was decided; try again")]
     Outdated,
     /// The edited request is invalid, or the policy refuses it.
     #[error("{0}")]
     Invalid(Failure),
-    #[error("{0}; asking again is harmless")]
+    #[error("{0}; it is safe to retry")]
     Store(#[from] StoreError),
 }
 
@@ -110,7 +110,7 @@ pub async fn approve(
         hold.prompt.preview = Some(Box::new(edited.foresight.preview));
         hold.prompt.stands = edited.question.stands;
     }
-    let grant = grant_of(services, &hold, by, &approve.how)?;
+    let grant = grant_of(&services.approvals, &policy, &hold, by, &approve.how)?;
     let verdict = match approve.how {
         How::Once => ApprovalVerdict::Once,
         How::Grant { .. } => ApprovalVerdict::Grant,
@@ -140,7 +140,7 @@ pub async fn deny(
     let reason = record.reason.clone();
     hold.state = HoldState::Decided(record);
     {
-        let _lock = services.approvals.lock().await;
+        let _lock = services.approvals.changes.lock().await;
         let mut step = Step::default();
         step.hold(&hold, Expect::Version(at.version))?;
         step.close(&*services.store, &hold)?;
@@ -148,7 +148,7 @@ pub async fn deny(
         if let Some(lead) = hold.lead() {
             announce(&mut step, &*services.clock, &hold, (ApprovalChange::Denied, lead), who, reason);
         }
-        commit_step(services, step, &hold).await?;
+        commit_step(&*services.store, step, &hold).await?;
     }
     end(services, &hold).await?;
     Ok(Decided { hold, grant: None })
@@ -196,27 +196,32 @@ fn may(policy: &Policy, hold: &Hold, by: &Decider) -> Result<Authority, DecideEr
     let decision = &hold.decision;
     let authority = policy.may_decide(by, &decision.request.subject_id).map_err(DecideError::Forbidden)?;
     if authority == Authority::Separate && by.principal == decision.principal {
-        let text = format!("{} asked for it, and nobody decides about their own requests", by.principal);
-        return Err(forbidden("own_request", text, "another approver decides"));
+        let text = format!("{} made this request, and nobody decides about their own requests", by.principal);
+        return Err(forbidden("own_request", text, "let another approver decide"));
     }
     Ok(authority)
 }
 
-fn grant_of(services: &Services, hold: &Hold, by: &Decider, how: &How) -> Result<Option<Grant>, DecideError> {
+fn grant_of(
+    approvals: &Approvals,
+    policy: &Policy,
+    hold: &Hold,
+    by: &Decider,
+    how: &How,
+) -> Result<Option<Grant>, DecideError> {
     let How::Grant { org: wide, calls_max, lasts } = how else {
         return Ok(None);
     };
     let request = &hold.decision.request;
     if !hold.prompt.decision.grant_allowed {
-        let text = "no grant stands in for a person here: the tier, the band or a changed tool demands one for each call";
-        return Err(forbidden("no_grant", text, "approve it once"));
+        let text = "a grant cannot replace a person here: the tier, the band or a changed tool requires an approval of each call";
+        return Err(forbidden("no_grant", text, "approve this call only"));
     }
-    let policy = services.policy();
     let Some(org) = policy.org_of(&request.space_id) else {
         let text = format!("{} belongs to no organisation", request.space_id);
-        return Err(forbidden("no_org", text, "approve it once"));
+        return Err(forbidden("no_org", text, "approve this call only"));
     };
-    let now = services.clock.now();
+    let now = approvals.clock.now();
     let new = NewGrant {
         org: org.to_owned(),
         session: (!wide).then(|| hold.session.clone()),
@@ -225,8 +230,8 @@ fn grant_of(services: &Services, hold: &Hold, by: &Decider, how: &How) -> Result
         expires_at: lasts.map(|lasts| now.checked_add(lasts).unwrap_or(now)),
         reason: None,
     };
-    grants::room(&*services.store)?;
-    Ok(Some(grants::new_grant(&*services.clock, new, by, GrantState::Active)))
+    grants::room(&*approvals.store)?;
+    Ok(Some(grants::new_grant(now, new, by, GrantState::Active)))
 }
 
 fn record(
@@ -280,11 +285,11 @@ async fn commit(
     let Some(lead) = hold.lead() else {
         return Err(DecideError::Unknown);
     };
-    let _lock = services.approvals.lock().await;
+    let _lock = services.approvals.changes.lock().await;
     let store = &*services.store;
     let (before, _) = approvals(store, &lead.action_id)?;
     if before >= APPROVALS_MAX {
-        let message = format!("this action was approved {before} times already; ask for a new one");
+        let message = format!("this action was already approved {before} times; submit a new one");
         return Err(invalid(Code::PolicyDenied, message));
     }
     let (by, reason) = (record.by.clone(), record.reason.clone());
@@ -296,14 +301,15 @@ async fn commit(
     let act = match beside.grant {
         Some(grant) => {
             let what = ApprovalChange::GrantCreated;
-            grants::put(&mut step, services, grant, Expect::Absent, what, &by)?
+            let (policy, now) = (services.policy(), services.clock.now());
+            grants::put(&mut step, &policy, grant, Expect::Absent, what, &by, now)?
         }
         None => None,
     };
     announce(&mut step, &*services.clock, hold, (ApprovalChange::Approved, lead), &by, reason);
     publish(store, &mut step, hold, record)?;
     hit("held.before_decide", &lead.action_id).await;
-    let taken = commit_step(services, step, hold).await;
+    let taken = commit_step(store, step, hold).await;
     hit("held.after_decide", &lead.action_id).await;
     match taken {
         // The hold is unchanged, so the version mismatch is that of the policy.
@@ -340,10 +346,10 @@ pub(crate) fn publish(
     Ok(())
 }
 
-async fn commit_step(services: &Services, step: Step, hold: &Hold) -> Result<(), DecideError> {
-    match step.commit(&*services.store).await {
+async fn commit_step(store: &dyn Store, step: Step, hold: &Hold) -> Result<(), DecideError> {
+    match step.commit(store).await {
         Ok(_) => Ok(()),
-        Err(StoreError::VersionMismatch { .. }) => Err(lost(&*services.store, hold)?),
+        Err(StoreError::VersionMismatch { .. }) => Err(lost(store, hold)?),
         Err(error) => Err(error.into()),
     }
 }
@@ -370,12 +376,15 @@ pub struct StandingApproval {
     pub covered: usize,
 }
 
-pub fn standing_approval(services: &Services, hold: &Hold) -> Result<StandingApproval, DecideError> {
+pub fn standing_approval(
+    store: &dyn Store,
+    policy: &Policy,
+    hold: &Hold,
+) -> Result<StandingApproval, DecideError> {
     let request = &hold.decision.request;
-    let policy = services.policy();
     let Some(org) = policy.org_of(&request.space_id).map(str::to_owned) else {
         let text = format!("{} belongs to no organisation", request.space_id);
-        return Err(forbidden("no_org", text, "approve it once"));
+        return Err(forbidden("no_org", text, "approve this call only"));
     };
     let mut overlay = policy.overlay().clone();
     let tool = request.tool_id.to_string();
@@ -390,10 +399,10 @@ pub fn standing_approval(services: &Services, hold: &Hold) -> Result<StandingApp
         matches!(effectd_policy::evaluate(facts, &then).verdict, Verdict::Permit)
     };
     if !permits(&hold.prompt.facts) {
-        let text = "a standing approval would not help: the tier, the band or a rule of the files asks for each call";
-        return Err(forbidden("no_standing", text, "approve it once"));
+        let text = "a standing approval would have no effect: the tier, the band or a policy rule requires an approval of each call";
+        return Err(forbidden("no_standing", text, "approve this call only"));
     }
-    let asks = history::asks(&*services.store, &request.tool_id)?;
+    let asks = history::asks(store, &request.tool_id)?;
     Ok(StandingApproval {
         org,
         tool,

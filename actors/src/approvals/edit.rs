@@ -62,7 +62,8 @@ pub(super) async fn edited(
         return Err(DecideError::Invalid(failure));
     }
     let params = &assessed.inspection.params;
-    let question = Question::of(services, &request, principal, tool, params, &decision).await;
+    let (files, policy) = (&services.files, services.policy());
+    let question = Question::of(files, &policy, &request, principal, tool, params, &decision).await;
     let preview = question.preview(services, &request, tool, params, (&decision, &trace_id));
     let preview = preview.await.map_err(DecideError::Invalid)?;
     Ok(Edited {

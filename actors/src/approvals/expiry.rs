@@ -18,8 +18,8 @@ use crate::action::proofs::Ruling;
 use crate::execution::recording;
 use crate::failpoint::hit;
 use crate::messages::Refusal;
-use crate::services::Services;
-use crate::services::answers::{Answer, Done, ended};
+use crate::services::answers::{Answer, Answers, Done, ended};
+use crate::services::{Approvals, Services};
 
 /// Ends expired holds, and finishes what a dead process left unfinished. Returns how many holds are open.
 pub(crate) async fn all(services: &Services) -> Result<usize, StoreError> {
@@ -31,7 +31,7 @@ pub(crate) async fn all(services: &Services) -> Result<usize, StoreError> {
             let swept = one(services, &hold).await;
             // A hold that fails does not stop the others.
             let swept =
-                swept.inspect_err(|error| tracing::warn!(%error, approval_id = %id, "a hold is swept later"));
+                swept.inspect_err(|error| tracing::warn!(%error, approval_id = %id, "a hold could not be removed; the sweeper tries again"));
             open += usize::from(swept.unwrap_or(true));
         }
         match next {
@@ -55,13 +55,13 @@ async fn one(services: &Services, hold: &Versioned<Hold>) -> Result<bool, StoreE
             // A member with a receipt was withdrawn or ended, and the process died before it removed the member.
             for member in &hold.value.members {
                 if services.store.receipt_of(&member.action_id)?.is_some() {
-                    leave(services, &member.action_id).await?;
+                    leave(&services.approvals, &member.action_id).await?;
                 }
             }
             Ok(true)
         }
         HoldState::Decided(_) if hold.value.is_approved() => {
-            finish(services, &hold.value).await?;
+            finish(&services.approvals, &services.in_flight.answers, &hold.value).await?;
             Ok(false)
         }
         HoldState::Decided(_) => {
@@ -74,7 +74,7 @@ async fn one(services: &Services, hold: &Versioned<Hold>) -> Result<bool, StoreE
 /// Ends a hold that no approver decided in time.
 pub(crate) async fn expire(services: &Services, hold: &Versioned<Hold>) -> Result<(), StoreError> {
     let expired = {
-        let _lock = services.approvals.lock().await;
+        let _lock = services.approvals.changes.lock().await;
         let mut expired = hold.value.clone();
         let times = (expired.asked_at, services.clock.now());
         expired.state = HoldState::Decided(Approval {
@@ -119,7 +119,7 @@ pub(crate) async fn end(services: &Services, hold: &Hold) -> Result<(), StoreErr
     if services.store.receipt_of(&lead.action_id)?.is_none() {
         let failure = match approval.verdict {
             ApprovalVerdict::Expired => {
-                let message = format!("nobody decided until {}", hold.expires_at);
+                let message = format!("nobody decided before {}", hold.expires_at);
                 Failure::new(Code::ApprovalExpired, Phase::Hold, message)
             }
             ApprovalVerdict::Denied
@@ -128,7 +128,7 @@ pub(crate) async fn end(services: &Services, hold: &Hold) -> Result<(), StoreErr
             | ApprovalVerdict::Grant
             | ApprovalVerdict::Always => {
                 let reason = approval.reason.as_deref().unwrap_or("no reason was given");
-                let message = format!("{} refused it: {reason}", approval.by);
+                let message = format!("{} denied it: {reason}", approval.by);
                 Failure::new(Code::HumanDenied, Phase::Hold, message)
             }
         };
@@ -138,7 +138,7 @@ pub(crate) async fn end(services: &Services, hold: &Hold) -> Result<(), StoreErr
             Err(error) => return Err(error),
         }
     }
-    finish(services, hold).await
+    finish(&services.approvals, &services.in_flight.answers, hold).await
 }
 
 fn refusal(services: &Services, hold: &Hold, approval: &Approval, failure: Failure) -> Refusal {
@@ -162,14 +162,14 @@ fn refusal(services: &Services, hold: &Hold, approval: &Approval, failure: Failu
 
 /// After the first member has ended: links the other members to its receipt, and removes the hold. Does nothing while there is no
 /// receipt.
-async fn finish(services: &Services, hold: &Hold) -> Result<(), StoreError> {
-    let store = &*services.store;
+async fn finish(approvals: &Approvals, answers: &Answers, hold: &Hold) -> Result<(), StoreError> {
+    let store = &*approvals.store;
     let Some(lead) = hold.lead() else { return Ok(()) };
     let Some((receipt, _)) = ended(store, &lead.action_id)? else {
         return Ok(());
     };
     if receipt.outcome == Outcome::Cancelled && hold.is_approved() && hold.members.len() > 1 {
-        return hand_on(services, hold).await;
+        return hand_on(approvals, hold).await;
     }
     for member in &hold.members[1..] {
         let link = Link {
@@ -181,7 +181,7 @@ async fn finish(services: &Services, hold: &Hold) -> Result<(), StoreError> {
         match store.link(link).await {
             Ok(()) => {
                 let done = Done::before(receipt.clone());
-                services.answers.send(&member.action_id, &Answer::Done(done));
+                answers.send(&member.action_id, &Answer::Done(done));
             }
             // This member was withdrawn, and has a receipt of its own.
             Err(
@@ -192,7 +192,7 @@ async fn finish(services: &Services, hold: &Hold) -> Result<(), StoreError> {
             Err(error) => return Err(error),
         }
     }
-    let _lock = services.approvals.lock().await;
+    let _lock = approvals.changes.lock().await;
     let Some(now) = repository::hold(store, &hold.approval_id)? else {
         return Ok(());
     };
@@ -208,36 +208,38 @@ async fn finish(services: &Services, hold: &Hold) -> Result<(), StoreError> {
 
 /// Cleans up after an action that a person or a grant permitted. If this fails, the sweeper repeats it.
 pub(crate) async fn after_end(
-    services: &Services,
+    approvals: &Approvals,
+    answers: &Answers,
     id: &ActionId,
     approval: Option<ApprovalId>,
     granted: bool,
 ) {
-    if let Err(error) = clean_up(services, id, approval, granted).await {
-        tracing::warn!(%error, action_id = %id, "a hold or a grant is cleaned up later");
+    if let Err(error) = clean_up(approvals, answers, id, approval, granted).await {
+        tracing::warn!(%error, action_id = %id, "a hold or a grant could not be cleaned up; the sweeper tries again");
     }
 }
 
 async fn clean_up(
-    services: &Services,
+    approvals: &Approvals,
+    answers: &Answers,
     id: &ActionId,
     approval: Option<ApprovalId>,
     granted: bool,
 ) -> Result<(), StoreError> {
     if granted {
-        grants::ended(&*services.store, id).await?;
+        grants::ended(&*approvals.store, id).await?;
     }
     let Some(approval) = approval else { return Ok(()) };
-    match repository::hold(&*services.store, &approval)? {
-        Some(hold) if hold.value.decided().is_some() => finish(services, &hold.value).await,
+    match repository::hold(&*approvals.store, &approval)? {
+        Some(hold) if hold.value.decided().is_some() => finish(approvals, answers, &hold.value).await,
         Some(_) | None => Ok(()),
     }
 }
 
 /// The first member was withdrawn after the approval: the approval now counts for the next member.
-async fn hand_on(services: &Services, seen: &Hold) -> Result<(), StoreError> {
-    let _lock = services.approvals.lock().await;
-    let store = &*services.store;
+async fn hand_on(approvals: &Approvals, seen: &Hold) -> Result<(), StoreError> {
+    let _lock = approvals.changes.lock().await;
+    let store = &*approvals.store;
     let Some(Versioned { value: mut hold, version }) = repository::hold(store, &seen.approval_id)? else {
         return Ok(());
     };

@@ -3,7 +3,7 @@
 
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{
-    ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Clock, Code, Failure, GrantId, Phase,
+    ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Code, Failure, GrantId, Phase,
     Principal, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
 };
 use effectd_policy::{Decider, Grant, GrantAsk, GrantState, Policy, is_tool_pattern};
@@ -17,7 +17,7 @@ use super::question::Question;
 use super::repository::{Step, Versioned, read};
 use crate::action::{Action, Asked};
 use crate::limits::{GRANT_REQUEST_WAIT_MAX, GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE};
-use crate::services::Services;
+use crate::services::{Approvals, Services};
 use crate::stored::entries;
 
 const GRANTS: &str = "grants";
@@ -76,22 +76,24 @@ pub(crate) fn room(store: &dyn Store) -> Result<(), StoreError> {
 /// Adds a grant and its event to the step. The caller concludes the returned act once the step is on disk.
 pub(crate) fn put(
     step: &mut Step,
-    services: &Services,
+    policy: &Policy,
     grant: &Grant,
     expect: Expect,
     what: ApprovalChange,
     by: &str,
+    now: Timestamp,
 ) -> Result<Option<GrantAct>, StoreError> {
     step.put(GRANTS, grant.grant_id.as_str(), expect, grant)?;
-    announce(step, services, grant, what, by)
+    announce(step, policy, grant, what, by, now)
 }
 
 fn announce(
     step: &mut Step,
-    services: &Services,
+    policy: &Policy,
     grant: &Grant,
     what: ApprovalChange,
     by: &str,
+    now: Timestamp,
 ) -> Result<Option<GrantAct>, StoreError> {
     let about = ActionId::new(format!("grant:{}", grant.grant_id))?;
     let space = SpaceId::new(format!("org:{}", grant.org))?;
@@ -101,7 +103,7 @@ fn announce(
         expires_at: grant.expires_at,
         ..ApprovalData::new(what, &ToolId::new(grant.tool.clone())?, by)
     };
-    step.news(data, &about, &space, (&TraceId::fresh(), services.clock.now()));
+    step.news(data, &about, &space, (&TraceId::fresh(), now));
     let deed = match what {
         ApprovalChange::GrantCreated => Deed::Made,
         ApprovalChange::GrantRevoked => Deed::Revoked,
@@ -116,7 +118,7 @@ fn announce(
         | ApprovalChange::GrantRequested
         | ApprovalChange::GrantUsed => return Ok(None),
     };
-    let act = GrantAct::new(services, deed, grant, &Principal::new(by)?);
+    let act = GrantAct::new(policy, deed, grant, &Principal::new(by)?, now);
     act.put(step)?;
     Ok(Some(act))
 }
@@ -129,7 +131,8 @@ pub(crate) fn used(store: &dyn Store, action: &ActionId) -> Result<Option<Approv
 
 /// Uses one call of a grant that replaces the approval, if there is such a grant. One action never uses two calls.
 pub(crate) async fn consume(
-    services: &Services,
+    approvals: &Approvals,
+    policy: &Policy,
     action: &Action<Asked>,
     question: &Question,
 ) -> Result<Option<Approval>, StoreError> {
@@ -137,17 +140,16 @@ pub(crate) async fn consume(
     if !decision.grant_allowed {
         return Ok(None);
     }
-    let (ticket, request, store) = (&action.ticket, &action.request, &*services.store);
-    let policy = services.policy();
+    let (ticket, request, store) = (&action.ticket, &action.request, &*approvals.store);
     let Some(org) = policy.org_of(&request.space_id) else {
         return Ok(None);
     };
-    let _lock = services.approvals.lock().await;
+    let _lock = approvals.changes.lock().await;
     if let Some(known) = used(store, &ticket.action_id)? {
         return Ok((known.digest == keyed_digest(&question.digest)).then_some(known));
     }
     let session = session_of(&ticket.decision(request));
-    let wanted = GrantAsk { org, session: &session, tool: &request.tool_id, now: services.clock.now() };
+    let wanted = GrantAsk { org, session: &session, tool: &request.tool_id, now: approvals.clock.now() };
     let mut candidates = all(store)?;
     candidates.retain(|grant| grant.value.covers(decision, &wanted));
     // The narrowest grant first, then the one that ends first.
@@ -162,11 +164,11 @@ pub(crate) async fn consume(
         let times = (wanted.now, wanted.now);
         let record = Approval {
             grant_id: Some(grant.grant_id.clone()),
-            ..approval(ApprovalVerdict::Grant, by, times, &question.digest, authority(&services.policy()))
+            ..approval(ApprovalVerdict::Grant, by, times, &question.digest, authority(policy))
         };
         let mut step = Step::default();
         let expect = Expect::Version(version);
-        put(&mut step, services, &grant, expect, ApprovalChange::GrantUsed, &record.by)?;
+        put(&mut step, policy, &grant, expect, ApprovalChange::GrantUsed, &record.by, wanted.now)?;
         let used = Use { record: record.clone() };
         step.put(USES, ticket.action_id.as_str(), Expect::Absent, &used)?;
         match step.commit(store).await {
@@ -187,14 +189,14 @@ pub(crate) async fn ended(store: &dyn Store, action: &ActionId) -> Result<(), St
 }
 
 /// Whether a grant is in force as soon as this decider requests it: the decider may also make it.
-pub fn would_be_in_force(services: &Services, new: &NewGrant, by: &Decider) -> bool {
-    may_make(&services.policy(), new.session.as_deref(), &new.tool, by).is_ok()
+pub fn would_be_in_force(policy: &Policy, new: &NewGrant, by: &Decider) -> bool {
+    may_make(policy, new.session.as_deref(), &new.tool, by).is_ok()
 }
 
 /// Requests a grant. It is in force at once only if the decider may also make it.
 pub async fn request(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
-    let state =
-        if would_be_in_force(services, &new, by) { GrantState::Active } else { GrantState::Requested };
+    let in_force = would_be_in_force(&services.policy(), &new, by);
+    let state = if in_force { GrantState::Active } else { GrantState::Requested };
     make(services, new, by, state).await
 }
 
@@ -205,11 +207,11 @@ pub async fn create(services: &Services, new: NewGrant, by: &Decider) -> Result<
 
 /// Puts a requested grant in force.
 pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result<Grant, DecideError> {
-    let _lock = services.approvals.lock().await;
+    let _lock = services.approvals.changes.lock().await;
     let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
     may_make(&services.policy(), grant.session.as_deref(), &grant.tool, by)?;
     if grant.state == GrantState::Active || grant.is_over(services.clock.now()) {
-        return Err(invalid("this grant is in force or over already"));
+        return Err(invalid("this grant is already active or has already ended"));
     }
     grant.state = GrantState::Active;
     grant.activated_by = Some(by.principal.clone());
@@ -219,7 +221,7 @@ pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result
 }
 
 pub async fn revoke(services: &Services, id: &GrantId, by: &Decider) -> Result<Grant, DecideError> {
-    let _lock = services.approvals.lock().await;
+    let _lock = services.approvals.changes.lock().await;
     let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
     let own = grant.created_by == by.principal;
     if !own && !services.policy().may_view_approvals(by) {
@@ -242,7 +244,8 @@ async fn store_grant(
     by: &Decider,
 ) -> Result<(), StoreError> {
     let mut step = Step::default();
-    let act = put(&mut step, services, grant, expect, what, by.principal.as_str())?;
+    let (policy, now) = (services.policy(), services.clock.now());
+    let act = put(&mut step, &policy, grant, expect, what, by.principal.as_str(), now)?;
     step.commit(&*services.store).await?;
     audit::conclude(services, act.as_ref()).await;
     Ok(())
@@ -270,10 +273,10 @@ async fn make(
     state: GrantState,
 ) -> Result<Grant, DecideError> {
     if !is_tool_pattern(&new.tool) {
-        return Err(invalid("the tools of a grant are an id, `<source>.*` or `*`"));
+        return Err(invalid("a grant's `tools` must be a tool id, `<source>.*` or `*`"));
     }
     if new.calls_max == Some(0) {
-        return Err(invalid("a grant is good for at least one call"));
+        return Err(invalid("a grant must allow at least one call"));
     }
     check_reason(new.reason.as_deref())?;
     if let Some(session) = &new.session {
@@ -281,18 +284,18 @@ async fn make(
     }
     SpaceId::new(format!("org:{}", new.org))
         .map_err(|error| invalid(format!("the organisation: {error}")))?;
-    let _lock = services.approvals.lock().await;
+    let _lock = services.approvals.changes.lock().await;
     let store = &*services.store;
     room(store)?;
     let asked = |grant: &&Versioned<Grant>| {
         grant.value.state == GrantState::Requested && grant.value.created_by == by.principal
     };
     if state == GrantState::Requested && all(store)?.iter().filter(asked).count() >= GRANT_REQUESTS_MAX {
-        let message = format!("{GRANT_REQUESTS_MAX} grants that you asked for wait already");
+        let message = format!("{GRANT_REQUESTS_MAX} of your grant requests are already pending");
         let failure = Failure::new(Code::PendingLimit, Phase::Hold, message);
         return Err(DecideError::Invalid(failure));
     }
-    let grant = new_grant(&*services.clock, new, by, state);
+    let grant = new_grant(services.clock.now(), new, by, state);
     let what = match state {
         GrantState::Active => ApprovalChange::GrantCreated,
         GrantState::Requested => ApprovalChange::GrantRequested,
@@ -301,7 +304,7 @@ async fn make(
     Ok(grant)
 }
 
-pub(super) fn new_grant(clock: &dyn Clock, new: NewGrant, by: &Decider, state: GrantState) -> Grant {
+pub(super) fn new_grant(now: Timestamp, new: NewGrant, by: &Decider, state: GrantState) -> Grant {
     Grant {
         grant_id: GrantId::fresh(),
         state,
@@ -312,7 +315,7 @@ pub(super) fn new_grant(clock: &dyn Clock, new: NewGrant, by: &Decider, state: G
         calls_used: 0,
         expires_at: new.expires_at,
         revoked_at: None,
-        created_at: clock.now(),
+        created_at: now,
         created_by: by.principal.clone(),
         activated_by: None,
         reason: new.reason,
@@ -332,7 +335,10 @@ pub(crate) async fn sweep(services: &Services) -> Result<usize, StoreError> {
             // The revocation of this grant already has its receipt.
             let act = match grant.revoked_at {
                 Some(_) => None,
-                None => announce(&mut step, services, &grant, ApprovalChange::GrantEnded, "clock")?,
+                None => {
+                    let (policy, what) = (services.policy(), ApprovalChange::GrantEnded);
+                    announce(&mut step, &policy, &grant, what, "clock", now)?
+                }
             };
             match step.commit(store).await {
                 Ok(_) => {

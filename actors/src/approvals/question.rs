@@ -8,7 +8,7 @@ use std::sync::Arc;
 use effectd_contracts::{
     ActionRequest, Digest, Failure, PathSnapshot, PathState, Principal, SpaceId, Touch, TraceId, canonical,
 };
-use effectd_policy::Decision;
+use effectd_policy::{Decision, Policy};
 use serde_json::{Map, Value, json};
 
 use crate::action::preview::Preview;
@@ -17,6 +17,7 @@ use crate::effects::snapshot;
 use crate::preview::{self, Trial};
 use crate::registry::RegisteredTool;
 use crate::services::Services;
+use crate::services::files::Files;
 
 const FORMAT: u32 = 3;
 
@@ -32,17 +33,18 @@ pub struct Question {
 
 impl Question {
     pub(crate) async fn of(
-        services: &Services,
+        files: &Files,
+        policy: &Policy,
         request: &ActionRequest,
         principal: &Principal,
         tool: &Arc<RegisteredTool>,
         params: &Map<String, Value>,
         decision: &Decision,
     ) -> Self {
-        let mut touched = snapshot::touched_with(services, &request.space_id, tool, params);
+        let mut touched = snapshot::touched_with(files, &request.space_id, tool, params);
         // What the tool reads determines what it writes.
         touched.extend(tool.reads(params).into_iter().map(Touch::replaced));
-        let (mut stands, unseen) = inspect(services, &request.space_id, &touched).await;
+        let (mut stands, unseen) = inspect(files, &request.space_id, &touched).await;
         // The snapshot of a folder that is moved or read includes the folder's contents.
         let reads = tool.reads(params);
         let is_whole = |seen: &PathSnapshot| {
@@ -51,12 +53,11 @@ impl Question {
         };
         for seen in &mut stands {
             if seen.standing == PathState::Folder && is_whole(seen) {
-                seen.inside = Some(services.files.inside(&request.space_id, &seen.path).await);
+                seen.inside = Some(files.inside(&request.space_id, &seen.path).await);
             }
         }
-        let rules = services.policy().rules_digest();
-        let digest = digest(request, principal, tool, (decision, rules), &stands);
-        Self { digest: services.identity.keyed(&digest), stands, unseen }
+        let digest = digest(request, principal, tool, (decision, policy.rules_digest()), &stands);
+        Self { digest: files.identity.keyed(&digest), stands, unseen }
     }
 
     pub(crate) async fn preview(
@@ -83,23 +84,19 @@ impl Question {
             more => format!(" (and {more} more)"),
         };
         Some(format!(
-            "{first}{more} cannot be looked at: whatever stands there when it is carried out may be changed"
+            "{first}{more} cannot be inspected: the action may change whatever is there when it runs"
         ))
     }
 }
 
 /// The snapshot of these paths, and the paths that cannot be inspected.
-async fn inspect(
-    services: &Services,
-    space: &SpaceId,
-    touched: &[Touch],
-) -> (Vec<PathSnapshot>, Vec<String>) {
-    if let Some(all) = first_snapshot(services, space, touched).await {
+async fn inspect(files: &Files, space: &SpaceId, touched: &[Touch]) -> (Vec<PathSnapshot>, Vec<String>) {
+    if let Some(all) = first_snapshot(files, space, touched).await {
         return (all.seen, Vec::new());
     }
     let (mut stands, mut unseen) = (Vec::new(), Vec::new());
     for touch in touched {
-        match first_snapshot(services, space, std::slice::from_ref(touch)).await {
+        match first_snapshot(files, space, std::slice::from_ref(touch)).await {
             Some(one) => stands.extend(one.seen),
             None => unseen.push(touch.path.clone()),
         }
@@ -170,7 +167,7 @@ mod tests {
         for (rule, known) in [
             ("policy.toml:12", "policy.toml"),
             ("overlay", "overlay"),
-            ("inferred from R2", "inferred from R2"),
+            ("the default of tier R2", "the default of tier R2"),
             ("the tool's description changed", "the tool's description changed"),
         ] {
             assert_eq!(without_line(rule), known);

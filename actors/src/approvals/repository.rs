@@ -44,8 +44,10 @@ pub struct Versioned<T> {
 
 pub(crate) fn read<T: DeserializeOwned>(entry: &KvEntry) -> Result<Versioned<T>, StoreError> {
     let damaged = |what: String| StoreError::Damaged { what, advice: "Run `effectd store check`." };
-    let bytes =
-        entry.value.bytes().ok_or_else(|| damaged(format!("the key of entry {} is gone", entry.key)))?;
+    let bytes = entry
+        .value
+        .bytes()
+        .ok_or_else(|| damaged(format!("the key of entry {} was destroyed", entry.key)))?;
     let value = serde_json::from_slice(bytes)
         .map_err(|error| damaged(format!("entry {} cannot be read: {error}", entry.key)))?;
     Ok(Versioned { value, version: entry.version })

@@ -1,7 +1,7 @@
 //! Suspends an action until a person decides: in a hold of its own, in the hold of an equal request, or in a reopened hold.
 
-use effectd_bus::{Expect, LeaseId, StoreError};
-use effectd_contracts::{ActionId, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData};
+use effectd_bus::{Expect, LeaseId, Store, StoreError};
+use effectd_contracts::{ActionId, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData, Timestamp};
 
 use super::hold::{Hold, HoldState, Member, Prompt, session_of};
 use super::question::Question;
@@ -9,7 +9,8 @@ use super::repository::{self, Step, Versioned};
 use crate::action::preview::Preview;
 use crate::action::{Action, Asked};
 use crate::limits::HELD_MEMBERS_MAX;
-use crate::services::Services;
+use crate::services::Approvals;
+use crate::settings::Settings;
 
 #[derive(Debug)]
 pub(crate) enum Suspended {
@@ -19,19 +20,15 @@ pub(crate) enum Suspended {
 }
 
 pub(crate) fn new_hold(
-    services: &Services,
+    settings: &Settings,
+    now: Timestamp,
     action: &Action<Asked>,
     question: &Question,
     preview: Box<Preview>,
 ) -> Hold {
     let (ticket, asked) = (&action.ticket, &action.state);
     let decision = ticket.decision(&action.request);
-    let now = services.clock.now();
-    let time = if ticket.interactive {
-        services.settings.held_interactive_max
-    } else {
-        services.settings.held_unattended_max
-    };
+    let time = if ticket.interactive { settings.held_interactive_max } else { settings.held_unattended_max };
     Hold {
         approval_id: ApprovalId::fresh(),
         state: HoldState::Pending,
@@ -62,26 +59,28 @@ pub(crate) fn new_hold(
 
 /// Whether the session has too many holds: checked first, so that no preview is made in vain.
 pub(crate) fn is_full(
-    services: &Services,
+    store: &dyn Store,
+    settings: &Settings,
     action: &Action<Asked>,
     question: &Question,
 ) -> Result<bool, StoreError> {
-    let (store, session) = (&*services.store, session_of(&action.ticket.decision(&action.request)));
-    let full = repository::open_of(store, &session)? >= services.settings.held_per_session_max;
+    let session = session_of(&action.ticket.decision(&action.request));
+    let full = repository::open_of(store, &session)? >= settings.held_per_session_max;
     // A full session can still join an open hold.
     Ok(full && repository::asked(store, &question.digest)?.is_none())
 }
 
 /// Stores a new hold or joins the hold of an equal request, and ends the delivery in the same step.
 pub(crate) async fn suspend(
-    services: &Services,
+    approvals: &Approvals,
+    settings: &Settings,
     mut new: Hold,
     lease: Option<LeaseId>,
 ) -> Result<Suspended, StoreError> {
-    let _lock = services.approvals.lock().await;
-    let store = &*services.store;
+    let _lock = approvals.changes.lock().await;
+    let store = &*approvals.store;
     let Some(member) = new.members.first().cloned() else {
-        return Err(StoreError::Invalid("a question is about an action".to_owned()));
+        return Err(StoreError::Invalid("an approval belongs to an action".to_owned()));
     };
     // Another copy of this action may have been suspended first.
     if let Some(known) = repository::hold_of(store, &member.action_id)?
@@ -94,7 +93,7 @@ pub(crate) async fn suspend(
     }
     let open = repository::asked(store, &new.digest)?;
     let open = open.filter(|open| {
-        open.value.is_open(services.clock.now()) && open.value.members.len() < HELD_MEMBERS_MAX
+        open.value.is_open(approvals.clock.now()) && open.value.members.len() < HELD_MEMBERS_MAX
     });
     let mut step = Step::default();
     step.lease(lease);
@@ -105,7 +104,7 @@ pub(crate) async fn suspend(
             (ApprovalChange::Joined, hold)
         }
         None => {
-            if repository::open_of(store, &new.session)? >= services.settings.held_per_session_max {
+            if repository::open_of(store, &new.session)? >= settings.held_per_session_max {
                 return Ok(Suspended::Full);
             }
             new.round = 1;
@@ -116,21 +115,21 @@ pub(crate) async fn suspend(
     };
     step.add_member(&member.action_id, &hold, Expect::Any)?;
     let by = hold.decision.principal.as_str();
-    announce(&mut step, &*services.clock, &hold, (what, &member), by, None);
+    announce(&mut step, &*approvals.clock, &hold, (what, &member), by, None);
     step.commit(store).await?;
     Ok(Suspended::Waits(Box::new(hold)))
 }
 
 /// Asks again, since what was approved is not what would happen now. All members keep waiting.
 pub(crate) async fn reopen(
-    services: &Services,
+    approvals: &Approvals,
     old: &Versioned<Hold>,
     mut new: Hold,
     why: &str,
     lease: Option<LeaseId>,
 ) -> Result<Hold, StoreError> {
-    let _lock = services.approvals.lock().await;
-    let store = &*services.store;
+    let _lock = approvals.changes.lock().await;
+    let store = &*approvals.store;
     new.members.clone_from(&old.value.members);
     new.round = old.value.round.saturating_add(1);
     new.edited = old.value.edited;
@@ -145,16 +144,16 @@ pub(crate) async fn reopen(
     }
     if let Some(lead) = new.lead() {
         let by = new.decision.principal.as_str();
-        announce(&mut step, &*services.clock, &new, (ApprovalChange::Reopened, lead), by, None);
+        announce(&mut step, &*approvals.clock, &new, (ApprovalChange::Reopened, lead), by, None);
     }
     step.commit(store).await?;
     Ok(new)
 }
 
 /// Removes a withdrawn action from its hold. If it was the first member, the next one takes its place.
-pub(crate) async fn leave(services: &Services, action: &ActionId) -> Result<(), StoreError> {
-    let _lock = services.approvals.lock().await;
-    let store = &*services.store;
+pub(crate) async fn leave(approvals: &Approvals, action: &ActionId) -> Result<(), StoreError> {
+    let _lock = approvals.changes.lock().await;
+    let store = &*approvals.store;
     let Some(Versioned { value: mut hold, version }) = repository::hold_of(store, action)? else {
         return Ok(());
     };

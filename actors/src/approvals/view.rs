@@ -4,21 +4,22 @@ use effectd_bus::StoreError;
 use effectd_contracts::{ActionId, Principal, Rationale};
 use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::{prune_result, redact_secrets};
-use effectd_policy::{Decider, inspect};
+use effectd_policy::{Decider, Policy, inspect};
 use serde_json::{Map, Value};
 
 use super::hold::{Hold, HoldState};
 use super::{Held, expiry, repository};
+use crate::registry::Registry;
 use crate::services::Services;
 
 /// The parameters for people: shortened, without personal data and secrets. The action runs with the originals.
-pub fn shown(services: &Services, hold: &Hold) -> Map<String, Value> {
+pub fn shown(registry: &Registry, policy: &Policy, hold: &Hold) -> Map<String, Value> {
     let request = &hold.decision.request;
     // Without the tool's description, nobody knows which parameters may be shown.
-    let Some(tool) = services.registry.get(&request.tool_id) else {
+    let Some(tool) = registry.get(&request.tool_id) else {
         return Map::new();
     };
-    let inspection = inspect(&request.params, tool.spec(), &services.policy());
+    let inspection = inspect(&request.params, tool.spec(), policy);
     let mut params = Value::Object(inspection.params);
     redact_secrets(&mut params);
     prune_result(params).as_object().cloned().unwrap_or_default()
@@ -34,13 +35,8 @@ pub fn rationale(hold: &Hold) -> Option<Rationale> {
 }
 
 /// Whether this person may see a hold: approvers see all holds, others only their own.
-pub fn may_see(services: &Services, by: &Decider, principal: &Principal) -> bool {
-    by.principal == *principal || services.policy().may_view_approvals(by)
-}
-
-/// Whether this person may see contents of files in a preview: only approvers may.
-pub fn may_read(services: &Services, by: &Decider) -> bool {
-    services.policy().may_view_approvals(by)
+pub fn may_see(policy: &Policy, by: &Decider, principal: &Principal) -> bool {
+    by.principal == *principal || policy.may_view_approvals(by)
 }
 
 /// The undecided hold of an action, and who asked. Ends an expired hold, if the sweeper has not yet.

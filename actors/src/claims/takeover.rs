@@ -3,11 +3,11 @@
 //! A refused action may have an open intent: it was begun, the process died, and since then the policy, the tool or the number of
 //! deliveries has changed. The worker that ends it must hold its claim, and must not record that nothing happened.
 
-use effectd_bus::{Claim, ClaimAnswer, Fence, StoreError};
+use effectd_bus::{Claim, ClaimAnswer, Fence, Store, StoreError};
 use effectd_contracts::ReceiptId;
 
 use super::intent::Intent;
-use crate::services::Services;
+use crate::services::running::Running;
 
 #[derive(Debug)]
 pub(crate) enum Takeover {
@@ -26,11 +26,15 @@ pub(crate) enum Takeover {
 }
 
 /// Takes the claim, so that no other task can end the action.
-pub(crate) async fn take_over(services: &Services, claim: Claim) -> Result<Takeover, StoreError> {
-    let (store, id) = (&services.store, claim.action_id.clone());
+pub(crate) async fn take_over(
+    store: &dyn Store,
+    running: &Running,
+    claim: Claim,
+) -> Result<Takeover, StoreError> {
+    let id = claim.action_id.clone();
     Ok(match store.claim(claim).await? {
         ClaimAnswer::New { fence } => Takeover::Held { fence, begun: false },
-        ClaimAnswer::OwnIntent(_) if services.children.running.has_child(&id) => Takeover::Alive,
+        ClaimAnswer::OwnIntent(_) if running.has_child(&id) => Takeover::Alive,
         ClaimAnswer::OwnIntent(open) => {
             let intent = open.intent.bytes().and_then(Intent::from_bytes);
             let begun = !intent.is_some_and(|intent| intent.dry_run);

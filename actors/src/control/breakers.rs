@@ -317,7 +317,7 @@ impl Drop for Pass {
 
 fn refusal(key: &str, left: Option<Duration>) -> Failure {
     let when = match left {
-        Some(left) => format!("it is tried again in {:.1} s", left.as_secs_f64()),
+        Some(left) => format!("the next call is allowed in {:.1} s", left.as_secs_f64()),
         None => format!("an operator opened it, and `effectd breaker reset {key}` closes it"),
     };
     let message = format!("the circuit breaker {key} is open; {when}");

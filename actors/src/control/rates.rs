@@ -40,7 +40,7 @@ impl Throttled {
     pub fn failure(&self) -> Failure {
         let (most, unit) = self.allowed;
         let message = format!(
-            "the {} has used up what it may: {most} {unit}, of which 0 are left; come back in {} ms",
+            "the {} has reached its rate limit: {most} {unit}, 0 left; retry in {} ms",
             self.what,
             self.after.as_millis().max(1)
         );
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!((refused.what, refused.after), ("subject", Duration::from_millis(500)));
         let failure = refused.failure();
         assert_eq!((failure.code, failure.retry_after_ms), (Code::RateLimited, Some(500)));
-        assert!(failure.message.contains("2 a second, of which 0 are left"), "{failure}");
+        assert!(failure.message.contains("2 a second, 0 left"), "{failure}");
         assert!(subjects.count(&request("agent://b", "t.x"), &alice).is_ok());
         clock.advance(Duration::from_millis(500));
         assert!(subjects.count(&asked, &bob).is_ok());

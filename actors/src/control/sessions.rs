@@ -67,7 +67,7 @@ impl Sessions {
                 // Another task counted at the same time: try again.
                 Err(StoreError::VersionMismatch { .. }) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "a session's window cannot be counted; the action is let through");
+                    tracing::warn!(%error, "a session's actions cannot be counted; this one is admitted");
                     break;
                 }
             }

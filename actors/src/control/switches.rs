@@ -72,7 +72,7 @@ impl<'a> Switches<'a> {
     /// The mark of a restored state; `None` if this state was not restored.
     pub fn restored(&self) -> Result<Option<Restored>, StoreError> {
         self.read(RESTORED, || StoreError::Damaged {
-            what: "how the restore went cannot be read".to_owned(),
+            what: "the state of the restore cannot be read".to_owned(),
             advice: "Restore the backup again.",
         })
     }
@@ -80,8 +80,8 @@ impl<'a> Switches<'a> {
     /// The capabilities that an operator requires instead of those in the tool's description.
     pub fn caps(&self, tool: &ToolId) -> Result<Option<Vec<Capability>>, StoreError> {
         self.read(&caps_key(tool), || StoreError::Damaged {
-            what: format!("what {tool} asks of its callers cannot be read"),
-            advice: "Set it anew with `effectd tools set-caps`.",
+            what: format!("the capabilities that {tool} requires cannot be read"),
+            advice: "Set them again with `effectd tools set-caps`.",
         })
     }
 
@@ -91,7 +91,7 @@ impl<'a> Switches<'a> {
             Ok(None) => {}
             Ok(Some(caps)) => facts.tool.caps = caps,
             Err(error) => {
-                tracing::error!(%error, tool_id = %facts.tool.id, "what a tool asks of its callers cannot be read");
+                tracing::error!(%error, tool_id = %facts.tool.id, "the capabilities that a tool requires cannot be read");
                 facts.tool.caps.extend(Capability::new(UNREADABLE));
             }
         }
@@ -144,7 +144,7 @@ impl<'a> Switches<'a> {
     /// Sets the capabilities that a tool requires; `None` restores those of its description.
     pub fn set_caps(&self, tool: &ToolId, caps: Option<&[Capability]>) -> Result<Wait<Changed>, StoreError> {
         if caps.is_some_and(|caps| caps.len() > SPEC_LIST_MAX) {
-            let why = format!("a tool asks for at most {SPEC_LIST_MAX} capabilities");
+            let why = format!("a tool may require at most {SPEC_LIST_MAX} capabilities");
             return Err(StoreError::Invalid(why));
         }
         let value = caps.map(|caps| json_bytes(&caps));

@@ -1,25 +1,23 @@
 //! Artifacts, found through the receipt that names them: a caller who may see the receipt may read them.
 
-use effectd_bus::{BlobError, BlobKind, BlobReader, Blobs, Store};
+use effectd_bus::{BlobError, BlobKind, BlobReader, Blobs, Cause, Store};
 use effectd_contracts::{Code, Failure, Phase, Receipt, SpaceId};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::quarantine;
-use crate::services::Services;
+use crate::services::files::Files;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ArtifactError {
-    #[error("the receipt names no such artifact")]
+    #[error("the receipt has no such artifact")]
     Unknown,
-    #[error("the artifact is not kept any more; the space's quota was needed for newer ones")]
+    #[error("the artifact was removed to make room for newer ones in the space's quota")]
     Gone,
-    #[error(
-        "the artifact is quarantined; an operator can hand it out again with `effectd artifacts release`"
-    )]
+    #[error("the artifact is quarantined; an operator can release it with `effectd artifacts release`")]
     Quarantined,
-    #[error("{0}")]
-    Unreadable(String),
+    #[error(transparent)]
+    Unreadable(Cause),
 }
 
 /// The ids of the action's artifacts.
@@ -50,12 +48,7 @@ pub fn listed(receipt: &Receipt) -> Vec<Listed<'_>> {
 }
 
 /// Opens an artifact that the receipt names. Opening and reading block.
-pub fn open(services: &Services, receipt: &Receipt, name: &str) -> Result<ArtifactReader, ArtifactError> {
-    open_kept(&*services.store, &services.files.blobs, receipt, name)
-}
-
-/// [`open`] without a running pipeline.
-pub fn open_kept(
+pub fn open(
     store: &dyn Store,
     blobs: &Blobs,
     receipt: &Receipt,
@@ -74,14 +67,14 @@ fn check_free(store: &dyn Store, id: &str) -> Result<(), ArtifactError> {
     match quarantine::is_quarantined(store, id) {
         Ok(false) => Ok(()),
         Ok(true) => Err(ArtifactError::Quarantined),
-        Err(error) => Err(ArtifactError::Unreadable(error.to_string())),
+        Err(error) => Err(ArtifactError::Unreadable(Cause::new(error))),
     }
 }
 
 /// Refuses to send a tool an artifact that is quarantined or missing in the space.
-pub(crate) fn check_for_tool(services: &Services, space: &SpaceId, id: &str) -> Result<(), Failure> {
+pub(crate) fn check_for_tool(files: &Files, space: &SpaceId, id: &str) -> Result<(), Failure> {
     let refused = |code, error: &ArtifactError| Failure::new(code, Phase::Sandbox, error.to_string());
-    check_free(&*services.store, id).map_err(|error| {
+    check_free(&*files.store, id).map_err(|error| {
         let code = match error {
             ArtifactError::Quarantined => Code::SafetyQuarantined,
             ArtifactError::Unknown | ArtifactError::Gone | ArtifactError::Unreadable(_) => {
@@ -90,10 +83,11 @@ pub(crate) fn check_for_tool(services: &Services, space: &SpaceId, id: &str) -> 
         };
         refused(code, &error)
     })?;
-    if services.files.blobs.has(BlobKind::Artifacts, space, id) {
+    if files.blobs.has(BlobKind::Artifacts, space, id) {
         return Ok(());
     }
-    let why = "this space has no such artifact, or not any more; receipts name those that it has";
+    let why =
+        "this space does not have this artifact, or no longer has it; receipts name the artifacts of a space";
     Err(Failure::new(Code::FileNotFound, Phase::Sandbox, why))
 }
 
@@ -119,7 +113,7 @@ impl From<BlobError> for ArtifactError {
             BlobError::Gone => ArtifactError::Gone,
             BlobError::Name(_) => ArtifactError::Unknown,
             BlobError::Disk(_) | BlobError::Full | BlobError::TooLarge { .. } | BlobError::Damaged => {
-                ArtifactError::Unreadable(error.to_string())
+                ArtifactError::Unreadable(Cause::new(error))
             }
         }
     }

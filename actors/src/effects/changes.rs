@@ -4,8 +4,7 @@ use effectd_bus::BlobKind;
 use effectd_contracts::{PathChange, PathSnapshot, PathState, SpaceId, Touch};
 
 use super::snapshot::{keyed, keyed_name};
-use crate::services::Services;
-use crate::services::files::Inspected;
+use crate::services::files::{Files, Inspected};
 use crate::services::signer::Identity;
 
 /// Every path that has changed.
@@ -36,7 +35,7 @@ pub(crate) fn changed<'a>(was: &PathSnapshot, after: &'a [Inspected]) -> Option<
 
 /// Adds everything in a folder that the tool made, if any; `false` if there is too much to list, and so to undo.
 pub(crate) async fn list_made_folder(
-    services: &Services,
+    files: &Files,
     space: &SpaceId,
     touch: &Touch,
     changes: &mut Vec<PathChange>,
@@ -45,13 +44,12 @@ pub(crate) async fn list_made_folder(
         return true;
     }
     let path = touch.path.clone();
-    let inspecting =
-        services.files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
+    let inspecting = files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
     let Ok(inspected) = inspecting.await else {
         return false;
     };
     let seen = inspected.into_iter().map(|inspected| inspected.seen);
-    add_made(&services.identity, touch, seen, changes);
+    add_made(&files.identity, touch, seen, changes);
     true
 }
 
@@ -108,18 +106,13 @@ fn folder_moved(
 }
 
 /// Whether the state before can be restored: nothing, a folder, or a file whose content is stored or exists at another path.
-pub(crate) fn can_restore(
-    services: &Services,
-    space: &SpaceId,
-    was: &PathSnapshot,
-    after: &[Inspected],
-) -> bool {
+pub(crate) fn can_restore(files: &Files, space: &SpaceId, was: &PathSnapshot, after: &[Inspected]) -> bool {
     let PathState::File(old) = &was.standing else {
         return was.standing != PathState::Other;
     };
     let lives_on = after.iter().any(|inspected| {
         matches!(&inspected.seen.standing, PathState::File(new) if new.digest == old.digest && inspected.seen.path != was.path)
     });
-    let name = keyed_name(&services.identity, &old.digest);
-    lives_on || services.files.blobs.has(BlobKind::Preimages, space, &name)
+    let name = keyed_name(&files.identity, &old.digest);
+    lives_on || files.blobs.has(BlobKind::Preimages, space, &name)
 }

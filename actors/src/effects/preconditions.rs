@@ -9,11 +9,11 @@ use effectd_contracts::{CallMode, Code, Failure, PathSnapshot, PathState, Phase}
 use super::snapshot::{self, Prepared};
 use crate::action::preview::{Change, Preview};
 use crate::action::{Action, Claimed};
-use crate::services::Services;
+use crate::services::files::Files;
 
 /// The preconditions of a run. `begun` says that an earlier run may have had its effect.
 pub(crate) async fn preconditions(
-    services: &Services,
+    files: &Files,
     action: &Action<Claimed>,
     prepared: &Prepared,
     mode: CallMode,
@@ -34,10 +34,10 @@ pub(crate) async fn preconditions(
         }
     }
     let unknown = || {
-        let why = "it was begun, and what stands there now is neither what was seen before nor what was to come of it";
+        let why = "the action had begun, and the current content is neither the one before it nor its result";
         Failure::new(Code::OutcomeUnknown, Phase::Settle, why)
     };
-    let now = services.files.inspect(&action.request.space_id, paths, 0).await;
+    let now = files.inspect(&action.request.space_id, paths, 0).await;
     let now: Vec<PathSnapshot> =
         now.map_err(|_| unknown())?.into_iter().map(|inspected| inspected.seen).collect();
     let agreed = Agreed {
@@ -45,8 +45,7 @@ pub(crate) async fn preconditions(
         changes: ticket.preview.as_deref().map_or(&[], changes),
         before: prepared.before.as_deref().unwrap_or_default(),
     };
-    let all =
-        now.iter().all(|seen| agreed.allows(seen, &snapshot::keyed(&services.identity, &seen.standing)));
+    let all = now.iter().all(|seen| agreed.allows(seen, &snapshot::keyed(&files.identity, &seen.standing)));
     if !all {
         return Err(unknown());
     }

@@ -16,8 +16,7 @@ use super::streams::failure_of;
 use crate::action::proofs::{Preimages, Storing};
 use crate::claims::intent::{Content, Intent};
 use crate::limits::{INTENT_CONTENTS_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
-use crate::services::Services;
-use crate::services::files::Inspected;
+use crate::services::files::{Files, Inspected};
 
 /// The snapshot for the intent, taken before the claim.
 #[derive(Debug)]
@@ -29,19 +28,19 @@ pub(crate) struct FirstSnapshot {
 
 /// Inspects the paths that the action may change. An error is ignored here: the executor inspects them again and reports it.
 pub(crate) async fn first_snapshot(
-    services: &Services,
+    files: &Files,
     space: &SpaceId,
     touched: &[Touch],
 ) -> Option<FirstSnapshot> {
     if touched.is_empty() {
         return None;
     }
-    let inspecting = services.files.inspect(space, paths(touched), PREIMAGE_EARLY_BYTES_MAX);
+    let inspecting = files.inspect(space, paths(touched), PREIMAGE_EARLY_BYTES_MAX);
     let inspected = inspecting.await.ok()?;
     let mut first = FirstSnapshot { seen: Vec::with_capacity(inspected.len()), contents: Vec::new() };
     for Inspected { seen, content } in inspected {
         if let (PathState::File(state), Some(content)) = (&seen.standing, content) {
-            let name = keyed_name(&services.identity, &state.digest);
+            let name = keyed_name(&files.identity, &state.digest);
             first.contents.push((name, content));
         }
         first.seen.push(seen);
@@ -117,7 +116,7 @@ pub(crate) async fn put(
     }
     let blobs = blobs.clone();
     let putting = spawn_blocking(move || put_all(&blobs, &space, &contents));
-    let put = putting.await.unwrap_or_else(|_| Err(BlobError::Disk("it panicked".to_owned())));
+    let put = putting.await.unwrap_or_else(|_| Err(BlobError::disk("it panicked")));
     put.map_err(|error| failure_of(&error))
 }
 

@@ -25,9 +25,9 @@ use crate::action::proofs::Earlier;
 use crate::action::{Action, Claimed, Gated};
 use crate::claims::{key, resources};
 use crate::control::fair_queue::Join;
+use crate::control::resource_queue::ResourceQueue;
 use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
-use crate::registry::RegisteredTool;
-use crate::services::Services;
+use crate::registry::{RegisteredTool, Registry};
 use crate::services::files::{Files, Inspected};
 use crate::services::signer::Identity;
 
@@ -53,26 +53,26 @@ pub(crate) struct Extras {
 
 /// The paths that a call with these parameters may change.
 pub(crate) fn touched_with(
-    services: &Services,
+    files: &Files,
     space: &SpaceId,
     tool: &RegisteredTool,
     params: &Map<String, Value>,
 ) -> Vec<Touch> {
     if tool.spec().tool_id.as_str() == UNDO_TOOL {
         // If the receipt to undo is wrong, the execution reports it.
-        return undo::touched(&*services.store, space, params).unwrap_or_default();
+        return undo::touched(&*files.store, space, params).unwrap_or_default();
     }
     tool.touches(params).unwrap_or_default()
 }
 
 /// Pins the blobs that are sent with the call until the action has ended.
-pub(crate) fn pin(services: &Services, action: &Action<Gated>) -> Option<Arc<Pins>> {
+pub(crate) fn pin(files: &Files, action: &Action<Gated>) -> Option<Arc<Pins>> {
     let (space, params) = (&action.request.space_id, action.state.params());
     match action.state.tool().spec().tool_id.as_str() {
-        UNDO_TOOL => undo::pin(services, space, params),
+        UNDO_TOOL => undo::pin(files, space, params),
         ARTIFACT_GET_TOOL => {
             let id = params.get("artifact_id").and_then(Value::as_str)?;
-            let pins = services.files.blobs.pin(BlobKind::Artifacts, space, [id]);
+            let pins = files.blobs.pin(BlobKind::Artifacts, space, [id]);
             pins.ok().map(Arc::new)
         }
         _ => None,
@@ -81,11 +81,16 @@ pub(crate) fn pin(services: &Services, action: &Action<Gated>) -> Option<Arc<Pin
 
 /// How a request that no stage has checked yet joins its resource queues. If the tool panics over it here, it panics again in a
 /// stage, which handles that.
-pub(crate) fn join(services: &Services, request: &ActionRequest, digest: Digest) -> Option<Join> {
+pub(crate) fn join(
+    registry: &Registry,
+    queue: &ResourceQueue,
+    request: &ActionRequest,
+    digest: Digest,
+) -> Option<Join> {
     if request.dry_run {
         return None;
     }
-    let (tool, space) = (services.registry.get(&request.tool_id)?, &request.space_id);
+    let (tool, space) = (registry.get(&request.tool_id)?, &request.space_id);
     let names = catch_unwind(AssertUnwindSafe(|| {
         let touched = tool.touches(&request.params).unwrap_or_default();
         if touched.is_empty() {
@@ -95,7 +100,7 @@ pub(crate) fn join(services: &Services, request: &ActionRequest, digest: Digest)
         let touched = touched.iter().take(RESOURCES_MAX);
         touched.map(|touch| resources::of_touch(space, touch)).collect::<Vec<_>>()
     }));
-    let (names, queue) = (names.unwrap_or_default(), services.control.resources.clone());
+    let (names, queue) = (names.unwrap_or_default(), queue.clone());
     if names.is_empty() {
         return None;
     }
@@ -117,30 +122,30 @@ pub(crate) async fn remove_drafts(files: &Files, action: &Action<Claimed>, prepa
         inspector.remove_drafts(root, &paths, &before, trace.as_str())
     });
     if let Err(failure) = removing.await {
-        tracing::warn!(parent: &action.ticket.span, %failure, "the drafts of a killed run are not removed");
+        tracing::warn!(parent: &action.ticket.span, %failure, "the drafts of a killed run could not be removed");
     }
 }
 
 /// Takes the snapshot before a run, and stores the pre-images that are not stored yet. If this fails, nothing has run.
-pub(crate) async fn prepare(services: &Services, action: &Action<Claimed>) -> Result<Prepared, Failure> {
+pub(crate) async fn prepare(files: &Files, action: &Action<Claimed>) -> Result<Prepared, Failure> {
     let (gated, space) = (action.state.gated(), &action.request.space_id);
     let spec = gated.tool().spec();
-    let touched = touched_with(services, space, gated.tool(), gated.params());
-    let extras = extras(services, space, gated.tool(), gated.params(), &touched).await?;
+    let touched = touched_with(files, space, gated.tool(), gated.params());
+    let extras = extras(files, space, gated.tool(), gated.params(), &touched).await?;
     let prepared = |before| Prepared { touched: touched.clone(), before, extras };
     if touched.is_empty() || gated.dry_run().is_some() {
         return Ok(prepared(None));
     }
     let kept = &action.state.terms().preimages.names;
-    let now = match inspect_again(services, space, &touched, kept).await {
+    let now = match inspect_again(files, space, &touched, kept).await {
         Ok(now) => now,
         Err(failure) if spec.reversible => return Err(failure),
         Err(_) => return Ok(prepared(None)),
     };
     let seen: Vec<_> = now.iter().map(|inspected| inspected.seen.clone()).collect();
-    let before = first_state(&services.files, action, &seen).await?;
-    if before.as_ref() == Some(&seen) && !all_kept(&services.identity, &now, kept) {
-        let stored = store_preimages(services, space, now, &touched).await;
+    let before = first_state(files, action, &seen).await?;
+    if before.as_ref() == Some(&seen) && !all_kept(&files.identity, &now, kept) {
+        let stored = store_preimages(files, space, now, &touched).await;
         if spec.reversible {
             stored?;
         }
@@ -150,7 +155,7 @@ pub(crate) async fn prepare(services: &Services, action: &Action<Claimed>) -> Re
 
 /// What the tool gets beside its parameters; only some tools need anything.
 pub(crate) async fn extras(
-    services: &Services,
+    files: &Files,
     space: &SpaceId,
     tool: &RegisteredTool,
     params: &Map<String, Value>,
@@ -158,13 +163,13 @@ pub(crate) async fn extras(
 ) -> Result<Extras, Failure> {
     match tool.spec().tool_id.as_str() {
         UNDO_TOOL => {
-            let now = services.files.inspect(space, paths(touched), 0).await?;
-            undo::plan(services, space, params, &now).await
+            let now = files.inspect(space, paths(touched), 0).await?;
+            undo::plan(files, space, params, &now).await
         }
         ARTIFACT_GET_TOOL => {
             let id = params.get("artifact_id").and_then(Value::as_str);
             let id = id.unwrap_or_default();
-            artifacts::check_for_tool(services, space, id)?;
+            artifacts::check_for_tool(files, space, id)?;
             Ok(Extras { restore: Vec::new(), contents: Some((BlobKind::Artifacts, vec![id.to_owned()])) })
         }
         _ => Ok(Extras::default()),
@@ -173,18 +178,18 @@ pub(crate) async fn extras(
 
 /// Inspects the paths again under the claim; with contents unless all pre-images are stored.
 async fn inspect_again(
-    services: &Services,
+    files: &Files,
     space: &SpaceId,
     touched: &[Touch],
     kept: &[String],
 ) -> Result<Vec<Inspected>, Failure> {
     if !kept.is_empty() {
-        let now = services.files.inspect(space, paths(touched), 0).await?;
-        if all_kept(&services.identity, &now, kept) {
+        let now = files.inspect(space, paths(touched), 0).await?;
+        if all_kept(&files.identity, &now, kept) {
             return Ok(now);
         }
     }
-    let inspecting = services.files.inspect(space, paths(touched), PREIMAGE_EARLY_BYTES_MAX);
+    let inspecting = files.inspect(space, paths(touched), PREIMAGE_EARLY_BYTES_MAX);
     inspecting.await
 }
 
@@ -221,7 +226,7 @@ async fn first_state(
 
 /// Stores the contents that the action may replace.
 async fn store_preimages(
-    services: &Services,
+    files: &Files,
     space: &SpaceId,
     now: Vec<Inspected>,
     touched: &[Touch],
@@ -236,36 +241,32 @@ async fn store_preimages(
             continue;
         }
         bytes += state.bytes;
-        let name = keyed_name(&services.identity, &state.digest);
+        let name = keyed_name(&files.identity, &state.digest);
         match content {
             Some(content) => contents.push((name, content)),
             None => large.push((name, seen.path)),
         }
     }
-    let max = PREIMAGE_BYTES_MAX.min(services.files.blobs.bytes_max());
+    let max = PREIMAGE_BYTES_MAX.min(files.blobs.bytes_max());
     if bytes > max {
         let message = format!(
-            "what would be replaced is larger than the {max} bytes that are kept for an undo; move it away first"
+            "the content to be replaced is larger than the {max} bytes that a pre-image may have; move it away first"
         );
         return Err(Failure::new(Code::FileLimit, Phase::Sandbox, message));
     }
-    put(&services.files.blobs, space.clone(), contents).await?;
-    put_large(services, space, large).await
+    put(&files.blobs, space.clone(), contents).await?;
+    put_large(files, space, large).await
 }
 
 /// Stores pre-images that are too large for memory.
-async fn put_large(
-    services: &Services,
-    space: &SpaceId,
-    files: Vec<(String, String)>,
-) -> Result<(), Failure> {
-    if files.is_empty() {
+async fn put_large(files: &Files, space: &SpaceId, large: Vec<(String, String)>) -> Result<(), Failure> {
+    if large.is_empty() {
         return Ok(());
     }
-    let (blobs, identity) = (services.files.blobs.clone(), services.identity.clone());
+    let (blobs, identity) = (files.blobs.clone(), files.identity.clone());
     let of = space.clone();
-    let putting = services.files.blocking(space, move |inspector, root| {
-        files.iter().try_for_each(|(name, path)| {
+    let putting = files.blocking(space, move |inspector, root| {
+        large.iter().try_for_each(|(name, path)| {
             if blobs.renew(BlobKind::Preimages, &of, name).unwrap_or(false) {
                 return Ok(());
             }
@@ -274,7 +275,7 @@ async fn put_large(
             if &stored.map_err(|error| failure_of(&error))? == name {
                 return Ok(());
             }
-            let why = format!("{path} was changed while it was being kept for an undo; nothing was done");
+            let why = format!("{path} changed while its pre-image was stored; nothing was done");
             Err(Failure::new(Code::StateChanged, Phase::Sandbox, why))
         })
     });
@@ -326,30 +327,30 @@ pub(crate) fn keyed_inside(identity: &Identity, inside: &FolderListing) -> Optio
 }
 
 /// What has changed since the snapshot before, now that the tool has run.
-pub(crate) async fn observe(services: &Services, action: &Action<Claimed>, prepared: &Prepared) -> Effects {
-    let (space, identity) = (&action.request.space_id, &services.identity);
+pub(crate) async fn observe(files: &Files, action: &Action<Claimed>, prepared: &Prepared) -> Effects {
+    let (space, identity) = (&action.request.space_id, &files.identity);
     let Some(before) = &prepared.before else {
         return Effects::Unobserved;
     };
     let paths = before.iter().map(|seen| seen.path.clone()).collect();
-    let Ok(after) = services.files.inspect(space, paths, 0).await else {
+    let Ok(after) = files.inspect(space, paths, 0).await else {
         return Effects::Unobserved;
     };
     let mut changes = compare(identity, before, &after, &prepared.touched);
     for change in &mut changes {
         if let Some(to) = &change.moved_to {
-            let inside = services.files.inside(space, to).await;
+            let inside = files.inside(space, to).await;
             change.inside = keyed_inside(identity, &inside);
         }
     }
     // Until now the intent holds the pre-images; once there is a receipt, the blobs must.
-    wait_until_stored(&action.state.terms().preimages, &services.files.blobs, space).await;
+    wait_until_stored(&action.state.terms().preimages, &files.blobs, space).await;
     let mut undoable = before.iter().all(|was| match changed(was, &after) {
-        Some(is) => can_restore(services, space, was, &after) && is.seen.standing != PathState::Other,
+        Some(is) => can_restore(files, space, was, &after) && is.seen.standing != PathState::Other,
         None => true,
     });
     for touch in prepared.touched.iter().filter(|touch| touch.filled) {
-        undoable &= list_made_folder(services, space, touch, &mut changes).await;
+        undoable &= list_made_folder(files, space, touch, &mut changes).await;
     }
     undoable &= !changes.is_empty();
     Effects::Observed(Observed { changes, undoable, undeclared: Vec::new() })

@@ -50,7 +50,7 @@ pub(crate) fn inward(
         for name in names {
             let sent = send(&blobs, shelf, &space, &name, &to);
             if let Err(error) = sent {
-                tracing::error!(%error, "a blob cannot be sent to a tool");
+                tracing::error!(%error, "a blob could not be sent to a tool");
                 return;
             }
         }
@@ -142,7 +142,7 @@ async fn finish(
     let (writer, identity) = (stream?, identity.clone());
     let bytes = writer.bytes();
     let finishing = tokio::task::spawn_blocking(move || writer.finish(|digest| identity.keyed(digest).hex()));
-    let artifact_id = finishing.await.unwrap_or_else(|error| Err(BlobError::Disk(error.to_string())))?;
+    let artifact_id = finishing.await.unwrap_or_else(|error| Err(BlobError::disk(error)))?;
     Ok(KeptArtifact { artifact_id, name: plain(&artifact.name), bytes })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The kernel confines a call to folders, not to the paths in them, and does not keep it from changing the permissions of files
 //! that it can open. So the space is scanned before and after a call. Every undeclared change in those folders, or of permissions
-//! anywhere, counts against the tool: it is switched off until an operator has looked, an event says so, and the receipt names
+//! anywhere, counts against the tool: it is disabled until an operator reviews it, an event says so, and the receipt names
 //! the changes. What the kernel refused, such as the network, counts as well. A write to another folder fails and changes
 //! nothing, so it is not noticed.
 //!
@@ -11,9 +11,10 @@
 
 use std::collections::BTreeSet;
 
+use effectd_bus::Store;
 use effectd_contracts::{
-    Code, DenialSource, Effects, Failure, Observed, Phase, SideEffect, SpaceId, ToolQuarantinedData,
-    ToolSpec, Touch, Undeclared, UndeclaredKind,
+    Code, DenialSource, Effects, Failure, Observed, Phase, Scan, SideEffect, SpaceId, Timestamp,
+    ToolQuarantinedData, ToolSpec, Touch, Undeclared, UndeclaredKind,
 };
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 
@@ -25,9 +26,10 @@ use crate::action::{Action, Claimed};
 use crate::claims::resources;
 use crate::control::switches::Switches;
 use crate::limits::UNDECLARED_NAMED_MAX;
-use crate::registry::{RegisteredTool, Source};
+use crate::metrics::Metrics;
+use crate::registry::{RegisteredTool, Registry, Source};
 use crate::services::Services;
-use crate::services::files::{Files, Scan};
+use crate::services::files::Files;
 use crate::services::signer::Identity;
 use crate::settings::Settings;
 
@@ -67,9 +69,9 @@ fn topmost(folders: Vec<&str>) -> Vec<String> {
 }
 
 /// Whether any tool is watched for undeclared effects: then every call must register as active.
-fn is_watched(services: &Services) -> bool {
-    let foreign = || services.registry.iter().any(|tool| tool.source() != Source::Core);
-    services.settings.scan_core_entries_max > 0 || foreign()
+fn is_watched(registry: &Registry, settings: &Settings) -> bool {
+    let foreign = || registry.iter().any(|tool| tool.source() != Source::Core);
+    settings.scan_core_entries_max > 0 || foreign()
 }
 
 /// Registers an action as active until the result is dropped, so that no other tool is blamed for its changes.
@@ -81,7 +83,7 @@ pub(crate) fn enter<'c>(
 ) -> Option<ActiveCall<'c>> {
     // A space without a root has no files to change.
     let root = services.files.root(&action.request.space_id).ok()?;
-    is_watched(services)
+    is_watched(&services.registry, &services.settings)
         .then(|| calls.enter(root.path().to_owned(), declared(&services.files, action, prepared)))
 }
 
@@ -158,7 +160,9 @@ impl Watch<'_> {
     /// The undeclared effects of the call, after none of its processes can run any more.
     pub(crate) async fn judge(
         self,
-        services: &Services,
+        files: &Files,
+        settings: &Settings,
+        metrics: &Metrics,
         action: &Action<Claimed>,
         denials: &[effectd_contracts::Denial],
     ) -> Option<UndeclaredEffects> {
@@ -167,17 +171,17 @@ impl Watch<'_> {
         let mut found = Vec::new();
         if let (Some(call), Some(before)) = (&self.call, &self.before) {
             // A call that made more entries than this is judged by those that were scanned.
-            let max = entries_max(&services.settings, tool).saturating_mul(2);
-            match scan(&services.files, space, &before.scanned, max).await {
+            let max = entries_max(settings, tool).saturating_mul(2);
+            match scan(files, space, &before.scanned, max).await {
                 Some(after) => {
                     found = compare(&before.scan, &after);
                     if !after.complete {
                         // There are more entries, or more that cannot be read, than before the call.
-                        found.extend(gone(&services.files, space, &before.scan, &after).await);
-                        services.metrics.unwatched_calls.inc();
+                        found.extend(gone(files, space, &before.scan, &after).await);
+                        metrics.unwatched_calls.inc();
                     }
                 }
-                None => services.metrics.unwatched_calls.inc(),
+                None => metrics.unwatched_calls.inc(),
             }
             // A file that is replaced or removed loses a link, which marks its other names as changed.
             let shared: BTreeSet<_> = before
@@ -201,7 +205,7 @@ impl Watch<'_> {
         let count = found.len();
         let first = found.into_iter().take(UNDECLARED_NAMED_MAX);
         let undeclared =
-            first.map(|(path, what)| Undeclared { path: named(&services.identity, path, what), what });
+            first.map(|(path, what)| Undeclared { path: named(&files.identity, path, what), what });
         Some(UndeclaredEffects { undeclared: undeclared.collect(), count, tried })
     }
 }
@@ -280,7 +284,7 @@ impl UndeclaredEffects {
         let mut said = Vec::new();
         if !changed.is_empty() {
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            said.push(format!("files and folders that it does not declare: {}{more}", changed.join(", ")));
+            said.push(format!("undeclared files and folders: {}{more}", changed.join(", ")));
         }
         said.extend(self.tried.map(str::to_owned));
         said.join("; ")
@@ -289,7 +293,7 @@ impl UndeclaredEffects {
     /// The failure that ends the action: nobody should rely on the reply of such a tool.
     pub(crate) fn failure(&self) -> Failure {
         let why = format!(
-            "the tool did more than it declares ({}); it is switched off until an operator has looked at it",
+            "the tool did more than it declares ({}); it is disabled until an operator reviews it",
             self.reason()
         );
         Failure::new(Code::EffectsUndeclared, Phase::Capture, why)
@@ -298,7 +302,7 @@ impl UndeclaredEffects {
     /// Adds the undeclared effects to the failure that ended the action.
     pub(crate) fn added_to(&self, mut failure: Failure) -> Failure {
         let more = format!(
-            "; the tool did more than it declares ({}), and is switched off until an operator has looked at it",
+            "; the tool did more than it declares ({}), and is disabled until an operator reviews it",
             self.reason()
         );
         failure.message.push_str(&more);
@@ -321,24 +325,23 @@ impl UndeclaredEffects {
         observed.undeclared.clone_from(&self.undeclared);
         Effects::Observed(observed)
     }
-}
 
-/// Switches the tool off, durably and with the reason, and publishes that.
-pub(crate) async fn quarantine(services: &Services, action: &Action<Claimed>, found: &UndeclaredEffects) {
-    let tool = &action.state.gated().tool().spec().tool_id;
-    let reason = found.reason();
-    tracing::error!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, tool_id = %tool, reason,
-        "a tool did more than it declares, and is switched off");
-    services.metrics.quarantined_tools.inc();
-    let news = ToolQuarantinedData {
-        tool_id: tool.clone(),
-        action_id: action.ticket.action_id.clone(),
-        reason,
-        since: services.clock.now(),
-    };
-    let switches = Switches::new(&*services.store);
-    if let Err(error) = switches.quarantine(&news, &action.request.space_id).await {
-        tracing::error!(%error, tool_id = %tool, "a tool that did more than it declares could not be switched off");
+    /// Switches the tool off, durably and with the reason, and publishes that.
+    pub(crate) async fn quarantine(&self, store: &dyn Store, now: Timestamp, action: &Action<Claimed>) {
+        let tool = &action.state.gated().tool().spec().tool_id;
+        let reason = self.reason();
+        tracing::error!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, tool_id = %tool, reason,
+            "a tool did more than it declares and was disabled");
+        let news = ToolQuarantinedData {
+            tool_id: tool.clone(),
+            action_id: action.ticket.action_id.clone(),
+            reason,
+            since: now,
+        };
+        let switches = Switches::new(store);
+        if let Err(error) = switches.quarantine(&news, &action.request.space_id).await {
+            tracing::error!(%error, tool_id = %tool, "a tool that did more than it declares could not be disabled");
+        }
     }
 }
 
@@ -346,7 +349,7 @@ pub(crate) async fn quarantine(services: &Services, action: &Action<Claimed>, fo
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::services::files::Mark;
+    use effectd_contracts::Mark;
 
     fn mark(mode: u32, changed_ns: i128, number: u64) -> Mark {
         Mark { is_folder: mode & 0o170_000 == 0o040_000, mode, bytes: 1, changed_ns, identity: (1, number) }

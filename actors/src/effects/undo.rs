@@ -12,7 +12,6 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::snapshot::{Extras, keyed, keyed_name};
-use crate::services::Services;
 use crate::services::files::{Files, Inspected};
 use crate::services::signer::Identity;
 
@@ -24,13 +23,12 @@ fn refused(code: Code, why: impl Into<String>) -> Failure {
 fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> Result<Observed, Failure> {
     let id = params.get("receipt_id").and_then(Value::as_str).unwrap_or_default();
     let unknown = || {
-        let why =
-            format!("there is no receipt {id} of this space; `effectd undo` takes the receipt of an action");
+        let why = format!("this space has no receipt {id}; `effectd undo` needs the receipt of an action");
         refused(Code::UndoGone, why)
     };
     let id = ReceiptId::new(id).map_err(|_| unknown())?;
     let stored = store.receipt(&id).map_err(|error| {
-        let why = format!("{error}; ask again");
+        let why = format!("{error}; try again");
         refused(Code::StoreUnavailable, why)
     })?;
     let receipt = stored.and_then(|stored| stored.parse().ok()).ok_or_else(unknown)?;
@@ -39,20 +37,17 @@ fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> R
         return Err(unknown());
     }
     if receipt.outputs.get("can_be_unsent") == Some(&Value::Bool(false)) {
-        return Err(refused(
-            Code::UndoGone,
-            "that action told people something, and what was told cannot be unsent",
-        ));
+        return Err(refused(Code::UndoGone, "that action sent a notification, which cannot be unsent"));
     }
     match receipt.effects {
         Effects::Observed(observed) if observed.undoable => Ok(observed),
         Effects::Observed(observed) if observed.changes.is_empty() => {
             Err(refused(Code::UndoGone, "that action changed nothing"))
         }
-        Effects::Observed(_) => Err(refused(Code::UndoGone, "what that action replaced was not kept")),
+        Effects::Observed(_) => Err(refused(Code::UndoGone, "no pre-image of that action was stored")),
         Effects::None => Err(refused(Code::UndoGone, "that action did nothing")),
         Effects::Unobserved | Effects::Possible => {
-            Err(refused(Code::UndoGone, "nobody saw what that action changed"))
+            Err(refused(Code::UndoGone, "effectd did not observe what that action changed"))
         }
     }
 }
@@ -71,14 +66,14 @@ pub(crate) fn touched(
 }
 
 /// Pins the blobs that an undo restores: the quota must not remove them for the undo's own pre-images.
-pub(crate) fn pin(services: &Services, space: &SpaceId, params: &Map<String, Value>) -> Option<Arc<Pins>> {
+pub(crate) fn pin(files: &Files, space: &SpaceId, params: &Map<String, Value>) -> Option<Arc<Pins>> {
     // If the receipt is wrong, the execution reports it.
-    let observed = changes(&*services.store, space, params).ok()?;
+    let observed = changes(&*files.store, space, params).ok()?;
     let names = observed.changes.iter().filter_map(|change| match &change.before {
         PathState::File(was) => Some(blob_name(was)),
         PathState::Absent | PathState::Folder | PathState::Other => None,
     });
-    services.files.blobs.pin(BlobKind::Preimages, space, names).ok().map(Arc::new)
+    files.blobs.pin(BlobKind::Preimages, space, names).ok().map(Arc::new)
 }
 
 /// The path to which the undo moves what is at the change's path, if it moves it; then no pre-image is needed.
@@ -99,18 +94,18 @@ type Digests = HashMap<String, Result<Digest, BlobError>>;
 
 /// What to restore, given the present state of the paths. Fails if one of them has changed since the receipt.
 pub(crate) async fn plan(
-    services: &Services,
+    files: &Files,
     space: &SpaceId,
     params: &Map<String, Value>,
     inspected: &[Inspected],
 ) -> Result<Extras, Failure> {
-    let observed = changes(&*services.store, space, params)?;
-    let kept = kept(&services.files, space, &observed).await;
+    let observed = changes(&*files.store, space, params)?;
+    let kept = kept(files, space, &observed).await;
     let now = |path: &str| inspected.iter().find(|inspected| inspected.seen.path == path);
     let (mut restore, mut contents) = (Vec::new(), Vec::new());
     for change in &observed.changes {
         let is = now(&change.path).map_or(&PathState::Absent, |inspected| &inspected.seen.standing);
-        let seen = keyed(&services.identity, is);
+        let seen = keyed(&files.identity, is);
         // Already restored: by another undo, or by this one before it was interrupted.
         if seen == change.before {
             restore.push(Restore {
@@ -127,7 +122,7 @@ pub(crate) async fn plan(
             let why = format!("{} has changed since; nothing was undone", change.path);
             return Err(refused(Code::StateChanged, why));
         }
-        let (then, content) = then(&services.identity, change, inspected, &kept)?;
+        let (then, content) = then(&files.identity, change, inspected, &kept)?;
         restore.push(Restore {
             path: change.path.clone(),
             now: is.clone(),
@@ -197,13 +192,13 @@ fn then(
         (Err(BlobError::Gone), None) => {
             return Err(refused(
                 Code::UndoGone,
-                "what was replaced is not kept any more; the quota was needed for newer",
+                "the pre-image was removed to make room for newer ones in the quota",
             ));
         }
         (Err(error), None) => return Err(refused(Code::StoreUnavailable, error.to_string())),
     };
     if keyed_name(identity, &digest) != name {
-        return Err(refused(Code::UndoGone, "what is kept is not what was replaced"));
+        return Err(refused(Code::UndoGone, "the stored pre-image is not the content that was replaced"));
     }
     let state = FileState { digest, ..was.clone() };
     Ok((PathState::File(state), content))

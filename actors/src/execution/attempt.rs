@@ -95,7 +95,8 @@ impl Execution<'_> {
                     }
                 };
                 if let Some(watch) = watch {
-                    tried.undeclared = watch.judge(services, action, &attempt.denials).await;
+                    let (files, settings, metrics) = (&services.files, &services.settings, &services.metrics);
+                    tried.undeclared = watch.judge(files, settings, metrics, action, &attempt.denials).await;
                 }
                 self.store_artifacts(&mut tried, ran.outputs, tool).await;
             }
@@ -181,7 +182,7 @@ impl Execution<'_> {
                 return (None, None);
             };
             action.step("replied");
-            let seen = snapshot::observe(services, action, &self.prepared).await;
+            let seen = snapshot::observe(&services.files, action, &self.prepared).await;
             action.step("observed");
             let read = said.map(|said| read_reply(&said, action.state.gated().tool()));
             (Some(seen), read)
@@ -240,7 +241,7 @@ fn read_reply(bytes: &[u8], tool: &RegisteredTool) -> Attempted {
             Err(failure) => Attempted::Unclear(failure),
         },
         Ok(ToolReply::Failed(failure)) => Attempted::Failed(own_words(failure)),
-        Ok(ToolReply::Probed(_) | ToolReply::Previewed(_)) => invalid("the tool answered another question"),
+        Ok(ToolReply::Probed(_) | ToolReply::Previewed(_)) => invalid("the tool's reply is for another call"),
         Err(_) => invalid("the tool's answer is not a reply"),
     }
 }

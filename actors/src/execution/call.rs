@@ -33,9 +33,9 @@ pub(crate) async fn call_of(
     let (services, action, prepared) = (execution.services, execution.action, &execution.prepared);
     let gated = action.state.gated();
     let begun = execution.may_have_effect || *action.state.earlier() != Earlier::No;
-    let expect = preconditions(services, action, prepared, mode, begun).await?;
+    let expect = preconditions(&services.files, action, prepared, mode, begun).await?;
     if left.is_zero() {
-        let message = "no time was left to run the tool";
+        let message = "the deadline passed before the tool could run";
         return Err(Failure::new(Code::TimedOut, Phase::Dispatch, message));
     }
     let narrowing = match mode {

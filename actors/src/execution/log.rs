@@ -13,7 +13,6 @@ use effectd_contracts::{
 use serde_json::Value;
 
 use crate::limits::AMENDMENTS_MAX;
-use crate::services::Services;
 use crate::services::signer::{DeviceKey, Identity};
 use crate::stored::swap_all;
 
@@ -82,7 +81,7 @@ pub fn check_room(store: &dyn Store) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::Invalid(format!(
-        "the log has had {LOG_KEYS_MAX} keys, as many as it may; keep this state directory, and begin another one"
+        "the log has had {LOG_KEYS_MAX} keys, which is the maximum; keep this state directory and start a new one"
     )))
 }
 
@@ -97,7 +96,7 @@ pub fn enrol(store: &dyn Store, identity: &DeviceKey, now: Timestamp) -> Result<
         tracing::warn!(
             key_id = identity.key_id(),
             before = last.key_id,
-            "the log goes on with a key that the one before it did not sign; whoever checks it will be told"
+            "the log continues with a key that its predecessor did not sign; verification reports this"
         );
     }
     let entry = identity.key_entry(None, last.map(|last| last.key_id), now);
@@ -128,16 +127,7 @@ pub fn last_head(store: &dyn Store) -> Result<Option<(u64, LogHead)>, StoreError
 }
 
 /// Signs a head and adds it to the log. Returns the last head if the log is unchanged and no body has been dropped since.
-pub async fn head(services: &Services) -> Result<LogHead, StoreError> {
-    sign_head(&*services.store, &services.identity, &*services.clock).await
-}
-
-/// [`head`] without a running pipeline.
-pub async fn sign_head(
-    store: &dyn Store,
-    identity: &Identity,
-    clock: &dyn Clock,
-) -> Result<LogHead, StoreError> {
+pub async fn head(store: &dyn Store, identity: &Identity, clock: &dyn Clock) -> Result<LogHead, StoreError> {
     let _one = identity.one_head().await;
     let standing = store.log()?;
     if let Some((index, last)) = last_head(store)?
@@ -165,7 +155,7 @@ pub async fn proof(
     };
     let head = match last_head(store)? {
         Some((_, head)) if head.size > index => head,
-        Some(_) | None => sign_head(store, identity, clock).await?,
+        Some(_) | None => head(store, identity, clock).await?,
     };
     let stored = store.log_entries(index, 1)?;
     let Some(LogLine { entry: Some(entry), .. }) = stored.first().map(line).transpose()? else {

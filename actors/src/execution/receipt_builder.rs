@@ -1,4 +1,4 @@
-//! Builds receipts: what was measured, in a form that anybody may see, and what is committed with it.
+//! Builds receipts: the measured figures without sensitive data, and the records that are committed with a receipt.
 
 use std::collections::BTreeSet;
 
@@ -22,6 +22,7 @@ use crate::claims::resources;
 use crate::effects::{invalidation, snapshot};
 use crate::messages::Refusal;
 use crate::services::Services;
+use crate::services::files::Files;
 use crate::services::signer::{DeviceKey, Identity};
 use crate::stored::{clear_event, json_bytes};
 
@@ -146,12 +147,12 @@ pub(crate) fn refused(services: &Services, key: &DeviceKey, refusal: &Refusal) -
         (&receipt, body),
         services.identity.keyed(&action.request.params_digest()),
         (refusal.fence, letter),
-        may_have_changed(services, refusal),
+        may_have_changed(&services.files, refusal),
     );
     Captured { receipt, completion }
 }
 
-/// The receipt of an operation on effectd itself: no tool ran, and its parameters are no secret.
+/// The receipt of an operation on effectd itself: no tool ran, and its parameters are not secret.
 pub(crate) fn operated(
     services: &Services,
     key: &DeviceKey,
@@ -211,7 +212,7 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         idempotency_key: account.key,
         trace_id: ticket.trace_id.clone(),
         trace_context: request.trace_context(&ticket.trace_id),
-        reward: reward(&inputs, &services.weights),
+        reward: reward(&inputs, &services.settings.weights),
         outcome,
         tool_version: spec.map(|spec| spec.version.clone()),
         principal: ticket.principal.clone(),
@@ -361,7 +362,7 @@ fn letter(
         topic: Topic::ActionDecision.into(),
         code: failure.map_or_else(|| receipt.outcome.as_str().to_owned(), |failure| failure.code.to_string()),
         detail: failure.map_or_else(
-            || "it was requeued, and only tried out".to_owned(),
+            || "the action was requeued as a dry run".to_owned(),
             |failure| failure.message.clone(),
         ),
         attempts: u32::try_from(attempts.len()).unwrap_or(u32::MAX),
@@ -397,13 +398,13 @@ struct Changed {
 }
 
 /// What a refused action may have changed if an earlier delivery began it.
-fn may_have_changed(services: &Services, refusal: &Refusal) -> Changed {
+fn may_have_changed(files: &Files, refusal: &Refusal) -> Changed {
     let (request, tool) = (&refusal.action.request, refusal.tool.as_ref());
     let Some(entry) = tool.filter(|_| refusal.outcome() == Outcome::Indeterminate) else {
         return Changed::default();
     };
     let (spec, space) = (entry.spec(), &request.space_id);
-    let touched = snapshot::touched_with(services, space, entry, &request.params);
+    let touched = snapshot::touched_with(files, space, entry, &request.params);
     Changed {
         retire: resources::of_action(spec, space, &request.params, &touched),
         disturbed: invalidation::disturbed(spec, space, &touched, &Effects::Possible),

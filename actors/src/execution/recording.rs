@@ -25,8 +25,8 @@ pub(crate) async fn withdrawn(services: &Services, refusal: Refusal) -> Result<D
     let build = |key: &DeviceKey| receipt_builder::refused(services, key, &refusal);
     let (receipt, committed) = write(services, build).await;
     committed?;
-    let done = recorded(services, &refusal.action, receipt, None);
-    answer(&services.answers, refusal.action, Answer::Done(done.clone())).await;
+    let done = recorded(&services.metrics, &services.in_flight.answers, &refusal.action, receipt, None);
+    answer(&services.in_flight.answers, refusal.action, Answer::Done(done.clone())).await;
     Ok(done)
 }
 
@@ -39,7 +39,7 @@ pub(crate) async fn operated(
     let build = |key: &DeviceKey| receipt_builder::operated(services, key, &action, ended);
     let (receipt, committed) = write(services, build).await;
     committed?;
-    let done = recorded(services, &action, receipt, None);
+    let done = recorded(&services.metrics, &services.in_flight.answers, &action, receipt, None);
     Ok(done.receipt.receipt_id.clone())
 }
 
@@ -50,17 +50,16 @@ pub(crate) async fn write(
 ) -> (Receipt, Result<(), StoreError>) {
     let signing = services.identity.signing().await;
     let Captured { receipt, completion } = build(&signing);
-    (receipt, commit(services, completion).await)
+    (receipt, commit(&*services.store, &services.metrics, completion).await)
 }
 
-async fn commit(services: &Services, completion: Completion) -> Result<(), StoreError> {
+async fn commit(store: &dyn Store, metrics: &Metrics, completion: Completion) -> Result<(), StoreError> {
     let id = completion.receipt.action_id.clone();
     let given_up = completion.letter.as_ref().map(|letter| letter.code.clone());
     hit("recorder.before_commit", &id).await;
-    let committed = try_commit(&*services.store, completion).await;
+    let committed = try_commit(store, completion).await;
     if let (Ok(()), Some(code)) = (&committed, given_up) {
-        let given_up = &services.metrics.given_up;
-        given_up.with_label_values(&[code.as_str()]).inc();
+        metrics.given_up.with_label_values(&[code.as_str()]).inc();
     }
     hit("recorder.after_commit", &id).await;
     committed
@@ -86,12 +85,13 @@ async fn try_commit(store: &dyn Store, completion: Completion) -> Result<(), Sto
 
 /// Counts, logs and caches a receipt that is on disk.
 pub(crate) fn recorded(
-    services: &Services,
+    metrics: &Metrics,
+    answers: &Answers,
     action: &Action<()>,
     receipt: Receipt,
     result: Option<Arc<Value>>,
 ) -> Done {
-    count(&services.metrics, &receipt);
+    count(metrics, &receipt);
     let span = &action.ticket.span;
     if let Some(failure) = &receipt.error {
         span.record("error.type", failure.code.as_str());
@@ -105,7 +105,7 @@ pub(crate) fn recorded(
         status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
         total_ms = receipt.timing.total_ms.as_f64(), "receipt");
     let receipt = Arc::new(receipt);
-    services.recent.put(&receipt, action.ticket.digest);
+    answers.recent.put(&receipt, action.ticket.digest);
     Done { receipt, before: false, result }
 }
 

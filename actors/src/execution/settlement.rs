@@ -32,15 +32,15 @@ impl Execution<'_> {
         let _call = undeclared::enter(services, self.calls, action, &self.prepared);
         snapshot::remove_drafts(&services.files, action, &self.prepared).await;
         let settled = match intent {
-            None => Settled::Unknown("what was begun cannot be read any more"),
+            None => Settled::Unknown("the stored intent can no longer be read"),
             Some(intent) if intent.dry_run => Settled::MayRun,
             Some(intent) if intent.tool_version != spec.version && intent.repeat != spec.repeat => {
-                Settled::Unknown("the tool was replaced by one that must be treated otherwise")
+                Settled::Unknown("the tool was replaced by one with other rules for recovery")
             }
             Some(intent) => match (self.settle(intent.repeat).await, intent.repeat) {
                 // A dry run now would report that nothing changed, which is not known.
                 (Settled::MayRun, Repeat::Safe | Repeat::Never) if self.dry_run().is_some() => {
-                    Settled::Unknown("it was begun before effects were paused")
+                    Settled::Unknown("the action began before effects were paused")
                 }
                 (settled, Repeat::Safe | Repeat::Probe | Repeat::Never) => settled,
             },
@@ -60,7 +60,7 @@ impl Execution<'_> {
         match repeat {
             Repeat::Safe => Settled::MayRun,
             Repeat::Never => {
-                Settled::Unknown("the tool must not be repeated, and whether it ran cannot be told")
+                Settled::Unknown("the tool must not be repeated, and effectd cannot tell whether it ran")
             }
             Repeat::Probe => {
                 hit("executor.before_probe", &self.action.ticket.action_id).await;
@@ -90,14 +90,16 @@ impl Execution<'_> {
         }
     }
 
-    /// Ends the execution of a tool that had undeclared effects. The tool is switched off, and does not run again.
+    /// Ends the execution of a tool that had undeclared effects. The tool is disabled, and does not run again.
     pub(crate) async fn end_undeclared(
         &mut self,
         attempted: Attempted,
         seen: Option<Effects>,
         undeclared: &UndeclaredEffects,
     ) -> Over {
-        undeclared::quarantine(self.services, self.action, undeclared).await;
+        let services = self.services;
+        services.metrics.quarantined_tools.inc();
+        undeclared.quarantine(&*services.store, services.clock.now(), self.action).await;
         let failure = match attempted {
             Attempted::Done(_) => undeclared.failure(),
             Attempted::Failed(failure) => undeclared.added_to(failure),
@@ -111,7 +113,7 @@ impl Execution<'_> {
         };
         let seen = match seen {
             Some(seen) => seen,
-            None => snapshot::observe(self.services, self.action, &self.prepared).await,
+            None => snapshot::observe(&services.files, self.action, &self.prepared).await,
         };
         self.fail_with(failure, undeclared.effects(seen))
     }

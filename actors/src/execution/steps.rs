@@ -108,10 +108,10 @@ impl<'a> Execution<'a> {
 
     /// Takes the snapshot before the run, and stores pre-images.
     async fn prepare(&mut self) -> Result<(), Over> {
-        match snapshot::prepare(self.services, self.action).await {
+        match snapshot::prepare(&self.services.files, self.action).await {
             Ok(prepared) => self.prepared = prepared,
             Err(_) if self.may_have_effect => {
-                return Err(self.fail(unknown("what it has changed cannot be looked at")));
+                return Err(self.fail(unknown("the changes cannot be inspected")));
             }
             Err(failure) => return Err(self.fail(failure)),
         }
@@ -135,7 +135,7 @@ impl<'a> Execution<'a> {
                 });
             }
             Attempted::Failed(failure) => {
-                // The tool says that it had no effect; the receipt names observed changes all the same, whoever made them.
+                // The tool says that it had no effect; the receipt still names observed changes, since another process may have made them.
                 self.changed = seen.filter(has_changed).or(self.changed.take());
                 failure
             }
@@ -168,7 +168,7 @@ impl<'a> Execution<'a> {
 
     /// Ends the execution of an action whose effect happened; observes the changes first.
     pub(crate) async fn done(&mut self, output: ToolOutput) -> Over {
-        let effects = snapshot::observe(self.services, self.action, &self.prepared).await;
+        let effects = snapshot::observe(&self.services.files, self.action, &self.prepared).await;
         self.end(Ok(output), Outcome::Executed, effects, false)
     }
 
@@ -217,7 +217,7 @@ async fn report(pass: Option<&Pass>, attempted: &Attempted) {
     if let Some(written) = pass.and_then(|pass| pass.report(report))
         && let Err(error) = written.await
     {
-        tracing::warn!(%error, "a breaker's change is not on disk; a restart will not know of it");
+        tracing::warn!(%error, "a breaker's change could not be stored; it is lost at the next restart");
     }
 }
 

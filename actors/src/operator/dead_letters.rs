@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 
 use crate::action::decisions::{self, to_publish};
 use crate::limits::REQUEUES_MAX;
+use crate::metrics::Metrics;
 use crate::preview;
-use crate::services::Services;
 use crate::stored::clear_event;
 
 /// What happened to a letter.
@@ -114,11 +114,11 @@ fn prepared(
     };
     if unknown == IfUnknown::Leave && is_unknown(&letter) {
         let why = format!(
-            "whether it happened is not known; look, and say it: `effectd dlq settle {number} --done` or `--not-done`"
+            "whether the effect happened is unknown; find out, then run `effectd dlq settle {number} --done` or `--not-done`"
         );
         return Ok(Err(Now::Left(why)));
     }
-    let why = "its decision cannot be read any more, or was requeued too often";
+    let why = "its decision can no longer be read, or was requeued too often";
     Ok(again(store, &letter, now)?.ok_or_else(|| Now::Left(why.to_owned())))
 }
 
@@ -135,12 +135,14 @@ pub fn purge(store: &dyn Store, numbers: &[u64]) -> Result<Vec<(u64, Now)>, Stor
 /// Ends a delivery without a receipt, as a dead letter, and then publishes that. If the process dies in between, the event is
 /// missing.
 pub(crate) async fn set_aside(
-    services: &Services,
+    store: &dyn Store,
+    metrics: &Metrics,
+    now: Timestamp,
     lease: LeaseId,
     about: Result<&ActionRequest, u64>,
     (code, detail): (Code, &str),
 ) -> Result<(), StoreError> {
-    services.store.term(lease, code.as_str(), detail).await?;
+    store.term(lease, code.as_str(), detail).await?;
     let (action_id, space) = match about {
         Ok(request) => (request.action_id.clone(), request.space_id.clone()),
         Err(offset) => (ActionId::new(format!("decision:{offset}"))?, SpaceId::new("*")?),
@@ -154,12 +156,11 @@ pub(crate) async fn set_aside(
         cause: Fingerprint(fingerprint(code.as_str(), detail)).to_string(),
         attempts: 0,
     };
-    services.metrics.given_up.with_label_values(&[code.as_str()]).inc();
+    metrics.given_up.with_label_values(&[code.as_str()]).inc();
     let trace = about.ok().and_then(ActionRequest::trace).unwrap_or_else(TraceId::fresh);
-    let event = Event::unreceipted(data, space, trace, services.clock.now());
+    let event = Event::unreceipted(data, space, trace, now);
     let events = vec![clear_event(&event, None)];
-    let published = services.store.publish(&Topic::DeadLetters.into(), events);
-    published.await.map(drop)
+    store.publish(&Topic::DeadLetters.into(), events).await.map(drop)
 }
 
 /// The event that publishes a letter's decision again; `None` if the decision cannot be read, or was requeued too often.

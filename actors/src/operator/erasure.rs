@@ -83,7 +83,7 @@ pub fn erase(
     }
     if from.swept.is_some_and(|swept| from.begun.is_none_or(|begun| swept <= begun)) {
         return Err(StoreError::Invalid(
-            "`swept` is an epoch after `begun`; give both as the last answer did, or neither".into(),
+            "`swept` must be an epoch after `begun`; copy both from the last response, or omit both".into(),
         ));
     }
     let begun = from.begun.map_or_else(|| store.begin_epoch().wait(), Ok)?;
@@ -139,9 +139,7 @@ fn sweep(
         let there = blobs.has(shelf, space, name);
         match blobs.remove(shelf, space, name) {
             Ok(()) | Err(BlobError::Name(_)) => Ok(there),
-            Err(error) => {
-                Err(StoreError::Unavailable { reason: format!("a blob could not be destroyed: {error}") })
-            }
+            Err(error) => Err(StoreError::unavailable_by("a blob could not be destroyed", error)),
         }
     })?;
     Ok(())

@@ -138,8 +138,8 @@ async fn read_page(store: &dyn Store, clock: &dyn Clock, kept_max: usize) -> Res
     }
 }
 
-/// Adds the notifications of all receipts until now, and removes the oldest beyond `kept_max`. Returns a number that changes
-/// whenever receipts were read.
+/// Reads all new receipts, stores their notifications, and removes the oldest beyond `kept_max`. Returns the version of the
+/// stored notifications, which changes whenever receipts were read.
 pub async fn catch_up(store: &dyn Store, clock: &dyn Clock, kept_max: usize) -> Result<u64, StoreError> {
     loop {
         let taken = read_page(store, clock, kept_max).await?;
@@ -251,14 +251,14 @@ fn with_text(store: &dyn Store, blobs: &Blobs, notification: Notification) -> Wi
 /// The text of a receipt's notification. Blocks. The artifact comes from the sandbox and is not trusted.
 pub fn notice(store: &dyn Store, blobs: &Blobs, receipt: &ReceiptId) -> Result<Notice, String> {
     let stored = store.receipt(receipt).map_err(|error| error.to_string())?;
-    let stored = stored.ok_or("its receipt is not kept any more")?;
+    let stored = stored.ok_or("its receipt is no longer stored")?;
     let receipt: Receipt = stored.parse().map_err(|error| error.to_string())?;
     let spooled =
         artifacts::listed(&receipt).into_iter().find(|artifact| artifact.name == Some(NOTICE_ARTIFACT));
     let id = spooled.ok_or("its receipt names no text")?.artifact_id;
-    let mut reader = artifacts::open_kept(store, blobs, &receipt, id).map_err(|error| error.to_string())?;
+    let mut reader = artifacts::open(store, blobs, &receipt, id).map_err(|error| error.to_string())?;
     if reader.bytes() > NOTICE_BYTES_MAX as u64 {
-        return Err("its text is longer than any may be".to_owned());
+        return Err("its text is too long".to_owned());
     }
     let mut bytes = Vec::new();
     while let Some(piece) = reader.piece().map_err(|error| error.to_string())? {

@@ -8,8 +8,10 @@ use effectd_contracts::{
     ActionId, ApprovalVerdict, Authority, Code, DecisionData, Failure, Operation, Phase, Principal,
     ReceiptId, Timestamp, TraceId, canonical,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 use std::future::Future;
 
 use crate::action::decisions::{OwnAction, detached};
@@ -20,6 +22,7 @@ use crate::execution::recording::operated;
 use crate::failpoint::hit;
 use crate::limits::HELD_PAGE;
 use crate::services::Services;
+use crate::services::signer::Identity;
 use crate::stored::entries;
 
 /// Operations that have no receipt yet, by the ids of their actions.
@@ -39,18 +42,18 @@ struct Act {
 }
 
 /// Marks an operation as being carried out by this process, until dropped.
-struct Live<'s>(&'s Services, ActionId);
+struct Live<'s>(&'s Mutex<HashSet<ActionId>>, ActionId);
 
 impl<'s> Live<'s> {
-    fn new(services: &'s Services, id: &ActionId) -> Self {
-        services.operations.lock().insert(id.clone());
-        Self(services, id.clone())
+    fn new(operations: &'s Mutex<HashSet<ActionId>>, id: &ActionId) -> Self {
+        operations.lock().insert(id.clone());
+        Self(operations, id.clone())
     }
 }
 
 impl Drop for Live<'_> {
     fn drop(&mut self) {
-        self.0.operations.lock().remove(&self.1);
+        self.0.lock().remove(&self.1);
     }
 }
 
@@ -70,7 +73,7 @@ pub async fn recorded<T>(
         at: services.clock.now(),
         authority: authority(&services.policy()),
     };
-    let _live = Live::new(services, &act.action_id);
+    let _live = Live::new(&services.in_flight.operations, &act.action_id);
     let mut step = Step::default();
     step.put(ACTS, act.action_id.as_str(), Expect::Absent, &act)?;
     step.commit(&*services.store).await?;
@@ -111,7 +114,7 @@ async fn finish(
     act: &Act,
     ended: Result<Map<String, Value>, &Failure>,
 ) -> Result<ReceiptId, StoreError> {
-    let action = detached(services, act.decision(services)?, act.trace_id.clone(), act.at);
+    let action = detached(services, act.decision(&services.identity)?, act.trace_id.clone(), act.at);
     let receipt_id = match operated(services, action, ended).await {
         Err(StoreError::AlreadyReceipted { receipt_id, .. }) => receipt_id,
         other => other?,
@@ -132,9 +135,9 @@ pub(crate) async fn finish_all(services: &Services) -> Result<(), StoreError> {
     for entry in entries(&*services.store, &FamilyName::new(ACTS)?, HELD_PAGE) {
         let entry = entry?;
         match read::<Act>(&entry) {
-            Ok(act) if services.operations.lock().contains(&act.value.action_id) => {}
+            Ok(act) if services.in_flight.operations.lock().contains(&act.value.action_id) => {}
             Ok(act) => abandoned(services, &act.value).await?,
-            Err(error) => tracing::error!(%error, key = entry.key, "an act cannot be read"),
+            Err(error) => tracing::error!(%error, key = entry.key, "an operator's act cannot be read"),
         }
     }
     Ok(())
@@ -146,13 +149,13 @@ async fn abandoned(services: &Services, act: &Act) -> Result<(), StoreError> {
     if still.is_none() {
         return Ok(());
     }
-    let why = "this was begun and did not come to its end; look whether it happened, and do it again if not";
+    let why = "this operation began but did not finish; check whether it took effect, and repeat it if not";
     let unknown = Failure::new(Code::OutcomeUnknown, Phase::Settle, why);
     finish(services, act, Err(&unknown)).await.map(drop)
 }
 
 impl Act {
-    fn decision(&self, services: &Services) -> Result<DecisionData, StoreError> {
+    fn decision(&self, identity: &Identity) -> Result<DecisionData, StoreError> {
         // Plain data with text keys, for which serde_json has no failure.
         let params = match serde_json::to_value(&self.operation) {
             Ok(Value::Object(mut params)) => {
@@ -161,7 +164,7 @@ impl Act {
             }
             Ok(_) | Err(_) => Map::new(),
         };
-        let digest = services.identity.keyed(&canonical::digest(&params));
+        let digest = identity.keyed(&canonical::digest(&params));
         let own = OwnAction {
             action_id: &self.action_id,
             trace_id: &self.trace_id,

@@ -15,7 +15,7 @@ pub fn parse_position(text: &str, now: Timestamp) -> Result<SeekTo, StoreError> 
             Ok(offset) => Ok(SeekTo::Offset(offset)),
             Err(_) => filter::moment(other, now).map(SeekTo::Time).map_err(|_| {
                 StoreError::Invalid(format!(
-                    "`{other}` is no place; say start, end, an offset, 2026-01-01T00:00:00Z or how long ago: 2h"
+                    "`{other}` is not a position; use start, end, an offset, a time (2026-01-01T00:00:00Z) or an age (2h)"
                 ))
             }),
         },
@@ -51,7 +51,7 @@ pub fn offset_of(store: &dyn Store, topic: &str, position: SeekTo) -> Result<u64
 /// Refuses the pipeline's own topic: moving its group would run decisions twice, or never.
 fn replayable(topic: &str) -> Result<TopicName, StoreError> {
     if topic == Topic::ActionDecision.as_str() {
-        let why = format!("{topic} is what the pipeline works on; its place is not moved by hand");
+        let why = format!("the pipeline consumes {topic}; its position cannot be moved by hand");
         return Err(StoreError::Invalid(why));
     }
     TopicName::new(topic)

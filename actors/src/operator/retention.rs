@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use effectd_bus::{Retained, RetentionMode, Store, StoreError};
+use effectd_bus::{Retained, Retention, RetentionMode, Store, StoreError};
 use effectd_contracts::Timestamp;
 
 use super::service::blocking;
@@ -11,8 +11,8 @@ use crate::limits::{RETENTION_BLOBS_LONGER, RETENTION_INTENTS_PAGE};
 use crate::services::Services;
 
 /// What a round of retention would drop. Blocks.
-pub fn preview(services: &Services) -> Result<Retained, StoreError> {
-    services.store.retain(&services.settings.retention, RetentionMode::Preview)
+pub fn preview(store: &dyn Store, retention: &Retention) -> Result<Retained, StoreError> {
+    store.retain(retention, RetentionMode::Preview)
 }
 
 /// One round of bounded work. Before it drops a body of the log, it writes a signed head that says from which entry on bodies are
@@ -21,7 +21,8 @@ pub async fn run(services: &Arc<Services>) -> Result<Retained, StoreError> {
     let retain =
         |services: &Services| services.store.retain(&services.settings.retention, RetentionMode::Apply);
     let expired = blocking(services, retain).await?;
-    let kept_from = log::head(services).await?.kept_from;
+    let head = log::head(&*services.store, &services.identity, &*services.clock);
+    let kept_from = head.await?.kept_from;
     blocking(services, move |services| {
         let retained = expired.then(services.store.shorten(kept_from)?);
         if let Some(since) = retained.since {
@@ -29,7 +30,7 @@ pub async fn run(services: &Arc<Services>) -> Result<Retained, StoreError> {
             match blobs_before(&*services.store, since).map(|before| services.files.blobs.expire(before)) {
                 Ok(Ok(gone)) => tracing::debug!(gone, "blobs of old receipts removed"),
                 Ok(Err(error)) => tracing::warn!(%error, "blobs of old receipts could not be removed"),
-                Err(error) => tracing::warn!(%error, "which blobs are of old receipts is not known"),
+                Err(error) => tracing::warn!(%error, "the blobs of old receipts cannot be determined"),
             }
         }
         Ok(retained)

@@ -7,12 +7,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{Code, Failure, Monotonic, SubjectId};
+use effectd_contracts::{Clock, Code, Failure, Monotonic, SubjectId};
 use tokio::sync::Mutex;
 
 use super::dead_letters;
 use crate::limits::{QUARANTINED_BYTES_MAX, QUARANTINED_PAGE, QUARANTINED_RECOUNT};
-use crate::services::Services;
 
 /// The quarantined requests that are kept, by subject. Counted when first needed, and again when a subject has no room left.
 #[derive(Debug, Default)]
@@ -43,19 +42,26 @@ impl Amount {
 
 impl ReviewTally {
     /// Whether one more request of this subject is kept. If they cannot be counted, it is: better one too many than one lost.
-    pub(crate) async fn takes(&self, services: &Services, subject: &SubjectId, bytes: u64) -> bool {
+    pub(crate) async fn takes(
+        &self,
+        store: &Arc<dyn Store>,
+        clock: &dyn Clock,
+        most: usize,
+        subject: &SubjectId,
+        bytes: u64,
+    ) -> bool {
         let mut tally = self.0.lock().await;
-        let now = services.clock.monotonic();
+        let now = clock.monotonic();
         let has_room = |tally: &Tally| {
             let amount = tally.subjects.get(subject).copied().unwrap_or_default();
-            amount.has_room(services.settings.quarantined_max, bytes)
+            amount.has_room(most, bytes)
         };
         let recount = match tally.counted {
             None => true,
             Some(counted) => !has_room(&tally) && now.since(counted) >= QUARANTINED_RECOUNT,
         };
         if recount {
-            let store = services.store.clone();
+            let store = store.clone();
             match tokio::task::spawn_blocking(move || count(&store)).await {
                 Ok(Ok(subjects)) => {
                     tally.subjects = subjects;
@@ -93,7 +99,7 @@ fn count(store: &Arc<dyn Store>) -> Result<HashMap<SubjectId, Amount>, StoreErro
 
 pub(crate) fn not_kept(failure: Failure) -> Failure {
     let message = format!(
-        "{}; not kept for review: as much of this subject is held already as is kept, see `effectd quarantine list`",
+        "{}; not stored for review: this subject's quarantine is full, see `effectd quarantine list`",
         failure.message
     );
     Failure { message, ..failure }

@@ -3,22 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use effectd_bus::{StoreError, TopicName};
+use effectd_bus::{Store, StoreError, TopicName};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::is_unprintable;
-use effectd_contracts::{Capability, Operation, Principal, ReceiptId, ToolId, Topic};
+use effectd_contracts::{Capability, Operation, Principal, ReceiptId, Timestamp, ToolId, Topic};
 use serde_json::{Map, Value, json};
 
 use super::replay;
 use super::store_admin::{removes_anything, retention_details};
 use crate::claims::pending::open_decisions;
-use crate::control::breakers::View;
+use crate::control::breakers::{Breakers, View};
 use crate::control::switches::{Restored, Switches};
 use crate::effects::quarantine;
 use crate::limits::OPEN_TOLD_MAX;
 use crate::operator::dead_letters::{self, IfUnknown, Now};
 use crate::operator::operations::recorded;
 use crate::operator::retention;
+use crate::registry::Registry;
 use crate::services::Services;
 
 /// Dead letters that one operation may name: it reads each of them.
@@ -79,21 +80,21 @@ async fn carry_out(
     let (store, clock, by) = (&*services.store, &*services.clock, by.as_str());
     let details = match operation {
         Operation::DisableTool { tool_id } => {
-            let tool = own_id(&services, &tool_id)?;
+            let tool = own_id(&services.registry, &tool_id)?;
             switches.set_tool_disabled(&tool, true).await?;
             json!({ "disabled": true })
         }
         Operation::EnableTool { tool_id } => {
-            let tool = own_id(&services, &tool_id)?;
+            let tool = own_id(&services.registry, &tool_id)?;
             switches.set_tool_disabled(&tool, false).await?;
             json!({ "disabled": false })
         }
         Operation::SetCaps { tool_id, caps } => {
-            switches.set_caps(&own_id(&services, &tool_id)?, Some(&caps))?.await?;
+            switches.set_caps(&own_id(&services.registry, &tool_id)?, Some(&caps))?.await?;
             json!({ "caps": caps })
         }
         Operation::ResetCaps { tool_id } => {
-            switches.set_caps(&own_id(&services, &tool_id)?, None)?.await?;
+            switches.set_caps(&own_id(&services.registry, &tool_id)?, None)?.await?;
             json!({})
         }
         Operation::Pause {} => {
@@ -138,7 +139,10 @@ async fn carry_out(
             .await;
         }
         Operation::SettleLetter { letter, done } => {
-            return blocking(&services, move |services| settle_letter(services, letter, done)).await;
+            return blocking(&services, move |services| {
+                settle_letter(&*services.store, services.clock.now(), letter, done)
+            })
+            .await;
         }
         Operation::SeekGroup { topic, group, to } => {
             let offset = blocking(&services, move |services| {
@@ -149,7 +153,7 @@ async fn carry_out(
         }
         Operation::Retain {} => match retention_details(&retention::run(&services).await?) {
             Some(details) => Value::Object(details),
-            None => return Ok(unchanged("there is nothing to remove")),
+            None => return Ok(unchanged("nothing to remove")),
         },
         // `preview` has already refused these.
         Operation::RotateKey {}
@@ -165,7 +169,7 @@ async fn carry_out(
 
 /// Refuses an operation that has a route of its own, whose response contains more.
 fn has_own_route(route: &str) -> StoreError {
-    StoreError::Invalid(format!("this is done at {route}"))
+    StoreError::Invalid(format!("use {route} for this"))
 }
 
 /// The members of a value that was just built as a JSON object.
@@ -180,7 +184,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, StoreError> {
     let services = services.clone();
     let done = tokio::task::spawn_blocking(move || work(&services)).await;
-    done.unwrap_or_else(|error| Err(StoreError::Unavailable { reason: error.to_string() }))
+    done.unwrap_or_else(|error| Err(StoreError::unavailable_by("the work was cut short", error)))
 }
 
 fn count_letters(letters: Vec<(u64, Now)>) -> Work {
@@ -194,28 +198,27 @@ fn count_letters(letters: Vec<(u64, Now)>) -> Work {
         }
     }
     let changed = requeued + dropped > 0;
-    let summary = format!("{requeued} requeued, {dropped} dropped, {gone} gone before, {left} left");
+    let summary = format!("{requeued} requeued, {dropped} dropped, {gone} already gone, {left} left");
     let details = json!({ "requeued": requeued, "dropped": dropped, "gone": gone, "left": left });
     let performed = Performed { changed, summary: vec![summary], receipt_id: None, letters };
     (performed, changed.then(|| object(details)))
 }
 
 /// Records whether the effect of unknown outcome happened: if it did, the letter is purged; if not, it is requeued.
-fn settle_letter(services: &Services, number: u64, happened: bool) -> Result<Work, StoreError> {
-    let store = &*services.store;
+fn settle_letter(store: &dyn Store, now: Timestamp, number: u64, happened: bool) -> Result<Work, StoreError> {
     let Some(letter) = store.letter(number)? else {
-        return Ok(unchanged("there is no such dead letter any more"));
+        return Ok(unchanged("this dead letter no longer exists"));
     };
     if !dead_letters::is_unknown(&letter) {
         return Err(StoreError::Invalid(format!(
-            "letter {number} failed with {}: it did not happen, and there is nothing to settle; requeue or drop it",
+            "dead letter {number} failed with {}: its effect did not happen, so there is nothing to settle; requeue or drop it",
             letter.code
         )));
     }
     let letters = if happened {
         dead_letters::purge(store, &[number])?
     } else {
-        dead_letters::requeue(store, &[number], services.clock.now(), IfUnknown::Repeat)?
+        dead_letters::requeue(store, &[number], now, IfUnknown::Repeat)?
     };
     let (mut performed, mut details) = count_letters(letters);
     if let Some(details) = &mut details {
@@ -228,8 +231,8 @@ fn settle_letter(services: &Services, number: u64, happened: bool) -> Result<Wor
 }
 
 /// Resolves an alias to the tool's id.
-fn own_id(services: &Services, tool: &ToolId) -> Result<ToolId, StoreError> {
-    let found = services.registry.find(tool);
+fn own_id(registry: &Registry, tool: &ToolId) -> Result<ToolId, StoreError> {
+    let found = registry.find(tool);
     let found = found.map_err(|error| StoreError::Invalid(error.to_string()))?;
     Ok(found.spec().tool_id.clone())
 }
@@ -239,28 +242,28 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
     let switches = Switches::new(&*services.store);
     let (changed, summary) = match operation {
         Operation::DisableTool { tool_id } => {
-            let id = own_id(services, tool_id)?;
+            let id = own_id(&services.registry, tool_id)?;
             let off = switches.tool_disabled(&id)?;
             let before = if off { "off" } else { "on" };
             (!off, format!("{id}: {before} -> off: every call is refused"))
         }
         Operation::EnableTool { tool_id } => {
-            let id = own_id(services, tool_id)?;
+            let id = own_id(&services.registry, tool_id)?;
             let off = switches.tool_disabled(&id)?;
             let before = if off { "off" } else { "on" };
             (off, format!("{id}: {before} -> on"))
         }
         Operation::SetCaps { tool_id, caps } => {
-            let id = own_id(services, tool_id)?;
+            let id = own_id(&services.registry, tool_id)?;
             let set = switches.caps(&id)?;
             let changed = set.as_ref() != Some(caps);
-            let before = names(&set.unwrap_or_else(|| declared_caps(services, &id)));
+            let before = names(&set.unwrap_or_else(|| declared_caps(&services.registry, &id)));
             (changed, format!("{id}: callers need {before} -> {}", names(caps)))
         }
         Operation::ResetCaps { tool_id } => {
-            let id = own_id(services, tool_id)?;
+            let id = own_id(&services.registry, tool_id)?;
             let set = switches.caps(&id)?;
-            let declared = declared_caps(services, &id);
+            let declared = declared_caps(&services.registry, &id);
             let before = names(set.as_ref().unwrap_or(&declared));
             let summary = format!("{id}: callers need {before} -> {}", names(&declared));
             (set.is_some(), summary)
@@ -270,34 +273,34 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
             let summary = if paused {
                 "effects are paused"
             } else {
-                "effects: going on -> paused: every action is only tried out"
+                "effects: active -> paused: every action is only a dry run"
             };
             (!paused, summary.to_owned())
         }
         Operation::Resume {} => {
             let waits = switches.restored()?.filter(|restored| restored.waits);
             let paused = switches.paused()? || waits.is_some();
-            let summary = if paused { "effects: paused -> going on" } else { "effects are going on" };
-            let open = waits.map(|restored| open_after_restore(services, &restored));
+            let summary = if paused { "effects: paused -> active" } else { "effects are active" };
+            let open = waits.map(|restored| open_after_restore(&*services.store, &restored));
             (paused, summary.to_owned() + &open.transpose()?.unwrap_or_default())
         }
         Operation::TripBreaker { key } => {
-            let view = breaker(services, key)?;
+            let view = breaker(&services.control.breakers, key)?;
             let (state, cause) = (view.state.as_str(), view.cause.map(|cause| cause.as_str()));
             let by_hand = state == "open" && cause == Some("operator");
             let summary = format!("breaker {key}: {state} -> open until it is reset");
             (!by_hand, summary)
         }
         Operation::ResetBreaker { key } => {
-            let view = breaker(services, key)?;
+            let view = breaker(&services.control.breakers, key)?;
             let state = view.state.as_str();
             let changed = view.calls > 0 || state != "closed";
             (changed, format!("breaker {key}: {state} -> closed"))
         }
         Operation::RequeueLetters { letters } | Operation::DropLetters { letters } => {
-            return preview_letters(services, letters);
+            return preview_letters(&*services.store, letters);
         }
-        Operation::SettleLetter { letter, .. } => return preview_letters(services, &[*letter]),
+        Operation::SettleLetter { letter, .. } => return preview_letters(&*services.store, &[*letter]),
         Operation::SeekGroup { topic, group, to } => {
             let store = &*services.store;
             let to = replay::parse_position(to, services.clock.now())?;
@@ -305,7 +308,7 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
             let offset = replay::offset_of(store, topic, to)?;
             let known = store.groups(&TopicName::new(topic)?).wait()?;
             let is_new = known.iter().all(|known| known.group.as_str() != group);
-            let summary = format!("group {group} on {topic}: reads from {from} -> {offset} on");
+            let summary = format!("group {group} on {topic}: next offset {from} -> {offset}");
             (is_new || from != offset, summary)
         }
         Operation::QuarantineArtifact { artifact_id, reason } => {
@@ -321,8 +324,9 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
             (quarantined, format!("artifact {artifact_id}: readable again"))
         }
         Operation::Retain {} => {
-            let changed = removes_anything(&retention::preview(services)?);
-            (changed, "retention removes what is no longer kept".to_owned())
+            let changed =
+                removes_anything(&retention::preview(&*services.store, &services.settings.retention)?);
+            (changed, "retention removes expired data".to_owned())
         }
         Operation::RotateKey {} => return Err(has_own_route("/v1/log/keys")),
         Operation::ReloadPolicy {} => return Err(has_own_route("/v1/policy/reload")),
@@ -335,16 +339,15 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
 }
 
 /// The decisions that a restore left open, for the operator who is about to resume them.
-fn open_after_restore(services: &Services, restored: &Restored) -> Result<String, StoreError> {
-    let groups = services.store.groups(&Topic::ActionDecision.into()).wait()?;
+fn open_after_restore(store: &dyn Store, restored: &Restored) -> Result<String, StoreError> {
+    let groups = store.groups(&Topic::ActionDecision.into()).wait()?;
     let open = groups.iter().map(|group| group.undelivered + group.waiting + group.leased);
-    let (open, begun) = (open.max().unwrap_or(0), services.store.stats().intents_open);
+    let (open, begun) = (open.max().unwrap_or(0), store.stats().intents_open);
     let mut text = format!(
-        "; {} begin now, and {begun} that were begun then become dead letters of unknown outcome; withdraw first what was done \
-         elsewhere since (effectd cancel)",
+        "; {} actions start now, and {begun} that had already started become dead letters of unknown outcome; first withdraw those that were done elsewhere since (effectd cancel)",
         open.saturating_sub(begun)
     );
-    let decisions = open_decisions(&*services.store, restored.decisions, OPEN_TOLD_MAX)?;
+    let decisions = open_decisions(store, restored.decisions, OPEN_TOLD_MAX)?;
     for one in &decisions {
         let begun = if one.begun { ", begun" } else { "" };
         text.push_str(&format!("\n  {}: {} for {}{begun}", one.action_id, one.tool_id, one.subject_id));
@@ -361,28 +364,28 @@ fn names(caps: &[Capability]) -> String {
 }
 
 /// The capabilities that the tool's description requires.
-fn declared_caps(services: &Services, tool: &ToolId) -> Vec<Capability> {
-    let entry = services.registry.find(tool);
+fn declared_caps(registry: &Registry, tool: &ToolId) -> Vec<Capability> {
+    let entry = registry.find(tool);
     entry.map_or_else(|_| Vec::new(), |entry| entry.spec().caps_required.clone())
 }
 
-fn breaker(services: &Services, key: &str) -> Result<View, StoreError> {
+fn breaker(breakers: &Breakers, key: &str) -> Result<View, StoreError> {
     if key.is_empty() || key.len() > ID_BYTES_MAX || key.chars().any(is_unprintable) {
         return Err(StoreError::Invalid("no breaker can have this key".to_owned()));
     }
-    let known = services.control.breakers.show_one(key);
+    let known = breakers.show_one(key);
     Ok(known.unwrap_or_else(|| View::untouched(key)))
 }
 
 /// Counts the letters that are still there, by cause.
-fn preview_letters(services: &Services, numbers: &[u64]) -> Result<Performed, StoreError> {
+fn preview_letters(store: &dyn Store, numbers: &[u64]) -> Result<Performed, StoreError> {
     if numbers.len() > OPERATION_LETTERS_MAX {
         let why = format!("at most {OPERATION_LETTERS_MAX} letters at a time");
         return Err(StoreError::Invalid(why));
     }
     let (mut causes, mut gone) = (BTreeMap::<(String, String), u64>::new(), 0_u64);
     for number in numbers {
-        match services.store.letter(*number)? {
+        match store.letter(*number)? {
             Some(letter) => {
                 let cause = (letter.fingerprint.to_string(), letter.code);
                 *causes.entry(cause).or_default() += 1;
@@ -393,7 +396,7 @@ fn preview_letters(services: &Services, numbers: &[u64]) -> Result<Performed, St
     let mut summary: Vec<String> =
         causes.iter().map(|((cause, code), count)| format!("{count} of cause {cause} ({code})")).collect();
     if gone > 0 {
-        summary.push(format!("{gone} are no dead letters any more"));
+        summary.push(format!("{gone} are no longer dead letters"));
     }
     Ok(Performed { changed: !causes.is_empty(), summary, ..Performed::default() })
 }

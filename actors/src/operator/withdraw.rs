@@ -5,7 +5,8 @@
 //! later finds that receipt.
 
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, TraceId};
+use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, Timestamp, TraceId};
+use effectd_policy::Decider;
 
 use crate::action::decisions::{detached, published};
 use crate::approvals::expiry;
@@ -15,13 +16,7 @@ use crate::execution::recording;
 use crate::messages::Refusal;
 use crate::services::Services;
 use crate::services::answers::{self, Done};
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Canceller {
-    pub principal: Principal,
-    /// Whether this principal may withdraw actions of others.
-    pub operator: bool,
-}
+use crate::services::callers::Callers;
 
 #[derive(Debug, Clone)]
 pub enum Withdrawal {
@@ -33,13 +28,12 @@ pub enum Withdrawal {
     Unknown,
 }
 
-impl Canceller {
-    fn may(&self, principal: &Principal) -> bool {
-        self.operator || self.principal == *principal
-    }
+/// Operators may withdraw all actions, others only their own.
+fn may(by: &Decider, principal: &Principal) -> bool {
+    by.operator || by.principal == *principal
 }
 
-pub async fn withdraw(services: &Services, id: &ActionId, by: &Canceller) -> Result<Withdrawal, Failure> {
+pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Result<Withdrawal, Failure> {
     if let Some(ended) = ended(&*services.store, id, by)? {
         return Ok(ended);
     }
@@ -48,10 +42,10 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Canceller) -> Res
         Some(published) => published.event,
         None => match held(&*services.store, id).map_err(|error| unavailable(&error))? {
             Some(held) => Some(held),
-            None => from_caller(services, id, by),
+            None => from_caller(&services.in_flight.callers, id, by, services.clock.now()),
         },
     };
-    let Some(event) = event.filter(|event| by.may(&event.data.principal)) else {
+    let Some(event) = event.filter(|event| may(by, &event.data.principal)) else {
         // The action may have ended meanwhile.
         return Ok(ended(&*services.store, id, by)?.unwrap_or(Withdrawal::Unknown));
     };
@@ -59,10 +53,10 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Canceller) -> Res
     let approval = approved.and_then(|approved| approved.record.approval_id.clone());
     match recording::withdrawn(services, refusal(services, event, by)).await {
         Ok(done) => {
-            expiry::after_end(services, id, approval, false).await;
+            expiry::after_end(&services.approvals, &services.in_flight.answers, id, approval, false).await;
             // If this fails, the sweeper finds the receipt and removes the member.
-            if let Err(error) = leave(services, id).await {
-                tracing::warn!(%error, action_id = %id, "a withdrawn action is removed from its hold later");
+            if let Err(error) = leave(&services.approvals, id).await {
+                tracing::warn!(%error, action_id = %id, "the hold of a withdrawn action could not be removed; the sweeper tries again");
             }
             Ok(Withdrawal::Now(done))
         }
@@ -71,16 +65,16 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Canceller) -> Res
         }
         Err(StoreError::StaleFence { .. }) => Ok(Withdrawal::Begun),
         Err(error) => {
-            let message = format!("{error}; asking again is harmless");
+            let message = format!("{error}; it is safe to retry");
             Err(Failure::new(Code::StoreUnavailable, Phase::Record, message))
         }
     }
 }
 
-fn ended(store: &dyn Store, id: &ActionId, by: &Canceller) -> Result<Option<Withdrawal>, Failure> {
+fn ended(store: &dyn Store, id: &ActionId, by: &Decider) -> Result<Option<Withdrawal>, Failure> {
     let ended = answers::ended(store, id).map_err(|error| unavailable(&error))?;
     Ok(ended.map(|(receipt, _)| {
-        if by.may(&receipt.principal) {
+        if may(by, &receipt.principal) {
             Withdrawal::Ended(Done::before(receipt))
         } else {
             Withdrawal::Unknown
@@ -102,15 +96,15 @@ fn held(store: &dyn Store, id: &ActionId) -> Result<Option<Event<DecisionData>>,
 }
 
 /// The decision of a waiting caller that is not on the bus yet.
-fn from_caller(services: &Services, id: &ActionId, by: &Canceller) -> Option<Event<DecisionData>> {
-    let incoming = services.callers.find(id, |principal| by.may(principal))?;
+fn from_caller(callers: &Callers, id: &ActionId, by: &Decider, at: Timestamp) -> Option<Event<DecisionData>> {
+    let incoming = callers.find(id, |principal| may(by, principal))?;
     let trace = incoming.request.trace().unwrap_or_else(TraceId::fresh);
     let (principal, origin) = (incoming.principal.clone(), incoming.origin.clone());
     let data = DecisionData::new((*incoming.request).clone(), principal, origin);
-    Some(Event::decision(data, trace, services.clock.now()))
+    Some(Event::decision(data, trace, at))
 }
 
-fn refusal(services: &Services, event: Event<DecisionData>, by: &Canceller) -> Refusal {
+fn refusal(services: &Services, event: Event<DecisionData>, by: &Decider) -> Refusal {
     let tool = services.registry.get(&event.data.request.tool_id).cloned();
     let trace = event.data.request.trace().unwrap_or(event.traceid);
     let message = format!("withdrawn by {} before it started", by.principal);

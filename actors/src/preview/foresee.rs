@@ -36,7 +36,7 @@ pub async fn foresee(
     let decision = ruling.decision;
     let mut preview = match (&decision.verdict, preview) {
         (Verdict::Deny { .. } | Verdict::Quarantine { .. }, _) => {
-            Preview::Unavailable("the policy refuses it, so what would change is not told".to_owned())
+            Preview::Unavailable("the policy denies the action, so its changes are not shown".to_owned())
         }
         // A rule needed the preview as well.
         (Verdict::Permit | Verdict::NeedsApproval { .. }, Some(preview)) => preview,

@@ -23,11 +23,11 @@ impl Lint {
     pub const fn meaning(self) -> &'static str {
         match self {
             Lint::ProfileRaised => "class HIGH always runs in high isolation; name that profile",
-            Lint::NoDescription => "it has no description; planners choose tools by it",
-            Lint::OpenParams => {
-                "params_schema lets unknown parameters pass; set additionalProperties to false"
+            Lint::NoDescription => "it has no description, by which planners choose tools",
+            Lint::OpenParams => "params_schema accepts unknown parameters; set additionalProperties to false",
+            Lint::NoResource => {
+                "it changes something but names no resource, so two calls may run at the same time"
             }
-            Lint::NoResource => "it changes something and names no resource; two of them may run at one time",
         }
     }
 }
@@ -37,11 +37,11 @@ pub(super) fn check(definition: &Definition) -> Result<Vec<Lint>, RegistryError>
     let spec = &definition.spec;
     let refused = |what| Err(RegistryError::Promise { tool: ToolId::clone(&spec.tool_id), what });
     if spec.reversible && definition.touches.is_none() {
-        return refused("says that it can be undone, and does not say which paths it may change");
+        return refused("declares that it can be undone, but not which paths it may change");
     }
     let changes = spec.risk_level != RiskLevel::Read;
     if !changes && definition.touches.is_some() {
-        return refused("only reads, and says that it may change paths");
+        return refused("declares that it only reads, but also paths that it may change");
     }
     let mut lints = Vec::new();
     if spec.safety_class == SafetyClass::High && !spec.sandbox_profile.high_isolation {

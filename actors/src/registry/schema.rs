@@ -68,7 +68,7 @@ impl Schema {
         let mut errors = self.errors(document).into_iter().flatten();
         let mut places: Vec<_> = errors.by_ref().take(VIOLATIONS_MAX).map(rendered).collect();
         if places.is_empty() {
-            places.push("/: it does not fit the schema; it is too large to say where".to_owned());
+            places.push("/: it violates the schema, and is too large to say where".to_owned());
         }
         let more = errors.take(VIOLATIONS_MAX).count();
         if more > 0 {
@@ -128,16 +128,12 @@ fn render(schema: &Value, document: &Value, error: &ValidationError<'_>) -> Stri
         ValidationErrorKind::AdditionalProperties { unexpected }
         | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
             let known: Vec<_> = known.into_iter().collect();
-            format!(
-                "{place}: {} names that the schema does not know; it knows: {}",
-                unexpected.len(),
-                known.join(", ")
-            )
+            format!("{place}: {} unknown names; the schema has: {}", unexpected.len(), known.join(", "))
         }
-        ValidationErrorKind::PropertyNames { .. } => format!("{place}: a name here is not allowed"),
+        ValidationErrorKind::PropertyNames { .. } => format!("{place}: a name is not allowed"),
         ValidationErrorKind::Not { schema } if schema["not"]["$ref"].is_string() => {
             let target = schema["not"]["$ref"].as_str().unwrap_or_default();
-            format!("{place}: it does not fit {target}")
+            format!("{place}: it violates {target}")
         }
         _ => format!("{place}: {}", error.masked()),
     }
@@ -259,7 +255,7 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn cost(&mut self, at: &'a str) -> Result<usize, String> {
         let Some(part) = self.parts.0.get(at) else {
-            return Err(format!("nothing that could be referred to stands at `#{at}`"));
+            return Err(format!("`$ref` leads to `#{at}`, where there is no schema"));
         };
         self.costs.insert(at, None);
         let mut cost = 1_usize;
@@ -283,10 +279,9 @@ impl<'a> Walk<'a> {
 fn local(at: &str, target: &str) -> Result<String, String> {
     match target.strip_prefix('#') {
         Some(pointer) if pointer.is_empty() || pointer.starts_with('/') => Ok(pointer.to_owned()),
-        Some(_) | None => Err(format!(
-            "{}: `$ref` can lead to a place in the same schema only, such as `#/$defs/name`",
-            place(at)
-        )),
+        Some(_) | None => {
+            Err(format!("{}: `$ref` must refer to the same schema, such as `#/$defs/name`", place(at)))
+        }
     }
 }
 
@@ -300,7 +295,7 @@ fn check_keyword(at: &str, name: &str) -> Result<(), String> {
     if name.starts_with("x-") && !nearest.is_some_and(|near| near.starts_with("x-")) {
         return Ok(());
     }
-    Err(format!("{}: `{name}` is no keyword that is known here{}", place(at), meant(nearest)))
+    Err(format!("{}: `{name}` is not a known keyword{}", place(at), meant(nearest)))
 }
 
 fn check_format(at: &str, value: &Value) -> Result<(), String> {
@@ -309,7 +304,7 @@ fn check_format(at: &str, value: &Value) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{}: the format `{format}` is not known{}",
+        "{}: the format `{format}` is unknown{}",
         place(at),
         meant(nearest(format, FORMATS.split(' ')))
     ))

@@ -30,7 +30,7 @@ fn every_violation_is_named_by_its_place_and_no_value_is_told() {
     let params = json!({ "path": 7, "when": "s3cret", "extra": 1 }).as_object().unwrap().clone();
     let failure = entry().check_params(&params).unwrap_err();
     assert_eq!(failure.code, Code::ParamsInvalid);
-    for place in ["/path: ", "/when: ", "/: 1 names that the schema does not know; it knows: path, when"] {
+    for place in ["/path: ", "/when: ", "/: 1 unknown names; the schema has: path, when"] {
         assert!(failure.message.contains(place), "{}", failure.message);
     }
     assert!(!failure.message.contains("s3cret"), "{}", failure.message);
@@ -53,10 +53,10 @@ fn names_that_the_schema_does_not_know_are_counted_only() {
     });
     let message = entry.check_params(params.as_object().unwrap()).unwrap_err().message;
     for told in [
-        "/: 2 names that the schema does not know; it knows: map, rest, words",
+        "/: 2 unknown names; the schema has: map, rest, words",
         "/map/*/n: ",
-        "/words: a name here is not allowed",
-        "/rest: 1 names that the schema does not know; it knows: a",
+        "/words: a name is not allowed",
+        "/rest: 1 unknown names; the schema has: a",
     ] {
         assert!(message.contains(told), "{told}: {message}");
     }
@@ -113,7 +113,7 @@ fn a_schema_that_refers_to_itself_lists_its_violations_at_once() {
         let params = |end: Value| json!({ "p": document(end), "q": 7 }).as_object().unwrap().clone();
         let message = entry.check_params(&params(json!(7))).unwrap_err().message;
         // With `anyOf` or `oneOf` the intended alternative is not known, so the failure names the place of the whole value.
-        let told = if several == "allOf" { "/p/a: it does not fit #/$defs/node" } else { "/p: " };
+        let told = if several == "allOf" { "/p/a: it violates #/$defs/node" } else { "/p: " };
         assert!(message.contains(told), "{several}: {message}");
         assert!(message.contains("/q: "), "{several}: {message}");
         let unfit: Vec<_> = entry.unfit_params(&params(json!(7))).into_iter().collect();
@@ -132,7 +132,7 @@ fn what_would_take_long_to_list_is_only_decided() {
     let entry = with_param(json!({ "$ref": "#/$defs/0" }), json!(defs)).unwrap();
     let params = json!({ "p": 7, "q": "x" }).as_object().unwrap().clone();
     let message = entry.check_params(&params).unwrap_err().message;
-    assert_eq!(message, "/: it does not fit the schema; it is too large to say where");
+    assert_eq!(message, "/: it violates the schema, and is too large to say where");
     let unfit: Vec<_> = entry.unfit_params(&params).into_iter().collect();
     assert_eq!(unfit, ["p", "q"], "it is not known which, so none is shown");
     // A plain schema and a document with very many values.
@@ -153,18 +153,18 @@ fn schemas_are_bounded_and_misspelt_words_are_told() {
     for (param, why) in [
         (
             json!({ "requierd": ["a"] }),
-            "/properties/p: `requierd` is no keyword that is known here; did you mean `required`?",
+            "/properties/p: `requierd` is not a known keyword; did you mean `required`?",
         ),
         (json!({ "maxlength": 3 }), "did you mean `maxLength`?"),
         (
             json!({ "items": { "x-publik": true } }),
-            "/properties/p/items: `x-publik` is no keyword that is known here; did you mean `x-public`?",
+            "/properties/p/items: `x-publik` is not a known keyword; did you mean `x-public`?",
         ),
-        (json!({ "$dynamicRef": "#a" }), "`$dynamicRef` is no keyword"),
-        (json!({ "format": "datetime" }), "the format `datetime` is not known; did you mean `date-time`?"),
-        (json!({ "format": "zip" }), "the format `zip` is not known"),
-        (json!({ "$ref": "other.json" }), "a place in the same schema only"),
-        (json!({ "$ref": "#/$defs/none" }), "nothing that could be referred to stands at `#/$defs/none`"),
+        (json!({ "$dynamicRef": "#a" }), "`$dynamicRef` is not a known keyword"),
+        (json!({ "format": "datetime" }), "the format `datetime` is unknown; did you mean `date-time`?"),
+        (json!({ "format": "zip" }), "the format `zip` is unknown"),
+        (json!({ "$ref": "other.json" }), "must refer to the same schema"),
+        (json!({ "$ref": "#/$defs/none" }), "`$ref` leads to `#/$defs/none`, where there is no schema"),
         (deep, "nested deeper than 32 levels"),
         (json!({ "anyOf": wide }), "more than 1000 schemas"),
     ] {
@@ -228,7 +228,7 @@ fn an_unknown_name_is_a_typed_error_that_names_the_nearest() {
     registry.register(tool(Source::Core, spec(write))).unwrap();
     let text = |name: &str| registry.find(&id(name)).unwrap_err().to_string();
     assert_eq!(text("files.wirte_text"), "there is no tool files.wirte_text; did you mean files.write_text?");
-    assert_eq!(text("mail.send"), "there is no tool mail.send; `effectd tools list` shows what there is");
+    assert_eq!(text("mail.send"), "there is no tool mail.send; `effectd tools list` shows all tools");
 }
 
 #[test]

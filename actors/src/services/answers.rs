@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::recent_receipts::Known;
+use super::recent_receipts::{Known, RecentReceipts};
 
 #[derive(Debug, Clone)]
 pub enum Answer {
@@ -72,13 +72,16 @@ struct Waiting {
     parked: Vec<Waker>,
 }
 
-/// Everybody who waits, by action.
-#[derive(Clone, Default)]
-pub struct Answers(Arc<Mutex<HashMap<ActionId, Waiting>>>);
+/// Everybody who waits, by action, and the receipts that answer repeated requests.
+#[derive(Default)]
+pub struct Answers {
+    waiting: Mutex<HashMap<ActionId, Waiting>>,
+    pub(crate) recent: RecentReceipts,
+}
 
 impl std::fmt::Debug for Answers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Answers({})", self.0.lock().len())
+        write!(f, "Answers({})", self.waiting.lock().len())
     }
 }
 
@@ -95,7 +98,7 @@ impl Answers {
 
     fn wait(&self, action: &ActionId, or_held: bool) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
-        let mut all = self.0.lock();
+        let mut all = self.waiting.lock();
         let waiting = all.entry(action.clone()).or_default();
         waiting.callers.retain(|caller| !caller.sender.is_closed());
         waiting.callers.push(Caller { sender, or_held });
@@ -104,7 +107,7 @@ impl Answers {
 
     /// Answers the callers who want to know that the action is held; the others keep waiting.
     pub(crate) fn send_held(&self, action: &ActionId, held: &Held) {
-        let mut all = self.0.lock();
+        let mut all = self.waiting.lock();
         let Some(waiting) = all.get_mut(action) else {
             return;
         };
@@ -119,11 +122,11 @@ impl Answers {
 
     /// Calls `wake` when the action has ended.
     pub(crate) fn park_behind(&self, action: &ActionId, wake: impl FnOnce() + Send + 'static) {
-        self.0.lock().entry(action.clone()).or_default().parked.push(Box::new(wake));
+        self.waiting.lock().entry(action.clone()).or_default().parked.push(Box::new(wake));
     }
 
     pub(crate) fn send(&self, action: &ActionId, answer: &Answer) {
-        let Some(waiting) = self.0.lock().remove(action) else {
+        let Some(waiting) = self.waiting.lock().remove(action) else {
             return;
         };
         for caller in waiting.callers {
@@ -137,13 +140,13 @@ impl Answers {
 
     /// Wakes the actions that parked behind this one, without answering its callers.
     pub(crate) fn wake_parked(&self, action: &ActionId) {
-        let parked = self.0.lock().get_mut(action).map(|waiting| std::mem::take(&mut waiting.parked));
+        let parked = self.waiting.lock().get_mut(action).map(|waiting| std::mem::take(&mut waiting.parked));
         parked.into_iter().flatten().for_each(|wake| wake());
     }
 
     /// Answers callers whose action already has its receipt: a recorder may die between writing the receipt and answering.
     pub(crate) fn catch_up(&self, store: &dyn Store) {
-        let waited_for: Vec<_> = self.0.lock().keys().cloned().collect();
+        let waited_for: Vec<_> = self.waiting.lock().keys().cloned().collect();
         for action in waited_for {
             if let Ok(Some((receipt, _))) = ended(store, &action) {
                 self.send(&action, &Answer::Done(Done::before(receipt)));
@@ -153,14 +156,14 @@ impl Answers {
 
     /// Drops everybody who waits: no answer will come any more.
     pub(crate) fn dismiss(&self) {
-        let all = std::mem::take(&mut *self.0.lock());
+        let all = std::mem::take(&mut *self.waiting.lock());
         // Outside of the lock: the tickets of dropped actions give their deliveries back.
         drop(all);
     }
 
     /// Removes callers that have gone away.
     pub fn sweep(&self) {
-        self.0.lock().retain(|_, waiting| {
+        self.waiting.lock().retain(|_, waiting| {
             waiting.callers.retain(|caller| !caller.sender.is_closed());
             !waiting.callers.is_empty() || !waiting.parked.is_empty()
         });

@@ -1,14 +1,14 @@
 //! The files of spaces, inspected from outside of the sandbox, and the blobs that hold pre-images and artifacts.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
-use effectd_bus::Blobs;
-use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase, SpaceId};
+use effectd_bus::{Blobs, Store};
+use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase, Scan, SpaceId};
 use effectd_sandbox::SpaceRoot;
 
 use super::SpaceRoots;
+use super::signer::Identity;
 
 /// Inspects the files of a space. It never follows a link, and opens nothing but files.
 pub trait FileInspector: Send + Sync {
@@ -70,31 +70,14 @@ pub struct Inspected {
     pub content: Option<Vec<u8>>,
 }
 
-/// An entry of a folder, without its content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    pub is_folder: bool,
-    /// Its permissions and kind.
-    pub mode: u32,
-    pub bytes: u64,
-    /// The last change of its content or metadata, in nanoseconds since 1970.
-    pub changed_ns: i128,
-    /// Device and inode.
-    pub identity: (u64, u64),
-}
-
-/// Everything in some folders, by path in the form that requests use.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Scan {
-    pub marks: BTreeMap<String, Mark>,
-    /// Whether nothing is missing.
-    pub complete: bool,
-}
-
 pub struct Files {
     pub(crate) roots: SpaceRoots,
     pub(crate) inspector: Arc<dyn FileInspector>,
     pub blobs: Arc<Blobs>,
+    /// Keys the digests by which receipts and blobs name contents.
+    pub(crate) identity: Arc<Identity>,
+    /// Its receipts say what an undo restores.
+    pub(crate) store: Arc<dyn Store>,
 }
 
 impl Files {

@@ -12,7 +12,7 @@ use effectd_contracts::{Clock, Monotonic};
 use parking_lot::Mutex;
 
 pub(crate) struct Leases {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     /// How long a delivery is leased at a time.
     pub(crate) ttl: Duration,

@@ -262,7 +262,7 @@ mod tests {
         let mut changing = Box::pin(identity.changing());
         let soon = std::time::Duration::from_millis(20);
         assert!(tokio::time::timeout(soon, &mut changing).await.is_err());
-        // Whoever wants to sign now waits for the new key.
+        // From here on, signers wait for the new key.
         let mut second = Box::pin(identity.signing());
         assert!(tokio::time::timeout(soon, &mut second).await.is_err());
         let old = first.key_id();

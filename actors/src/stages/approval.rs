@@ -70,9 +70,10 @@ impl Stage for ApprovalStage {
 
 impl ApprovalStage {
     async fn decide(&self, action: &mut Action<Asked>) -> Result<Then, StoreError> {
-        let (services, asked) = (&self.services, &action.state);
+        let (services, asked, policy) = (&self.services, &action.state, self.services.policy());
         let question = Question::of(
-            services,
+            &services.files,
+            &policy,
             &action.request,
             &action.ticket.principal,
             asked.tool(),
@@ -96,7 +97,7 @@ impl ApprovalStage {
             return self.begun(action);
         }
         // If the same was done before, no new approval is needed.
-        let terms = terms_of(services, &action.request, &action.state);
+        let terms = terms_of(&services.files, &action.request, &action.state);
         match look_up(&*services.store, action, &terms)? {
             Lookup::Done { receipt_id } => return Ok(Then::Before(receipt_id)),
             Lookup::InFlight { action_id } if action_id != action.ticket.action_id => {
@@ -105,7 +106,7 @@ impl ApprovalStage {
             Lookup::Conflict => return Ok(Then::Refused(key_taken())),
             Lookup::InFlight { .. } | Lookup::Unknown => {}
         }
-        if let Some(record) = grants::consume(services, action, &question).await? {
+        if let Some(record) = grants::consume(&services.approvals, &policy, action, &question).await? {
             action.ticket.granted = Some(record);
             return Ok(Then::Approved(Evidence::found()));
         }
@@ -113,20 +114,21 @@ impl ApprovalStage {
     }
 
     async fn hold(&self, action: &Action<Asked>, question: &Question) -> Result<Then, StoreError> {
-        let id = &action.ticket.action_id;
-        if is_full(&self.services, action, question)? {
-            return Ok(full(&self.services.settings));
+        let (id, services) = (&action.ticket.action_id, &self.services);
+        let settings = &services.settings;
+        if is_full(&*services.store, settings, action, question)? {
+            return Ok(full(settings));
         }
         let new = match self.preview(action, question).await {
-            Ok(preview) => new_hold(&self.services, action, question, preview),
+            Ok(preview) => new_hold(settings, services.clock.now(), action, question, preview),
             Err(failure) => return Ok(Then::Later(failure, OVERLOAD_RETRY)),
         };
         hit("held.before_park", id).await;
-        let suspended = suspend(&self.services, new, action.ticket.lease()).await;
+        let suspended = suspend(&services.approvals, settings, new, action.ticket.lease()).await;
         hit("held.after_park", id).await;
         Ok(match suspended? {
             Suspended::Waits(hold) => Then::Waits(hold),
-            Suspended::Full => full(&self.services.settings),
+            Suspended::Full => full(settings),
         })
     }
 
@@ -179,16 +181,20 @@ impl ApprovalStage {
             return Ok(Then::Approved(Evidence::found()));
         }
         if hold.value.round >= HELD_ROUNDS_MAX {
-            let message =
-                format!("it was approved {} times, and each time it had changed since", HELD_ROUNDS_MAX);
+            let message = format!(
+                "it was approved {} times, and had changed each time before it could run",
+                HELD_ROUNDS_MAX
+            );
             return Ok(Then::Refused(Failure::new(Code::PolicyDenied, Phase::Hold, message)));
         }
-        let why = "what was approved is not what would happen now: the tool, a rule or a file has changed";
+        let why = "the tool, a rule or a file has changed since the approval";
         let new = match self.preview(action, question).await {
-            Ok(preview) => new_hold(&self.services, action, question, preview),
+            Ok(preview) => {
+                new_hold(&self.services.settings, self.services.clock.now(), action, question, preview)
+            }
             Err(failure) => return Ok(Then::Later(failure, OVERLOAD_RETRY)),
         };
-        let new = reopen(&self.services, &hold, new, why, action.ticket.lease()).await?;
+        let new = reopen(&self.services.approvals, &hold, new, why, action.ticket.lease()).await?;
         Ok(Then::Waits(Box::new(new)))
     }
 
@@ -232,13 +238,13 @@ impl ApprovalStage {
                 action.ticket.close();
             }
             Then::Before(receipt_id) => pass(&self.recorder, Record::before(action, receipt_id)),
-            Then::Behind(other) => wait_behind(&self.services, action, &other, this),
+            Then::Behind(other) => wait_behind(&self.services.in_flight, action, &other, this),
             Then::Refused(failure) => pass(&self.recorder, refused(action, |asked| asked, failure)),
             Then::Conflict => {
                 let failure = Failure::new(Code::ActionConflict, Phase::Hold, ID_TAKEN);
                 pass(&self.recorder, Record::unrecorded(action, failure));
             }
-            Then::Later(failure, pause) => put_off(&*self.services.store, *action.ticket, &failure, pause),
+            Then::Later(failure, pause) => put_off(*action.ticket, &failure, pause),
         }
     }
 
@@ -248,20 +254,20 @@ impl ApprovalStage {
         self.services.metrics.held.inc();
         let held = hold.held();
         if !action.ticket.hold_caller(&held) {
-            self.services.answers.send_held(&id, &held);
+            self.services.in_flight.answers.send_held(&id, &held);
         }
         action.ticket.close();
     }
 }
 
 fn begun() -> Failure {
-    let message = "it was begun, and since then a rule asks a person about it";
+    let message = "the action had begun before a rule required an approval";
     Failure::new(Code::PolicyDenied, Phase::Hold, message)
 }
 
 fn full(settings: &Settings) -> Then {
     let most = settings.held_per_session_max;
-    let message = format!("{most} actions of this session wait for a person already");
+    let message = format!("{most} actions of this session already await approval");
     let failure = Failure::new(Code::PendingLimit, Phase::Hold, message).retry_after(FULL_PAUSE);
     Then::Later(failure, FULL_PAUSE)
 }

@@ -28,14 +28,14 @@ impl Stage for Executor {
     }
 
     fn limit(&self, action: &Execute) -> Duration {
-        allowed_time(&action.request, action.state.gated()) + self.services.leases.ttl
+        allowed_time(&action.request, action.state.gated()) + self.services.in_flight.leases.ttl
     }
 
     async fn work(&self, mut action: Execute, _: &Address<Execute>) {
         let id = action.ticket.action_id.clone();
         hit("executor.begin", &id).await;
         let timeout = allowed_time(&action.request, action.state.gated());
-        let _extended = extend_lease(&self.services.leases, &action.ticket, self.limit(&action));
+        let _extended = extend_lease(&self.services.in_flight.leases, &action.ticket, self.limit(&action));
         let work = Box::pin(async {
             // The action's time begins when it gets its start slot.
             action.step("turn");

@@ -47,7 +47,7 @@ impl Stage for Gate {
         hit("gate.begin", &action.ticket.action_id).await;
         let (ruling, judged) = match self.judge(&mut action).await {
             Ok(judgement) => judgement,
-            Err(failure) => return put_off(&*self.services.store, *action.ticket, &failure, OVERLOAD_RETRY),
+            Err(failure) => return put_off(*action.ticket, &failure, OVERLOAD_RETRY),
         };
         hit("gate.end", &action.ticket.action_id).await;
         match judged {
@@ -80,7 +80,8 @@ impl Gate {
             return (false, failure);
         }
         let bytes = json_bytes(request).len() as u64;
-        let takes = self.review.takes(&self.services, &request.subject_id, bytes);
+        let Services { store, clock, settings, .. } = &*self.services;
+        let takes = self.review.takes(store, &**clock, settings.quarantined_max, &request.subject_id, bytes);
         if takes.await { (true, failure) } else { (false, not_kept(failure)) }
     }
 
@@ -106,7 +107,7 @@ impl Gate {
             Verdict::NeedsApproval { .. } => true,
             Verdict::Deny { .. } | Verdict::Quarantine { .. } => {
                 // Every refusal by the policy has a failure; this one is a fallback.
-                let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy refuses it");
+                let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy denies it");
                 let failure = ruling.decision.failure().unwrap_or_else(unsaid);
                 return Ok((ruling, Err(failure)));
             }
@@ -128,7 +129,7 @@ impl Gate {
         // By the tool's own id, even if the request uses an alias.
         let tool_id = &tool.spec().tool_id;
         if switches.tool_disabled(tool_id).map_err(unreadable)? {
-            let message = format!("the tool {tool_id} is switched off");
+            let message = format!("the tool {tool_id} is disabled");
             return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
         }
         if request.dry_run {

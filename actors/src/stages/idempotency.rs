@@ -21,6 +21,7 @@ use crate::effects::preimages::{first_snapshot, store_again};
 use crate::effects::snapshot;
 use crate::failpoint::hit;
 use crate::messages::{Execute, Record, Refusal};
+use crate::services::files::Files;
 use crate::services::{Services, group};
 use crate::stage::{Address, Stage, after_child, extend_lease, pass, store_failed, wait_behind};
 
@@ -41,7 +42,7 @@ impl Stage for Idempotency {
 
     async fn work(&self, mut action: Action<Gated>, this: &Address<Action<Gated>>) {
         if let Some(position) = action.ticket.slot.must_wait() {
-            let extended = extend_lease(&self.services.leases, &action.ticket, LEASE_TTL_MAX);
+            let extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
             let again = this.clone();
             return Queued::when_first(position, move || {
                 drop(extended);
@@ -49,8 +50,9 @@ impl Stage for Idempotency {
             });
         }
         hit("idempotency.begin", &action.ticket.action_id).await;
-        let mut terms = terms_of(&self.services, &action.request, &action.state);
-        terms.pinned = snapshot::pin(&self.services, &action);
+        let files = &self.services.files;
+        let mut terms = terms_of(files, &action.request, &action.state);
+        terms.pinned = snapshot::pin(files, &action);
         hit("idempotency.before_claim", &action.ticket.action_id).await;
         let answer = self.ask(&mut action, &mut terms).await;
         hit("idempotency.after_claim", &action.ticket.action_id).await;
@@ -81,7 +83,7 @@ impl Idempotency {
         }
         // After the lookup: a repeat needs no snapshot.
         let (services, request) = (&self.services, action.request.clone());
-        let mut first = first_snapshot(services, &request.space_id, &terms.touched).await;
+        let mut first = first_snapshot(&services.files, &request.space_id, &terms.touched).await;
         terms.before = first.as_mut().map(|first| std::mem::take(&mut first.seen));
         action.step("looked");
         let blobs = &services.files.blobs;
@@ -147,7 +149,7 @@ impl Idempotency {
         let admission = Admission {
             topic: Topic::ActionDecision.into(),
             group: group()?,
-            ttl: self.services.leases.ttl,
+            ttl: self.services.in_flight.leases.ttl,
             event: to_publish(&decision),
             claim,
         };
@@ -178,7 +180,7 @@ impl Idempotency {
         match answer {
             ClaimAnswer::New { fence } => self.execute(action, terms, fence, Earlier::No),
             ClaimAnswer::InFlight { action_id } | ClaimAnswer::ResourceBusy { action_id } => {
-                wait_behind(&self.services, action, &action_id, this);
+                wait_behind(&self.services.in_flight, action, &action_id, this);
             }
             ClaimAnswer::Done { receipt_id } => pass(&self.recorder, Record::before(action, receipt_id)),
             ClaimAnswer::OwnIntent(open) => self.take_over(action, terms, open, this).await,
@@ -192,7 +194,8 @@ impl Idempotency {
         }
     }
 
-    fn execute(&self, action: Action<Gated>, terms: Terms, fence: Fence, earlier: Earlier) {
+    fn execute(&self, mut action: Action<Gated>, terms: Terms, fence: Fence, earlier: Earlier) {
+        action.ticket.begun = Some(self.services.in_flight.interrupted.clone());
         let claimed = action.advance(|gated| Claimed::new(gated, terms, fence, earlier));
         pass(&self.executor, claimed);
     }
@@ -233,16 +236,16 @@ pub(crate) fn refused<S>(action: Action<S>, gated: fn(&S) -> &Gated, failure: Fa
 
 /// The failure of an action whose idempotency key belongs to other parameters.
 pub(crate) fn key_taken() -> Failure {
-    let message = "this idempotency key was used before, with other parameters";
+    let message = "this idempotency key was already used with other parameters";
     Failure::new(Code::IdempotencyConflict, Phase::Idempotency, message)
 }
 
 /// What the action is claimed under.
-pub(crate) fn terms_of(services: &Services, request: &ActionRequest, gated: &Gated) -> Terms {
+pub(crate) fn terms_of(files: &Files, request: &ActionRequest, gated: &Gated) -> Terms {
     let (spec, params, space) = (gated.tool().spec(), gated.params(), &request.space_id);
     let mut terms = Terms {
         key: None,
-        params_digest: services.identity.keyed(&canonical::digest(params.as_ref())),
+        params_digest: files.identity.keyed(&canonical::digest(params.as_ref())),
         resources: Vec::new(),
         depends: Vec::new(),
         touched: Vec::new(),
@@ -254,11 +257,11 @@ pub(crate) fn terms_of(services: &Services, request: &ActionRequest, gated: &Gat
         // A dry run has no key and changes no resource.
         return terms;
     }
-    terms.touched = snapshot::touched_with(services, space, gated.tool(), params);
+    terms.touched = snapshot::touched_with(files, space, gated.tool(), params);
     terms.resources = resources::of_action(spec, space, params, &terms.touched);
     terms.key.clone_from(&request.idempotency_key);
     if terms.key.is_none() {
-        terms.key = key::key_of(spec, params, &services.identity);
+        terms.key = key::key_of(spec, params, &files.identity);
         if terms.key.is_some() {
             terms.depends.clone_from(&terms.resources);
         }

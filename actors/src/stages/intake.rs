@@ -20,7 +20,7 @@ use crate::effects::snapshot;
 use crate::failpoint::{hit, hit_idle};
 use crate::messages::{Record, Refusal};
 use crate::operator::dead_letters::set_aside;
-use crate::services::{Services, group};
+use crate::services::{Interrupted, Services, group};
 use crate::stage::{Address, pass};
 
 /// There is one intake; the supervisor restarts it when it dies.
@@ -123,7 +123,7 @@ impl Intake {
         let leased = self
             .services
             .store
-            .lease(&Topic::ActionDecision.into(), &group()?, room, self.services.leases.ttl)
+            .lease(&Topic::ActionDecision.into(), &group()?, room, self.services.in_flight.leases.ttl)
             .await?;
         let mut first = Some(first);
         let (busy, mut taken) = (!leased.deliveries.is_empty(), false);
@@ -141,7 +141,7 @@ impl Intake {
             (false, _) => Some(leased.next_due.unwrap_or(POLL_EVERY).clamp(
                 Duration::from_millis(1),
                 // A decision that is admitted from now on is due again after its lease, should its worker die.
-                POLL_EVERY.min(self.services.leases.ttl).max(Duration::from_millis(1)),
+                POLL_EVERY.min(self.services.in_flight.leases.ttl).max(Duration::from_millis(1)),
             )),
         })
     }
@@ -168,8 +168,10 @@ impl Intake {
     ) -> bool {
         let Some(event) = delivery.event.body.bytes().and_then(decisions::parse) else {
             let why = (Code::Malformed, "the decision cannot be read");
-            let ended = set_aside(&self.services, delivery.lease_id, Err(delivery.offset), why).await;
-            tracing::warn!(offset = delivery.offset, ?ended, "a malformed decision is set aside");
+            let Services { store, metrics, clock, .. } = &*self.services;
+            let (lease, about) = (delivery.lease_id, Err(delivery.offset));
+            let ended = set_aside(&**store, metrics, clock.now(), lease, about, why).await;
+            tracing::warn!(offset = delivery.offset, ?ended, "a malformed decision becomes a dead letter");
             return true;
         };
         let (services, request) = (&self.services, &event.data.request);
@@ -185,18 +187,20 @@ impl Intake {
                     return true;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, action_id = %request.action_id, "whether the action was begun is not known");
+                    tracing::warn!(%error, action_id = %request.action_id, "it is unknown whether the action began");
                     drop(services.store.defer(delivery.lease_id, STORE_PAUSE));
                     return true;
                 }
             }
         }
-        if delivery.delivery_count > 1 && self.was_begun(&request.action_id).await {
+        let begun = services.in_flight.interrupted.take(&request.action_id)
+            || delivery.delivery_count > 1 && self.was_begun(&request.action_id).await;
+        if begun {
             // It gets a slot in any case: other actions may hold every slot and wait for this one.
             drop(ahead);
             let permit = self.permits.clone().try_acquire_owned().ok();
             let slot = Slot::unlimited(permit, &services.metrics.in_flight);
-            self.enter(delivery, event, slot).await;
+            self.enter(delivery, event, slot, Some(services.in_flight.interrupted.clone())).await;
             return true;
         }
         let among = match services.control.surplus.take(&request.subject_id, delivery.offset, now) {
@@ -216,7 +220,7 @@ impl Intake {
             }
         };
         let slots = &services.control.slots;
-        let join = snapshot::join(services, request, request.digest());
+        let join = snapshot::join(&services.registry, &services.control.resources, request, request.digest());
         let mut coming = slots.enqueue(&request.subject_id, &request.tool_id, join);
         if let Ok(permit) = coming.try_recv() {
             drop(ahead);
@@ -224,7 +228,8 @@ impl Intake {
             self.begin(delivery, event, (permit, reserved)).await;
             return true;
         }
-        let extended = services.leases.extend(delivery.lease_id, effectd_bus::limits::LEASE_TTL_MAX);
+        let extended =
+            services.in_flight.leases.extend(delivery.lease_id, effectd_bus::limits::LEASE_TTL_MAX);
         let intake = self.clone();
         tokio::spawn(async move {
             if let Ok(permit) = coming.await {
@@ -248,24 +253,31 @@ impl Intake {
             return;
         };
         let slot = Slot::new(permit, queue_permit, reserved, &self.services.metrics.in_flight);
-        self.enter(delivery, event, slot).await;
+        self.enter(delivery, event, slot, None).await;
     }
 
     /// Whether an earlier delivery of this action wrote its intent.
     async fn was_begun(&self, action: &ActionId) -> bool {
         let found = intent_of(&*self.services.store, action).await;
         found.map(|intent| intent.is_some()).unwrap_or_else(|error| {
-            tracing::warn!(%error, action_id = %action, "whether the action was begun is not known");
+            tracing::warn!(%error, action_id = %action, "it is unknown whether the action began");
             false
         })
     }
 
-    async fn enter(&self, delivery: Delivery, event: Event<DecisionData>, slot: Slot) {
-        let action = self.action(&delivery, event, slot);
+    async fn enter(
+        &self,
+        delivery: Delivery,
+        event: Event<DecisionData>,
+        slot: Slot,
+        begun: Option<Interrupted>,
+    ) {
+        let mut action = self.action(&delivery, event, slot);
+        action.ticket.begun = begun;
         hit("intake.after_lease", &action.ticket.action_id).await;
         if delivery.exhausted {
             let deliveries = delivery.delivery_count;
-            let message = format!("delivered {deliveries} times, and each time the work on it died");
+            let message = format!("delivered {deliveries} times, and a worker died each time");
             self.give_up(action, message).await;
         } else {
             pass(&self.validator, action);
@@ -302,16 +314,16 @@ impl Intake {
         let permit = self.permits.clone().try_acquire_owned().ok();
         let slot = Slot::unlimited(permit, &self.services.metrics.in_flight);
         let action = self.action(delivery, event, slot);
-        let message = "it is of the backup that this state was restored from, and was begun: whether it was done is not known";
+        let message = "the action began before the backup that this state was restored from: whether it was done is unknown";
         self.give_up(action, message.to_owned()).await;
     }
 
     /// Ends a decision that is not tried again, with a receipt and a dead letter.
     async fn give_up(&self, action: Action<Submitted>, message: String) {
         let tool = self.services.registry.get(&action.request.tool_id).cloned();
-        let (fence, code) = match take_over(&self.services, action.claim_to_end(&self.services.identity))
-            .await
-        {
+        let claim = action.claim_to_end(&self.services.identity);
+        let (store, running) = (&*self.services.store, &self.services.children.running);
+        let (fence, code) = match take_over(store, running, claim).await {
             Ok(Takeover::Held { fence, begun: true }) => (fence, Code::OutcomeUnknown),
             Ok(Takeover::Held { fence, begun: false }) => (fence, Code::Internal),
             Ok(Takeover::Ended(receipt_id)) => {
@@ -324,7 +336,7 @@ impl Intake {
             // The ticket is dropped: the decision is delivered again, and this is tried again.
             Ok(Takeover::Alive | Takeover::Busy) => return,
             Err(error) => {
-                tracing::warn!(parent: &action.ticket.span, %error, "an exhausted decision cannot be ended yet");
+                tracing::warn!(parent: &action.ticket.span, %error, "a decision without deliveries left could not become a dead letter yet");
                 return;
             }
         };

@@ -98,11 +98,11 @@ impl Recorder {
     /// waits for an approval, and its receipt does not say that nothing happened.
     async fn take_over_begun(&self, mut refusal: Refusal, this: &Address<Record>) -> Option<Refusal> {
         let claim = refusal.action.claim_to_end(&self.services.identity);
-        match take_over(&self.services, claim).await {
+        match take_over(&*self.services.store, &self.services.children.running, claim).await {
             Ok(Takeover::Held { fence, begun }) => {
                 refusal.fence = Some(fence);
                 if begun {
-                    let message = format!("begun before, and now refused: {}", refusal.failure);
+                    let message = format!("begun earlier, now refused: {}", refusal.failure);
                     refusal.failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, message);
                     refusal.dead_letter = true;
                 }
@@ -127,7 +127,8 @@ impl Recorder {
     ) {
         match committed {
             Ok(()) => {
-                let done = recorded(&self.services, &action, receipt, result);
+                let Services { metrics, in_flight, .. } = &*self.services;
+                let done = recorded(metrics, &in_flight.answers, &action, receipt, result);
                 self.answer(action, Answer::Done(done)).await;
             }
             Err(StoreError::AlreadyReceipted { receipt_id, .. }) => self.before(action, receipt_id).await,
@@ -138,7 +139,7 @@ impl Recorder {
             }
             Err(error) => {
                 tracing::error!(parent: &action.ticket.span, trace_id = %receipt.trace_id, %error, "receipt not written");
-                let message = format!("{error}; ask again with the same action id");
+                let message = format!("{error}; retry with the same action id");
                 let failure = Failure::new(Code::StoreUnavailable, Phase::Record, message);
                 action.ticket.refuse_caller(&failure);
                 // An action from the bus drops its ticket here: its delivery is given back, and it is tried again.
@@ -177,14 +178,14 @@ impl Recorder {
     }
 
     fn known(&self, id: &ReceiptId) -> Option<Known> {
-        if let Some(known) = self.services.recent.get(id) {
+        if let Some(known) = self.services.in_flight.answers.recent.get(id) {
             return Some(known);
         }
         let stored = self.services.store.receipt(id).ok().flatten()?;
         let parsed = stored.parse();
         let parsed = parsed.inspect_err(|error| tracing::error!(%error, "a receipt cannot be read"));
         let receipt = Arc::new(parsed.ok()?);
-        self.services.recent.put(&receipt, stored.action_digest);
+        self.services.in_flight.answers.recent.put(&receipt, stored.action_digest);
         Some((receipt, stored.action_digest))
     }
 
@@ -194,9 +195,11 @@ impl Recorder {
         }
         if let Some(lease) = action.ticket.lease() {
             let why = (failure.code, failure.message.as_str());
-            let ended = set_aside(&self.services, lease, Ok(&action.request), why).await;
+            let Services { store, metrics, clock, .. } = &*self.services;
+            let about = Ok(&*action.request);
+            let ended = set_aside(&**store, metrics, clock.now(), lease, about, why).await;
             if let Err(error) = ended {
-                tracing::warn!(parent: &action.ticket.span, %error, "not set aside; it will come back");
+                tracing::warn!(parent: &action.ticket.span, %error, "a dead letter could not be written; its event is delivered again");
                 return;
             }
         }
@@ -207,7 +210,8 @@ impl Recorder {
         let id = action.ticket.action_id.clone();
         let approval = action.ticket.approved.take().and_then(|it| it.record.approval_id);
         let granted = action.ticket.granted.is_some();
-        recording::answer(&self.services.answers, action, answer).await;
-        expiry::after_end(&self.services, &id, approval, granted).await;
+        let answers = &self.services.in_flight.answers;
+        recording::answer(answers, action, answer).await;
+        expiry::after_end(&self.services.approvals, answers, &id, approval, granted).await;
     }
 }

@@ -50,7 +50,7 @@ impl Actor for Sweeper {
         // Work that the last process left unfinished does not wait for the timer.
         drop(myself.cast(Sweep::Approvals));
         // Timers of a stopped actor end by themselves.
-        drop(myself.send_interval(self.services.leases.ttl / 3, || Sweep::Leases));
+        drop(myself.send_interval(self.services.in_flight.leases.ttl / 3, || Sweep::Leases));
         drop(myself.send_interval(self.services.settings.sweep_every, || Sweep::Rest));
         Ok(Retaining::default())
     }
@@ -64,8 +64,8 @@ impl Actor for Sweeper {
         match sweep {
             Sweep::Leases => {
                 hit_idle("sweeper.begin").await;
-                self.services.leases.extend_all();
-                self.services.answers.catch_up(&*self.services.store);
+                self.services.in_flight.leases.extend_all();
+                self.services.in_flight.answers.catch_up(&*self.services.store);
             }
             Sweep::Approvals => self.approvals().await,
             Sweep::Rest => {
@@ -82,7 +82,7 @@ impl Sweeper {
     async fn approvals(&self) {
         let services = &self.services;
         match expiry::all(services).await {
-            Ok(open) => tracing::debug!(open, "holds are swept"),
+            Ok(open) => tracing::debug!(open, "holds were swept"),
             Err(error) => tracing::warn!(%error, "holds could not be swept"),
         }
         if let Err(error) = operations::finish_all(services).await {
@@ -125,7 +125,7 @@ impl Sweeper {
                 *last = (!retained.more).then_some(now);
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "retention failed; it is tried again in an hour");
+                tracing::warn!(%error, "retention failed; effectd tries again in an hour");
                 *last = Some(now);
             }
             Err(error) => tracing::error!(%error, "retention panicked"),
@@ -133,10 +133,11 @@ impl Sweeper {
     }
 
     async fn rest(&self) {
-        self.services.answers.sweep();
+        self.services.in_flight.answers.sweep();
         self.services.control.sweep(self.services.clock.monotonic()).await;
         self.approvals().await;
-        if let Err(error) = log::head(&self.services).await {
+        let services = &self.services;
+        if let Err(error) = log::head(&*services.store, &services.identity, &*services.clock).await {
             tracing::warn!(%error, "the log has no new head");
         }
         let Ok(before) = self.services.clock.now().checked_sub(EPOCH_GRACE) else {
@@ -144,7 +145,7 @@ impl Sweeper {
         };
         match self.services.store.close_epochs(before).await {
             Ok(report) => tracing::debug!(?report, "epochs closed"),
-            Err(error) => tracing::warn!(%error, "epochs could not be closed"),
+            Err(error) => tracing::warn!(%error, "expired epochs could not be closed"),
         }
     }
 }

@@ -46,9 +46,9 @@ impl Budget {
         self.bytes.set(now);
         if now > self.bytes_max {
             self.broken.set(Some(if self.bytes_max == EXTRACT_BYTES_MAX {
-                "more would come out of it than may"
+                "it unpacks to more than is allowed"
             } else {
-                "what comes out of it is too much for its size, as in an archive that is made to do harm"
+                "it unpacks to too much for its size, like a decompression bomb"
             }));
             return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }

@@ -71,7 +71,7 @@ pub(crate) enum Problem {
 impl Problem {
     /// An error while the archive is read: its source is an open file, so the archive is damaged.
     fn reading(_: io::Error) -> Self {
-        Problem::Damaged("it is cut off, or its content does not decompress")
+        Problem::Damaged("it is truncated, or its content does not decompress")
     }
 }
 
@@ -92,7 +92,7 @@ impl From<Problem> for Failure {
         let (code, why) = match problem {
             Problem::Damaged(why) => (Code::ArchiveInvalid, format!("the archive cannot be read: {why}")),
             Problem::Refused(why) => {
-                (Code::PathDenied, format!("the archive holds {why}, so that nothing of it is unpacked"))
+                (Code::PathDenied, format!("the archive holds {why}; nothing was unpacked"))
             }
             Problem::TooMuch(why) => (Code::FileLimit, format!("the archive is refused: {why}")),
             Problem::Other(failure) => return failure,

@@ -52,8 +52,8 @@ impl<'b> Fields<'b> {
     }
 }
 
-const ZIP64: &str = "it is of the form for very large archives";
-const CUT_OFF: Problem = Problem::Damaged("its directory is cut off");
+const ZIP64: &str = "it is a ZIP64 archive";
+const CUT_OFF: Problem = Problem::Damaged("its directory is truncated");
 
 /// A member in the directory at the end.
 struct Listed {
@@ -97,7 +97,7 @@ pub(super) fn read(
         listed.push(list(&mut fields)?);
     }
     if !fields.0.is_empty() || directory.len() != end.bytes as usize {
-        return Err(Problem::Damaged("its directory is not as long as it says"));
+        return Err(Problem::Damaged("the length of its directory is wrong"));
     }
     check_places(&mut source, &listed, end.at)?;
     for one in &listed {
@@ -121,13 +121,13 @@ fn find_end(source: &mut (impl Read + Seek)) -> Result<End, Problem> {
         bytes[*at..].starts_with(&END.to_le_bytes())
             && bytes[at + 20..at + 22] == u16::try_from(comment).unwrap_or(u16::MAX).to_le_bytes()
     };
-    let at = (0..=last).rev().find(is_end).ok_or(Problem::Damaged("it has no end"))?;
+    let at = (0..=last).rev().find(is_end).ok_or(Problem::Damaged("it has no end record"))?;
     let mut fields = Fields(&bytes[at + 4..]);
     let (disk, first_disk) = (fields.u16()?, fields.u16()?);
     let (here, members) = (fields.u16()?, fields.u16()?);
     let (directory_bytes, directory_at) = (fields.u32()?, fields.u32()?);
     if disk != 0 || first_disk != 0 || here != members {
-        return Err(Problem::Refused("only a part of what was packed"));
+        return Err(Problem::Refused("one volume of a split archive"));
     }
     if members == u16::MAX || directory_at == u32::MAX {
         return Err(Problem::TooMuch(ZIP64.to_owned()));
@@ -141,7 +141,7 @@ fn find_end(source: &mut (impl Read + Seek)) -> Result<End, Problem> {
 
 fn list(fields: &mut Fields<'_>) -> Result<Listed, Problem> {
     if fields.u32()? != CENTRAL {
-        return Err(Problem::Damaged("its directory lists something that is no member"));
+        return Err(Problem::Damaged("its directory has an invalid entry"));
     }
     let made_by = fields.u16()?.to_be_bytes()[0];
     fields.u16()?;
@@ -154,13 +154,13 @@ fn list(fields: &mut Fields<'_>) -> Result<Listed, Problem> {
     let name = fields.bytes(lengths[0])?.to_vec();
     fields.bytes(lengths[1] + lengths[2])?;
     if disk != 0 {
-        return Err(Problem::Refused("only a part of what was packed"));
+        return Err(Problem::Refused("one volume of a split archive"));
     }
     if flags & ENCRYPTED != 0 {
-        return Err(Problem::Refused("something that is encrypted"));
+        return Err(Problem::Refused("an encrypted member"));
     }
     if ![STORED, DEFLATED].contains(&method) {
-        return Err(Problem::Refused("something that is packed in an unusual way"));
+        return Err(Problem::Refused("a member with an unsupported compression"));
     }
     if [packed, bytes, at].contains(&u32::MAX) {
         return Err(Problem::TooMuch(ZIP64.to_owned()));
@@ -182,7 +182,7 @@ fn check_places(
     places.sort_unstable();
     let overlap = places.windows(2).any(|two| two[0].1 > two[1].0);
     if overlap || places.last().is_some_and(|(_, end)| *end > directory_at) {
-        return Err(Problem::Damaged("its members overlap, as in an archive that is made to do harm"));
+        return Err(Problem::Damaged("its members overlap, like in a decompression bomb"));
     }
     Ok(())
 }
@@ -208,7 +208,7 @@ fn content_at(source: &mut (impl Read + Seek), listed: &Listed) -> Result<u64, P
         || (said != [listed.checksum, listed.packed, listed.bytes]
             && (flags & LENGTHS_LATER == 0 || said != [0; 3]))
     {
-        return Err(Problem::Damaged("a member is not what its directory says"));
+        return Err(Problem::Damaged("a member does not match its directory entry"));
     }
     Ok(u64::from(listed.at) + (LOCAL_BYTES + name.len()) as u64 + u64::from(extra_bytes))
 }
@@ -241,7 +241,7 @@ fn described(listed: &Listed) -> Result<Member, Problem> {
     let name = String::from_utf8(listed.name.clone());
     let name = name.map_err(|_| Problem::Refused("a name that is not UTF-8"))?;
     if listed.flags & UTF8 == 0 && !name.is_ascii() {
-        return Err(Problem::Refused("a name that is not said to be UTF-8"));
+        return Err(Problem::Refused("a name that is not marked as UTF-8"));
     }
     let mut is_folder = name.ends_with('/');
     let mut is_program = false;

@@ -28,8 +28,8 @@ pub struct Params {
 
 impl TypedTool for Get {
     const ID: &'static str = ARTIFACT_GET_TOOL;
-    const DESCRIPTION: &'static str = "Writes an artifact of the space to a file; another file is overwritten only if \
-        that is asked for.";
+    const DESCRIPTION: &'static str =
+        "Writes an artifact of the space to a file. Overwrites an existing file only on request.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

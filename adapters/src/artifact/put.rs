@@ -23,8 +23,8 @@ pub struct Params {
 
 impl TypedTool for Put {
     const ID: &'static str = "artifact.put";
-    const DESCRIPTION: &'static str = "Keeps a file of the space, or a text, as an artifact: sealed, within the \
-        space's quota, under an id that follows from its content.";
+    const DESCRIPTION: &'static str = "Stores a file of the space, or a text, as an artifact: sealed, within the space's quota, with an id \
+        derived from its content.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -86,15 +86,15 @@ impl Params {
         match (&self.path, &self.text) {
             (Some(path), None) => Ok(Source::File(path)),
             (None, Some(text)) => Ok(Source::Text(text)),
-            (Some(_), Some(_)) => Err(params::invalid("text", "either a path or a text, not both")),
-            (None, None) => Err(params::invalid("path", "a path or a text is needed")),
+            (Some(_), Some(_)) => Err(params::invalid("text", "give a path or a text, not both")),
+            (None, None) => Err(params::invalid("path", "give a path or a text")),
         }
     }
 }
 
 fn send(workspace: &Workspace<'_>, bytes: &[u8]) -> Result<(), Failure> {
     workspace.side_channel().send_piece(STREAM, bytes).map_err(|error| {
-        let why = format!("nobody takes the content: {error}");
+        let why = format!("the content could not be sent to effectd: {error}");
         Failure::new(Code::ToolFailed, Phase::Dispatch, why)
     })
 }

@@ -16,8 +16,7 @@ pub struct Params {
 
 impl TypedTool for AppendText {
     const ID: &'static str = "files.append_text";
-    const DESCRIPTION: &'static str = "Adds a text to the end of a text file of the space; a missing file is \
-        created.";
+    const DESCRIPTION: &'static str = "Appends a text to a text file of the space. Creates a missing file.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

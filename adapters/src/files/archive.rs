@@ -26,8 +26,8 @@ pub struct Params {
 
 impl TypedTool for Archive {
     const ID: &'static str = "files.archive";
-    const DESCRIPTION: &'static str = "Packs a file or a folder of the space into a .tar.gz or .zip; another file is \
-        overwritten only if that is asked for. Links and devices are left out and counted; times and owners are not \
+    const DESCRIPTION: &'static str = "Packs a file or a folder of the space into a .tar.gz or .zip. Overwrites an existing file only on \
+        request. Links and devices are left out and counted; times and owners are not \
         kept, so that the same content gives the same archive.";
     type Params = Params;
 
@@ -51,7 +51,7 @@ impl TypedTool for Archive {
 
     fn check(&self, params: &Params) -> Result<(), Failure> {
         if params.from_path.0 == params.to_path {
-            return Err(params::invalid("to_path", "it is what is to be packed"));
+            return Err(params::invalid("to_path", "it is the path that is packed"));
         }
         params.format().map(drop)
     }
@@ -107,9 +107,9 @@ impl TypedTool for Archive {
 impl Params {
     /// The requested format, or else the one that the file name implies.
     fn format(&self) -> Result<Format, Failure> {
-        self.format
-            .or_else(|| Format::of_name(self.to_path.file_name()))
-            .ok_or_else(|| params::invalid("format", "say tar.gz or zip, or name the archive so"))
+        self.format.or_else(|| Format::of_name(self.to_path.file_name())).ok_or_else(|| {
+            params::invalid("format", "choose tar.gz or zip, or give the archive that extension")
+        })
     }
 }
 
@@ -153,7 +153,7 @@ impl Found {
 /// Finds what to pack. Links, special files and names that are not UTF-8 count as left out; any other gap is an error.
 fn find(workspace: &Workspace<'_>, from: &SpacePath, to: &SpacePath) -> Result<Found, Failure> {
     let stat = workspace.stat(from)?;
-    let stat = stat.ok_or(FileProblem::at("open what is to be packed")(Errno::ENOENT))?;
+    let stat = stat.ok_or(FileProblem::at("open the path to pack")(Errno::ENOENT))?;
     let mut found = Found::default();
     if stat.kind != FileKind::Folder {
         // Anything but a file fails with its own error.
@@ -172,7 +172,7 @@ fn find(workspace: &Workspace<'_>, from: &SpacePath, to: &SpacePath) -> Result<F
     let max = EXTRACT_ENTRIES_MAX;
     if walk.partial || found.members.len() > max {
         let why = format!(
-            "there are more than {max} files and folders, or they lie too deep, or some cannot be read; pack them in parts"
+            "there are more than {max} files and folders, or they are nested too deeply, or some cannot be read; pack them in parts"
         );
         return Err(Failure::new(Code::FileLimit, Phase::Dispatch, why));
     }

@@ -28,8 +28,8 @@ impl TwoPaths {
 
 impl TypedTool for Copy {
     const ID: &'static str = "files.copy";
-    const DESCRIPTION: &'static str = "Copies a file within the space; another file is overwritten only if that is \
-        asked for.";
+    const DESCRIPTION: &'static str =
+        "Copies a file within the space. Overwrites an existing file only on request.";
     type Params = TwoPaths;
 
     fn spec(&self) -> ToolSpec {

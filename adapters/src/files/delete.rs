@@ -19,8 +19,8 @@ pub struct Params {
 
 impl TypedTool for Delete {
     const ID: &'static str = "files.delete";
-    const DESCRIPTION: &'static str = "Removes a file of the space. With expected_sha256, only if it is the one that \
-        was read.";
+    const DESCRIPTION: &'static str = "Deletes a file of the space. With expected_sha256, only if the file has not changed since it was \
+        read.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

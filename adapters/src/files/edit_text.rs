@@ -24,9 +24,8 @@ pub struct Params {
 
 impl TypedTool for EditText {
     const ID: &'static str = "files.edit_text";
-    const DESCRIPTION: &'static str = "Replaces a passage of a text file of the space, which must occur exactly as \
-        often as expected (once, unless said otherwise). With expected_sha256, only if the file is the one that was \
-        read.";
+    const DESCRIPTION: &'static str = "Replaces a passage of a text file of the space. The passage must occur exactly as often as expected \
+        (by default once). With expected_sha256, only if the file has not changed since it was read.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -114,7 +113,7 @@ fn edited(workspace: &Workspace<'_>, params: &Params) -> Result<(String, u64), F
     let found = text.matches(find).count() as u64;
     if found != wanted {
         let why = format!(
-            "the passage occurs {found} times, not {wanted}; read the file again, or name more of the passage"
+            "the passage occurs {found} times, not {wanted}; read the file again, or give a longer passage"
         );
         return Err(Failure::new(Code::StateChanged, Phase::Dispatch, why));
     }

@@ -22,9 +22,8 @@ pub struct Params {
 
 impl TypedTool for Extract {
     const ID: &'static str = "files.extract";
-    const DESCRIPTION: &'static str = "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or \
-        nothing. Paths that lead out, links, devices, names that come twice, and archives that unpack to too much are \
-        refused.";
+    const DESCRIPTION: &'static str = "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or nothing. Refuses paths \
+        outside of the folder, links, devices, duplicate names, and archives that unpack to too much.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -45,7 +44,7 @@ impl TypedTool for Extract {
 
     fn check(&self, params: &Params) -> Result<(), Failure> {
         if params.to_path.base() != Base::Workspace {
-            let why = "what is unpacked to tmp/ is gone after the call";
+            let why = "tmp/ is deleted after the call; unpack into workspace/";
             return Err(params::invalid("to_path", why));
         }
         Ok(())
@@ -139,7 +138,7 @@ fn read(
 
 /// The size and the time of the last change, which nobody can set back.
 fn last_change(file: &File) -> Result<(u64, i64, i64), FileProblem> {
-    let meta = file.metadata().map_err(FileProblem::io("look at the file"))?;
+    let meta = file.metadata().map_err(FileProblem::io("inspect the file"))?;
     Ok((meta.len(), meta.ctime(), meta.ctime_nsec()))
 }
 
@@ -187,7 +186,7 @@ impl<'t> Unpacking<'t> {
             return Err(Problem::Refused("a name with a backslash in it"));
         }
         if member.name.starts_with('/') {
-            return Err(Problem::Refused("a name that begins at the root"));
+            return Err(Problem::Refused("an absolute path"));
         }
         let whole = format!("{}/{}", self.to, member.name);
         let path = SpacePath::parse_folder(&whole)
@@ -203,7 +202,7 @@ impl<'t> Unpacking<'t> {
             };
         }
         if !member.is_folder && member.name.ends_with('/') {
-            return Err(Problem::Refused("a file that is named like a folder"));
+            return Err(Problem::Refused("a file whose name ends like a folder's"));
         }
         // A walk would not reach a deeper entry.
         if parts.len() >= WALK_DEPTH_MAX {
@@ -222,7 +221,7 @@ impl<'t> Unpacking<'t> {
                 let names: usize = parts.iter().map(|part| part.len() + 1).sum();
                 self.paths_bytes += self.to.to_string().len() + names;
                 if self.paths_bytes > EXTRACT_PATHS_BYTES_MAX {
-                    return Err(Problem::TooMuch("its names are too long together".to_owned()));
+                    return Err(Problem::TooMuch("the sum of its names is too long".to_owned()));
                 }
                 // Folders without an entry of their own are listed in the receipt, too.
                 if self.seen.len() >= 2 * EXTRACT_ENTRIES_MAX {
@@ -235,11 +234,11 @@ impl<'t> Unpacking<'t> {
                 self.seen.insert(parts.to_vec(), kind);
             }
             (Some(Kind::File), Kind::Parent) => {
-                return Err(Problem::Refused("a file with something in it"));
+                return Err(Problem::Refused("a file that is also used as a folder"));
             }
             (Some(Kind::Parent), Kind::File)
             | (Some(Kind::File | Kind::Folder), Kind::File | Kind::Folder) => {
-                return Err(Problem::Refused("a name that comes twice"));
+                return Err(Problem::Refused("a name that appears twice"));
             }
         }
         Ok(())

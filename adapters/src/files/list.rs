@@ -19,7 +19,7 @@ pub struct Params {
 impl TypedTool for List {
     const ID: &'static str = "files.list";
     const DESCRIPTION: &'static str =
-        "Lists what is in a folder of the space, or with recursive all beneath it.";
+        "Lists a folder of the space; with recursive, also everything beneath it.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -13,8 +13,8 @@ pub struct Params {
 
 impl TypedTool for MakeDir {
     const ID: &'static str = "files.make_dir";
-    const DESCRIPTION: &'static str = "Makes a folder in the space, and those above it; one that is there already is \
-        fine.";
+    const DESCRIPTION: &'static str =
+        "Creates a folder in the space with its missing parents. An existing folder is not an error.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -46,7 +46,7 @@ impl TypedTool for MakeDir {
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         let there = workspace.stat(&call.params.path)?;
         if there.is_some_and(|stat| stat.kind != FileKind::Folder) {
-            return Err(FileProblem::at("make the folder")(nix::errno::Errno::ENOTDIR).into());
+            return Err(FileProblem::at("create the folder")(nix::errno::Errno::ENOTDIR).into());
         }
         Ok(params::dry(json!({ "folders_made": 0 })))
     }

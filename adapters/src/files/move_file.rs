@@ -9,8 +9,8 @@ pub struct Move;
 
 impl TypedTool for Move {
     const ID: &'static str = "files.move";
-    const DESCRIPTION: &'static str = "Moves or renames a file or a folder within the space; another file is \
-        overwritten only if that is asked for, a folder never.";
+    const DESCRIPTION: &'static str = "Moves or renames a file or a folder within the space. Overwrites an existing file only on request, \
+        and never a folder.";
     type Params = TwoPaths;
 
     fn spec(&self) -> ToolSpec {
@@ -31,12 +31,12 @@ impl TypedTool for Move {
         let (from, to) = (&params.from_path, &params.to_path);
         for (name, path) in [("from_path", from), ("to_path", to)] {
             if path.base() != Base::Workspace {
-                let why = "a file is moved within workspace/; copy from or to tmp/ instead";
+                let why = "files.move works within workspace/ only; copy from or to tmp/ instead";
                 return Err(params::invalid(name, why));
             }
         }
         if to.to_string().starts_with(&format!("{from}/")) {
-            let why = "it lies in from_path; a folder cannot be moved into itself";
+            let why = "it is inside from_path; a folder cannot be moved into itself";
             return Err(params::invalid("to_path", why));
         }
         Ok(())

@@ -40,7 +40,7 @@ pub enum PatchProblem {
     Line { number: usize, wanted: &'static str },
     #[error("line {number} of the patch: {why}")]
     Path { number: usize, why: PathInvalid },
-    #[error("a patch here does not {0}")]
+    #[error("a patch may not {0}")]
     Unsupported(&'static str),
     #[error("a patch has at most {PATCH_FILES_MAX} files and {PATCH_HUNKS_MAX} hunks")]
     TooMany,
@@ -184,7 +184,7 @@ fn read_hunk(number: usize, head: &str, lines: &mut Lines<'_>) -> Result<Hunk, P
     let ((old_start, mut old_left), (new_start, mut new_left)) = (old, new);
     let mut hunk = Hunk { old_start, new_start, old: Vec::new(), new: Vec::new() };
     while old_left > 0 || new_left > 0 {
-        let wanted = "a line of the hunk, which is longer by its head";
+        let wanted = "a line of the hunk, which ends before its header says";
         let (at, line) = lines.next().ok_or(PatchProblem::Line { number, wanted })?;
         let (kind, text) = match line.as_bytes().first() {
             Some(b'\n') => (b' ', line),
@@ -201,7 +201,7 @@ fn read_hunk(number: usize, head: &str, lines: &mut Lines<'_>) -> Result<Hunk, P
             lines.next();
             text.pop();
         }
-        let wanted = "a line that the hunk's head has room for";
+        let wanted = "a line within the count of the hunk's header";
         let full = PatchProblem::Line { number: at, wanted };
         if kind != b'+' {
             old_left = old_left.checked_sub(1).ok_or(full.clone())?;

@@ -14,8 +14,8 @@ pub struct Params {
 
 impl TypedTool for Stat {
     const ID: &'static str = "files.stat";
-    const DESCRIPTION: &'static str = "Says what stands at a path of the space: kind, size, permissions, time of \
-        change and, for files that are not too large, the digest that edits can expect.";
+    const DESCRIPTION: &'static str = "Describes a path of the space: type, size, permissions, modification time and, for files that are \
+        not too large, the digest to pass as expected_sha256.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -14,7 +14,8 @@ pub struct Params {
 
 impl TypedTool for WriteText {
     const ID: &'static str = "files.write_text";
-    const DESCRIPTION: &'static str = "Puts a text into a file of the space, replacing what was there.";
+    const DESCRIPTION: &'static str =
+        "Writes a text to a file of the space and replaces the previous content.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

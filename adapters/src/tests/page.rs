@@ -39,7 +39,7 @@ fn the_page_names_every_part_of_a_tool_and_every_tool() {
             assert!(page.contains(&format!("`{name}`")), "the page says nothing about {name}");
         }
     }
-    let (_, list) = page.split_once("## The tools there are").unwrap();
+    let (_, list) = page.split_once("## Built-in tools").unwrap();
     for tool in all() {
         let row = format!("| `{}` | {} |", tool.id(), tool.spec().description);
         assert!(list.contains(&row), "write into the page: {row}");

@@ -281,7 +281,7 @@ fn previews_show_failures_and_need_declared_changes() {
         meddle: |_| (),
     };
     let failure = preview(&place, &silent).unwrap_err();
-    assert!(failure.message.contains("does not say"), "{failure}");
+    assert!(failure.message.contains("does not declare"), "{failure}");
 }
 
 #[test]

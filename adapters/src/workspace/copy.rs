@@ -120,7 +120,7 @@ impl Workspace<'_> {
     /// Two empty folders within the scratch folder, for the copy of a space and for its scratch folder.
     pub(crate) fn copy_folders(&self) -> Result<[std::os::fd::OwnedFd; 2], FileProblem> {
         let folder = |name: &str| {
-            let at = FileProblem::at("make room for a copy");
+            let at = FileProblem::at("create the folder for a copy");
             nix::sys::stat::mkdirat(self.scratch, name, Mode::from_bits_truncate(0o700)).map_err(&at)?;
             openat2(self.scratch, name, beneath(FOLDER, Mode::empty())).map_err(at)
         };

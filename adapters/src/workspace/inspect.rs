@@ -117,7 +117,7 @@ impl Workspace<'_> {
                 Ok(Some((handle, stat)))
             }
             Err(Errno::ENOENT) => Ok(None),
-            Err(errno) => Err(FileProblem::at("look at the file")(errno)),
+            Err(errno) => Err(FileProblem::at("inspect the file")(errno)),
         }
     }
 
@@ -250,7 +250,7 @@ fn push(all: &mut Vec<Inspected>, path: &SpacePath, standing: PathState, content
 }
 
 fn stat_of(handle: &OwnedFd) -> Result<Stat, FileProblem> {
-    let stat = fstat(handle.as_fd()).map_err(FileProblem::at("look at the file"))?;
+    let stat = fstat(handle.as_fd()).map_err(FileProblem::at("inspect the file"))?;
     Ok(Stat::of(&stat))
 }
 

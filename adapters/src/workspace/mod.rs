@@ -29,7 +29,6 @@ pub use cached::is_local;
 pub(crate) use hashing::Hashing;
 pub use inspect::{Content, FileKind, Inspected, Stat};
 pub use problem::FileProblem;
-pub use scan::{Mark, Scan};
 pub use tree::DraftFolder;
 pub use walk::{Walk, WalkEntry};
 pub use write::{Draft, Existing, Received};

@@ -164,7 +164,7 @@ pub(super) fn replace(
         put_back(folder, aside, name)?;
         return Err(problem);
     }
-    unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(FileProblem::at("remove what was replaced"))
+    unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(FileProblem::at("remove the replaced file"))
 }
 
 /// Like [`replace`] on a file system that cannot exchange two files: the old file is set aside first, so for a moment a
@@ -184,7 +184,7 @@ fn replace_in_steps(
         put_back(folder, aside, target)?;
         return Err(problem);
     }
-    unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(FileProblem::at("remove what was replaced"))
+    unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(FileProblem::at("remove the replaced file"))
 }
 
 /// Whether the error means that the file system does not support this kind of rename.
@@ -204,7 +204,7 @@ fn exchange(folder: BorrowedFd<'_>, one: &str, other: &str) -> Result<(), FilePr
 }
 
 fn identity(folder: BorrowedFd<'_>, name: &str) -> Result<(u64, u64), FileProblem> {
-    let at = FileProblem::at("look at the file");
+    let at = FileProblem::at("inspect the file");
     let how = beneath(OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty());
     let file = openat2(folder, name, how).map_err(&at)?;
     let stat = nix::sys::stat::fstat(file.as_fd()).map_err(&at)?;
@@ -231,7 +231,7 @@ fn set_aside(folder: BorrowedFd<'_>, target: &str, aside: &str) -> Result<(), Fi
     match shift(folder, target, aside) {
         Err(Errno::ENOENT) => Err(FileProblem::Changed),
         Err(Errno::EEXIST) => Err(FileProblem::LeftAside),
-        moved => moved.map_err(FileProblem::at("set aside what is replaced")),
+        moved => moved.map_err(FileProblem::at("set the replaced file aside")),
     }
 }
 
@@ -274,7 +274,7 @@ pub(super) fn move_over(
     }
     match old {
         Some(_) => unlinkat(to.0, aside, UnlinkatFlags::NoRemoveDir)
-            .map_err(FileProblem::at("remove what was replaced")),
+            .map_err(FileProblem::at("remove the replaced file")),
         None => Ok(()),
     }
 }
@@ -297,10 +297,10 @@ pub(super) fn restore_aside(
             if is_state(folder, aside, state).is_err() && is_state(folder, target, state).is_err() {
                 return Err(FileProblem::LeftAside);
             }
-            let at = FileProblem::at("remove what was replaced");
+            let at = FileProblem::at("remove the replaced file");
             unlinkat(folder, aside, UnlinkatFlags::NoRemoveDir).map_err(at)?;
         }
-        shifted => shifted.map_err(FileProblem::at("put back what was set aside"))?,
+        shifted => shifted.map_err(FileProblem::at("restore the replaced file"))?,
     }
     nix::unistd::fsync(folder).map_err(FileProblem::at("sync the folder"))
 }
@@ -314,7 +314,7 @@ fn is_folder(folder: BorrowedFd<'_>, name: &str) -> Result<(), FileProblem> {
 
 /// Checks that a file has exactly this content and these permissions.
 pub(super) fn is_state(folder: BorrowedFd<'_>, name: &str, state: &FileState) -> Result<(), FileProblem> {
-    let at = FileProblem::at("look at what is replaced");
+    let at = FileProblem::at("inspect the replaced file");
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = match openat2(folder, name, beneath(flags, Mode::empty())) {
         Err(Errno::ELOOP | Errno::ENXIO | Errno::ENOENT) => return Err(FileProblem::Changed),

@@ -52,24 +52,24 @@ fn of_kernel(errno: Errno) -> (Code, &'static str) {
             (Code::PathDenied, "the path leads through a link or outside of the space")
         }
         Errno::EACCES | Errno::EPERM | Errno::EROFS => {
-            (Code::PermissionDenied, "neither the file's permissions nor the sandbox allow more")
+            (Code::PermissionDenied, "the file's permissions or the sandbox do not allow it")
         }
         Errno::ENOENT => (Code::FileNotFound, "there is no such file or folder"),
-        Errno::ENOTDIR => (Code::NotAFolder, "a file stands where a folder is needed"),
-        Errno::EISDIR | Errno::ENOTEMPTY => (Code::NotAFile, "a folder stands where the file should be"),
-        Errno::ENXIO | Errno::ENODEV => (Code::NotAFile, "what is there is a pipe, socket or device"),
-        Errno::EEXIST => (Code::FileExists, "something is there already"),
-        Errno::ENOSPC | Errno::EDQUOT => (Code::DiskFull, "there is no room left on the disk"),
-        Errno::EFBIG => (Code::FileLimit, "the file would be larger than it may be"),
+        Errno::ENOTDIR => (Code::NotAFolder, "there is a file where a folder is needed"),
+        Errno::EISDIR | Errno::ENOTEMPTY => (Code::NotAFile, "there is a folder where a file is needed"),
+        Errno::ENXIO | Errno::ENODEV => (Code::NotAFile, "the path is a pipe, socket or device"),
+        Errno::EEXIST => (Code::FileExists, "the path already exists"),
+        Errno::ENOSPC | Errno::EDQUOT => (Code::DiskFull, "the disk is full"),
+        Errno::EFBIG => (Code::FileLimit, "the file would exceed its size limit"),
         Errno::EMFILE | Errno::ENFILE => (Code::FileLimit, "too many files are open"),
         Errno::ENAMETOOLONG => (Code::ParamsInvalid, "a name is too long for this file system"),
         Errno::EINTR | Errno::EAGAIN | Errno::EBUSY | Errno::ETXTBSY => {
-            (Code::ToolBusy, "the file is busy; it may work later")
+            (Code::ToolBusy, "the file is busy; try again later")
         }
         Errno::EOPNOTSUPP => (
             Code::ToolFailed,
-            "this file system cannot rename without replacing, so what was agreed to cannot be tied to what was seen; keep the space \
-             on another one (ext4, xfs, btrfs, tmpfs)",
+            "this file system cannot rename without replacing, so effectd cannot guarantee the \
+             preconditions; put the space on another one (ext4, xfs, btrfs, tmpfs)",
         ),
         other => (Code::ToolFailed, other.desc()),
     }
@@ -84,17 +84,17 @@ impl From<FileProblem> for Failure {
             }
             FileProblem::NotAFile => (
                 Code::NotAFile,
-                "what is there is a folder, a link, a pipe or a device; name a file".to_owned(),
+                "the path is a folder, a link, a pipe or a device; name a file".to_owned(),
             ),
             FileProblem::Folder => (
                 Code::NotAFile,
-                "what is there is a folder, and files are read, copied and deleted one by one, so that each can be undone; \
-                 files.list with recursive names them, and files.move takes a folder as a whole"
+                "the path is a folder, but files are read, copied and deleted one by one, so that each can \
+                 be undone; files.list with recursive lists them, and files.move moves a whole folder"
                     .to_owned(),
             ),
             FileProblem::TooLarge { bytes_max } => (
                 Code::FileLimit,
-                format!("the file is larger than the {bytes_max} bytes that this tool takes"),
+                format!("the file is larger than the {bytes_max} bytes that this tool accepts"),
             ),
             FileProblem::NotText => (
                 Code::NotText,
@@ -102,11 +102,11 @@ impl From<FileProblem> for Failure {
             ),
             FileProblem::Changed => (
                 Code::StateChanged,
-                "the file is not as the action expects; look at it again and decide anew".to_owned(),
+                "the file is not as the action expects; read it again and decide again".to_owned(),
             ),
             FileProblem::LeftAside => (
                 Code::StateChanged,
-                "the file was changed twice at the same moment; what stood there is kept beside it, in the file .effectd-*.aside"
+                "the file was changed twice at the same time; its previous content is beside it, in the file .effectd-*.aside"
                     .to_owned(),
             ),
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
+use effectd_contracts::{Mark, Scan};
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
@@ -11,28 +12,6 @@ use super::walk::names;
 use super::{FOLDER, FileProblem, Workspace, beneath};
 use crate::limits::WALK_DEPTH_MAX;
 use crate::spacepath::SpacePath;
-
-/// An entry of a folder, without its content. The kernel sets the time of the last change, and nobody in the sandbox can
-/// set it back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    pub is_folder: bool,
-    /// Permissions and kind.
-    pub mode: u32,
-    pub bytes: u64,
-    /// The last change of anything about the entry, in nanoseconds since 1970.
-    pub changed_ns: i128,
-    /// Device and inode.
-    pub identity: (u64, u64),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Scan {
-    /// By path, as in requests. A name that is not UTF-8 is replaced by its inode number.
-    pub marks: BTreeMap<String, Mark>,
-    /// Whether the marks are complete: no limit was reached, and all folders could be read.
-    pub complete: bool,
-}
 
 impl Workspace<'_> {
     /// Scans these folders and everything beneath them, up to a number of entries. Unlike a walk, it includes drafts.
@@ -56,8 +35,8 @@ impl Workspace<'_> {
             };
             let mut dir = Dir::from_fd(folder).map_err(FileProblem::at("read the folder"))?;
             if depth == 0 {
-                let stat = fstat(dir.as_fd()).map_err(FileProblem::at("look at the folder"))?;
-                scan.marks.insert(path.clone(), Mark::of(&stat));
+                let stat = fstat(dir.as_fd()).map_err(FileProblem::at("inspect the folder"))?;
+                scan.marks.insert(path.clone(), mark(&stat));
             }
             let room = entries_max.saturating_sub(scan.marks.len());
             let (names, is_all) = names(&mut dir, room)?;
@@ -71,7 +50,7 @@ impl Workspace<'_> {
                     Ok(name) => format!("{path}/{name}"),
                     Err(_) => format!("{path}/#{}", stat.st_ino),
                 };
-                let mark = Mark::of(&stat);
+                let mark = mark(&stat);
                 if mark.is_folder && depth + 1 < WALK_DEPTH_MAX {
                     let beneath = [&place, &b"/"[..], name.to_bytes()].concat();
                     waiting.push((beneath, path.clone(), depth + 1));
@@ -89,15 +68,13 @@ impl Workspace<'_> {
     }
 }
 
-impl Mark {
-    fn of(stat: &FileStat) -> Self {
-        let is_folder = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
-        Self {
-            is_folder,
-            mode: stat.st_mode,
-            bytes: u64::try_from(stat.st_size).unwrap_or(0),
-            changed_ns: i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec),
-            identity: (stat.st_dev, stat.st_ino),
-        }
+fn mark(stat: &FileStat) -> Mark {
+    let is_folder = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
+    Mark {
+        is_folder,
+        mode: stat.st_mode,
+        bytes: u64::try_from(stat.st_size).unwrap_or(0),
+        changed_ns: i128::from(stat.st_ctime) * 1_000_000_000 + i128::from(stat.st_ctime_nsec),
+        identity: (stat.st_dev, stat.st_ino),
     }
 }

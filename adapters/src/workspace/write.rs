@@ -188,7 +188,7 @@ impl Workspace<'_> {
         let (mut hasher, mut bytes) = (Sha256::new(), 0_u64);
         loop {
             let piece = self.side_channel().receive_piece();
-            let piece = piece.map_err(FileProblem::io("read what was sent along"))?;
+            let piece = piece.map_err(FileProblem::io("read the content that effectd sends"))?;
             if piece.is_empty() {
                 let digest = Digest::from_bytes(hasher.finalize().into());
                 return Ok(Received { bytes, digest });
@@ -262,8 +262,8 @@ impl Workspace<'_> {
         Ok((draft, File::from(file)))
     }
 
-    /// Removes the draft that a killed run may have left for a path, and puts back the file that the run set aside.
-    /// `before` is the state before the run, if it is known.
+    /// Cleans up after a killed run: removes its unfinished file for a path, and restores the file that it had set aside.
+    /// `before` is the path's state before that run, if it is known.
     pub fn remove_draft(
         &self,
         path: &SpacePath,

@@ -113,11 +113,11 @@ pub(super) fn seal_whole(
 }
 
 fn failed() -> BlobError {
-    BlobError::Disk("sealing failed".to_owned())
+    BlobError::disk("sealing failed")
 }
 
 fn random<const N: usize>() -> Result<[u8; N], BlobError> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| BlobError::Disk(error.to_string()))?;
+    getrandom::fill(&mut bytes).map_err(|error| BlobError::disk(error.to_string()))?;
     Ok(bytes)
 }

@@ -1,4 +1,4 @@
-//! Tests of blobs: sealed, bound to kind, space and name, stored once, bounded, destroyed for good.
+//! Tests of blobs: sealed, bound to kind, space and name, stored once, bounded, destroyed permanently.
 #![allow(clippy::unwrap_used)]
 
 use super::sealed::{CHUNK_BYTES, MARK, SEALED_CHUNK_BYTES};

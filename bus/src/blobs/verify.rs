@@ -21,7 +21,7 @@ pub struct BlobsChecked {
     pub blobs: u64,
     pub bytes: u64,
     pub problems: Vec<String>,
-    /// Folders and files that could not be read as blobs, and damage that is no loss.
+    /// Folders and files that could not be read as blobs, and damage that loses no data.
     pub notes: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ impl<'a> BlobsCheck<'a> {
                 match &space {
                     Some(space) if path.is_dir() => self.folder(kind, space, &path)?,
                     None if path.is_dir() => self.note(format!(
-                        "the blobs in {} were not read: no record names their space any more",
+                        "the blobs in {} were not read: no record names their space",
                         path.display()
                     )),
                     Some(_) | None => {}

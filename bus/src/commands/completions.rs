@@ -90,7 +90,7 @@ impl Batch<'_> {
         self.finish_held(&link.leases)
     }
 
-    /// Acknowledges the leases that are still held, and returns the lost ones. A lost lease is no error: the fence decides who
+    /// Acknowledges the leases that are still held, and returns the lost ones. A lost lease is not an error: the fence decides who
     /// may commit.
     fn finish_held(&mut self, leases: &[LeaseId]) -> Result<Vec<LeaseId>, StoreError> {
         let mut lost = Vec::new();

@@ -26,7 +26,7 @@ impl Batch<'_> {
         let reopened = self.reopened(&record)?;
         if let Some(offset) = self.published_at(&record.topic, &event.event_id)? {
             return Err(StoreError::Invalid(format!(
-                "the event of a requeued letter is new, and this one has offset {offset}"
+                "a requeued dead letter needs a new event, but this one has offset {offset}"
             )));
         }
         let offset = self.append(&record.topic, event)?.offset;
@@ -53,7 +53,7 @@ impl Batch<'_> {
         let at = DeadLetterAt::decode(&bytes)?;
         if at.record.seq == self.block.seq() {
             // The dead letter is in this block, which cannot be read yet.
-            return Err(StoreError::unavailable("the dead letter was written in this moment; try again"));
+            return Err(StoreError::unavailable("the dead letter was written at the same time; try again"));
         }
         self.reader.letter_record(at).map(Some)
     }

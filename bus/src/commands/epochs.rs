@@ -118,7 +118,7 @@ impl Batch<'_> {
     fn reseal_payload(&self, kind: Kind, context: &str, stored: Stored) -> Result<Payload, StoreError> {
         if stored.location.seq == self.block.seq() {
             return Err(StoreError::unavailable(
-                "something was stored in this moment under an epoch that ends; try again",
+                "a record was stored under an epoch that is ending; try again",
             ));
         }
         match self.reader.body(stored, kind, context)? {

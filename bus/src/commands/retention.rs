@@ -26,7 +26,7 @@ impl Batch<'_> {
         if std::ptr::eq(self.reader, reader) {
             return Ok(());
         }
-        Err(StoreError::unavailable("the store was reopened meanwhile; try again"))
+        Err(StoreError::unavailable("the store was reopened at the same time; try again"))
     }
 
     /// Records that receipts and events before these numbers have expired; `false` if that was recorded before.

@@ -32,7 +32,7 @@ pub(super) fn spawn(shared: Arc<Shared>, dir: PathBuf) -> Result<JoinHandle<()>,
         let mut files = LetterFiles { shared, dir, next: 0, ended: None };
         loop {
             if let Err(error) = files.follow() {
-                tracing::warn!(%error, "the files of dead letters could not be written; the next dead letter tries again");
+                tracing::warn!(%error, "the files of dead letters could not be written; they are written with the next dead letter");
                 files.ended = None;
             }
             if watch.wait_changed(PASS_EVERY).is_err() {
@@ -72,13 +72,13 @@ impl LetterFiles {
             let path = path_of(&dir, topic);
             if !files.contains_key(topic) {
                 let file = private().append(true).create(true).open(&path);
-                let file = file.map_err(|error| io_error(&path, &error))?;
+                let file = file.map_err(|error| io_error(&path, error))?;
                 files.insert(topic.clone(), file);
             }
             let file = files.get_mut(topic);
             // One write a line, so that a kill leaves whole lines.
             let written = file.map_or(Ok(()), |file| file.write_all(line.as_bytes()));
-            written.map_err(|error| io_error(&path, &error))
+            written.map_err(|error| io_error(&path, error))
         })?;
         Ok(())
     }
@@ -92,12 +92,12 @@ impl LetterFiles {
             let path = partial_of(&dir, topic);
             if !files.contains_key(topic) {
                 let file = private().write(true).create(true).truncate(true).open(&path);
-                let file = file.map_err(|error| io_error(&path, &error))?;
+                let file = file.map_err(|error| io_error(&path, error))?;
                 files.insert(topic.clone(), BufWriter::new(file));
             }
             let file = files.get_mut(topic);
             let written = file.map_or(Ok(()), |file| file.write_all(line.as_bytes()));
-            written.map_err(|error| io_error(&path, &error))
+            written.map_err(|error| io_error(&path, error))
         })?;
         let mut known = BTreeSet::new();
         for (topic, file) in files {
@@ -107,7 +107,7 @@ impl LetterFiles {
                 file.sync_data()?;
                 std::fs::rename(partial_of(&dir, &topic), &path)
             };
-            end().map_err(|error| io_error(&path, &error))?;
+            end().map_err(|error| io_error(&path, error))?;
             known.insert(path);
         }
         remove_others(&dir, &known)?;

@@ -95,9 +95,5 @@ fn open_runs(config: &EmbeddedConfig, log: &MerkleLog) -> Result<RunFiles, Store
         }
         None => 0,
     };
-    if log.holds(size)? {
-        Ok(runs)
-    } else {
-        Err(StoreError::index_damaged("hashes of the log that should be there are not"))
-    }
+    if log.holds(size)? { Ok(runs) } else { Err(StoreError::index_damaged("hashes of the log are missing")) }
 }

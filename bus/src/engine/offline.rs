@@ -10,7 +10,7 @@ use super::recover::{journal_too_short, rebuild as rebuild_runs};
 use super::{Opened, embedded};
 use crate::blobs::{BlobError, Blobs, BlobsCheck, BlobsChecked};
 use crate::config::{EmbeddedConfig, JournalKind};
-use crate::error::StoreError;
+use crate::error::{Cause, StoreError};
 use crate::failpoint;
 use crate::files::{io_error, private_dir, remove_dir, sync_dir};
 use crate::index::runs::RunFiles;
@@ -70,7 +70,10 @@ pub fn check(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Checked, Stor
 /// Reads and authenticates every blob, and changes nothing. The journal must have been checked.
 pub fn check_blobs(config: &EmbeddedConfig, blobs: &Blobs) -> Result<BlobsChecked, StoreError> {
     let offline = Offline::open(config)?;
-    let failed = |error: BlobError| StoreError::unavailable(error.to_string());
+    let failed = |error: BlobError| StoreError::Unavailable {
+        reason: error.to_string(),
+        source: Some(Cause::new(error)),
+    };
     let mut check = BlobsCheck::begin(blobs).map_err(failed)?;
     offline.each_record(&mut |record, _| {
         if let Record::Claimed(claim) = record {
@@ -141,8 +144,8 @@ pub fn migrate(config: &EmbeddedConfig, to: JournalKind) -> Result<Migrated, Sto
     };
     if !same()? {
         return Err(StoreError::Damaged {
-            what: "the journal that was written is not the one that was read".to_owned(),
-            advice: "The old one is still active. Try again, on another disk if need be.",
+            what: "the written journal differs from the original".to_owned(),
+            advice: "The old journal is still active. Try again, if necessary on another disk.",
         });
     }
     drop((new, journal));
@@ -194,7 +197,7 @@ impl Offline {
         let log = MerkleLog::open(&path)?;
         log.copy(&MerkleLog::open(&self.config.state.join("log"))?, tree.size())?;
         if merkle::frontier(&log, tree.size())? != tree {
-            let what = format!("the hashes of the log before entry {} are not its own", tree.size());
+            let what = format!("the hashes of the log before entry {} do not match its entries", tree.size());
             return Err(StoreError::damaged(what));
         }
         Ok(path)
@@ -254,7 +257,7 @@ impl Offline {
         if same {
             Ok(())
         } else {
-            Err(StoreError::index_damaged("a working state that is not what the journal says"))
+            Err(StoreError::index_damaged("a working state that differs from the journal"))
         }
     }
 
@@ -278,7 +281,7 @@ impl Offline {
     fn swap(&self) -> Result<(), StoreError> {
         let (old, new) = (self.config.state.join("index"), self.new_dir());
         remove_dir(&old)?;
-        std::fs::rename(&new, &old).map_err(|error| io_error(&new, &error))?;
+        std::fs::rename(&new, &old).map_err(|error| io_error(&new, error))?;
         sync_dir(&self.config.state)
     }
 }
@@ -310,7 +313,7 @@ fn same_entries(old: &dyn RunStore, new: &dyn RunStore) -> Result<u64, StoreErro
                 from = after(theirs.0);
             }
             (None | Some(_), None | Some(_)) => {
-                return Err(StoreError::index_damaged("an entry that is not what the journal says"));
+                return Err(StoreError::index_damaged("an entry that differs from the journal"));
             }
         }
     }

@@ -160,7 +160,7 @@ fn check_applied(journal: &dyn Journal, applied: &Applied) -> Result<(), StoreEr
     }
     let header = block::check(&journal.block(seq)?).map_err(|error| error.at(seq))?;
     if header.checksum != applied.checksum {
-        let what = format!("block {seq} of the journal is not the one that the index was made from");
+        let what = format!("block {seq} of the journal is not the one that the index was built from");
         return Err(StoreError::damaged(what));
     }
     Ok(())

@@ -45,8 +45,8 @@ struct TopicPlan {
     keeps_unacknowledged: bool,
 }
 
-/// The progress of retention in this process. Live records are relocated to the journal's end, so without a fixed goal
-/// retention would chase its own records forever.
+/// The progress of retention in this process. Retention moves live records to the end of the journal, so it needs a fixed
+/// goal: without one it would move the same records forever.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
     /// Blocks from this one on are not dropped until the goal moves.

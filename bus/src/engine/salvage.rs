@@ -49,7 +49,7 @@ const WINDOW_BYTES: usize = 4 * BLOCK_BYTES_MAX;
 pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreError> {
     if into.exists() {
         return Err(StoreError::Invalid(format!(
-            "{} is there already; name a directory that is not",
+            "{} already exists; choose a new directory",
             into.display()
         )));
     }
@@ -129,7 +129,7 @@ fn copy_dir(from: &Path, to: &Path) -> Result<(), StoreError> {
         if path.is_dir() {
             copy_dir(&path, &target)?;
         } else {
-            std::fs::copy(&path, &target).map_err(|error| io_error(&path, &error))?;
+            std::fs::copy(&path, &target).map_err(|error| io_error(&path, error))?;
         }
     }
     Ok(())
@@ -168,7 +168,7 @@ impl Output {
                     let mut bytes = vec![0; *len];
                     File::open(path)
                         .and_then(|file| file.read_exact_at(&mut bytes, *at))
-                        .map_err(|error| io_error(path, &error))?;
+                        .map_err(|error| io_error(path, error))?;
                     bytes
                 }
                 (None, None) => continue,
@@ -280,11 +280,11 @@ impl Output {
         let path = self.dir.join(&name);
         if !self.files.contains_key(&name) {
             let file = private().write(true).create_new(true).open(&path);
-            let file = file.map_err(|error| io_error(&path, &error))?;
+            let file = file.map_err(|error| io_error(&path, error))?;
             self.files.insert(name.clone(), BufWriter::new(file));
         }
         let written = self.files.get_mut(&name).map_or(Ok(()), |file| writeln!(file, "{value}"));
-        written.map_err(|error| io_error(&path, &error))
+        written.map_err(|error| io_error(&path, error))
     }
 
     fn finish(self) -> Result<Salvaged, StoreError> {
@@ -293,7 +293,7 @@ impl Output {
                 let file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
                 file.sync_all()
             };
-            end().map_err(|error| io_error(&self.dir.join(name), &error))?;
+            end().map_err(|error| io_error(&self.dir.join(name), error))?;
         }
         sync_dir(&self.dir)?;
         Ok(self.found)
@@ -302,14 +302,14 @@ impl Output {
 
 /// Calls `each` for every whole block in a file, with its offset, header and length.
 fn each_block(path: &Path, each: &mut dyn FnMut(u64, block::Header, usize)) -> Result<(), StoreError> {
-    let file = File::open(path).map_err(|error| io_error(path, &error))?;
+    let file = File::open(path).map_err(|error| io_error(path, error))?;
     let mut file = BufReader::new(file);
     let (mut window, mut base) = (Vec::new(), 0_u64);
     let mut seen = BTreeSet::new();
     loop {
         let wanted = (WINDOW_BYTES - window.len()) as u64;
         let read = file.by_ref().take(wanted).read_to_end(&mut window);
-        let is_end = read.map_err(|error| io_error(path, &error))? == 0;
+        let is_end = read.map_err(|error| io_error(path, error))? == 0;
         // Blocks that may reach beyond the window are found in the next.
         let until = if is_end { window.len() } else { window.len().saturating_sub(BLOCK_BYTES_MAX) };
         let mut at = 0;

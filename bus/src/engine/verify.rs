@@ -30,7 +30,7 @@ impl LocalStore {
 fn audit(batch: &Batch<'_>) -> Result<Audit, StoreError> {
     if !batch.block.is_empty() {
         // The journal does not have the other operations of this block yet.
-        return Err(StoreError::unavailable("an audit needs a moment without writes; try again"));
+        return Err(StoreError::unavailable("the store was written during the audit; try again"));
     }
     let journal = batch.reader.journal.as_ref();
     if index_first(batch.reader.index.view(None))? != journal.first() {
@@ -63,12 +63,12 @@ fn compare(batch: &Batch<'_>, expected: &Memtable) -> Result<u64, StoreError> {
     }
     for found in view.scan(Vec::new(), &[0xff]) {
         if !live.contains(found?.0.as_slice()) {
-            return Err(differs("an entry of the index that nothing accounts for"));
+            return Err(differs("an entry of the index without a record"));
         }
     }
     Ok(live.len() as u64)
 }
 
 fn differs(what: &str) -> StoreError {
-    StoreError::damaged(format!("{what} is not what the journal says"))
+    StoreError::damaged(format!("{what} differs from the journal"))
 }

@@ -120,7 +120,7 @@ impl Writer {
         }
         let Batch { block, mut changes, tainted, .. } = batch;
         if tainted {
-            let error = StoreError::unavailable("an operation failed half-way; its block was discarded");
+            let error = StoreError::unavailable("an operation failed halfway; its block was discarded");
             return (replies, Err(error));
         }
         if block.is_empty() {

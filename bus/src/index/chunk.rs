@@ -48,7 +48,7 @@ pub(crate) struct Chunk {
 impl Chunk {
     pub(super) fn decode(name: (u64, u32), bytes: Vec<u8>) -> Result<Self, StoreError> {
         if bytes.len() < FIXED_BYTES || bytes[..4] != checksum(name, &bytes[4..]) {
-            return Err(StoreError::index_damaged("a chunk whose checksum does not fit"));
+            return Err(StoreError::index_damaged("a chunk with a wrong checksum"));
         }
         let count = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]));
         if count == 0 || bytes.len() < FIXED_BYTES + count * 2 {
@@ -114,7 +114,7 @@ impl Chunk {
             Some((&DELETE, _)) => Ok(Cell::Delete),
             Some((&PUT, rest)) => value(rest).map(Cell::Put),
             Some((&UNION, rest)) => value(rest).map(Cell::Union),
-            Some(_) | None => Err(StoreError::index_damaged("an entry of no known kind")),
+            Some(_) | None => Err(StoreError::index_damaged("an entry of an unknown kind")),
         }
     }
 

@@ -51,7 +51,7 @@ impl Manifest {
         match std::fs::read(&path) {
             Ok(bytes) => Self::decode(&bytes).map(Some).map_err(malformed),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(read_failed(&path, &error)),
+            Err(error) => Err(read_failed(&path, error)),
         }
     }
 
@@ -63,11 +63,11 @@ impl Manifest {
             file.write_all(&self.encode())?;
             file.sync_data()
         };
-        write().map_err(|error| io_error(&partial, &error))?;
+        write().map_err(|error| io_error(&partial, error))?;
         // The names of the runs must be durable before the manifest is.
         sync_dir(dir)?;
         failpoint::hit("index.before_rename");
-        std::fs::rename(&partial, &path).map_err(|error| io_error(&path, &error))?;
+        std::fs::rename(&partial, &path).map_err(|error| io_error(&path, error))?;
         sync_dir(dir)?;
         failpoint::hit("index.after_rename");
         Ok(())

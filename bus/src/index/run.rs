@@ -110,7 +110,7 @@ impl Head {
             firsts,
             ends,
             last: last.to_vec(),
-            filter: BloomFilter::from_bytes(filter.to_vec()).ok_or(Malformed("a filter of no size"))?,
+            filter: BloomFilter::from_bytes(filter.to_vec()).ok_or(Malformed("an empty filter"))?,
         })
     }
 }
@@ -144,27 +144,26 @@ impl Run {
 
     /// Opens a run, and checks that the file is complete and has this name.
     pub(super) fn open(path: &Path, name: RunName) -> Result<Self, StoreError> {
-        let file = File::open(path).map_err(|error| read_failed(path, &error))?;
+        let file = File::open(path).map_err(|error| read_failed(path, error))?;
         let read = |at: u64, len: usize| {
             let mut bytes = vec![0; len];
             let result = file.read_exact_at(&mut bytes, at);
-            result.map(|()| bytes).map_err(|error| read_failed(path, &error))
+            result.map(|()| bytes).map_err(|error| read_failed(path, error))
         };
-        let len = file.metadata().map_err(|error| read_failed(path, &error))?.len();
+        let len = file.metadata().map_err(|error| read_failed(path, error))?.len();
         let least = (BEGINNING.len() + FOOTER_BYTES) as u64;
         if len < least || read(0, BEGINNING.len())? != BEGINNING {
-            return Err(StoreError::index_damaged("a run without its mark, or of another format"));
+            return Err(StoreError::index_damaged("a run without its magic bytes, or of another format"));
         }
         let footer_at = len - FOOTER_BYTES as u64;
         let found = read(footer_at, FOOTER_BYTES)?;
         let (id, begins_at) = (u64::from_be_bytes(fixed(&found, 0)), u64::from_be_bytes(fixed(&found, 8)));
         let head_len = footer_at.checked_sub(begins_at);
         let head_len = head_len.and_then(|len| usize::try_from(len).ok());
-        let head =
-            read(begins_at, head_len.ok_or_else(|| StoreError::index_damaged("a run that was cut off"))?)?;
+        let head = read(begins_at, head_len.ok_or_else(|| StoreError::index_damaged("a truncated run"))?)?;
         let own = u32::from_be_bytes(fixed(&found, 28));
         if footer(id, begins_at, &head)[..] != found[..] || (id, own) != name {
-            return Err(StoreError::index_damaged("a run that is not the one that was written"));
+            return Err(StoreError::index_damaged("a run that differs from what was written"));
         }
         let head = Head::decode(&head, begins_at).map_err(malformed)?;
         Ok(Run { name, head, file })
@@ -184,11 +183,11 @@ impl Run {
             .checked_sub(1)
             .map_or(Some(BEGINNING.len() as u64), |before| self.head.ends.get(before).copied());
         let (Some(start), Some(end)) = (start, self.head.ends.get(nth)) else {
-            return Err(StoreError::index_damaged("a chunk that should be there is not"));
+            return Err(StoreError::index_damaged("a missing chunk"));
         };
         let mut bytes = vec![0; (end - start) as usize];
         let read = self.file.read_exact_at(&mut bytes, start);
-        read.map_err(|error| read_failed("the index".as_ref(), &error))?;
+        read.map_err(|error| read_failed("the index".as_ref(), error))?;
         Chunk::decode((self.id(), number), bytes)
     }
 
@@ -269,11 +268,11 @@ impl Run {
 }
 
 /// A file that is missing or too short is damage; other errors are the disk's.
-pub(super) fn read_failed(path: &Path, error: &std::io::Error) -> StoreError {
+pub(super) fn read_failed(path: &Path, error: std::io::Error) -> StoreError {
     if error.kind() == ErrorKind::NotFound {
-        StoreError::index_damaged("a file that should be there is not")
+        StoreError::index_damaged("a missing file")
     } else if error.kind() == ErrorKind::UnexpectedEof {
-        StoreError::index_damaged("a file that was cut off")
+        StoreError::index_damaged("a truncated file")
     } else {
         io_error(path, error)
     }

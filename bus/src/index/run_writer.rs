@@ -53,7 +53,7 @@ impl RunWriter {
         let options = options.read(true).write(true).create(true).truncate(true);
         let file = options.open(&partial);
         Ok(RunWriter {
-            file: Some(file.map_err(|error| io_error(&partial, &error))?),
+            file: Some(file.map_err(|error| io_error(&partial, error))?),
             path,
             partial,
             id,
@@ -149,7 +149,7 @@ impl RunWriter {
             }
             Ok(())
         };
-        write().map_err(|error| io_error(&self.partial, &error))?;
+        write().map_err(|error| io_error(&self.partial, error))?;
         self.written += len;
         self.out.clear();
         Ok(())
@@ -177,7 +177,7 @@ impl RunWriter {
             file.sync_data()?;
             std::fs::rename(&self.partial, &self.path)
         };
-        end().map_err(|error| io_error(&self.path, &error))?;
+        end().map_err(|error| io_error(&self.path, error))?;
         let own = u32::from_be_bytes(fixed(&footer, 28));
         let head = std::mem::take(&mut self.head);
         Ok(Some(Run::new((self.id, own), head, file)))

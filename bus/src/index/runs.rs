@@ -86,7 +86,7 @@ impl RunFiles {
     /// Replaces the runs, on disk and then for readers.
     fn set_runs(&self, work: &Work, runs: Vec<Arc<Run>>) -> Result<(), StoreError> {
         if self.is_corrupt() {
-            return Err(StoreError::index_damaged("something in it did not check"));
+            return Err(StoreError::index_damaged("part of it did not pass its checks"));
         }
         let manifest = Manifest {
             next_run: work.next_run,

@@ -155,7 +155,7 @@ impl From<Malformed> for BlockError {
 /// Checks a whole block and reads its header.
 pub fn check(bytes: &[u8]) -> Result<Header, BlockError> {
     if bytes.len() < HEADER_BYTES || &bytes[0..4] != MAGIC {
-        return Err(BlockError::Damaged("a block without its mark"));
+        return Err(BlockError::Damaged("a block without its magic bytes"));
     }
     // Format 0 does not exist: a header that ends in zeros is damaged.
     if bytes[4] != FORMAT && bytes[4] != 0 {
@@ -171,7 +171,7 @@ pub fn check(bytes: &[u8]) -> Result<Header, BlockError> {
         return Err(BlockError::Damaged("a block of the wrong length"));
     }
     if checksum(bytes) != stated {
-        return Err(BlockError::Damaged("a block whose checksum does not fit"));
+        return Err(BlockError::Damaged("a block with a wrong checksum"));
     }
     Ok(Header { seq, previous, at_ms, records, checksum: stated })
 }

@@ -33,7 +33,7 @@ pub(super) fn read(directory: &Path, first: u64) -> Result<Option<Vec<u8>>, Stor
         if error.kind() == ErrorKind::NotFound {
             StoreError::damaged(format!("{} is missing", file_name(&path)))
         } else {
-            io_error(&path, &error)
+            io_error(&path, error)
         }
     })
 }
@@ -54,7 +54,7 @@ pub(super) fn activate(directory: &Path, first: u64) -> Result<(), StoreError> {
         Ok(()) => sync_dir(directory),
         Err(error) if error.kind() == ErrorKind::NotFound && active.exists() => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => Err(no_checkpoint(first)),
-        Err(error) => Err(io_error(&active, &error)),
+        Err(error) => Err(io_error(&active, error)),
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn remove_unused(directory: &Path, first: u64) -> Result<(), StoreErr
     let unused = numbered(directory, STAGED)?.into_iter().filter(|block| *block <= first);
     let old = old.map(|block| path(directory, block, ACTIVE));
     for path in old.chain(unused.map(|block| path(directory, block, STAGED))) {
-        fs::remove_file(&path).map_err(|error| io_error(&path, &error))?;
+        fs::remove_file(&path).map_err(|error| io_error(&path, error))?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@
 //! The last segment ends in zeros: it is preallocated for small blocks, since a sync of allocated bytes costs a quarter
 //! of a sync that grows the file and makes the file system write its own journal first.
 //!
-//! A crash leaves at most one incomplete block, after the complete ones of the last segment. No caller was told that this
+//! A crash leaves at most one incomplete block, after the complete ones of the last segment. No caller got an acknowledgement that this
 //! block is durable; the next append cuts it off before it writes. If a complete block follows an incomplete one, no crash
 //! but damage is the cause, and the store does not open.
 
@@ -131,7 +131,7 @@ impl SegmentJournal {
         let last = names.pop();
         for name in names {
             let full = trailer::read(&directory, name)?.ok_or_else(|| {
-                let what = format!("the file of the journal that begins with block {name} has lost its end");
+                let what = format!("the journal segment that begins with block {name} is truncated");
                 StoreError::damaged(what)
             })?;
             segments.check_next(name)?;
@@ -161,7 +161,7 @@ impl SegmentJournal {
     fn sync(&self, file: &File) -> Result<(), StoreError> {
         match self.durability {
             Durability::Synced => {
-                file.sync_data().map_err(|error| io_error("the journal's sync".as_ref(), &error))
+                file.sync_data().map_err(|error| io_error("the journal's sync".as_ref(), error))
             }
             Durability::Unsynced => Ok(()),
         }
@@ -187,7 +187,7 @@ impl SegmentJournal {
         let mut segments = self.segments.write();
         let active = segments.active.as_mut().ok_or_else(|| missing(seq))?;
         if active.torn {
-            active.file.set_len(u64::from(active.end)).map_err(|error| io_error(&self.directory, &error))?;
+            active.file.set_len(u64::from(active.end)).map_err(|error| io_error(&self.directory, error))?;
             active.torn = false;
         }
         Ok((active.file.clone(), active.end, active.preallocated))
@@ -223,7 +223,7 @@ impl SegmentJournal {
         let end = full.table_at + table.len() as u64;
         file.write_all_at(&table, full.table_at)
             .and_then(|()| file.set_len(end))
-            .map_err(|error| io_error(&self.directory, &error))?;
+            .map_err(|error| io_error(&self.directory, error))?;
         failpoint::hit("journal.after_table");
         self.sync(&file)?;
         let mut segments = self.segments.write();
@@ -238,7 +238,7 @@ impl SegmentJournal {
             return Ok(file.clone());
         }
         let path = path(&self.directory, full.first);
-        let file = Arc::new(File::open(&path).map_err(|error| read_failed(&path, full.first, &error))?);
+        let file = Arc::new(File::open(&path).map_err(|error| read_failed(&path, full.first, error))?);
         open.push_back((full.first, file.clone()));
         if open.len() > SEGMENT_FILES_OPEN_MAX {
             open.pop_front();
@@ -263,7 +263,7 @@ impl SegmentJournal {
         let file = self.open_full(full)?;
         let mut range = [0; 8];
         let at = full.table_at + (seq - full.first) * 4;
-        file.read_exact_at(&mut range, at).map_err(|error| read_failed(&self.directory, seq, &error))?;
+        file.read_exact_at(&mut range, at).map_err(|error| read_failed(&self.directory, seq, error))?;
         let (begin, end) = (fixed(&range, 0), fixed(&range, 4));
         Ok((file, u32::from_be_bytes(begin), u32::from_be_bytes(end)))
     }
@@ -315,7 +315,7 @@ impl Journal for SegmentJournal {
             size: block.len(),
             max: SEGMENT_BYTES_LIMIT,
         })?;
-        file.write_all_at(block, u64::from(at)).map_err(|error| io_error(&self.directory, &error))?;
+        file.write_all_at(block, u64::from(at)).map_err(|error| io_error(&self.directory, error))?;
         let preallocated =
             if end > preallocated { self.preallocate(&file, block.len(), end) } else { preallocated };
         failpoint::hit("journal.after_insert");
@@ -349,10 +349,10 @@ impl Journal for SegmentJournal {
             .ok_or_else(|| missing(seq))?;
         let mut bytes = vec![0; len as usize];
         file.read_exact_at(&mut bytes, u64::from(begin))
-            .map_err(|error| read_failed(&self.directory, seq, &error))?;
+            .map_err(|error| read_failed(&self.directory, seq, error))?;
         let header = block::check(&bytes).map_err(|error| error.at(seq))?;
         if header.seq != seq {
-            return Err(BlockError::Damaged("another block lies in its place").at(seq));
+            return Err(BlockError::Damaged("another block is in its place").at(seq));
         }
         Ok(bytes)
     }
@@ -406,7 +406,7 @@ impl ActiveSegment {
         let path = path(directory, first);
         let mut options = private();
         let options = options.read(true).write(true).create_new(true);
-        let file = options.open(&path).map_err(|error| io_error(&path, &error))?;
+        let file = options.open(&path).map_err(|error| io_error(&path, error))?;
         sync_dir(directory)?;
         Ok(Self::new(first, file))
     }
@@ -414,7 +414,7 @@ impl ActiveSegment {
     /// The last segment of an earlier process: every block is checked.
     fn read(directory: &Path, first: u64) -> Result<Self, StoreError> {
         let path = path(directory, first);
-        let at_path = |error: std::io::Error| io_error(&path, &error);
+        let at_path = |error: std::io::Error| io_error(&path, error);
         let file = File::options().read(true).write(true).open(&path).map_err(at_path)?;
         let len = file.metadata().map_err(at_path)?.len();
         let mut active = Self::new(first, file);
@@ -440,7 +440,7 @@ impl ActiveSegment {
         } else {
             if let Some(seq) = active.later_block(&rest, len) {
                 return Err(StoreError::damaged(format!(
-                    "block {} is not whole, and block {seq} follows it",
+                    "block {} is incomplete, and block {seq} follows it",
                     active.next()
                 )));
             }
@@ -505,7 +505,7 @@ fn names(directory: &Path) -> Result<Vec<u64>, StoreError> {
 }
 
 /// A file that is missing or too short is damage; other errors are the disk's.
-fn read_failed(path: &Path, seq: u64, error: &std::io::Error) -> StoreError {
+fn read_failed(path: &Path, seq: u64, error: std::io::Error) -> StoreError {
     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof) {
         missing(seq)
     } else {

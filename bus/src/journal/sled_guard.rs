@@ -9,7 +9,7 @@ use crate::error::StoreError;
 /// Calls sled. A panic is damage: sled panics when a file is not what it expects.
 pub(crate) fn guarded<T>(what: &str, call: impl FnOnce() -> sled::Result<T>) -> Result<T, StoreError> {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| translate(what, &error)),
+        Ok(result) => result.map_err(|error| translate(what, error)),
         Err(panic) => {
             let message = panic.downcast_ref::<String>().map(String::as_str);
             let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -27,7 +27,9 @@ pub(crate) fn bounded<T: Send + 'static>(
     let (sender, answer) = channel();
     let thread = std::thread::Builder::new().name("store-open".into());
     let spawned = thread.spawn(move || drop(sender.send(call())));
-    spawned.map_err(|error| StoreError::unavailable(format!("no thread for {what}: {error}")))?;
+    spawned.map_err(|error| {
+        StoreError::unavailable_by(format_args!("no thread can be started for {what}"), error)
+    })?;
     match answer.recv_timeout(max) {
         Ok(result) => result,
         Err(RecvTimeoutError::Timeout) => {
@@ -37,13 +39,13 @@ pub(crate) fn bounded<T: Send + 'static>(
     }
 }
 
-fn translate(what: &str, error: &sled::Error) -> StoreError {
+fn translate(what: &str, error: sled::Error) -> StoreError {
     match error {
         sled::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => StoreError::Full,
         sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
             StoreError::Locked { path: what.into() }
         }
-        sled::Error::Io(io) => StoreError::unavailable(format!("{what}: {io}")),
+        sled::Error::Io(io) => StoreError::unavailable_by(what, io),
         sled::Error::Corruption { .. } => {
             StoreError::damaged(format!("sled found damaged bytes while {what}"))
         }

@@ -9,7 +9,7 @@
 //!
 //! sled keeps up to sixteen neighbouring entries in a page and rewrites the page to split it, so large blocks would be
 //! written four times. So keys are inserted some blocks ahead, with empty values, when splitting their pages costs almost
-//! nothing; a chunk then replaces an empty value. An empty value is no chunk.
+//! nothing; a chunk then replaces an empty value. An empty value is not a chunk.
 //!
 //! sled returns no space to the disk. So when at least a third of the blocks of a database are dropped, the others are
 //! copied into a new database: most by the thread that stages the checkpoint, the rest by the writer when it truncates
@@ -229,7 +229,7 @@ impl Database {
         Ok(Database {
             begin,
             db,
-            file: File::open(path.join("db")).map_err(|error| io_error(&path, &error))?,
+            file: File::open(path.join("db")).map_err(|error| io_error(&path, error))?,
             path,
             durability: config.durability,
             ahead: Mutex::default(),
@@ -242,7 +242,7 @@ impl Database {
         failpoint::hit("journal.after_flush");
         match self.durability {
             Durability::Synced => {
-                self.file.sync_data().map_err(|error| io_error("the journal's sync".as_ref(), &error))
+                self.file.sync_data().map_err(|error| io_error("the journal's sync".as_ref(), error))
             }
             Durability::Unsynced => Ok(()),
         }
@@ -294,7 +294,7 @@ impl Database {
         Ok(())
     }
 
-    /// Removes an incomplete last block, which no caller was told is durable; returns the last complete one.
+    /// Removes an incomplete last block, which was never acknowledged as durable; returns the last complete one.
     fn drop_torn_tail(&self, last: u64) -> Result<u64, StoreError> {
         if self.bounds(last)?.is_none() {
             return Ok(last);
@@ -330,7 +330,7 @@ impl Database {
         let found = guarded("reading the journal", || self.db.get(key))?;
         let value = found.filter(|value| !value.is_empty()).ok_or_else(|| missing(seq))?;
         if value.len() < CHUNK_HEADER_BYTES || value[..4] != checksum(&key, &value[4..]).to_be_bytes() {
-            let what = format!("chunk {part} of block {seq} has a checksum that does not fit");
+            let what = format!("chunk {part} of block {seq} has a wrong checksum");
             return Err(StoreError::damaged(what));
         }
         Ok(value)

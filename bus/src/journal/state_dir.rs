@@ -27,7 +27,7 @@ pub(crate) fn lock_journal(config: &mut EmbeddedConfig) -> Result<Flock<File>, S
     let other = config.journal.other();
     if directory(other, &config.state).exists() && !directory(config.journal, &config.state).exists() {
         return Err(StoreError::damaged(format!(
-            "{} names a journal in {}, and the one that is there is in {}",
+            "{} names a journal of the kind {}, but the directory has one of the kind {}",
             file_name(&format_path(&config.state)),
             config.journal.as_str(),
             other.as_str()
@@ -67,7 +67,7 @@ pub(crate) fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
     let path = lock_path(state);
     let mut options = private();
     let options = options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(&path).map_err(|error| io_error(&path, &error))?;
+    let mut file = options.open(&path).map_err(|error| io_error(&path, error))?;
     let end = Instant::now() + LOCK_WAIT;
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -79,7 +79,7 @@ pub(crate) fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
             Err((_, Errno::EWOULDBLOCK)) => {
                 return Err(StoreError::Locked { path: state.to_owned() });
             }
-            Err((_, errno)) => return Err(io_error(&path, &errno.into())),
+            Err((_, errno)) => return Err(io_error(&path, errno.into())),
         }
     }
 }
@@ -105,7 +105,7 @@ fn check_format(state: &Path, new: JournalKind) -> Result<JournalKind, StoreErro
 fn read_format(path: &Path) -> Result<Option<JournalKind>, StoreError> {
     let bytes = match std::fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.map_err(|error| io_error(path, &error))?,
+        bytes => bytes.map_err(|error| io_error(path, error))?,
     };
     let damaged = |what: &str| StoreError::damaged(format!("{} does not hold {what}", file_name(path)));
     let text = std::str::from_utf8(&bytes).unwrap_or_default().trim_end();

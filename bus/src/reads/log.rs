@@ -87,7 +87,7 @@ impl Reader {
     pub(crate) fn log_consistency(&self, old: u64, new: u64) -> Result<Vec<Digest>, StoreError> {
         self.check_log_size(new)?;
         if old > new {
-            let what = format!("a log of {new} entries does not begin with one of {old}");
+            let what = format!("a log of {new} entries cannot extend one of {old}");
             return Err(StoreError::Invalid(what));
         }
         merkle::consistency(self.index.log(), old, new)

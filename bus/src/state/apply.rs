@@ -42,7 +42,7 @@ impl State {
             Record::Expired(expired) => return self.expired(expired, changes),
             Record::TakenOver { action, fence } => {
                 let claim = self.close_claim(*action);
-                let (_, mut claim) = claim.ok_or(Malformed("a take-over of no claim"))?;
+                let (_, mut claim) = claim.ok_or(Malformed("a takeover of a claim that does not exist"))?;
                 claim.orphaned = when.replay;
                 count(&mut self.next_fence, *fence, "a fence out of order")?;
                 self.open_claim(*action, *fence, claim);
@@ -60,7 +60,7 @@ impl State {
             }
             Record::EntryDeleted { family, key } => {
                 let entries = self.entries.checked_sub(1);
-                self.entries = entries.ok_or(Malformed("a deletion of no entry"))?;
+                self.entries = entries.ok_or(Malformed("a deletion of an entry that does not exist"))?;
                 index.set(schema::entry(family, key), Cell::Delete);
             }
             Record::Sought { topic, group, offset } => {
@@ -93,7 +93,8 @@ impl State {
             }
             Record::ClaimMoved { fence, intent } => {
                 let claim = self.claims.get_mut(fence);
-                claim.ok_or(Malformed("a move of no claim"))?.intent = Stored::of(location.seq, intent);
+                claim.ok_or(Malformed("a move of a claim that does not exist"))?.intent =
+                    Stored::of(location.seq, intent);
             }
             Record::DeadLetterMoved { at_ms, letter } => {
                 let moved = letter_at(location, letter, *at_ms);
@@ -112,14 +113,14 @@ impl State {
 
     fn expired(&mut self, expired: &ExpiredRecord, changes: &mut BlockChanges) -> Result<(), Malformed> {
         if expired.receipts_begin > self.next_ordinal {
-            return Err(Malformed("an expiry of receipts that are not there"));
+            return Err(Malformed("an expiry of receipts that do not exist"));
         }
         self.receipts_begin = self.receipts_begin.max(expired.receipts_begin);
         for (name, begin, keeps_unacknowledged) in &expired.topics {
             let topic = self.topics.get_mut(name);
-            let topic = topic.ok_or(Malformed("an expiry of no topic"))?;
+            let topic = topic.ok_or(Malformed("an expiry in a topic that does not exist"))?;
             if *begin > topic.end {
-                return Err(Malformed("an expiry of events that are not there"));
+                return Err(Malformed("an expiry of events that do not exist"));
             }
             topic.begin = topic.begin.max(*begin);
             topic.keeps_unacknowledged = *keeps_unacknowledged;
@@ -139,9 +140,9 @@ impl State {
         event: &EventRecord,
         changes: &mut BlockChanges,
     ) -> Result<(), Malformed> {
-        let topic = self.topics.get_mut(name).ok_or(Malformed("a move in no topic"))?;
+        let topic = self.topics.get_mut(name).ok_or(Malformed("a move in a topic that does not exist"))?;
         if offset >= topic.end {
-            return Err(Malformed("a move of an event that is not there"));
+            return Err(Malformed("a move of an event that does not exist"));
         }
         if let Some(epoch) = event.body.epoch {
             let end = topic.sealed.entry(epoch).or_default();
@@ -210,12 +211,12 @@ impl State {
         self.group_mut(&leased.topic, &leased.group);
         let key = (leased.topic.clone(), leased.group.clone());
         let group = self.groups.get_mut(&key);
-        let group = group.ok_or(Malformed("a lease of no group"))?;
+        let group = group.ok_or(Malformed("a lease of a group that does not exist"))?;
         let ttl = std::time::Duration::from_millis(leased.ttl_ms);
         let until = if when.replay { Monotonic::default() } else { when.now.plus(ttl) };
         for (offset, lease) in &leased.grants {
             if *offset >= end || *offset < group.committed() {
-                return Err(Malformed("a lease of an event that is not there"));
+                return Err(Malformed("a lease of an event that does not exist"));
             }
             if let Some(ended) = group.grant(*offset, *lease, until) {
                 self.leases.remove(&ended);
@@ -237,9 +238,9 @@ impl State {
     ) -> Result<(), Malformed> {
         let key = (record.topic.clone(), record.group.clone());
         let group = self.groups.get_mut(&key);
-        let group = group.ok_or(Malformed("an ending in no group"))?;
+        let group = group.ok_or(Malformed("an end of a delivery in a group that does not exist"))?;
         let pending = group.pending().get(&record.offset);
-        let pending = *pending.ok_or(Malformed("an ending of no delivery"))?;
+        let pending = *pending.ok_or(Malformed("an end of a delivery that does not exist"))?;
         if let DeliveryState::Leased { lease, .. } = pending.state {
             self.leases.remove(&lease);
         }
@@ -270,7 +271,7 @@ impl State {
         when: When,
         changes: &mut BlockChanges,
     ) -> Result<(), Malformed> {
-        count(&mut self.next_letter, letter.letter, "a letter out of order")?;
+        count(&mut self.next_letter, letter.letter, "a dead letter out of order")?;
         let at = letter_at(location, letter, when.at_ms);
         changes.index.put(schema::letter(letter.letter), at.encode());
         let topic = schema::text_hash(letter.topic.as_str());

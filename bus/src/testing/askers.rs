@@ -30,7 +30,7 @@ fn askers(bench: &mut Bench<'_>) {
         let (store, params) = (bench.store.as_ref(), Digest::of(params.as_bytes()));
         store.lookup(&four_askers()[number], &key("k"), &params, &[]).unwrap()
     };
-    // Each with other parameters: none is in another's way, neither at work nor done.
+    // Each has other parameters: no claim conflicts with another, open or done.
     let params = ["p", "q", "r", "s"];
     for (number, own) in params.iter().enumerate() {
         assert_eq!(look(bench, number, own), Lookup::Unknown);
@@ -67,7 +67,7 @@ fn askers(bench: &mut Bench<'_>) {
     finish(bench.store.as_ref(), &without_key, Status::Ok);
 }
 
-/// Several askers have found the same thing as it was to be. Whoever changes it opens the keys of all of them again.
+/// Several askers found the resource already in the requested state. A change by any asker reopens the keys of all of them.
 fn retired_for_all(bench: &mut Bench<'_>) {
     let write = |number: usize, round: &str, text: &str| Claim {
         asker: four_askers()[number].clone(),
@@ -103,7 +103,7 @@ fn retired_for_all(bench: &mut Bench<'_>) {
     finish(bench.store.as_ref(), &write(3, "other", "B"), Status::Ok);
     bench.reopen();
     assert!(done(bench, "three").is_empty());
-    // A, B, A leaves A, and that is known of whoever has done it last.
+    // A, B, A leaves A, and only the last writer's key counts as done.
     finish(bench.store.as_ref(), &write(2, "last", "A"), Status::Ok);
     bench.reopen();
     assert_eq!(done(bench, "four"), [2]);

@@ -19,13 +19,13 @@ pub(super) const CASES: &[Case] = &[
     ("only ok satisfies a key", only_ok),
     ("the same key with other parameters is a conflict", key_conflict),
     ("the same action with other content is a conflict", action_conflict),
-    ("an action meets its own intent, also after a reopen", own_intent),
+    ("an action finds its own intent, also after a reopen", own_intent),
     ("an old fence cannot commit", fenced),
     ("actions on one resource run one after another", resources),
-    ("a later effect retires earlier keys", retired),
-    ("what is disturbed takes the keys beneath it along", disturbed),
-    ("a key that depends on nothing holds", held_keys),
-    ("what was at work while it was disturbed satisfies nothing", overtaken),
+    ("a later effect invalidates earlier keys", retired),
+    ("a moved folder invalidates the keys beneath it", disturbed),
+    ("a key that depends on no resource stays done", held_keys),
+    ("an action overtaken by a move satisfies no key", overtaken),
     ("a lookup claims nothing", lookup),
     ("an admission is decision, delivery and claim in one", admitted),
     ("an admission that is not granted leaves nothing", not_admitted),
@@ -71,7 +71,7 @@ fn only_ok(bench: &mut Bench<'_>) {
     finish(bench.store.as_ref(), &claim("d", "k", "p"), Status::Ok);
     let done = ClaimAnswer::Done { receipt_id: receipt_id("receipt-d") };
     assert_eq!(bench.store.claim(claim("e", "k", "p")).wait().unwrap(), done);
-    // An action that failed is done all the same.
+    // The id of a failed action leads to its receipt, too.
     let failed = ClaimAnswer::Done { receipt_id: receipt_id("receipt-a") };
     assert_eq!(bench.store.claim(claim("a", "k", "p")).wait().unwrap(), failed);
 }
@@ -136,7 +136,7 @@ fn fenced(bench: &mut Bench<'_>) {
     bench.store.commit(completion(&mine, Status::Ok, Some(new))).wait().unwrap();
     let unknown = bench.store.take_over(&action("nobody"), new).wait();
     assert!(matches!(unknown, Err(StoreError::NotFound { .. })));
-    // A fence for a claim that never was.
+    // A fence for a claim that never existed.
     let invented = bench.store.commit(completion(&claim("z", "z", "z"), Status::Ok, Some(new))).wait();
     assert!(matches!(invented, Err(StoreError::StaleFence { .. })));
 }
@@ -207,14 +207,14 @@ fn disturbed(bench: &mut Bench<'_>) {
         found.unwrap() != Lookup::Unknown
     };
     assert!(files.iter().all(|file| known(bench, file)));
-    // Its own resource is retired as ever, and so is all beneath it; also if it failed, and whoever else is called alike.
+    // Its own resource and everything beneath it are invalidated, even if it failed; other resources are not.
     disturb(bench, "move", "file:s/a", Status::Error);
     for _ in 0..2 {
         let told: Vec<bool> = files.iter().map(|file| known(bench, file)).collect();
         assert_eq!(told, [false, false, false, true, true]);
         bench.reopen();
     }
-    // What is done after that is done.
+    // Actions after that count as done.
     for file in ["file:s/a/x", "file:s/a/deep/y"] {
         finish(bench.store.as_ref(), &write("two", file), Status::Ok);
         let answer = bench.store.claim(write("three", file)).wait().unwrap();
@@ -234,7 +234,7 @@ fn overtaken(bench: &mut Bench<'_>) {
     bench.store.commit(ended).wait().unwrap();
     bench.reopen();
     finish(bench.store.as_ref(), &write("again"), Status::Ok);
-    // Something that came meanwhile has carried nothing away; what was done before it is not what is there now.
+    // A folder that appears invalidates earlier actions beneath it, but none that ran meanwhile.
     let near = |name: &str| on("file:s/c/x", claim(name, "near", "p"));
     finish(bench.store.as_ref(), &near("before"), Status::Ok);
     let far = |name: &str| on("file:s/c/y", claim(name, "far", "p"));
@@ -250,7 +250,7 @@ fn overtaken(bench: &mut Bench<'_>) {
     finish(bench.store.as_ref(), &near("after"), Status::Ok);
     let done = ClaimAnswer::Done { receipt_id: receipt_id("receipt-meanwhile") };
     assert_eq!(bench.store.claim(far("after-it")).wait().unwrap(), done);
-    // The same for one that found everything as it was to be, and has changed nothing.
+    // An action that changed nothing while its folder was moved does not count as done, either.
     let still = |name: &str| on("file:s/b/x", claim(name, "still", "p"));
     let fence = grant(bench.store.as_ref(), &still("idle"));
     disturb(bench, "another", "file:s/b", Status::Ok);
@@ -261,7 +261,7 @@ fn overtaken(bench: &mut Bench<'_>) {
     finish(bench.store.as_ref(), &still("later"), Status::Ok);
 }
 
-/// A key that depends on nothing holds, whatever others do to what it was about.
+/// A key that depends on no resource stays done, whatever others change.
 fn held_keys(bench: &mut Bench<'_>) {
     let mine = |name: &str, params: &str| Claim {
         depends: Vec::new(),
@@ -318,7 +318,7 @@ fn admitted(bench: &mut Bench<'_>) {
     let Admitted::Granted { fence, lease_id, offset } = answer else { panic!("{answer:?}") };
     assert_eq!(offset, 1);
     assert_eq!(bench.store.stats().syncs, before + 1);
-    // The group passes over what the caller holds.
+    // The group skips decisions that a caller holds.
     let leased = bench.store.lease(&decisions, &pipeline, 9, Duration::from_secs(30)).wait().unwrap();
     assert_eq!(leased.deliveries.iter().map(|delivery| delivery.offset).collect::<Vec<_>>(), [0]);
     let mut done = completion(&claim("a", "k", "p"), Status::Ok, Some(fence));
@@ -378,7 +378,7 @@ fn linked(bench: &mut Bench<'_>) {
         receipt_id: receipt_id(to),
         leases: Vec::new(),
     };
-    // Not waited for: what is asked after it, in order, finds it.
+    // Nobody waits for it: later operations come after it in order, and find it.
     drop(bench.store.link(link("b", "receipt-a")));
     bench.store.groups(&topic("t")).wait().unwrap();
     assert!(bench.store.receipt_of(&action("b")).unwrap().is_some());

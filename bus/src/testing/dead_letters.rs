@@ -14,20 +14,20 @@ use crate::types::groups::Acknowledged;
 
 pub(super) const CASES: &[Case] = &[
     ("a terminated delivery is a dead letter at once", terminated),
-    ("a completion brings its dead letter with it", completed),
+    ("a completion writes its dead letter in the same step", completed),
     ("dead letters are listed by topic, in pages", listed),
     ("dead letters of one cause are counted together", grouped),
     ("a dead letter is requeued once, and its action may end again", requeued),
-    ("a letter whose action has ended otherwise is not requeued", overtaken),
+    ("a letter whose action ended in another way is not requeued", overtaken),
     ("a purged letter is gone, and its receipt stays", purged),
-    ("a dead letter tells each attempt, with its time", told_one_by_one),
+    ("a dead letter lists each attempt with its time", told_one_by_one),
 ];
 
 fn told_one_by_one(bench: &mut Bench<'_>) {
     let (t, g) = (topic("t"), group("g"));
     let start = bench.clock.now();
     bench.store.publish(&t, vec![event("1")]).wait().unwrap();
-    // The fifth is the last; the process ends in between, and time passes.
+    // The fifth delivery is the last; in between, the process ends and time passes.
     for n in 1..=5 {
         bench.advance(Duration::from_secs(60));
         let leased = bench.store.lease(&t, &g, 1, Duration::from_secs(30)).wait().unwrap();
@@ -40,7 +40,7 @@ fn told_one_by_one(bench: &mut Bench<'_>) {
         }
     }
     let expected: Vec<(i64, String)> = (1..=5).map(|n| (60 * n, format!("failure {n}"))).collect();
-    // Also when the epochs that the attempts were sealed in are long over.
+    // Also long after the end of the epochs in which the attempts were sealed.
     for hours in [0, 3] {
         bench.advance(Duration::from_secs(3_600 * hours));
         bench.store.close_epochs(bench.clock.now()).wait().unwrap();
@@ -50,7 +50,7 @@ fn told_one_by_one(bench: &mut Bench<'_>) {
         assert_eq!((told.collect::<Vec<_>>(), letter.attempts), (expected.clone(), 5));
         bench.reopen();
     }
-    // Of very many, the last are told.
+    // Of very many attempts, the last ones are listed.
     let mut done = completion(&claim("a", "a", "p"), Status::Error, None);
     let tries = (0..100).map(|n| FailedAttempt { at: start, error: format!("try {n}") });
     done.letter = Some(NewDeadLetter { attempts: 100, tries: tries.collect(), ..super::values::letter("a") });

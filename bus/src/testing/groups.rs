@@ -19,13 +19,13 @@ pub(super) const CASES: &[Case] = &[
     ("a defer counts no delivery", deferred),
     ("acks out of order commit when the gap closes", out_of_order),
     ("a reopen keeps positions and counts, and ends leases", survives),
-    ("delays go on over a reopen, never longer than asked", delays_survive),
+    ("delays continue after a reopen, never longer than requested", delays_survive),
     ("an event delivered too often is a dead letter", exhausted),
-    ("an exhausted event is handed over to a group that asks for it", handed_over),
+    ("a group can get exhausted events instead of dead letters", handed_over),
     ("a group can be moved", sought),
     ("leases are bounded", bounded),
     ("a lease says when something is due", next_due),
-    ("a group is told of what it may take", told),
+    ("a group is notified of events that it may lease", told),
 ];
 
 const TTL: Duration = Duration::from_secs(30);
@@ -124,7 +124,7 @@ fn lease_lost(bench: &mut Bench<'_>) {
     publish(bench, 1);
     let first = leases(&lease(bench, "g", 9))[0];
     bench.advance(TTL);
-    // Run out, but nobody else has it yet: still the first one's to end.
+    // The lease has run out, but nobody else has the event yet: the first holder may still end it.
     bench.store.extend(first, TTL).wait().unwrap();
     bench.advance(TTL);
     let second = leases(&lease(bench, "g", 9))[0];
@@ -197,7 +197,7 @@ fn delays_survive(bench: &mut Bench<'_>) {
     let due = lease(bench, "g", 9);
     assert_eq!((offsets(&due), counts(&due)), (vec![0, 1], vec![2, 1]));
     bench.store.nack(leases(&due)[0], Duration::from_secs(100), "").wait().unwrap();
-    // Wall time went back: the delay is not longer than it was asked to be.
+    // The wall clock went back: the delay is not longer than requested.
     bench.clock.jump_to(moment().checked_sub(jiff::SignedDuration::from_hours(50)).unwrap());
     bench.reopen();
     assert_eq!(offsets(&lease(bench, "g", 9)), [1]);
@@ -305,11 +305,11 @@ fn told(bench: &mut Bench<'_>) {
     publish(&["0", "1"]);
     assert!(news(), "nobody has them");
     let leased = lease(bench, "one", 1);
-    assert!(!news(), "taking is no news");
+    assert!(!news(), "a lease does not notify");
     publish(&["2"]);
     assert!(news());
     let rest = leases(&lease(bench, "one", 9));
-    // What is admitted has its holder.
+    // An admitted decision has a holder.
     let admission = Admission {
         topic: decisions.clone(),
         group: taking.clone(),
@@ -319,7 +319,7 @@ fn told(bench: &mut Bench<'_>) {
     };
     let admitted = bench.store.admit(admission).wait().unwrap();
     assert!(!news(), "{admitted:?}");
-    // Another group would not have known: it has taken nothing yet.
+    // Another group does not know of it: it has leased nothing yet.
     let mut other = bench.store.watch_group(&decisions, &group("two")).unwrap();
     publish(&["3"]);
     assert!(news() && other.wait_changed(Duration::ZERO).unwrap());

@@ -13,8 +13,8 @@ pub(super) const CASES: &[Case] = &[
     ("one of many swaps wins", one_winner),
     ("a change is all or nothing", all_or_nothing),
     ("entries are listed by prefix, in order", listed),
-    ("a version never comes back", versions),
-    ("a held decision gives its delivery back in the same step", held),
+    ("a version is never used twice", versions),
+    ("a hold ends the delivery of its decision in the same step", held),
     ("entries are bounded", bounded),
 ];
 

@@ -14,8 +14,8 @@ use crate::types::retention::{Retention, RetentionMode};
 pub(super) const CASES: &[Case] = &[
     ("the log holds every intent, receipt and note in order", in_order),
     ("proofs about the log hold, also after a reopen", proofs),
-    ("proofs hold for what retention has let go, and notes go with it", proofs_after_retention),
-    ("what stands in the log before a receipt is kept as long as the receipt", entries_go_with_receipts),
+    ("proofs hold after retention drops bodies and notes", proofs_after_retention),
+    ("log entries before a receipt are kept as long as the receipt", entries_go_with_receipts),
 ];
 
 /// An action from claim to receipt.
@@ -107,7 +107,7 @@ fn proofs_after_retention(bench: &mut Bench<'_>) {
         assert_eq!((before.size, now.size, now.kept_from), (401, 404, 401));
         let proof = bench.store.log_consistency(401, 404).unwrap();
         assert!(consistency_holds((401, &before.root), (404, &now.root), &proof));
-        // Bodies are gone, hashes are not, and they are what they were.
+        // Bodies are dropped; the hashes stay, unchanged.
         for gone in [0, 1, 255, 256, 399, 400] {
             let entry = bench.store.log_entries(gone, 1).unwrap().remove(0);
             let whole = &hashes[usize::try_from(gone).unwrap()];
@@ -143,13 +143,13 @@ fn entries_go_with_receipts(bench: &mut Bench<'_>) {
     retain_all(&*bench.store, &retention);
     act(bench, "old");
     note(bench, "head");
-    // The last head is as old as the receipt before it, and stays with the one behind it.
+    // The last head is as old as the receipt before it, and is kept with the receipt after it.
     bench.advance(181 * day);
     note(bench, "key");
     act(bench, "new");
     bench.store.retain(&retention, RetentionMode::Apply).unwrap();
     assert_eq!(bench.store.log().unwrap().kept_from, 4);
-    // What goes is what a signed head has announced, whatever has expired.
+    // Only entries that a signed head has announced are dropped, whatever has expired.
     for log_before in [0, 3, 4] {
         bench.store.shorten(log_before).unwrap();
         for _ in 0..2 {

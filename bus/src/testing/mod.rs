@@ -28,7 +28,7 @@ use effectd_contracts::{ManualClock, Timestamp};
 
 use crate::store::Store;
 
-/// An engine under test, with one store of its own.
+/// An engine under test, with its own store.
 pub trait Fixture {
     /// Opens the store. Called again after the store was closed, it finds what was stored.
     fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store>;

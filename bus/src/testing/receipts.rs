@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = &[
     ("a commit is idempotent by receipt id", idempotent),
     ("an action has one receipt", one_receipt),
     ("a refused completion leaves nothing", refused),
-    ("parked twins are resolved with it", twins),
+    ("waiting equal actions are resolved with it", twins),
     ("receipts are found by every field", found),
     ("pages go through everything once, both ways", pages),
     ("receipts are found by time", by_time),

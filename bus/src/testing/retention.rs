@@ -110,7 +110,7 @@ fn receipts_expire_before_dead_letters(bench: &mut Bench<'_>) {
         let found = store.lookup(&asker(), &key("old"), &Digest::of(b"p"), &[]).unwrap();
         assert_eq!(found, Lookup::Unknown, "a key holds as long as its receipt");
     }
-    // It can be done again, and letters go in their own time.
+    // It can be repeated, and dead letters expire by their own setting.
     exec(&*bench.store, "old");
     bench.advance(600 * DAY);
     let told = retain_all(&*bench.store, &retention);
@@ -221,7 +221,7 @@ fn retention_does_not_chase_its_own_records(bench: &mut Bench<'_>) {
         let again = retain_once(&*bench.store, &Retention::default());
         assert_eq!((again.moved, again.blocks, again.more), (0, 0, false), "{again:?}");
     }
-    // What is written and counts no longer is not kept forever because nothing expires.
+    // Outdated records are dropped even if nothing expires.
     for n in 0..20 {
         let expect = if n == 0 { Expect::Absent } else { Expect::Any };
         bench.store.change(put("seen", "s", expect, "v")).wait().unwrap();
@@ -268,7 +268,7 @@ fn a_group_that_is_behind_gets_an_error(bench: &mut Bench<'_>) {
     let leased = take(&*bench.store, 5).unwrap();
     assert_eq!(leased.deliveries.len(), 1);
     assert_eq!(leased.deliveries[0].offset, 5);
-    // A group that nobody has named before begins where the topic does, and an old id may be used again.
+    // A new group begins at the topic's first event, and an old id may be used again.
     let other = bench.store.lease(&learned, &group("other"), 5, Duration::from_secs(60));
     assert_eq!(other.wait().unwrap().deliveries[0].offset, 5);
     assert_eq!(publish(&*bench.store, "old-0"), 6);

@@ -11,9 +11,9 @@ use crate::types::events::{Body, NewBody};
 use crate::types::kv::{Change, Expect, KvChange, Swap};
 
 pub(super) const CASES: &[Case] = &[
-    ("what was sealed before an epoch that was begun by hand can lose its keys at once", begun_by_hand),
-    ("a closed epoch's payloads are gone, what is alive is sealed again", shredded),
-    ("an epoch with actions under way is not closed", busy),
+    ("an epoch begun by hand lets earlier keys be destroyed at once", begun_by_hand),
+    ("a closed epoch is unreadable, live payloads are sealed again", shredded),
+    ("an epoch with actions in progress is not closed", busy),
 ];
 
 const HOUR: Duration = Duration::from_secs(3_600);

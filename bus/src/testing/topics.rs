@@ -12,11 +12,11 @@ use crate::{StoreError, TopicName};
 pub(super) const CASES: &[Case] = &[
     ("events are ordered and numbered without gaps", ordered),
     ("an event id is published once", unique),
-    ("events come back whole, also after a reopen", whole),
+    ("events are read unchanged, also after a reopen", whole),
     ("a read touches no group and is bounded", bounded_reads),
     ("an offset is found by time", by_time),
-    ("news is waited for without polling", news),
-    ("what is too large is refused with its bound", too_large),
+    ("readers wait for new events without polling", news),
+    ("an event that is too large is refused with its bound", too_large),
     ("a large event survives", large),
     ("a closed store says so", closed),
 ];
@@ -102,7 +102,7 @@ fn by_time(bench: &mut Bench<'_>) {
         bench.store.offset_at(&t, time).unwrap()
     };
     assert_eq!((at(-5), at(0), at(1), at(10), at(95), at(190), at(191)), (0, 0, 1, 1, 10, 19, 20));
-    // A clock that goes back does not break the order that times are found by.
+    // A clock that goes back does not break the search by time.
     bench.clock.jump_to(moment());
     bench.store.publish(&t, vec![event("later")]).wait().unwrap();
     let last = bench.store.read(&t, 20, 1).unwrap().events[0].stored_at;

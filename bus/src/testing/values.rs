@@ -44,7 +44,7 @@ pub fn key(name: &str) -> IdempotencyKey {
     IdempotencyKey::new(name).unwrap()
 }
 
-/// A moment that all of these happened at.
+/// The time of all these values.
 pub fn moment() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
@@ -73,7 +73,7 @@ pub fn asker() -> Asker {
     }
 }
 
-/// A claim of an action on a key; parameters and request are told apart by `params`.
+/// A claim of an action on a key; `params` distinguishes parameters and request.
 pub fn claim(about: &str, on: &str, params: &str) -> Claim {
     Claim {
         action_id: action(about),
@@ -105,7 +105,7 @@ pub fn receipt(of: &Claim, status: Status) -> NewReceipt {
     }
 }
 
-/// A completion that holds nothing but the receipt and its event.
+/// A completion with only the receipt and its event.
 pub fn completion(of: &Claim, status: Status, fence: Option<Fence>) -> Completion {
     let receipt = receipt(of, status);
     let executed = event(&format!("executed-{}", receipt.receipt_id));

@@ -1,4 +1,4 @@
-//! Dead letters: events and actions that failed for good, kept for a person.
+//! Dead letters: events and actions that failed permanently and wait for a person.
 
 use std::fmt;
 
@@ -68,7 +68,7 @@ pub enum Requeued {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadLetterOrigin {
-    /// A completion that failed for good.
+    /// A completion that failed permanently.
     Completion { receipt_id: ReceiptId },
     /// An event that a group could not process.
     Delivery { group: GroupName, offset: u64 },

@@ -106,7 +106,7 @@ impl StoredReceipt {
     /// The receipt as a value. Signatures are checked over [`StoredReceipt::body`], not over this.
     pub fn parse(&self) -> Result<Receipt, StoreError> {
         serde_json::from_slice(&self.body).map_err(|error| StoreError::Damaged {
-            what: format!("receipt {} is not the JSON of a receipt: {error}", self.receipt_id),
+            what: format!("receipt {} is not a valid receipt: {error}", self.receipt_id),
             advice: "Run `effectd store check`.",
         })
     }

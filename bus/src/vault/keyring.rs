@@ -23,8 +23,8 @@ const EPOCHS_DIR: &str = "epochs";
 const DEVICE_MARK: &str = "effectd-device-key-1:";
 const EPOCH_MARK: &[u8; 5] = b"efek\x01";
 const EPOCH_FILE_BYTES: usize = 5 + 8 + 24 + 32 + 16;
-const ADVICE: &str = "Restore device.key and its epochs from the backup. Without one, move device.key and epochs/ aside: then \
-                      decisions, holds and dead letters that were sealed can no longer be read; receipts and events stay.";
+const ADVICE: &str = "Restore device.key and its epochs from the backup. Without one, move device.key and epochs/ aside: then sealed decisions, holds and dead letters can no longer be read; receipts and \
+                      events remain.";
 
 pub(crate) enum Keyring {
     Memory,
@@ -79,7 +79,7 @@ impl Keyring {
                 device
             }
             (None, None) => {
-                return Err(broken("device.key is missing, but there are epoch keys that it wraps".into()));
+                return Err(broken("device.key is missing, but epoch keys exist that it wraps".into()));
             }
         };
         let read = list_epochs(&epochs_dir)?
@@ -130,7 +130,7 @@ fn finish_rotation(directory: &Path, device: Option<&Key>, next: &Key) -> Result
     }
     overwrite(&directory.join(DEVICE_FILE))?;
     fs::rename(directory.join(NEXT_FILE), directory.join(DEVICE_FILE))
-        .map_err(|error| io_error(directory, &error))?;
+        .map_err(|error| io_error(directory, error))?;
     sync_dir(directory)
 }
 
@@ -153,10 +153,10 @@ fn wrap_epoch(epochs_dir: &Path, epoch: u32, key: &Key, device: &Key) -> Result<
 
 fn unwrap_epoch(epochs_dir: &Path, epoch: u32, device: &Key) -> Result<Key, StoreError> {
     let path = epoch_path(epochs_dir, epoch);
-    let bytes = fs::read(&path).map_err(|error| io_error(&path, &error))?;
+    let bytes = fs::read(&path).map_err(|error| io_error(&path, error))?;
     let wrong = |what: &str| broken(format!("{}: {what}", file_name(&path)));
     if bytes.len() != EPOCH_FILE_BYTES || &bytes[..5] != EPOCH_MARK {
-        return Err(wrong("not an epoch key of a format known here"));
+        return Err(wrong("not an epoch key, or of an unknown format"));
     }
     if bytes[5..13] != fingerprint(device) {
         return Err(wrong("wrapped by another device key"));
@@ -202,7 +202,7 @@ fn read_device(path: &Path) -> Result<Option<Key>, StoreError> {
     let text = match fs::read(path) {
         Ok(bytes) => Zeroizing::new(bytes),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io_error(path, &error)),
+        Err(error) => return Err(io_error(path, error)),
     };
     let text = std::str::from_utf8(&text).unwrap_or_default();
     let bytes = text.trim_end().strip_prefix(DEVICE_MARK).and_then(unhex).map(Zeroizing::new);
@@ -227,12 +227,12 @@ fn overwrite(path: &Path) -> Result<(), StoreError> {
     };
     match write() {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other.map_err(|error| io_error(path, &error)),
+        other => other.map_err(|error| io_error(path, error)),
     }
 }
 
 fn shred(path: &Path) -> Result<(), StoreError> {
-    if !path.try_exists().map_err(|error| io_error(path, &error))? {
+    if !path.try_exists().map_err(|error| io_error(path, error))? {
         return Ok(());
     }
     overwrite(path)?;

@@ -36,7 +36,7 @@ const WORKERS: usize = 4;
 /// Longest silence of a child that is alive, and longest time that its end may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Both engines of the journal pass what is tested with each.
+/// Both engines of the journal: tests run with each.
 pub(crate) const BOTH: [JournalKind; 2] = [JournalKind::Files, JournalKind::Sled];
 
 #[derive(Clone, Default)]
@@ -47,20 +47,20 @@ pub(crate) struct Order {
     pub(crate) failpoint: Option<String>,
     pub(crate) no_sync: bool,
     pub(crate) journal: JournalKind,
-    /// It does nothing but change the engine of the journal.
+    /// It only changes the engine of the journal.
     pub(crate) migrates: Option<JournalKind>,
     /// How long the journal may take to open.
     pub(crate) open_max: Option<Duration>,
     /// Old blocks are dropped all the time.
     pub(crate) retains: bool,
-    /// It will be stopped, and must then be heard to the end; its own end is not noticed.
+    /// The parent stops it and then reads all its output; its end is not noticed.
     pub(crate) stops: bool,
 }
 
 pub(crate) struct Worker {
     child: Child,
     lines: Receiver<String>,
-    /// The child's own end of its output, so that a line of ours can be put behind all of its own.
+    /// The child's end of the pipe, so that the parent can append a line after the child's output.
     behind: Option<PipeWriter>,
 }
 
@@ -96,7 +96,7 @@ impl Worker {
         let stdout = BufReader::new(output);
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            // A line that was cut off by the kill was not said.
+            // A line that the kill cut off does not count.
             for line in stdout.split(b'\n').map_while(Result::ok) {
                 let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }
@@ -104,7 +104,7 @@ impl Worker {
         Worker { child, lines, behind }
     }
 
-    /// The next thing that was said; `None` when the child has ended.
+    /// The next report; `None` when the child has ended.
     pub(crate) fn line(&self) -> Option<String> {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Some(line),
@@ -145,7 +145,7 @@ impl Worker {
         nix::sys::signal::kill(self.pid(), Signal::SIGCONT).unwrap();
     }
 
-    /// Everything that a child which was stopped has said.
+    /// All reports of a stopped child.
     pub(crate) fn said(&mut self) -> Vec<String> {
         let behind = self.behind.as_mut().expect("a child that stops");
         behind.write_all(b"behind\n").unwrap();
@@ -153,7 +153,7 @@ impl Worker {
         lines.take_while(|line| line != "behind").collect()
     }
 
-    /// Kills the child, and gives the rest of what it said, and whether it really died of the kill.
+    /// Kills the child. Returns its remaining reports, and whether the kill ended it.
     pub(crate) fn kill(mut self) -> (Vec<String>, bool) {
         self.behind = None;
         self.child.kill().unwrap();
@@ -173,7 +173,7 @@ impl Worker {
     }
 }
 
-/// A child that outlives a failed test holds its pipes, and with them whoever runs the tests.
+/// A child that outlives a failed test would keep its pipes open and block the test runner.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.end();
@@ -198,7 +198,7 @@ fn entry() {
     let Some(state) = std::env::var_os(STATE) else {
         return;
     };
-    // libtest has begun a line of its own; end it.
+    // libtest has begun a line; end it.
     say("");
     let round: u32 = std::env::var(ROUND).unwrap().parse().unwrap();
     let steps: Option<u32> = std::env::var(STEPS).ok().map(|steps| steps.parse().unwrap());
@@ -247,7 +247,7 @@ fn say(line: &str) {
     let _ = out.flush();
 }
 
-/// Does a bit of everything, and says each thing when it was answered.
+/// Does a bit of everything, and reports each operation when it is answered.
 fn work(store: &dyn Store, name: &str, steps: u32, retains: bool) {
     for step in 0..steps {
         if retains && step % 5 == 4 {
@@ -322,7 +322,7 @@ fn exec(store: &dyn Store, id: &str) {
         receipt_id,
         leases: Vec::new(),
     };
-    // Not waited for, so that it rides with others; its durability is the last one's.
+    // Nobody waits for it, so it shares a block with others; it is durable when the last one is.
     drop(store.link(link));
 }
 

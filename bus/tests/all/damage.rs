@@ -211,7 +211,7 @@ fn a_lost_or_damaged_index_is_made_anew_from_the_journal() {
     }
 }
 
-/// Everything in these bytes of a run, so that whatever is asked for is damaged, also by who has it open.
+/// Changes every 16th of these bytes of a run, so that every lookup meets damage, also in a store that is already open.
 fn damage_in_place(run: &Path, bytes: Range<u64>) {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(run).unwrap();
     for at in bytes.step_by(16) {
@@ -250,7 +250,7 @@ fn a_read_finds_a_damaged_chunk_and_the_next_write_repairs_it() {
     store.close().unwrap();
     drop(store);
     let expected = content(state.path()).unwrap();
-    // As good as nothing of it is remembered, so that it is read again each time.
+    // No cache, so that each lookup reads the file again.
     let config = EmbeddedConfig { index_cache_bytes: 0, ..EmbeddedConfig::new(state.path()) };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
     for run in runs_of(state.path()) {
@@ -262,7 +262,7 @@ fn a_read_finds_a_damaged_chunk_and_the_next_write_repairs_it() {
         store.published(&topic("more"), &id).err()
     });
     assert!(matches!(found, Some(StoreError::Damaged { .. })), "{found:?}");
-    // Whatever the first write is told, the index is rebuilt for those that follow.
+    // Whatever the first write gets, the index is rebuilt for later ones.
     let _ = store.configure(&topic("t"), &group("g"), Default::default()).wait();
     store.audit().wait().unwrap();
     assert_eq!(store.stats().reopens, 1);

@@ -1,4 +1,4 @@
-//! A full or read-only disk: typed errors, no new work, and everything again when there is room.
+//! A full or read-only disk: typed errors, no new work, and full service again when there is space.
 
 use std::sync::Arc;
 
@@ -108,7 +108,7 @@ fn read_only(journal: JournalKind) {
     crate::watchdog::start();
     let config = EmbeddedConfig { journal, ..EmbeddedConfig::new(&state) };
     let store = embedded::open(config, Arc::new(SystemClock)).unwrap();
-    // Before anything is sealed, its key cannot be made; after that, the journal itself takes nothing.
+    // Before anything is sealed, the epoch key cannot be created; after that, the journal cannot be written.
     for id in ["1", "2"] {
         let read_only = Mount::read_only(state.clone());
         assert_eq!(publish(&store, id), Err(StoreError::ReadOnly));

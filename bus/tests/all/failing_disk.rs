@@ -71,7 +71,7 @@ fn open(
     open_wrapped(config, Arc::new(SystemClock), Box::new(wrap)).unwrap()
 }
 
-/// Fails as often as it is told to, before or after the block is on disk.
+/// Fails the given number of times, before or after the block is on disk.
 #[derive(Default)]
 struct Failing {
     before: AtomicU32,
@@ -86,11 +86,11 @@ fn take(count: &AtomicU32) -> bool {
 impl Hooks for Failing {
     fn before(&self) -> Result<(), StoreError> {
         assert!(!take(&self.panics), "a panic in the engine, on purpose");
-        let error = StoreError::Unavailable { reason: "input/output error".into() };
+        let error = StoreError::unavailable("input/output error");
         if take(&self.before) { Err(error) } else { Ok(()) }
     }
     fn after(&self) -> Result<(), StoreError> {
-        let error = StoreError::Unavailable { reason: "input/output error".into() };
+        let error = StoreError::unavailable("input/output error");
         if take(&self.after) { Err(error) } else { Ok(()) }
     }
 }
@@ -107,14 +107,14 @@ fn opened_anew(journal: JournalKind) {
     let t = topic("t");
     store.publish(&t, vec![event("0")]).wait().unwrap();
 
-    // The block never reached the disk: asking again does it.
+    // The block never reached the disk: a retry writes it.
     failing.before.store(1, Ordering::SeqCst);
     let unknown = store.publish(&t, vec![event("1")]).wait();
     assert!(matches!(unknown, Err(StoreError::Unavailable { .. })));
     let again = store.publish(&t, vec![event("1")]).wait().unwrap();
     assert_eq!((again[0].offset, again[0].duplicate), (1, false));
 
-    // It did reach the disk, but the answer was lost: asking again finds it.
+    // It did reach the disk, but the answer was lost: a retry finds it.
     failing.after.store(1, Ordering::SeqCst);
     assert!(store.publish(&t, vec![event("2")]).wait().is_err());
     let again = store.publish(&t, vec![event("2")]).wait().unwrap();

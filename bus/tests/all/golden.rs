@@ -193,7 +193,7 @@ fn formats() -> String {
     };
     let bytes = checkpoint.encode();
     let read = Checkpoint::decode(&bytes).unwrap();
-    // What is gone is not written.
+    // Deleted entries are not written.
     assert_eq!(read.encode(), bytes);
     assert!(read.index.len() < checkpoint.index.len());
     for at in 0..bytes.len() {
@@ -270,5 +270,5 @@ fn a_sealed_payload_of_the_first_format_opens() {
     assert_eq!(opened.as_deref(), Some(&b"the first secret"[..]));
 }
 
-/// Keys and a payload sealed under them, made once. A later format adds a file of its own; this one must open forever.
+/// Keys and a payload sealed under them, created once. A later format adds another file; this one must open forever.
 const GOLDEN_KEYS: &str = include_str!("golden_keys.txt");

@@ -73,7 +73,7 @@ fn a_store_of_another_format_is_refused_and_left_alone() {
         std::fs::write(&format, unknown).unwrap();
         assert!(matches!(open(), Err(StoreError::Damaged { .. })));
     }
-    // The other one may be all that there is; it is not taken for what a migration left.
+    // The other journal may be the only one; it is not mistaken for the remains of a migration.
     let other = String::from_utf8(whole.clone()).unwrap();
     let other = match other.contains("files") {
         true => other.replace("files", "sled"),

@@ -75,7 +75,7 @@ fn claim_of(about: u8, on: u8, params: u8, changes: Option<u8>) -> Claim {
     claim
 }
 
-/// Carries out a step, and tells in words what came of it.
+/// Carries out a step, and returns the result as text.
 fn apply(store: &dyn Store, clock: &ManualClock, step: &Step) -> String {
     let name = |topic_number: &u8| topic(["x", "y"][usize::from(*topic_number)]);
     let of = |group_number: &u8| group(["g", "h"][usize::from(*group_number)]);

@@ -45,7 +45,7 @@ impl Mount {
         Mount::at(path, &["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
     }
 
-    /// A folder under its own name, read-only for whoever opens anything in it from now on.
+    /// Mounts a folder over itself, read-only for every file that is opened from now on.
     pub(crate) fn read_only(path: PathBuf) -> Self {
         let source = path.to_str().unwrap().to_owned();
         Mount::at(path, &["--bind", "-o", "ro", &source])
@@ -56,7 +56,7 @@ impl Mount {
     }
 }
 
-/// Takes all but `left` bytes of the disk, until it is dropped.
+/// Fills the disk up to `left` bytes, until this value is dropped.
 pub(crate) struct Ballast(PathBuf);
 
 impl Ballast {

@@ -16,7 +16,7 @@ use crate::witness::Witness;
 const ROUNDS: u32 = 50;
 const CUTS_PER_DISK: u32 = 10;
 
-/// Works on a fresh disk, cuts the power several times, and gives how many of the cuts lost something.
+/// Works on a fresh disk, cuts the power several times, and returns how many of the cuts lost something.
 fn cuts(scratch: &Path, cuts: u32, lines_between: u32, order: Order) -> u32 {
     let image = scratch.join("disk.img");
     let copy = scratch.join("copy.img");

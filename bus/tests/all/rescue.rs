@@ -214,7 +214,7 @@ fn a_migration_that_is_killed_leaves_one_journal_that_is_whole() {
             assert_eq!(store.read(&topic("t"), 0, 1).unwrap().end, ACTIONS * 2);
             store.close().unwrap();
             drop(store);
-            // Nothing is left of the other one, and it can be made again.
+            // Nothing is left of the other one, and the migration can be repeated.
             let journals = std::fs::read_dir(state.path().join("journal")).unwrap();
             assert_eq!(journals.filter(|entry| entry.as_ref().unwrap().path().is_dir()).count(), 1);
             assert!(migrate(&config(state.path()), to).is_ok());

@@ -31,7 +31,7 @@ fn blocks_of(path: &Path) -> u64 {
     let sizes = entries.map(|entry| {
         let metadata = match entry.metadata() {
             Ok(metadata) => metadata,
-            // A store at work gives files their names and removes others.
+            // A running store renames and removes files.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return 0,
             Err(error) => panic!("{}: {error}", entry.path().display()),
         };
@@ -243,7 +243,7 @@ fn the_hashes_of_what_was_let_go_are_checked_and_missed() {
     let store = embedded::open(config.clone(), clock.clone()).unwrap();
     assert_eq!(store.log().unwrap().root, root);
     store.close().unwrap();
-    // Without the hashes nothing could be proved any more: that is said, not passed over.
+    // Without the hashes nothing can be proved: this is an error, not ignored.
     std::fs::remove_dir_all(state.path().join("log")).unwrap();
     let refused = embedded::open(config, clock).unwrap_err();
     assert!(refused.to_string().contains("the hashes of the log"), "{refused}");
@@ -260,7 +260,7 @@ fn ten_times(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     let config = EmbeddedConfig {
         disk_free_bytes_min: 0,
-        // As small beside what is kept as files are in a store of a usual size.
+        // Segments as small, compared with the live data, as in a store of usual size.
         segment_bytes: 512 << 10,
         index_memtable_entries: 4_000,
         journal,
@@ -295,7 +295,7 @@ fn ten_times(journal: JournalKind) {
     let oldest = store.receipts(&query).unwrap().receipts.remove(0);
     let kept = 10 * LIVE - oldest.ordinal;
     store.close().unwrap();
-    // What was asked to be kept is kept, and not much more is.
+    // The retained data is there, and not much more.
     assert!((LIVE * 9 / 10..LIVE * 12 / 10).contains(&kept), "{kept} are kept");
     let (live, disk) = (kept * (1_024 + 300), blocks_of(state.path()));
     // A database is written again when a third of its blocks are gone, and sled keeps free segments beside what it holds.

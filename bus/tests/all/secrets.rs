@@ -141,7 +141,7 @@ fn nothing_in_clear(journal: JournalKind) {
     store.change(put("f", "k", Expect::Any, "v")).wait().unwrap();
     store.close().unwrap();
     scan(state.path(), "after it was sealed again");
-    // The scan is not empty-handed because the values are gone.
+    // The control: the scan found nothing although the values still exist.
     let store = open(state.path(), journal, &clock);
     let entry = store.entry(&family("holds"), "h").unwrap().unwrap();
     assert_eq!(entry.value, Body::Opened(CANARIES[6].as_bytes().to_vec()));
@@ -204,7 +204,7 @@ fn closed_for_good(journal: JournalKind) {
     assert!(!vault.epochs().contains(&epoch));
     drop(vault);
 
-    // What was alive goes on, and the control: with the key file put back, the old bytes do open.
+    // Live data continues. The control: with the key file restored, the old bytes can be opened.
     let store = open(state.path(), journal, &clock);
     let entry = store.entry(&family("holds"), "h").unwrap().unwrap();
     assert_eq!(entry.value, Body::Opened(b"still held".to_vec()));
@@ -214,7 +214,7 @@ fn closed_for_good(journal: JournalKind) {
     drop(store);
     std::fs::write(&key_file, &wrapped).unwrap();
     assert!(Vault::open(state.path().join("keys"), false).unwrap().epochs().contains(&epoch));
-    // A key that comes back (from a backup of the key directory) is destroyed again on open.
+    // A key that is restored from a backup of the key directory is destroyed again on open.
     let store = open(state.path(), journal, &clock);
     assert!(!key_file.exists());
     assert_eq!(store.read(&t, 0, 9).unwrap().events[0].body, Body::Shredded);

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Far more than all tests of this binary take, on a slow machine.
 const ALL_TESTS_MAX: Duration = Duration::from_secs(900);
 
-/// Ends the process, with words, if its tests have not ended in time. Called by whatever opens a store.
+/// Ends the process, with words, if its tests have not ended in time. Every test that opens a store calls it.
 pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {

@@ -11,7 +11,7 @@ use effectd_contracts::SystemClock;
 
 use crate::child::config;
 
-/// All that any child was told to be durable.
+/// Everything that the store acknowledged as durable to any child.
 #[derive(Default, Clone)]
 pub(crate) struct Witness {
     published: BTreeMap<u64, String>,
@@ -78,7 +78,7 @@ impl Witness {
     /// promise that is broken panics.
     pub(crate) fn check(&self, state: &Path) -> Result<(), StoreError> {
         let store = embedded::open(config(state), Arc::new(SystemClock))?;
-        // Every checksum, the chain, and that the state of the journal is what is served.
+        // Checks every checksum, the chain, and that the store serves the state of the journal.
         store.audit().wait()?;
         self.events_are_there(&store)?;
         self.receipts_are_there(&store)?;
@@ -210,7 +210,7 @@ impl Witness {
             let (worker, step) = id.rsplit_once('-').unwrap();
             (worker.to_owned(), step.parse::<u32>().unwrap())
         };
-        // What was admitted may have been committed without anybody hearing of it.
+        // An admitted decision may have been committed although no child got the answer.
         let open = store.open_intents(None, 1_000).wait()?;
         let mut kept: BTreeMap<String, u32> = BTreeMap::new();
         for id in self.admitted.union(&self.committed) {

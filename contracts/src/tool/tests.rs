@@ -51,9 +51,9 @@ fn each_contradiction_is_named() {
         ("risk_level", json!("read"), "level read has effects"),
         ("version", json!("1.0"), "major.minor.patch"),
         ("tool_id", json!("Files"), "must be <source>.<action>"),
-        ("idempotency_key_fields", json!(["md5(text)"]), "is no key field"),
+        ("idempotency_key_fields", json!(["md5(text)"]), "is not a key field"),
         ("idempotency_key_fields", json!(["colour"]), "does not require"),
-        ("resource", json!("file:{path"), "is no resource"),
+        ("resource", json!("file:{path"), "is not a resource"),
     ];
     for (name, value, expected) in cases {
         let error = spec(|v| v[name] = value).unwrap_err();

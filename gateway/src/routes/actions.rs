@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use effectd_actors::operator::withdraw::withdraw;
-use effectd_actors::{Answer, Canceller, Done, Incoming};
+use effectd_actors::{Answer, Done, Incoming};
 use effectd_contracts::{ActionId, Origin};
 use serde::Deserialize;
 
@@ -38,7 +38,7 @@ pub(crate) struct WaitQuery {
 /// durable and goes on. Repeating the request is harmless.
 #[utoipa::path(post, path = "/v1/actions", tag = "actions",
     params(
-        ("wait" = Option<String>, Query, description = "Wait for the receipt: nothing or `true` for as long as allowed, or milliseconds"),
+        ("wait" = Option<String>, Query, description = "Wait for the receipt: empty or `true` for the maximum time, or milliseconds"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotency_key` in the body"),
         ("Effectd-Interactive" = Option<String>, Header, description = "`true` if a person waits at a terminal: an approval is then expected within minutes"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context: the action becomes a child of this span, unless the body names another trace; the answer's `traceparent` is the action's own span"),
@@ -181,8 +181,7 @@ pub(crate) async fn wait(
     params(("id" = String, Path, description = "The action's id, percent-encoded")),
     responses((status = 200, description = "It is withdrawn, now or before", body = ActionView), Problems<404, 409, 503>))]
 pub(crate) async fn cancel(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<ActionView> {
-    let action = action_id(id)?;
-    let by = Canceller { principal: peer.principal, operator: peer.operator };
+    let (action, by) = (action_id(id)?, peer.decider());
     let withdrawn = match app.pipeline() {
         Ok(pipeline) => pipeline.cancel(&action, &by).await,
         Err(_) => withdraw(app.services(), &action, &by).await,

@@ -49,15 +49,16 @@ pub(crate) async fn list(
     let (holds, next) = repository::holds(app.store(), query.after.as_deref())?;
     let now = services.clock.now();
     let holds = holds.iter().map(|hold| &hold.value);
+    let policy = services.policy();
     let visible =
-        holds.filter(|hold| hold.is_open(now) && view::may_see(services, &by, &hold.decision.principal));
+        holds.filter(|hold| hold.is_open(now) && view::may_see(&policy, &by, &hold.decision.principal));
     Ok(Json(ApprovalList { approvals: visible.map(|hold| view(&app, &peer, hold)).collect(), next }))
 }
 
 /// An approval; file contents in it are only for those who may decide.
 fn view(app: &App, peer: &Peer, hold: &Hold) -> ApprovalView {
     let mut view = ApprovalView::of(app.services(), hold);
-    if !view::may_read(app.services(), &peer.decider()) {
+    if !app.services().policy().may_view_approvals(&peer.decider()) {
         view.leave_texts_out();
     }
     view
@@ -77,21 +78,22 @@ fn find(app: &App, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Problem
         return Ok(view(app, peer, &hold));
     }
     let past = repository::past(app.store(), id)?;
-    let past = past.filter(|past| view::may_see(app.services(), &peer.decider(), &past.principal));
+    let past = past.filter(|past| view::may_see(&app.services().policy(), &peer.decider(), &past.principal));
     past.map(|past| ApprovalView::past(id.as_str(), &past)).ok_or_else(unknown)
 }
 
 /// A hold that this peer may see.
 fn pending(app: &App, peer: &Peer, id: &ApprovalId) -> Result<Option<Hold>, Problem> {
     let hold = repository::hold(app.store(), id)?.map(|hold| hold.value);
-    let sees = |hold: &Hold| view::may_see(app.services(), &peer.decider(), &hold.decision.principal);
+    let sees =
+        |hold: &Hold| view::may_see(&app.services().policy(), &peer.decider(), &hold.decision.principal);
     Ok(hold.filter(sees))
 }
 
 /// Approve
 ///
-/// The first decision counts; the problem of a later one names who decided. The answer comes with the receipt, or after `wait_ms`
-/// without it.
+/// The first decision counts; a later one gets a problem that names who decided. The response has the receipt if the action ends
+/// within `wait_ms`.
 #[utoipa::path(post, path = "/v1/approvals/{id}/approve", tag = "approvals",
     params(
         ("id" = String, Path, description = "The approval's id"),
@@ -112,7 +114,8 @@ pub(crate) async fn approve(
     body: Body,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
-    let body: ApproveBody = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid).await?;
+    let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
+    let (body, share): (ApproveBody, _) = body.await?;
     let is_always = body.how == HowWord::Always;
     let mut approve = command(body);
     if is_always {
@@ -123,12 +126,14 @@ pub(crate) async fn approve(
         approve.with = Some(blocking(move || host.prepare_policy(change)).await?);
     }
     let decided = decide::approve(app.services(), &id, &peer.decider(), approve).await?;
+    // The parameters are on disk; a wait for the end of the action does not hold them.
+    drop(share);
     if is_always {
         let host = app.host.clone();
         let reloaded = blocking(move || host.reload_policy()).await;
         reloaded.map_err(|mut problem| {
             problem.detail = format!(
-                "approved, and the mode is on disk; it is in force when the files are in order: {}",
+                "approved, and the mode is stored; it takes effect when the policy files are valid: {}",
                 problem.detail
             );
             problem
@@ -181,7 +186,7 @@ pub(crate) async fn preview_edited(
 ) -> Reply<PreviewView> {
     let id = approval_id(id)?;
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
-    let EditBody { params } = body.await?;
+    let (EditBody { params }, _share) = body.await?;
     let _permit = app.preview_permit()?;
     let edited = edit::preview_edited(app.services(), &id, &peer.decider(), params).await?;
     Ok(Json(PreviewView::edited(edited)))
@@ -202,7 +207,7 @@ pub(crate) async fn deny(
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
-    let DenyBody { reason } = body.await?;
+    let (DenyBody { reason }, _share) = body.await?;
     let decided = decide::deny(app.services(), &id, &peer.decider(), reason).await?;
     answer(&app, &decided, Some(0)).await
 }
@@ -226,9 +231,9 @@ pub(crate) async fn preview_always(
 fn standing(app: &App, peer: &Peer, id: &ApprovalId) -> Result<StandingApproval, Problem> {
     let Some(hold) = pending(app, peer, id)? else {
         find(app, peer, id)?;
-        return Err(Problem::of(Kind::AlreadyDecided, "it was decided before"));
+        return Err(Problem::of(Kind::AlreadyDecided, "it was already decided"));
     };
-    Ok(decide::standing_approval(app.services(), &hold)?)
+    Ok(decide::standing_approval(app.store(), &app.services().policy(), &hold)?)
 }
 
 impl From<StandingApproval> for StandingView {
@@ -266,7 +271,7 @@ async fn answer(app: &App, decided: &Decided, wait_ms: Option<u64>) -> Result<Re
 fn unknown() -> Problem {
     Problem::of(
         Kind::ApprovalUnknown,
-        "no approval of this id waits for you; `effectd approvals list` shows those that do",
+        "no approval with this id is pending for you; `effectd approvals list` shows pending ones",
     )
 }
 

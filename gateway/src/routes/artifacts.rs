@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use effectd_actors::effects::artifacts::{self, ArtifactError};
+use effectd_bus::Cause;
 use hyper::body::{Frame, SizeHint};
 use tokio::task::JoinHandle;
 
@@ -30,8 +31,11 @@ pub(crate) async fn get(
     Path((id, artifact)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
     let receipt = receipts::find(&app, &peer, id)?;
-    let opening = tokio::task::spawn_blocking(move || artifacts::open(app.services(), &receipt, &artifact));
-    let opened = opening.await.unwrap_or_else(|error| Err(ArtifactError::Unreadable(error.to_string())));
+    let opening = tokio::task::spawn_blocking(move || {
+        let services = app.services();
+        artifacts::open(&*services.store, &services.files.blobs, &receipt, &artifact)
+    });
+    let opened = opening.await.unwrap_or_else(|error| Err(ArtifactError::Unreadable(Cause::new(error))));
     let mut reader = opened.map_err(|error| {
         let kind = match error {
             ArtifactError::Unknown | ArtifactError::Gone => Kind::ArtifactUnknown,

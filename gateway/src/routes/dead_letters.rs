@@ -34,7 +34,7 @@ pub(crate) async fn causes(State(app): AppState, _: Operator) -> Reply<Vec<Cause
 /// One dead letter
 #[utoipa::path(get, path = "/v1/dlq/{letter}", tag = "dlq",
     params(("letter" = u64, Path, description = "Its number")),
-    responses((status = 200, description = "Why, how often it was tried, and its receipt", body = LetterView), Problems<403, 404>))]
+    responses((status = 200, description = "Its cause, its attempts and its receipt", body = LetterView), Problems<403, 404>))]
 pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<String>) -> Reply<LetterView> {
     let letter = number(&letter)?;
     app.store_query(move |services| views::one(&*services.store, letter)?.ok_or(UNKNOWN)).await
@@ -44,7 +44,7 @@ pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<S
 #[utoipa::path(get, path = "/v1/quarantine/{letter}", tag = "dlq",
     params(("letter" = u64, Path, description = "The number of its dead letter")),
     responses(
-        (status = 200, description = "What it holds, without secrets and personal data, and why it was stopped", body = ReviewView),
+        (status = 200, description = "Its content without secrets and personal data, and why it was quarantined", body = ReviewView),
         Problems<403, 404>,
     )
 )]
@@ -95,5 +95,5 @@ async fn perform(app: &App, by: &Operator, operation: Operation) -> Reply<Letter
 }
 
 fn number(letter: &str) -> Result<u64, Problem> {
-    letter.parse().map_err(|_| Problem::of(Kind::LetterUnknown, "letters have numbers"))
+    letter.parse().map_err(|_| Problem::of(Kind::LetterUnknown, "a dead letter is named by its number"))
 }

@@ -30,7 +30,8 @@ pub(crate) async fn list(
 ) -> Reply<GrantList> {
     let (services, by) = (app.services(), peer.decider());
     let (mut grants, next) = grants::list(app.store(), query.after.as_deref(), LIST_DEFAULT)?;
-    grants.retain(|grant| view::may_see(services, &by, &grant.created_by));
+    let policy = services.policy();
+    grants.retain(|grant| view::may_see(&policy, &by, &grant.created_by));
     let now = services.clock.now();
     let grants = grants.iter().map(|grant| GrantView::of(grant, now)).collect();
     Ok(Json(GrantList { grants, next }))
@@ -66,7 +67,7 @@ pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Rep
     responses((status = 200, description = "Whether it would be active", body = GrantWould), Problems<400>))]
 pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantWould> {
     let new = new_grant(&app, body).await?;
-    let in_force = grants::would_be_in_force(app.services(), &new, &peer.decider());
+    let in_force = grants::would_be_in_force(&app.services().policy(), &new, &peer.decider());
     Ok(Json(GrantWould { in_force }))
 }
 
@@ -92,7 +93,7 @@ pub(crate) async fn revoke(State(app): AppState, peer: Peer, Path(id): Path<Stri
 
 fn view(app: &App, changed: Result<Grant, DecideError>) -> Reply<GrantView> {
     if let Err(DecideError::Unknown) = changed {
-        let why = "there is no such grant, or it is over";
+        let why = "there is no such grant, or it has ended";
         return Err(Problem::of(Kind::GrantUnknown, why));
     }
     Ok(Json(GrantView::of(&changed?, app.services().clock.now())))

@@ -39,7 +39,7 @@ pub(crate) struct Size {
 /// The head is for everybody, since a proof needs one. The rest is for operators.
 #[utoipa::path(get, path = "/v1/log", tag = "log",
     responses(
-        (status = 200, description = "The last head; for operators also its size, its root, how many intents are open and the first entry that is kept", body = serde_json::Value),
+        (status = 200, description = "The last head; for operators also the log's size and root, the number of open intents and the first stored entry", body = serde_json::Value),
         Problems<503>,
     )
 )]
@@ -65,7 +65,8 @@ pub(crate) async fn show(State(app): AppState, peer: Peer) -> Reply<Value> {
     )
 )]
 pub(crate) async fn sign(State(app): AppState, _: Operator) -> Reply<LogHead> {
-    Ok(Json(log::head(app.services()).await?))
+    let services = app.services();
+    Ok(Json(log::head(&*services.store, &services.identity, &*services.clock).await?))
 }
 
 /// The signing keys, in order
@@ -126,10 +127,10 @@ pub(crate) async fn heads(State(app): AppState, Query(range): Query<Range>) -> R
 
 /// The tree over the first entries: the roots of its complete subtrees, largest first
 ///
-/// For everybody up to the last signed head, beyond it for operators.
+/// Everybody may read up to the last signed head, only operators beyond it.
 #[utoipa::path(get, path = "/v1/log/frontier", tag = "log",
-    params(("size" = u64, Query, description = "Over how many entries")),
-    responses((status = 200, description = "One for each bit of the size", body = Vec<String>), Problems<400>))]
+    params(("size" = u64, Query, description = "The number of entries")),
+    responses((status = 200, description = "One hash for each set bit of the size", body = Vec<String>), Problems<400>))]
 pub(crate) async fn frontier(
     State(app): AppState,
     peer: Peer,
@@ -139,7 +140,7 @@ pub(crate) async fn frontier(
         let signed = log::last_head(store)?.map_or(0, |(_, head)| head.size);
         if !peer.operator && size > signed {
             return Err(StoreError::Invalid(format!(
-                "the last signed head is over {signed} entries; beyond it the log is for operators"
+                "the last signed head covers {signed} entries; only operators may read beyond it"
             )));
         }
         Ok(store.log_frontier(size)?.peaks().to_vec())
@@ -153,7 +154,7 @@ pub(crate) async fn frontier(
 #[utoipa::path(get, path = "/v1/receipts/{id}/proof", tag = "receipts",
     params(("id" = String, Path, description = "The receipt's id")),
     responses(
-        (status = 200, description = "The receipt, its place, the way to the root, and the signed head", body = ref("#/components/schemas/InclusionProof"), content_type = "application/json"),
+        (status = 200, description = "The receipt, its index, the path to the root, and the signed head", body = ref("#/components/schemas/InclusionProof"), content_type = "application/json"),
         Problems<404>,
     )
 )]

@@ -47,7 +47,7 @@ pub(crate) async fn show(
     Path(id): Path<String>,
 ) -> Reply<NotificationView> {
     let unknown = || {
-        let why = "that receipt sent no notification, or none that is remembered; `effectd notifications` lists them";
+        let why = "there is no stored notification for this receipt; `effectd notifications` lists them";
         Problem::of(Kind::NotificationUnknown, why)
     };
     let id = ReceiptId::new(id).map_err(|_| unknown())?;

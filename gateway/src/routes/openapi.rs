@@ -17,7 +17,7 @@ use crate::schema::SCHEMAS;
 #[openapi(
     info(
         title = "effectd",
-        description = "The local gateway of effectd, on a unix socket. The peer's uid says who asks; every problem is \
+        description = "The local gateway of effectd, on a unix socket. The peer's uid identifies the caller; every problem is \
                        `application/problem+json` with a stable `type` and `code`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),

@@ -70,14 +70,13 @@ pub(super) async fn by_host<T: Send + 'static>(
     tracing::info!(principal = %by.0.principal, operation = operation.tool(), "an operator starts an operation");
     let host = app.host.clone();
     let (done, receipt_id) = to_end(app, by, |services, by| async move {
-        let unavailable = |reason| StoreError::Unavailable { reason };
         let work = async {
             let asked = tokio::task::spawn_blocking(move || ask(&*host)).await;
-            match asked.map_err(|error| unavailable(error.to_string()))? {
+            match asked.map_err(|error| StoreError::unavailable_by("the work was cut short", error))? {
                 Ok((done, details)) => Ok((Ok(done), details)),
                 // The host refused before it changed anything.
                 Err(problem) if problem.status < 500 => Ok((Err(problem), None)),
-                Err(problem) => Err(unavailable(problem.detail)),
+                Err(problem) => Err(StoreError::unavailable(problem.detail)),
             }
         };
         recorded(&services, &operation, &by, work).await

@@ -25,7 +25,7 @@ pub(crate) async fn show(State(app): AppState, _: Operator) -> Reply<PolicyView>
 ///
 /// Nothing is put in force.
 #[utoipa::path(post, path = "/v1/policy/check", tag = "policy",
-    responses((status = 200, description = "They are valid", body = PolicyView), Problems<403, 422>))]
+    responses((status = 200, description = "The files are valid", body = PolicyView), Problems<403, 422>))]
 pub(crate) async fn check(State(app): AppState, _: Operator) -> Reply<PolicyView> {
     app.blocking(|app| app.host.check_policy()).await.map(Json)
 }
@@ -35,19 +35,19 @@ pub(crate) async fn check(State(app): AppState, _: Operator) -> Reply<PolicyView
 /// If they are not valid, the policy in force stays. The present folders become the roots of the spaces; `/v1/policy/check` shows
 /// beforehand which have changed. Leaves a receipt if it changes anything.
 #[utoipa::path(post, path = "/v1/policy/reload", tag = "policy",
-    responses((status = 200, description = "They are in force", body = PolicyView), Problems<403, 422>))]
+    responses((status = 200, description = "The files are in force", body = PolicyView), Problems<403, 422>))]
 pub(crate) async fn reload(State(app): AppState, by: Operator) -> Reply<PolicyView> {
     record(&app, &by, Operation::ReloadPolicy {}, |host| host.take_over_policy()).await
 }
 
 /// Make a change beside the policy's files, and put it in force
 ///
-/// The answer comes when the change is durable and in force, with the receipt that names the operator. A change with which the policy
-/// fails its own examples is refused.
+/// The answer comes when the change is durable and in force, with the receipt that names the operator. While the files are not
+/// valid, every change is refused. Examples test the files alone, so that none of them can prevent a revocation.
 #[utoipa::path(post, path = "/v1/policy/changes", tag = "policy",
     params(Preview),
     request_body(content = PolicyChange, content_type = "application/json"),
-    responses((status = 200, description = "It is in force, or, for a preview, what it would be", body = PolicyView), Problems<400, 403, 422>))]
+    responses((status = 200, description = "The policy with the change; for a preview, the policy that it would become", body = PolicyView), Problems<400, 403, 422>))]
 pub(crate) async fn change(
     State(app): AppState,
     by: Operator,

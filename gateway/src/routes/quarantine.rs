@@ -42,7 +42,7 @@ pub(crate) async fn quarantine(
     body: Body,
 ) -> Reply<QuarantineView> {
     let body = app.optional_json_body(body, CHANGE_BYTES_MAX, Kind::ChangeInvalid);
-    let QuarantineBody { reason } = body.await?;
+    let (QuarantineBody { reason }, _share) = body.await?;
     let artifact_id = id.clone();
     perform_to_end(&app, &by, Operation::QuarantineArtifact { artifact_id, reason }).await?;
     let quarantined = quarantine::one(app.store(), &id);

@@ -42,7 +42,7 @@ pub(crate) async fn show(
 
 /// The receipt of this id, if this peer may see it.
 pub(crate) fn find(app: &App, peer: &Peer, id: String) -> Result<Receipt, Problem> {
-    let unknown = || Problem::of(Kind::ReceiptUnknown, "no receipt of this id was made for you");
+    let unknown = || Problem::of(Kind::ReceiptUnknown, "no receipt with this id is visible to you");
     let id = ReceiptId::new(id).map_err(|_| unknown())?;
     let receipt = app.store().receipt(&id)?.ok_or_else(unknown)?.parse()?;
     Some(receipt).filter(|receipt| peer.may_see(receipt)).ok_or_else(unknown)
@@ -79,7 +79,7 @@ pub(crate) async fn amend(
     body: Body,
 ) -> Reply<AmendmentEntry> {
     if !peer.operator {
-        let why = "what a receipt is worth is for root and the user that the daemon runs as to say";
+        let why = "only root and the user that the daemon runs as may amend a receipt";
         return Err(Problem::of(Kind::OperatorsOnly, why));
     }
     let receipt = find(&app, &peer, id)?;
@@ -164,7 +164,7 @@ pub(crate) async fn list(
 ) -> Reply<ReceiptList> {
     let newest = matches!(asked.order, Some(OrderWord::Newest));
     if newest && asked.wait_ms.is_some() {
-        let why = "what comes next comes in the order of time; wait_ms goes with order=oldest";
+        let why = "wait_ms needs order=oldest";
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
     let wait = asked.wait_ms.map(|asked| app.wait_time(Some(asked)));

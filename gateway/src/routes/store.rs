@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use effectd_actors::Services;
 use effectd_actors::operator::{replay, retention, store_admin};
 use effectd_bus::TopicName;
 use serde::Deserialize;
@@ -100,7 +101,10 @@ pub(crate) async fn retain(
     Query(Preview { preview }): Query<Preview>,
 ) -> Reply<RetainedView> {
     if preview {
-        return app.store_query(|services| retention::preview(services).map(RetainedView::would)).await;
+        let preview = |services: &Services| {
+            retention::preview(&*services.store, &services.settings.retention).map(RetainedView::would)
+        };
+        return app.store_query(preview).await;
     }
     let retained = to_end(&app, &by, store_admin::retain).await?;
     Ok(Json(retained.into()))

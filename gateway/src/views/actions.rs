@@ -124,7 +124,7 @@ pub(crate) fn withdrawal(action: &ActionId, withdrawn: &Withdrawal) -> Result<Ac
             Err(problem)
         }
         Withdrawal::Begun => {
-            let why = "the action has been begun, and cannot be withdrawn; wait for its receipt";
+            let why = "the action has begun and cannot be withdrawn; wait for its receipt";
             Err(Problem::of(Kind::CannotCancel, why).about(action))
         }
         Withdrawal::Unknown => Err(unknown(action)),
@@ -133,6 +133,6 @@ pub(crate) fn withdrawal(action: &ActionId, withdrawn: &Withdrawal) -> Result<Ac
 
 /// The problem that the peer may see no action of this id.
 pub(crate) fn unknown(action: &ActionId) -> Problem {
-    let message = "no action of this id was accepted from you; submit it, which is harmless if it was";
+    let message = "no action with this id is visible to you; it is safe to submit it again";
     Problem::of(Kind::ActionUnknown, message).about(action)
 }

@@ -7,6 +7,7 @@ use effectd_actors::approvals::{DecideError, Hold, view};
 use effectd_actors::preview::{Foresight, Preview};
 use effectd_contracts::{
     ActionRequest, Approval, ApprovalVerdict, Code, Failure, FolderListing, PathState, Phase, Rationale,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -236,7 +237,7 @@ impl ApprovalView {
             digest: keyed_digest(&hold.digest),
             asked_at: hold.asked_at.to_string(),
             expires_at: Some(hold.expires_at.to_string()),
-            time_left_s: hold.decided().is_none().then(|| left_s(services, hold)),
+            time_left_s: hold.decided().is_none().then(|| left_s(services.clock.now(), hold)),
             // A decided approval shows no parameters, also while its action runs.
             prompt: hold.decided().is_none().then(|| PromptView::of(services, hold)),
             decided: hold.decided().cloned(),
@@ -270,7 +271,7 @@ impl PromptView {
                 PathState::Absent => "nothing",
                 PathState::Folder => match seen.inside {
                     Some(FolderListing::TooMuch) => {
-                        "a folder with too many files to compare, or that cannot be read: a yes covers whatever it holds then"
+                        "a folder that cannot be read or has too many files to compare: an approval covers whatever it holds when the action runs"
                     }
                     Some(FolderListing::Listed(_)) | None => "a folder",
                 },
@@ -280,7 +281,7 @@ impl PromptView {
             format!("{}: {word}", seen.path)
         });
         Self {
-            params: view::shown(services, hold),
+            params: view::shown(&services.registry, &services.policy(), hold),
             tool_version: hold.prompt.tool_version.clone(),
             reasons: hold.prompt.reasons(),
             rule: decision.rule.clone(),
@@ -297,8 +298,8 @@ impl PromptView {
     }
 }
 
-fn left_s(services: &Services, hold: &Hold) -> u64 {
-    let left = hold.expires_at.as_millisecond() - services.clock.now().as_millisecond();
+fn left_s(now: Timestamp, hold: &Hold) -> u64 {
+    let left = hold.expires_at.as_millisecond() - now.as_millisecond();
     u64::try_from(left / 1_000).unwrap_or(0)
 }
 

@@ -53,7 +53,7 @@ impl Amending {
     /// The log entry, or why the amendment is not valid.
     pub fn entry(&self, receipt: &Receipt, by: Principal, at: Timestamp) -> Result<AmendmentEntry, String> {
         if self.success.is_none() && self.quality.is_none() {
-            return Err("say what is known now: whether it counts as done, or how well it was".to_owned());
+            return Err("give at least one of success and quality".to_owned());
         }
         if self.quality.is_some_and(|quality| !(0.0..=1.0).contains(&quality)) {
             return Err("quality is from 0 to 1".to_owned());

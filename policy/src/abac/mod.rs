@@ -245,7 +245,7 @@ fn check_names(policy: &cedar_policy::Policy, at: &Location, tables: &Tables) ->
             _ => true,
         };
         if !known {
-            let message = format!("the rule names {literal}, which policy.toml does not have");
+            let message = format!("the rule names {literal}, which policy.toml does not define");
             return Err(PolicyError::invalid(at.clone(), message));
         }
     }

@@ -144,8 +144,8 @@ pub fn secret_spans(text: &str) -> Vec<Range<usize>> {
 }
 
 fn check_secrets(text: &str, found: &mut dyn FnMut(&'static str)) {
-    // Texts below 12 bytes are not scanned. `is_match` is quicker than `matches`, and most texts have no secret.
-    if text.len() >= 12 && SECRETS.is_match(text) {
+    // `is_match` is quicker than `matches`, and most texts have no secret.
+    if SECRETS.is_match(text) {
         let kinds = SECRETS.matches(text);
         kinds.into_iter().for_each(|index| found(SECRET_KINDS[index].0));
     }
@@ -303,6 +303,7 @@ mod tests {
             (concat!("xoxb", "-1234567890-abc"), "slack_token"),
             (concat!("eyJ", "hbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl"), "signed_token"),
             ("postgres://bob:hunter22@db/x", "url_password"),
+            ("ws://a:b2c@", "url_password"),
             ("Password: correcthorse", "password"),
             ("#!/bin/sh\nrm -rf /", "shebang"),
             ("data:image/png;base64,f0VMRgIBAQ", "elf"),

@@ -10,7 +10,7 @@ use crate::limits::{STORED_RESULT_BYTES_MAX, VALUE_DEPTH_MAX};
 pub const TRUNCATED_MARKER: &str = "_truncated";
 /// The member with the size before pruning, in bytes of JSON.
 pub const ORIGINAL_SIZE_MARKER: &str = "_originalSize";
-/// The member that holds a pruned document which is no object.
+/// The member that holds a pruned document that is not an object.
 pub const WRAPPED_VALUE: &str = "value";
 
 /// Prunes to the size of stored results.

@@ -204,7 +204,7 @@ fn holders(
         check_count(rule.roles.len(), limits::LIST_ENTRIES_MAX, lines, &at_roles)?;
         if !Glob::new(name).is_exact() {
             let message =
-                format!("{name:?}: each of the {table} is named in full; patterns are not allowed here");
+                format!("{name:?}: names in {table} must be complete; patterns are not allowed here");
             return Err(lines.invalid(&at_roles, message));
         }
         let mut own = Caps::default();
@@ -266,7 +266,7 @@ fn consents(
         let invalid = |field, message| Err(lines.invalid(&["consents", &index, field], message));
         let (subject, space, purpose) = (&rule.subject, &rule.space, &rule.purpose);
         if !is_purpose(purpose) {
-            let message = format!("{purpose:?} is no purpose; write tool:<tool id> or pii:<tool id>");
+            let message = format!("{purpose:?} is not a purpose; write tool:<tool id> or pii:<tool id>");
             return invalid("purpose", message);
         }
         if Glob::new(subject).is_exact() && !subjects.contains_key(subject) {
@@ -289,7 +289,7 @@ fn modes(table: &str, owners: &BTreeMap<String, ModeRules>, lines: &Lines<'_>) -
             let path = [table, owner, "modes", key];
             check_name(key, lines, &path)?;
             if modes.add(owner, key, *mode, lines.line(&path)).is_err() {
-                return Err(lines.invalid(&path, format!("{key:?} has two modes, in two spellings")));
+                return Err(lines.invalid(&path, format!("{key:?} has two modes, under two spellings")));
             }
         }
     }
@@ -306,11 +306,11 @@ fn clock(document: &Document, lines: &Lines<'_>) -> Result<ClockTable, PolicyErr
     }
     let zone = Zone::parse(&rules.zone).ok_or_else(|| {
         let zone = &rules.zone;
-        let message = format!("{zone:?} is no zone; write local, utc or an offset such as +02:00");
+        let message = format!("{zone:?} is not a time zone; write local, utc or an offset such as +02:00");
         invalid("zone", message)
     })?;
     let minute = |field, text: &str| {
-        let error = || invalid(field, format!("{text:?} is no time of day; write HH:MM"));
+        let error = || invalid(field, format!("{text:?} is not a time of day; write HH:MM"));
         minute_of_day(text).ok_or_else(error)
     };
     Ok(ClockTable {

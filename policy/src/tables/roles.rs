@@ -72,7 +72,7 @@ fn compile_one(
     }
     path.push(name.to_owned());
     if path.len() > ROLE_DEPTH_MAX {
-        return invalid(format!("roles inherit from each other more than {ROLE_DEPTH_MAX} times"));
+        return invalid(format!("roles inherit more than {ROLE_DEPTH_MAX} levels deep"));
     }
     let mut includes = BTreeSet::from([name.to_owned()]);
     let mut caps = Caps::default();

@@ -61,7 +61,10 @@ pub(crate) fn compile(
         }
         let root = rule.root.clone().unwrap_or_else(|| default_root(&id));
         if root.is_empty() || root.contains('\0') || components(&root).contains(&Component::ParentDir) {
-            return Err(invalid("root", format!("{root:?} is no root; write a path without \"..\"")));
+            return Err(invalid(
+                "root",
+                format!("{root:?} is not a valid root; write a path without \"..\""),
+            ));
         }
         let space = Space {
             root,
@@ -102,7 +105,7 @@ fn refuse_overlap(spaces: &BTreeMap<SpaceId, Space>, lines: &Lines<'_>) -> Resul
         let ((outer, outer_id), (inner, inner_id)) = (&pair[0], &pair[1]);
         if inner.starts_with(outer) {
             let path = ["spaces", inner_id.as_str(), "root"];
-            let message = format!("the space {inner_id} lies inside the space {outer_id}");
+            let message = format!("the space {inner_id} is inside the space {outer_id}");
             return Err(lines.invalid(&path, message));
         }
     }

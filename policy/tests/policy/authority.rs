@@ -30,7 +30,7 @@ fn only_approvers_decide_and_never_for_their_own_subjects() {
                   [principals.\"user://erin\"]\nsubjects = [\"agent://planner\"]\nroles = [\"planner\", \"admin\"]\n\n[roles.reader]";
     let policy = world_with("[roles.reader]", people);
     assert!(policy.names_approvers());
-    // That somebody runs effectd is no role.
+    // Running effectd is not a role.
     assert_eq!(may(&policy, &by("user://alice", true)), Err("role_missing".to_owned()));
     assert_eq!(may(&policy, &by("user://carol", false)), Ok(Authority::Separate));
     assert_eq!(may(&policy, &by("user://dave", false)), Ok(Authority::Separate));

@@ -46,16 +46,16 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
         ("visible_to = [\"role:reader\"", "visible_to = [\"role:raeder\"", "unknown role \"raeder\""),
         ("org = \"home\"", "org = \"work\"", "unknown organisation \"work\""),
         ("band = \"GREEN\"", "band = \"PINK\"", "unknown variant `PINK`"),
-        ("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"../x\"", "is no root"),
-        ("purpose = \"tool:files.*\"", "purpose = \"files.*\"", "is no purpose"),
+        ("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"../x\"", "is not a valid root"),
+        ("purpose = \"tool:files.*\"", "purpose = \"files.*\"", "is not a purpose"),
         ("space = \"shared:household\"", "space = \"shared:houshold\"", "unknown space \"shared:houshold\""),
         (
             "subject = \"agent://planner\"",
             "subject = \"agent://plannr\"",
             "unknown subject \"agent://plannr\"",
         ),
-        ("zone = \"utc\"", "zone = \"Europe/Berlin\"", "is no zone"),
-        ("zone = \"utc\"", "zone = \"utc\"\nnight_from = \"25:00\"", "is no time of day"),
+        ("zone = \"utc\"", "zone = \"Europe/Berlin\"", "is not a time zone"),
+        ("zone = \"utc\"", "zone = \"utc\"\nnight_from = \"25:00\"", "is not a time of day"),
         ("zone = \"utc\"", "zone = \"utc\"\nskew_s_max = 90000", "at most 86400 are allowed"),
         ("words = [\"falcon\"]", "words = [\"\"]", "an empty word"),
         ("words = [\"falcon\"]", "patterns = [\"ok\", \"(a{999}){999}\"]", "the pattern is refused"),
@@ -83,9 +83,9 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
 #[test]
 fn a_space_inside_another_is_refused() {
     let error = edit("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"./workspaces\"");
-    assert!(error.contains("the space private:alice lies inside the space shared:household"), "{error}");
+    assert!(error.contains("the space private:alice is inside the space shared:household"), "{error}");
     let same = TOML.replace("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"x\"");
-    assert!(refused(&same, CEDAR).contains("lies inside the space"));
+    assert!(refused(&same, CEDAR).contains("is inside the space"));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn each_mistake_in_the_rules_is_told_where_it_is() {
         (
             "permit (principal in Role::\"wirter\", action, resource);".to_owned(),
             "rules.cedar:1: ",
-            "does not have",
+            "does not define",
         ),
         (
             "permit (principal, action == Action::\"wreite\", resource);".to_owned(),
@@ -125,7 +125,7 @@ fn each_mistake_in_the_rules_is_told_where_it_is() {
         (
             "permit (principal, action, resource in SpaceClass::\"publik\");".to_owned(),
             "rules.cedar:1: ",
-            "does not have",
+            "does not define",
         ),
         ("permit (principal == ?principal, action, resource);".to_owned(), "rules.cedar:1: ", "template"),
         (

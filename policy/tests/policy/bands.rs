@@ -5,7 +5,7 @@ use effectd_policy::{Clamp, Facts, Policy, Verdict, evaluate};
 
 use crate::harness::*;
 
-/// The floor of each tier in GREEN, AMBER, RED and BLACK; `-` where the cascade's answer stands.
+/// The floor of each tier in GREEN, AMBER, RED and BLACK; `-` where the mode stays.
 const TABLE: [(usize, RiskLevel, [&str; 4]); 7] = [
     (0, RiskLevel::Read, ["-", "-", "-", "deny"]),
     (1, RiskLevel::Read, ["-", "-", "ask", "deny"]),

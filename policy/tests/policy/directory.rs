@@ -65,13 +65,13 @@ fn links_are_refused_wherever_they_lead() {
     fs::write(elsewhere.path().join("a.cedar"), "").unwrap();
     for target in ["a.cedar", "gone"] {
         symlink(elsewhere.path().join(target), &link).unwrap();
-        refused(dir.path(), "a.cedar: this is a link");
+        refused(dir.path(), "a.cedar: this is a symbolic link");
         fs::remove_file(&link).unwrap();
     }
     load(dir.path()).unwrap();
     let policy = elsewhere.path().join("policy");
     symlink(dir.path(), &policy).unwrap();
-    refused(&policy, "policy: this is a link");
+    refused(&policy, "policy: this is a symbolic link");
 }
 
 #[test]

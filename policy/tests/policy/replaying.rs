@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::harness::*;
 
-/// A varied history: every fact that decisions look at takes several values.
+/// A varied history: every fact that decisions use takes several values.
 fn history(policy: &Policy, count: usize) -> Vec<(Facts, Recorded)> {
     let tiers = [(0, RiskLevel::Read), (1, RiskLevel::Write), (2, RiskLevel::Write), (4, RiskLevel::Danger)];
     let specs: Vec<_> = tiers.iter().map(|(tier, level)| tool_of_tier(*tier, *level)).collect();

@@ -260,7 +260,7 @@ fn refused_at(decision: &Decision) -> Option<Denier> {
 /// Whether one verdict is at least as strict as another: permit, then needs approval, then quarantine, then deny. And a
 /// refusal stays one at the same step or an earlier one: a rule that refused is not silenced by another.
 ///
-/// One exception follows from the order of the steps. Content is looked at before hosts, programs and the mode, so a
+/// One exception follows from the order of the steps. Content is inspected before hosts, programs and the mode, so a
 /// stricter check of content holds what one of those would have denied.
 fn at_least_as_strict(is: &Decision, was: &Decision, content_tightened: bool) -> bool {
     let earlier = match (refused_at(was), refused_at(is)) {

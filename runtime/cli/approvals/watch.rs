@@ -210,7 +210,7 @@ fn deny_reason(inbox: &mut Inbox, key: KeyEvent, mut reason: String) -> Next {
 async fn refresh(client: &mut Client, inbox: &mut Inbox) {
     match all(client).await {
         Ok(waiting) => inbox.take(waiting),
-        Err(error) => inbox.news = format!("what is shown may be old: {error}"),
+        Err(error) => inbox.news = format!("the list may be outdated: {error}"),
     }
 }
 
@@ -236,7 +236,7 @@ async fn approve(client: &mut Client, inbox: &mut Inbox, how: HowWord) {
         Ok(decision) => {
             let ended = match &decision.action.receipt {
                 Some(receipt) => format!("{}, receipt {}", receipt.status.as_str(), receipt.receipt_id),
-                None => "on its way".to_owned(),
+                None => "in flight".to_owned(),
             };
             let grant = decision.grant.map(|grant| format!(", granted {}", grant.grant_id));
             format!("approved: {ended}{}", grant.unwrap_or_default())
@@ -254,7 +254,7 @@ async fn ask_always(client: &mut Client, inbox: &mut Inbox) {
     match change {
         Ok(change) => {
             inbox.input = Input::Confirming(format!(
-                "is that meant? y/n: the mode of {} in {} becomes allow; nobody would have been asked {} of the last {} times",
+                "continue? y/n: the mode of {} in {} becomes allow, which would have made {} of the last {} approvals unnecessary",
                 change.tool, change.org, change.covered, change.asked
             ));
         }

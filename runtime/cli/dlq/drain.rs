@@ -135,7 +135,7 @@ impl Drain {
         if self.confirm.yes {
             if unknown {
                 eprint_line(
-                    &"the outcome of these is unknown: find out, and settle each with `effectd dlq settle`",
+                    &"the outcome of these is unknown: find out whether each happened, then run `effectd dlq settle`",
                 );
             }
             return Some(if unknown { Choice::Leave } else { Choice::Requeue });

@@ -90,12 +90,12 @@ impl Tally {
     }
 
     pub(super) fn to_text(&self) -> String {
-        let interrupted = if self.interrupted { "interrupted; what was not requeued stays: " } else { "" };
-        let counts = [(self.held, "wait for a person"), (self.open, "have not ended yet")];
+        let interrupted = if self.interrupted { "interrupted; the other dead letters stay: " } else { "" };
+        let counts = [(self.held, "await approval"), (self.open, "have not ended yet")];
         let counts = counts.into_iter().filter(|(count, _)| *count > 0);
         let more: String = counts.map(|(count, what)| format!(", {count} {what}")).collect();
         format!(
-            "{interrupted}{} requeued, {} of them failed again{more}, {} gone before, {} left, {} not tried",
+            "{interrupted}{} requeued, {} of them failed again{more}, {} already gone, {} left, {} not tried",
             self.requeued, self.back, self.gone, self.left, self.spared
         )
     }
@@ -191,8 +191,8 @@ impl<'a> Run<'a> {
     ) -> Result<(), CliError> {
         let careful = !self.pace.no_canary;
         if careful && self.daemon.is_none() && picks.len() > 1 {
-            let why = "no daemon runs, so nobody would see whether the first one works; start one (`effectd serve`), \
-                       or say --no-canary";
+            let why = "no daemon runs, so the canary cannot be watched; start one (`effectd serve`), or use \
+                       --no-canary";
             return Err(CliError::request(why));
         }
         let all = picks.len();
@@ -268,7 +268,7 @@ impl<'a> Run<'a> {
                 }
                 Ended::Held(approval) => {
                     self.tally.held += 1;
-                    format!("waits for a person: `effectd approvals show {approval}`")
+                    format!("awaits approval: `effectd approvals show {approval}`")
                 }
                 Ended::Open => {
                     self.tally.open += actions.len() - nth;
@@ -312,7 +312,7 @@ impl<'a> Run<'a> {
                         return Ok(Ended::Done);
                     }
                     (ActionState::Done, outcome) => {
-                        let word = outcome.map_or("it is not known how it ended", Outcome::as_str);
+                        let word = outcome.map_or("its outcome is unknown", Outcome::as_str);
                         return Ok(Ended::Otherwise(word.to_owned()));
                     }
                 },

@@ -8,8 +8,8 @@ const LISTED_MAX: usize = 8;
 pub(super) fn changes(receipt: &Receipt) -> Vec<String> {
     match &receipt.effects {
         Effects::None => Vec::new(),
-        Effects::Unobserved => vec!["nobody looked".to_owned()],
-        Effects::Possible => vec!["perhaps: it failed, and may have had its effect all the same".to_owned()],
+        Effects::Unobserved => vec!["not observed".to_owned()],
+        Effects::Possible => vec!["unknown: the action failed, but may have had its effect".to_owned()],
         Effects::Observed(observed) if observed.changes.is_empty() => vec!["nothing".to_owned()],
         Effects::Observed(observed) => listed(receipt, observed),
     }
@@ -21,7 +21,7 @@ fn listed(receipt: &Receipt, observed: &Observed) -> Vec<String> {
         lines.push(format!("and {more} more paths"));
     }
     if observed.undoable {
-        lines.push(format!("`effectd undo {}` takes it back", receipt.receipt_id));
+        lines.push(format!("`effectd undo {}` undoes it", receipt.receipt_id));
     }
     lines
 }
@@ -29,8 +29,8 @@ fn listed(receipt: &Receipt, observed: &Observed) -> Vec<String> {
 fn change(change: &PathChange) -> String {
     let path = change.path.escape_debug();
     let what = match (&change.before, &change.after) {
-        (PathState::Absent, now) => format!("made, {}", standing(now)),
-        (_, PathState::Absent) => "gone".to_owned(),
+        (PathState::Absent, now) => format!("created, {}", standing(now)),
+        (_, PathState::Absent) => "deleted".to_owned(),
         (PathState::File(before), PathState::File(after)) if before.digest == after.digest => {
             format!("permissions {:o}, before {:o}", after.mode, before.mode)
         }
@@ -44,6 +44,6 @@ fn standing(standing: &PathState) -> String {
         PathState::Absent => "nothing".to_owned(),
         PathState::Folder => "a folder".to_owned(),
         PathState::File(file) => format!("{} bytes", file.bytes),
-        PathState::Other => "neither file nor folder".to_owned(),
+        PathState::Other => "neither a file nor a folder".to_owned(),
     }
 }

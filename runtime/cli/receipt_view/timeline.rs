@@ -42,20 +42,20 @@ fn phases(receipt: &Receipt) -> Vec<Phase> {
     let person = receipt.approval.as_ref().filter(|approval| approval.asked_at > timing.started_at);
     if let Some(approval) = person {
         // With an approval, time in queues is part of the phases before and after it.
-        row.until(at(approval.asked_at), "judged");
-        row.until(at(approval.at), "a person was asked");
+        row.until(at(approval.asked_at), "checked");
+        row.until(at(approval.at), "awaiting approval");
     } else {
         row.until(timing.queued_ms.as_f64().min(total), "queued");
     }
     for (nth, attempt) in receipt.attempts.iter().enumerate() {
         let from = at(attempt.started_at);
-        row.until(from, if nth == 0 { "judged and claimed" } else { "paused" });
+        row.until(from, if nth == 0 { "checked and claimed" } else { "paused" });
         let code = attempt.code.map(|code| format!(" ({code})")).unwrap_or_default();
         let end = (from + attempt.exec_ms.as_f64()).min(total);
         row.until(end, &format!("attempt {}{code}", nth + 1));
     }
     let ran = !receipt.attempts.is_empty();
-    row.until(total, if ran { "looked at and written" } else { "judged and written" });
+    row.until(total, if ran { "compared and recorded" } else { "checked and recorded" });
     row.phases
 }
 
@@ -110,7 +110,7 @@ mod tests {
     fn phases_follow_each_other_and_make_up_the_whole() {
         let rendered = lines(&receipt());
         let names: Vec<&str> = rendered.iter().map(|line| line[12..].split("  ").next().unwrap()).collect();
-        let expected = ["queued", "judged and claimed", "attempt 1", "looked at and written", "receipt"];
+        let expected = ["queued", "checked and claimed", "attempt 1", "compared and recorded", "receipt"];
         assert_eq!(names, expected, "{rendered:#?}");
         let found = phases(&receipt());
         assert_eq!((found[0].from, found.last().unwrap().to), (0.0, 3.5));

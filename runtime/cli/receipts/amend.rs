@@ -16,7 +16,7 @@ use crate::settings::config::local_principal;
 
 /// Amend a receipt with what became known later: whether the effect lasted, or how good it was
 ///
-/// The receipt does not change. The amendment is signed, names you, and stands beside the receipt in the log; learners use its reward.
+/// The receipt does not change. The amendment is signed, names you, and is a separate entry of the log; learners use its reward.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  effectd receipts amend 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --success false --note 'the file was empty' --yes"
@@ -56,14 +56,14 @@ impl Amend {
         let id = &receipt.receipt_id;
         let would = amending.entry(&receipt, local_principal()?, SystemClock.now());
         let would = would.map_err(CliError::request)?.reward.scalar;
-        let says = format!("its reward counts as {} -> {would}", receipt.reward.scalar);
+        let says = format!("its reward: {} -> {would}", receipt.reward.scalar);
         if !self.confirm.confirmed(&[says]) {
             return Ok(Exit::Usage);
         }
         let path = format!("/v1/receipts/{}/amendments", percent_encoded(id.as_str()));
         let noted: AmendmentEntry = post(common, Depth::Store, &path, &amending).await?;
         if !print_json(common.output, &noted) {
-            line(&format!("amended: its reward counts as {} from now on", noted.reward.scalar));
+            line(&format!("amended: its reward is now {}", noted.reward.scalar));
         }
         Ok(Exit::Done)
     }
@@ -89,7 +89,7 @@ impl Recompute {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let mut printer = Printer::new(common.output, true, &COLUMNS);
         let settings = common.settings(Some(&state_dir_of(common)))?;
-        let weights = &settings.values().weights;
+        let weights = &settings.values().pipeline.weights;
         let mut wrong = 0_u64;
         let mut row = |receipt: &Receipt| match inputs_of(receipt) {
             Ok((inputs, own)) => {

@@ -36,7 +36,7 @@ impl Audit {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let (looked, found, artifacts) =
             with_client(common, Depth::Store, async |client| self.all(client, common.output).await).await?;
-        eprint_line(&format!("{looked} receipts looked at, {found} findings"));
+        eprint_line(&format!("{looked} receipts inspected, {found} findings"));
         if self.quarantine && !self.quarantine(common, &artifacts).await? {
             return Ok(Exit::Usage);
         }
@@ -112,12 +112,13 @@ fn findings(receipt: &Receipt) -> Vec<(&'static str, String)> {
         found.extend(not_permitted(receipt).map(|what| ("not_permitted", what)));
         if receipt.outcome == Outcome::Executed && !receipt.attempts.is_empty() && receipt.isolation.is_none()
         {
-            found.push(("not_confined", "it ran, and no isolation is on record".to_owned()));
+            found.push(("not_confined", "it ran without a record of its isolation".to_owned()));
         }
     }
     let elsewhere = other_spaces(receipt);
     if !elsewhere.is_empty() && receipt.status == Status::Ok {
-        let what = format!("done in {}, but it names {}", receipt.space_id, elsewhere.join(", "));
+        let what =
+            format!("it ran in {}, but its parameters name {}", receipt.space_id, elsewhere.join(", "));
         found.push(("cross_space", what));
     }
     found
@@ -129,7 +130,7 @@ fn not_permitted(receipt: &Receipt) -> Option<String> {
         // The policy does not decide about operations on effectd itself. No tool has an id that begins like theirs.
         let own = receipt.tool_id.as_str().starts_with(OWN) && receipt.attempts.is_empty();
         let decided = own && receipt.approval.is_some();
-        return (!decided).then(|| "the policy was never asked".to_owned());
+        return (!decided).then(|| "it ran without a policy decision".to_owned());
     };
     if !["permit", "needs_approval"].contains(&decision.verdict.as_str()) {
         return Some(format!("the verdict was {}", decision.verdict));

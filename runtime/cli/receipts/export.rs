@@ -82,7 +82,7 @@ impl Export {
             each_page(client, &self.which, self.after, async |_, page| Ok(lines(page.iter().map(line))))
                 .await?;
         if let Some(reached) = reached {
-            eprint_line(&format!("to continue later: --after {reached}"));
+            eprint_line(&format!("to continue from here: --after {reached}"));
         }
         Ok(Exit::Done)
     }
@@ -247,7 +247,12 @@ async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, Cli
         }
     }
     let (_, lines) = made.finish()?;
-    eprint_line(&format!("{} entries, under a head of {} signed at {}", lines - 1, head.size, head.at));
+    eprint_line(&format!(
+        "{} entries; the head covers {} entries and was signed at {}",
+        lines - 1,
+        head.size,
+        head.at
+    ));
     Ok(Exit::Done)
 }
 

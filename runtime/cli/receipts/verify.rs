@@ -134,7 +134,7 @@ impl Verify {
         if first.get("proof").is_some() {
             let proof = InclusionProof::deserialize(first).map_err(|error| unusable(error.to_string()))?;
             if known.is_some_and(|known| known != proof.head) {
-                let why = "the proof is under another head than the one you know; check a bundle, or leave --head out";
+                let why = "the proof has another head than --head; verify a bundle, or omit --head";
                 return Err(unusable(why.to_owned()));
             }
             return Ok(self.of_proof(&proof));
@@ -150,7 +150,7 @@ impl Verify {
             .ok_or_else(|| CliError::request(format!("{} begins with an invalid tree", path.display())))?;
         if let Some(known) = known.as_ref().filter(|known| known.size < bundle.from) {
             let why = format!(
-                "the bundle begins after the entries of the known head; export one with --from {} or less",
+                "the bundle begins after the entries of --head; export one with --from {} or less",
                 known.size
             );
             return Err(unusable(why));

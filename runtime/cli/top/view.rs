@@ -60,7 +60,7 @@ impl View<'_> {
         let line = |text: String| Line::raw(shown(&text, columns.into()));
         let state = self.error.map_or_else(
             || {
-                let paused = if self.snapshot.paused { "  PAUSED: nothing is carried out" } else { "" };
+                let paused = if self.snapshot.paused { "  PAUSED: dry runs only" } else { "" };
                 format!("effectd top  {}{paused}", second(&self.now.to_string()))
             },
             |error| format!("OLD: {error}"),
@@ -112,7 +112,7 @@ impl View<'_> {
             Focus::All | Focus::Tools => ("tools".to_owned(), self.snapshot.tools.iter().map(tool).collect()),
             Focus::Stages => {
                 let title =
-                    "stages: waiting, at work, passed a second, time in hand, workers, recent restarts";
+                    "stages: waiting, busy, actions per second, time per action, workers, recent restarts";
                 (title.to_owned(), self.snapshot.stages.iter().map(stage).collect())
             }
             Focus::Breakers => {
@@ -172,7 +172,7 @@ impl View<'_> {
 
 fn stage(row: &StageRow) -> String {
     format!(
-        "{:<14} {:>6} waiting {:>5} at work {:>9.1}/s   p50 {}  p95 {}  {:>3} workers {:>3} restarts",
+        "{:<14} {:>6} waiting {:>5} busy {:>9.1}/s   p50 {}  p95 {}  {:>3} workers {:>3} restarts",
         row.stage,
         row.waiting,
         row.at_work,

@@ -251,7 +251,7 @@ struct Rules {
 }
 
 fn number(name: &str) -> Result<u32, SandboxError> {
-    syscalls::number(name).ok_or_else(|| SandboxError::Profile(format!("no system call is called {name:?}")))
+    syscalls::number(name).ok_or_else(|| SandboxError::Profile(format!("unknown system call {name:?}")))
 }
 
 impl Rules {

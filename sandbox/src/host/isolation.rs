@@ -47,12 +47,12 @@ pub(crate) fn describe(pool: &Pool, ceilings: &Ceilings) -> Isolation {
     };
     let mechanisms = [
         ("capabilities", "none".to_owned()),
-        ("filesystem", "a root of its own".to_owned()),
+        ("filesystem", "a separate root".to_owned()),
         ("identity", identity),
         ("landlock", landlock),
         ("memory", memory),
         ("network", "an empty namespace, sockets banned".to_owned()),
-        ("processes", "a PID namespace of its own".to_owned()),
+        ("processes", "a separate PID namespace".to_owned()),
         ("seccomp", format!("{list}, {denied}")),
     ];
     Isolation {

@@ -19,11 +19,11 @@ pub(crate) enum Cause {
         what: String,
     },
     TimedOut,
-    /// The child answered, but wrote more to storage than it may.
+    /// The child answered, but exceeded its limit of written bytes.
     WroteTooMuch,
-    /// The answer is larger than it may be.
+    /// The reply exceeds its size limit.
     OutputLimit,
-    /// The child sent bytes that are no frame, or a frame that is not allowed at this point.
+    /// The child sent bytes that are not a frame, or a frame that is not allowed at this point.
     Garbage,
     Panicked,
     /// The child could not narrow itself to the request.
@@ -79,9 +79,9 @@ pub(crate) fn classify(cause: Cause, facts: &Facts) -> Ending {
             (Code::ProcessLimit, "it kept starting processes until its deadline".to_owned(), true)
         }
         Cause::TimedOut => (Code::TimedOut, "the deadline passed".to_owned(), true),
-        Cause::WroteTooMuch => (Code::FileLimit, "it wrote more to storage than it may".to_owned(), true),
-        Cause::OutputLimit => (Code::OutputLimit, "the answer is larger than it may be".to_owned(), true),
-        Cause::Garbage => (Code::SandboxFailed, "the answer is not an answer".to_owned(), true),
+        Cause::WroteTooMuch => (Code::FileLimit, "it exceeded its limit of written bytes".to_owned(), true),
+        Cause::OutputLimit => (Code::OutputLimit, "the reply exceeds its size limit".to_owned(), true),
+        Cause::Garbage => (Code::SandboxFailed, "the reply is malformed".to_owned(), true),
         Cause::Panicked => (Code::SandboxFailed, "the tool's code panicked".to_owned(), true),
         Cause::NotNarrowed(why) => {
             (Code::SandboxFailed, format!("not narrowed to the request: {why}"), false)
@@ -113,10 +113,10 @@ fn silent(facts: &Facts) -> (Code, String) {
     }
     match libc::WEXITSTATUS(ended.status) {
         EXIT_CPU_LIMIT => (Code::CpuLimit, "out of processor time".to_owned()),
-        EXIT_FILE_LIMIT => (Code::FileLimit, "a file grew larger than it may".to_owned()),
+        EXIT_FILE_LIMIT => (Code::FileLimit, "a file exceeded its size limit".to_owned()),
         EXIT_MEMORY_LIMIT => (Code::MemoryLimit, "out of address space".to_owned()),
         EXIT_ABORTED => (Code::SandboxFailed, "the tool's code aborted".to_owned()),
-        code => (Code::SandboxFailed, format!("ended with status {code} and without an answer")),
+        code => (Code::SandboxFailed, format!("ended with status {code} and without a reply")),
     }
 }
 

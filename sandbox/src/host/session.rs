@@ -192,7 +192,7 @@ async fn take_piece(channel: &Watched<'_>, outward: &mut Outward, length: usize)
     }
     let stream = bytes.remove(0);
     let _receiver_gone = outward.to.send(Piece { stream, bytes }).await;
-    // A child that does nothing but send must not keep this task from its deadline.
+    // A child that only sends must not keep this task from its deadline.
     tokio::task::yield_now().await;
     None
 }
@@ -268,7 +268,7 @@ async fn answer_refused_calls(profile: &Profile, listener: &Watched<'_>, denials
         };
         let number = refused.number.unsigned_abs();
         let (code, what) = (profile.code_of(number), syscalls::name(number));
-        // Probes are no denials, but their number is bounded, too.
+        // Probes do not count as denials, but their number is bounded, too.
         total += 1;
         if !profile.is_probe(number, &refused.arguments) {
             denials.count(code, &what, DenialSource::Kernel);

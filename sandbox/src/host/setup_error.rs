@@ -22,7 +22,7 @@ pub(crate) fn explain(failure: &SetupFailure, boot: &Boot) -> SandboxError {
         ),
         Step::Start => (
             format!("the zygote could not start ({detail})"),
-            "check that /dev/null and /proc are there".to_owned(),
+            "check that /dev/null and /proc exist".to_owned(),
         ),
         Step::Identity => (
             format!("the zygote could not become uid {uid} ({detail})"),
@@ -32,10 +32,10 @@ pub(crate) fn explain(failure: &SetupFailure, boot: &Boot) -> SandboxError {
             (format!("namespaces are refused ({detail})"), USER_NAMESPACES.to_owned())
         }
         Step::Tree | Step::ChildMounts => {
-            (format!("a root of its own is refused ({detail})"), USER_NAMESPACES.to_owned())
+            (format!("a separate root is refused ({detail})"), USER_NAMESPACES.to_owned())
         }
         Step::Proc => (
-            format!("a /proc of its own is refused ({detail})"),
+            format!("a separate /proc is refused ({detail})"),
             "in a container, run it with an unmasked /proc (`--security-opt systempaths=unconfined`)"
                 .to_owned(),
         ),

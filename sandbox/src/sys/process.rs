@@ -49,7 +49,7 @@ pub(crate) fn own_handle() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Sends SIGKILL to the process of the handle. A process that is gone is no error.
+/// Sends SIGKILL to the process of the handle. A process that has ended is not an error.
 pub(crate) fn kill(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: a plain system call on a descriptor that is open for the length of the borrow; a null siginfo is allowed.

@@ -26,7 +26,7 @@ fn load(program: &Program, flags: libc::c_ulong) -> io::Result<libc::c_long> {
     })
 }
 
-/// Confines this process, and all it starts, for good.
+/// Confines this process, and all that it starts, permanently.
 pub(crate) fn install(program: &Program) -> io::Result<()> {
     load(program, 0).map(drop)
 }
@@ -61,7 +61,7 @@ pub(crate) fn next_refused(listener: BorrowedFd<'_>) -> io::Result<Option<Refuse
     }
 }
 
-/// Lets the refused call return with this errno. A caller that has died is no error.
+/// Lets the refused call return with this errno. A caller that has died is not an error.
 pub(crate) fn refuse_with(listener: BorrowedFd<'_>, refused: Refused, errno: i32) {
     let mut answer = libc::seccomp_notif_resp { id: refused.id, val: 0, error: -errno, flags: 0 };
     // SAFETY: the buffer has the size that is part of the request's number and outlives the call.

@@ -9,7 +9,7 @@ use crate::ground::{Attack, DEFAULT, EXEC, Ground, Promise, Scene, killed, repli
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[("each alone", each_alone)];
 
-/// Arguments that every call finds fault with, so that none does anything when it is not refused.
+/// Arguments that are invalid for every call, so that a call that is not refused does nothing.
 fn senseless(banned: &Banned) -> Value {
     let (number, no) = (banned.number, -1);
     match banned.name.as_str() {
@@ -62,7 +62,7 @@ const PRIVILEGED: &[&str] = &[
     "lookup_dcookie",
 ];
 
-/// Makes each of these calls in a process of its own, without any confinement, and lists the errnos.
+/// Makes each of these calls in a separate process without confinement, and lists the errnos.
 fn each_alone(ground: &Ground<'_>, calls: &Value) -> Value {
     let one = |call: &Value| {
         let (reader, writer) = nix::unistd::pipe().unwrap();

@@ -71,7 +71,7 @@ fn controls(outside: fn(&Scene) -> String) {
     }
 }
 
-/// It does not exist, or may not be touched; nothing else will do.
+/// Only these errors are accepted: it does not exist, or access is denied.
 fn refused(name: &str, errno: &Value) {
     let errno = errno.as_i64().unwrap() as i32;
     let expected = [libc::ENOENT, libc::EACCES, libc::EPERM, libc::EXDEV, libc::EROFS];

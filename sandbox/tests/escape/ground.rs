@@ -12,10 +12,10 @@ use effectd_sandbox::{
 };
 use serde_json::{Value, json};
 
-/// An attack gets the workspace and what it was told, and says what came of it.
+/// An attack gets the workspace and its argument, and returns its result.
 pub(crate) type Attack = fn(&Ground<'_>, &Value) -> Value;
 
-/// One promise: its name, and the test that it is kept.
+/// One promise: its name and its test.
 pub(crate) struct Promise {
     pub(crate) name: &'static str,
     pub(crate) keep: fn(&Scene),
@@ -52,7 +52,7 @@ pub(crate) fn control_main(arguments: &[String]) {
     println!("{answer}");
 }
 
-/// One test's own piece of the world: a workspace, and things outside of it.
+/// The files of one test: a workspace, and files outside of it.
 pub(crate) struct Scene {
     pub(crate) base: tempfile::TempDir,
     pub(crate) workspace: PathBuf,
@@ -87,7 +87,7 @@ impl Scene {
             space_root: SpaceRoot::open(&self.workspace).unwrap(),
             request: serde_json::to_vec(&json!({ "attack": attack, "with": with })).unwrap(),
             limits: Limits::default(),
-            // Longer than a machine stalls: whoever means a deadline sets one.
+            // Longer than a machine stalls; a test of deadlines sets its own.
             timeout: Duration::from_secs(60),
             trace_id: TraceId::new("trace-escape").unwrap(),
             narrowing: Narrowing { writable: Some(vec![PathBuf::from(".")]), ..Narrowing::default() },
@@ -174,7 +174,7 @@ pub(crate) const EXEC: SandboxProfile = SandboxProfile { base: BaseProfile::Exec
 pub(crate) const HIGH: SandboxProfile = SandboxProfile { base: BaseProfile::Default, high_isolation: true };
 pub(crate) const EXEC_HIGH: SandboxProfile = SandboxProfile { base: BaseProfile::Exec, high_isolation: true };
 
-/// The attack came to nothing: the call was ended for it, or each of its system calls failed with one of these errnos.
+/// The attack failed: the sandbox ended the call, or each of its system calls failed with one of these errnos.
 pub(crate) fn assert_foiled(answer: &Answer, errnos: &[i32], what: &str) {
     match &answer.ending {
         Ending::Killed { code, .. } => {

@@ -9,7 +9,7 @@ use libtest_mimic::{Arguments, Trial};
 
 use crate::ground::{Promise, Scene, control_main};
 
-/// The ordinary uid of the second leg; nobody's.
+/// The ordinary uid of the second leg, which no user has.
 const ORDINARY: u32 = 65_530;
 
 /// Says that the other leg has been run already.

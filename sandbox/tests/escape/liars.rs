@@ -80,7 +80,7 @@ fn lies(scene: &Scene) {
         ("an abort", "sandbox_failed"),
     ];
     for (what, code) in lies {
-        // Only what says nothing at all is ended by its deadline; the others are found out long before theirs.
+        // Only a silent child is ended by its deadline; the others are detected long before theirs.
         let timeout = match what {
             "silence" => Duration::from_millis(500),
             _ => Duration::from_secs(60),
@@ -90,6 +90,6 @@ fn lies(scene: &Scene) {
         assert_eq!(killed(&answer).as_str(), code, "{what}: {answer:?}");
         assert!(begun.elapsed() < Duration::from_secs(30), "{what} took too long");
     }
-    // The same way of speaking is believed when it is no lie.
+    // The control: honest frames are accepted.
     assert_eq!(replied(&scene.attack(DEFAULT, "lie", json!("the truth"))), json!(1), "the control");
 }

@@ -19,7 +19,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
 ];
 
 const HERE: i32 = libc::AT_FDCWD;
-/// Nothing to be found, or nothing to be touched.
+/// It does not exist, or access is denied.
 const NOT_THERE: &[i32] = &[libc::ENOENT, libc::EACCES, libc::EPERM, libc::EROFS, libc::ESRCH, libc::ENOTDIR];
 
 fn processes() -> Vec<u32> {
@@ -38,7 +38,7 @@ fn leave(ground: &Ground<'_>, name: &Value) -> Value {
     json!({ "left": left, "found": entries.saturating_sub(usize::from(left.contains(&"/tmp"))) })
 }
 
-/// Looks for the secret in whatever `/proc` tells of any process.
+/// Searches for the secret in everything that `/proc` shows of any process.
 fn spy(_: &Ground<'_>, with: &Value) -> Value {
     let mut pids = processes();
     pids.extend(1..64);

@@ -11,7 +11,7 @@ use crate::liars::{head, say};
 
 pub(crate) const ATTACKS: &[(&str, Attack)] = &[("say back", say_back), ("say much", say_much)];
 
-/// Says back each content that it hears, in a stream of its own, until there is no more.
+/// Echoes each content that it receives, in its own stream, until there is no more.
 fn say_back(ground: &Ground<'_>, with: &Value) -> Value {
     let Some(side_channel) = ground.side_channel else {
         return json!(null);
@@ -96,11 +96,11 @@ fn whole_and_in_order(scene: &Scene) {
             assert!(&said == content, "{profile}, stream {stream}: {} bytes", said.len());
         }
     }
-    // Who is promised more than comes sees the end, and does not wait for ever.
+    // A receiver that expects more pieces sees the end, and does not wait forever.
     let call = scene.call(DEFAULT, "say back", json!(4));
     let (answer, _) = make(scene, call, &contents, 10 << 20, usize::MAX);
     assert_eq!(replied(&answer), json!({ "ended_in": 3 }));
-    // Who is not listened to any more is not disturbed.
+    // A sender whose receiver is gone continues undisturbed.
     let call = scene.call(DEFAULT, "say back", json!(3));
     let (answer, taken) = make(scene, call, &contents, 10 << 20, 2);
     assert_eq!((replied(&answer), taken.len()), (json!({ "contents": 3 }), 2));
@@ -128,7 +128,7 @@ fn bounded(scene: &Scene) {
     assert_eq!(killed(&unasked).as_str(), "sandbox_failed", "nobody asked for pieces");
 }
 
-/// Nobody takes a piece: the child waits with what it has, and its deadline ends it.
+/// Nobody reads the pieces: the child waits, and its deadline ends it.
 fn not_taken(scene: &Scene) {
     let call =
         Call { timeout: Duration::from_millis(700), ..scene.call(DEFAULT, "say much", json!("without end")) };

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use crate::ground::{DEFAULT, EXEC, HIGH, Promise, Scene, killed, replied};
 
-/// What the same attempt comes to without a sandbox.
+/// The result of the same attempt without a sandbox.
 enum Free {
-    /// It works, for anybody, in namespaces of the attempt's own.
+    /// It works, for every user, in new namespaces.
     Works,
     /// The same, without any namespace.
     WorksBare,
-    /// It gets to the call's own code, which finds fault with the arguments.
+    /// The kernel runs the call, which refuses the arguments.
     Answers,
     /// The same, but only for root, and only outside of any namespace.
     AnswersRoot,

@@ -14,7 +14,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[("go on", go_on)];
 
 const COUNTERS: [&str; 2] = ["counter", "counter of another"];
 
-/// Answers by hand and goes on: it, and where it may have one a second process, count in a file for as long as they run.
+/// Answers by hand and continues: it, and a second process where one is allowed, count in a file as long as they run.
 fn go_on(_: &Ground<'_>, with: &Value) -> Value {
     // SAFETY: both copies of this single-threaded program go on in the loop below and never leave it.
     let second = with == "with another" && unsafe { libc::fork() } == 0;

@@ -156,7 +156,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                             took >= timeout && took < timeout + Duration::from_secs(30),
                             "{attack}: {took:?}"
                         );
-                        // On a machine that stalls the deadline may come before there is anybody to survive it: then it comes later.
+                        // On a machine that stalls, the deadline may pass before the survivor starts: then retry with a later one.
                         if attack != "daemonise" || scene.workspace.join("locked").exists() {
                             break;
                         }
@@ -289,7 +289,7 @@ pub(crate) fn end_strays(scene: &Scene) {
     }
 }
 
-/// A runtime of its own, with a call that never ends: `__runtime <workspace>`. Prints its guard's pid.
+/// A separate runtime with a call that never ends: `__runtime <workspace>`. Prints its guard's pid.
 pub(crate) fn runtime_main(workspace: &str) {
     let mut scene = Scene::new();
     scene.workspace = workspace.into();

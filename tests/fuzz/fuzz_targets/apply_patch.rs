@@ -1,4 +1,4 @@
-//! Any patch on any file: read or refused, inside the space, and what was applied can be taken back.
+//! Any patch on any file: read or refused, inside the space, and an applied patch can be inverted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

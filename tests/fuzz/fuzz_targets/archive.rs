@@ -1,4 +1,4 @@
-//! Any bytes as an archive, tar.gz or zip: read or refused, and no more comes out than may.
+//! Any bytes as an archive, tar.gz or zip: read or refused, and no more is unpacked than allowed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Any bytes as a tar, compressed without a fault: what is wrong lies within.
+//! Any bytes as a tar, correctly compressed: every fault is in the tar itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -48,7 +48,7 @@ pub(super) fn encode(active: &ActiveSegment) -> (FullSegment, Vec<u8>) {
 /// Reads the trailer of a segment; `None` if it has none, or an incomplete one.
 pub(super) fn read(directory: &Path, first: u64) -> Result<Option<FullSegment>, StoreError> {
     let path = path(directory, first);
-    let at_path = |error: std::io::Error| io_error(&path, &error);
+    let at_path = |error: std::io::Error| io_error(&path, error);
     let file = File::open(&path).map_err(at_path)?;
     let len = file.metadata().map_err(at_path)?.len();
     let Some(at) = len.checked_sub(TRAILER_BYTES as u64) else {

@@ -30,7 +30,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, inbox: &mut Inbox) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    let title = format!(" effectd: {} waiting for a person", inbox.waiting.len());
+    let title = format!(" effectd: {} waiting for approval", inbox.waiting.len());
     frame.render_widget(bar(&title, head), head);
     frame.render_widget(Paragraph::new(lines_of_list(inbox, list)), list);
     draw_detail(frame, inbox, detail);
@@ -54,7 +54,7 @@ fn bar(text: &str, area: Rect) -> Line<'static> {
 fn news_of(inbox: &Inbox) -> String {
     match &inbox.input {
         Input::Browsing => inbox.news.clone(),
-        Input::Denying(reason) => format!("why not? (Enter denies, Esc does not) {reason}_"),
+        Input::Denying(reason) => format!("reason? (Enter denies, Esc cancels) {reason}_"),
         Input::Confirming(what) => what.clone(),
     }
 }
@@ -95,7 +95,7 @@ fn draw_detail(frame: &mut Frame<'_>, inbox: &mut Inbox, area: Rect) {
     let Some(view) = inbox.chosen() else {
         inbox.drawn = None;
         let hint = if inbox.waiting.is_empty() {
-            "  what waits for a person appears here"
+            "  pending approvals appear here"
         } else {
             "  choose one with the arrow keys"
         };
