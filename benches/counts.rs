@@ -20,7 +20,7 @@ use effectd_contracts::{
     ActionRequest, Digest, EventId, IdempotencyKey, ManualClock, Principal, Receipt, ReceiptId, Status,
     Timestamp, TraceId, canonical,
 };
-use effectd_policy::{Facts, Overlay, Policy, Verdict, demo, evaluate, inspect};
+use effectd_policy::{Facts, Overlay, Policy, Preset, Verdict, evaluate, inspect};
 use serde_json::json;
 
 /// Rounds before a stage is counted, and rounds that are.
@@ -106,7 +106,7 @@ impl Hot {
             request: ActionRequest::parse(&bytes).unwrap(),
             bytes,
             registry: effectd::internal::registry(&[]).unwrap(),
-            policy: Policy::compile(&demo::source(), &Overlay::default()).unwrap(),
+            policy: Policy::compile(&Preset::Household.source(), &Overlay::default()).unwrap(),
             identity: Identity::new(&[7; 32], [8; 32]),
             signer: DeviceKey::new(&[7; 32]),
             golden: serde_json::from_str(golden).unwrap(),
@@ -135,7 +135,7 @@ impl Hot {
     /// Look at the parameters, collect the facts, ask the policy, make the record.
     fn gate(&self, request: &ActionRequest) {
         let spec = self.registry.find(&request.tool_id).unwrap().spec();
-        let seen = inspect(&request.params, spec, &self.policy);
+        let seen = inspect(&request.params, spec, &request.space_id, &self.policy);
         let principal = Principal::new("user://alice").unwrap();
         let at = Timestamp::from_second(1_800_000_000).unwrap();
         let facts = Facts::of(request, spec, &principal, at, &seen.facts);
@@ -184,6 +184,7 @@ impl Hot {
             intent: vec![b'i'; 256],
             resources: Vec::new(),
             depends: Vec::new(),
+            stale: None,
         };
         let event = |body| NewEvent {
             event_id: EventId::fresh(),

@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 
 use effectd_actors::limits::LEASE_TTL;
 use effectd_actors::{
-    Answer, Identity, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Settings, SpaceRoots,
+    Answer, Caches, Identity, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Settings, SpaceRoots,
 };
 use effectd_bus::limits::BLOB_QUOTA_BYTES;
 use effectd_bus::{Blobs, Store, embedded, memory};
 use effectd_contracts::{
     ActionRequest, CallMode, Clock, Origin, Outcome, Principal, SystemClock, ToolCall, ToolSpec, TraceId,
 };
-use effectd_policy::{Overlay, Policy, Source, demo};
+use effectd_policy::{Overlay, Policy, Preset, Source};
 use effectd_sandbox::{Call, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SpaceRoot};
 use serde_json::json;
 
@@ -126,7 +126,7 @@ fn main() {
 
 /// The demo policy, with another subject that may do the same.
 fn policy() -> Policy {
-    let mut source = demo::source();
+    let mut source = Preset::Household.source();
     let planner = format!("subjects = [\"{FLOODER}\"");
     let text = source.policy.text.replacen(&planner, &format!("{planner}, \"{OTHER}\""), 1);
     let other = format!(
@@ -293,6 +293,7 @@ impl Bench {
                 &[9; 32].into(),
                 BLOB_QUOTA_BYTES,
             )),
+            caches: Caches::new(self.scratch.join("caches")),
             policy: self.policy.clone(),
         });
         if matches!(without, Without::Sandbox | Without::Both) {
@@ -411,6 +412,7 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         timeout: Duration::from_secs(5),
         trace_id,
         narrowing: Narrowing::default(),
+        view: None,
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use effectd_contracts::{ActionRequest, Principal, Timestamp, ToolId, ToolSpec};
 use effectd_policy::{
-    Facts, Overlay, Policy, Source, Verdict, demo, evaluate, inspect, prune_result, redact_secrets,
+    Facts, Overlay, Policy, Preset, Source, Verdict, evaluate, inspect, prune_result, redact_secrets,
 };
 use serde_json::json;
 
@@ -59,7 +59,7 @@ fn decisions(policy: &Policy) -> (Duration, Duration) {
     let spec = spec();
     let requests: Vec<ActionRequest> = (0..SUBJECTS).map(|n| request(n, n)).collect();
     let principal = Principal::new("user://alice").expect("a principal");
-    let look = |request: &ActionRequest| inspect(&request.params, &spec, policy);
+    let look = |request: &ActionRequest| inspect(&request.params, &spec, &request.space_id, policy);
     let collect = |request: &ActionRequest| {
         Facts::of(request, &spec, &principal, Timestamp::UNIX_EPOCH, &look(request).facts)
     };
@@ -81,7 +81,7 @@ fn decisions(policy: &Policy) -> (Duration, Duration) {
         let facts = collect(&requests[n % SUBJECTS]);
         black_box(evaluate(&facts, policy).record(&facts));
     });
-    let small = Policy::compile(&demo::source(), &Overlay::default()).expect("the demo compiles");
+    let small = Policy::compile(&Preset::Household.source(), &Overlay::default()).expect("the demo compiles");
     let mut demo_facts = facts[0].clone();
     demo_facts.subject = "agent://planner@deviceA".parse().expect("a subject");
     measure("evaluate, the demo policy", |_| {

@@ -127,6 +127,7 @@ fn claim(nth: usize) -> Claim {
         intent: b"intent".to_vec(),
         resources: Vec::new(),
         depends: Vec::new(),
+        stale: None,
     }
 }
 

@@ -146,6 +146,7 @@ impl Bench {
             timeout: Duration::from_secs(5),
             trace_id: TraceId::new("bench").unwrap(),
             narrowing: Narrowing { writable: Some(vec![PathBuf::from(".")]), ..Narrowing::default() },
+            view: None,
         }
     }
 

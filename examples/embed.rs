@@ -12,7 +12,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 async fn run(request: ActionRequest) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let effectd = Effectd::builder(folder.path().join(".effectd"))
-        .policy_dir("policy/demo")
+        .policy_dir("policy/presets/household")
         .setting("pipeline.in_flight_max", 8)
         .start()
         .await?;

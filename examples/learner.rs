@@ -5,6 +5,9 @@
 //! cargo run --example learner -- data/receipts.jsonl data/amendments.jsonl files.write_text=1
 //! ```
 //!
+//! The estimate weighs each receipt by its candidate (`choice.chosen`, or the tool if the planner named none) and normalises by the
+//! sum of the weights (SNIPS). `effective_n` is the number of receipts that would say as much without weights.
+//!
 //! It computes the same figures as `learner.py`, with `effectd-contracts` alone. That crate also verifies bundles: see its `proof`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +15,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use effectd_contracts::{AmendmentEntry, Receipt, ReceiptId, Status};
+use effectd_contracts::{AmendmentEntry, Judgement, Receipt, ReceiptId, Status};
 use serde::de::DeserializeOwned;
 
 /// The quantile of a 95 % confidence interval.
@@ -29,22 +32,23 @@ pub struct Tool {
 /// The statistics of all tools. A receipt counts once, however often it is replayed.
 #[derive(Debug, Default)]
 pub struct Learner {
-    later: HashMap<ReceiptId, AmendmentEntry>,
+    later: HashMap<ReceiptId, Vec<AmendmentEntry>>,
     target: HashMap<String, f64>,
     seen: HashSet<ReceiptId>,
     tools: BTreeMap<String, Tool>,
-    weighted: Vec<f64>,
+    /// Weight and reward of each receipt with a propensity.
+    weighted: Vec<(f64, f64)>,
 }
 
 impl Learner {
-    /// A learner that estimates the reward of a planner with these probabilities by tool.
+    /// A learner that estimates the reward of a planner with these probabilities by candidate.
     pub fn new(target: HashMap<String, f64>) -> Self {
         Self { target, ..Self::default() }
     }
 
-    /// Adds an amendment; the last one for a receipt counts.
+    /// Adds an amendment. Amendments of a receipt add up field by field.
     pub fn amend(&mut self, amendment: AmendmentEntry) {
-        self.later.insert(amendment.receipt_id.clone(), amendment);
+        self.later.entry(amendment.receipt_id.clone()).or_default().push(amendment);
     }
 
     /// Adds a receipt, unless it was added before.
@@ -52,36 +56,47 @@ impl Learner {
         if !self.seen.insert(receipt.receipt_id.clone()) {
             return;
         }
-        let later = self.later.get(&receipt.receipt_id);
-        let success = later.and_then(|later| later.success).unwrap_or(receipt.status == Status::Ok);
-        let reward = later.map_or(receipt.reward.scalar, |later| later.reward.scalar);
+        let later = self.later.get(&receipt.receipt_id).map_or(&[][..], Vec::as_slice);
+        let success = Judgement::of(later).success.unwrap_or(receipt.status == Status::Ok);
+        let reward = later.last().map_or(&receipt.reward, |last| &last.reward).scalar;
         let tool = self.tools.entry(receipt.tool_id.to_string()).or_default();
         tool.count += 1;
         tool.successes += u64::from(success);
         tool.reward += reward;
-        let propensity = receipt.choice.as_ref().and_then(|choice| choice.propensity);
-        if let Some(propensity) = propensity.filter(|_| !self.target.is_empty()) {
-            let likely = self.target.get(receipt.tool_id.as_str()).copied().unwrap_or(0.0);
-            self.weighted.push(likely / propensity * reward);
+        let Some(choice) = receipt.choice.as_ref().filter(|_| !self.target.is_empty()) else {
+            return;
+        };
+        if let Some(propensity) = choice.propensity {
+            let candidate = choice.chosen.as_deref().unwrap_or(receipt.tool_id.as_str());
+            let likely = self.target.get(candidate).copied().unwrap_or(0.0);
+            self.weighted.push((likely / propensity, reward));
         }
     }
 
     /// The statistics as text.
     pub fn told(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.tools.iter().map(|(name, tool)| tool.told(name)).collect();
-        if !self.weighted.is_empty() {
-            let count = self.weighted.len() as f64;
-            let mean = self.weighted.iter().sum::<f64>() / count;
-            let spread: f64 = self.weighted.iter().map(|value| (value - mean) * (value - mean)).sum();
-            let error = if count > 1.0 { Z * (spread / (count - 1.0) / count).sqrt() } else { f64::INFINITY };
-            lines.push(format!(
-                "off_policy n={} estimate={mean:.6} low={:.6} high={:.6}",
-                self.weighted.len(),
-                mean - error,
-                mean + error
-            ));
-        }
+        lines.extend((!self.weighted.is_empty()).then(|| self.estimate()));
         lines
+    }
+
+    /// The self-normalised estimate, its interval, and how many receipts it really rests on.
+    fn estimate(&self) -> String {
+        let sum =
+            |of: &dyn Fn(f64, f64) -> f64| -> f64 { self.weighted.iter().map(|(w, r)| of(*w, *r)).sum() };
+        let (count, total) = (self.weighted.len(), sum(&|weight, _| weight));
+        if total == 0.0 {
+            return format!("off_policy n={count} effective_n=0.0: no receipt has a candidate of the target");
+        }
+        let mean = sum(&|weight, reward| weight * reward) / total;
+        let effective = total * total / sum(&|weight, _| weight * weight);
+        let spread = sum(&|weight, reward| (weight * (reward - mean)) * (weight * (reward - mean)));
+        let error = if effective > 1.5 { Z * spread.sqrt() / total } else { f64::INFINITY };
+        format!(
+            "off_policy n={count} effective_n={effective:.1} estimate={mean:.6} low={:.6} high={:.6}",
+            mean - error,
+            mean + error
+        )
     }
 }
 
@@ -126,12 +141,12 @@ pub fn each<T: DeserializeOwned>(
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(receipts), Some(amendments)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: learner RECEIPTS.jsonl AMENDMENTS.jsonl [TOOL=PROBABILITY]...".into());
+        return Err("usage: learner RECEIPTS.jsonl AMENDMENTS.jsonl [CANDIDATE=PROBABILITY]...".into());
     };
     let mut target = HashMap::new();
     for pair in arguments {
-        let (tool, probability) = pair.rsplit_once('=').ok_or("write TOOL=PROBABILITY")?;
-        target.insert(tool.to_owned(), probability.parse()?);
+        let (candidate, probability) = pair.rsplit_once('=').ok_or("write CANDIDATE=PROBABILITY")?;
+        target.insert(candidate.to_owned(), probability.parse()?);
     }
     let mut learner = Learner::new(target);
     each(Path::new(&amendments), |amendment| learner.amend(amendment))?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use effectd_actors::effects::results;
 use effectd_actors::{Answer, Done, Held as PendingApproval, Withdrawal};
 use effectd_contracts::{ActionId, ActionRequest, Code, Failure, Phase, Receipt};
 use effectd_gateway::client::{ActionReply, Client, ClientError};
@@ -24,10 +25,17 @@ struct Inner {
     running: Running,
 }
 
+impl Inner {
+    async fn with_result(&self, done: Done) -> Done {
+        results::fill(self.running.runtime.pipeline().services(), done).await
+    }
+}
+
 /// The result of [`Effectd::execute`].
 #[derive(Debug, Clone)]
 pub enum Executed {
-    /// The action has a receipt, which says whether it succeeded, failed or was refused by the policy.
+    /// The action has a receipt, which says whether it succeeded, failed or was refused by the policy. `result` has what the
+    /// tool returned, also if the action ended earlier.
     Done(Done),
     /// A person must decide first. The action is on disk and continues after the decision.
     AwaitingApproval(PendingApproval),
@@ -68,7 +76,7 @@ impl Effectd {
     /// Carries out a request. Waits until the action has ended or awaits an approval.
     pub async fn execute(&self, request: ActionRequest) -> Result<Executed, Rejected> {
         match self.inner.running.runtime.exec(request).await {
-            Answer::Done(done) => Ok(Executed::Done(done)),
+            Answer::Done(done) => Ok(Executed::Done(self.inner.with_result(done).await)),
             Answer::Held(approval) => Ok(Executed::AwaitingApproval(approval)),
             Answer::Refused(failure) => Err(failure.into()),
         }
@@ -79,10 +87,11 @@ impl Effectd {
     /// At most `gateway.backlog_max` submitted actions may be open; beyond that the request is rejected as `overloaded`.
     pub async fn submit(&self, request: ActionRequest) -> Result<ActionHandle, Rejected> {
         match self.inner.client.another().submit(&request, None).await? {
-            ActionReply::View(_) => {
+            ActionReply::Problem(problem) if problem.receipt.is_none() => Err(failure_of(&problem).into()),
+            // With a receipt, the action was accepted before and has ended.
+            ActionReply::View(_) | ActionReply::Problem(_) => {
                 Ok(ActionHandle { inner: self.inner.clone(), action_id: request.action_id })
             }
-            ActionReply::Problem(problem) => Err(failure_of(&problem).into()),
         }
     }
 
@@ -144,7 +153,7 @@ impl ActionHandle {
     /// Waits for the receipt, even while the action awaits an approval.
     pub async fn receipt(&self) -> Result<Done, Rejected> {
         match self.inner.running.runtime.pipeline().wait(&self.action_id).await? {
-            Answer::Done(done) => Ok(done),
+            Answer::Done(done) => Ok(self.inner.with_result(done).await),
             Answer::Refused(failure) => Err(failure.into()),
             // Cannot happen: `wait` does not return for a pending approval.
             Answer::Held(approval) => {
@@ -164,9 +173,11 @@ impl ActionHandle {
             ActionReply::Problem(problem) => return Err(failure_of(&problem).into()),
         };
         Ok(match (view.state, view.receipt, view.approval) {
-            (ActionState::Done, Some(receipt), _) => ActionStatus::Done(receipt),
+            (ActionState::Done | ActionState::Ended, Some(receipt), _) => ActionStatus::Done(receipt),
             (ActionState::Held, _, Some(held)) => ActionStatus::AwaitingApproval(held.approval_id),
-            (ActionState::Done | ActionState::Held | ActionState::Accepted, _, _) => ActionStatus::Accepted,
+            (ActionState::Done | ActionState::Ended | ActionState::Held | ActionState::Accepted, _, _) => {
+                ActionStatus::Accepted
+            }
         })
     }
 
@@ -174,7 +185,7 @@ impl ActionHandle {
     pub async fn cancel(&self) -> Result<Cancellation, Rejected> {
         match self.inner.running.runtime.cancel(&self.action_id).await? {
             Withdrawal::Now(done) => Ok(Cancellation::Cancelled(done)),
-            Withdrawal::Ended(done) => Ok(Cancellation::AlreadyEnded(done)),
+            Withdrawal::Ended(done) => Ok(Cancellation::AlreadyEnded(self.inner.with_result(done).await)),
             Withdrawal::Begun => Ok(Cancellation::AlreadyStarted),
             Withdrawal::Unknown => Ok(Cancellation::Unknown),
         }

@@ -12,7 +12,7 @@
 //!     let folder = tempfile::tempdir()?;
 //!     tokio::runtime::Runtime::new()?.block_on(async {
 //!         let effectd = Effectd::builder(folder.path().join(".effectd"))
-//!             .policy_dir("policy/demo")
+//!             .policy_dir("policy/presets/household")
 //!             .start()
 //!             .await?;
 //!         let executed = effectd.execute(request).await;

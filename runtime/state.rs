@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, demo};
+use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Preset};
+use effectd_sandbox::View;
 
 use crate::error::Error;
 
@@ -22,8 +23,12 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Creates the directory if it is missing; with `seed_demo`, also the demo policy if there is no policy.
-    pub(crate) fn prepare(path: &Path, policy_dir: Option<&Path>, seed_demo: bool) -> Result<Self, Error> {
+    /// Creates the directory if it is missing; with `seed`, also this policy if there is none.
+    pub(crate) fn prepare(
+        path: &Path,
+        policy_dir: Option<&Path>,
+        seed: Option<Preset>,
+    ) -> Result<Self, Error> {
         let unusable = |source| Error::State { path: path.to_owned(), source };
         make_private(path).map_err(unusable)?;
         let path = fs::canonicalize(path).map_err(unusable)?;
@@ -37,8 +42,8 @@ impl State {
             None => path.join("policy"),
         };
         let mut state = Self { path, policy_dir, owner, seeded: false };
-        if seed_demo && !state.policy_dir.exists() {
-            state.seed().map_err(unusable)?;
+        if let Some(preset) = seed.filter(|_| !state.policy_dir.exists()) {
+            state.seed(preset).map_err(unusable)?;
             state.seeded = true;
         }
         Ok(state)
@@ -49,7 +54,7 @@ impl State {
         if !["policy", "journal"].iter().any(|part| path.join(part).is_dir()) {
             return Err(Error::NoState(path.to_owned()));
         }
-        Self::prepare(path, None, false)
+        Self::prepare(path, None, None)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -64,7 +69,12 @@ impl State {
         self.path.join("keys")
     }
 
-    /// Whether [`State::prepare`] installed the demo policy.
+    /// The caches of named commands.
+    pub(crate) fn caches_dir(&self) -> PathBuf {
+        self.path.join("caches")
+    }
+
+    /// Whether [`State::prepare`] installed a policy.
     pub(crate) fn seeded(&self) -> bool {
         self.seeded
     }
@@ -77,7 +87,8 @@ impl State {
         parent.unwrap_or(&self.path).to_owned()
     }
 
-    /// Compiles the policy. Refuses a space whose root contains the state or the policy, since tools could change them.
+    /// Compiles the policy. Refuses a space whose root contains the state or the policy, since tools could change them, and a command
+    /// whose programs others could replace.
     pub(crate) fn load_policy(&self, overlay: &Overlay) -> Result<Policy, Error> {
         let source = PolicyDir::load(&self.policy_dir, self.owner).map_err(Box::new)?;
         let policy = Policy::compile(&source, overlay).map_err(Box::new)?;
@@ -89,17 +100,38 @@ impl State {
                 return Err(Error::StateInSpace { directory: directory.clone(), space: space.clone(), root });
             }
         }
+        self.check_programs(&policy)?;
         Ok(policy)
     }
 
-    /// Writes the demo policy to a draft and renames it, so that a half-written policy is never read.
-    fn seed(&self) -> io::Result<()> {
+    /// Refuses folders of programs that others could change, or that share files with the state or a space.
+    fn check_programs(&self, policy: &Policy) -> Result<(), Error> {
+        let roots = policy.spaces().map(|space| spaces::root_of(policy, space, &self.base()));
+        let kept: Vec<_> = roots.chain([self.path.clone(), self.policy_dir.clone()]).collect();
+        for command in policy.commands() {
+            for folder in &command.programs {
+                let shared = kept.iter().find(|kept| kept.starts_with(folder) || folder.starts_with(kept));
+                let checked = match shared {
+                    Some(kept) => Err(format!("{} shares files with {}", folder.display(), kept.display())),
+                    None => View::check_programs(folder, self.owner).map_err(|error| error.to_string()),
+                };
+                checked.map_err(|why| {
+                    let message = format!("the programs of the command {:?}: {why}", command.name);
+                    Box::new(policy.faulty_command(command, message))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the policy to a draft and renames it, so that a half-written policy is never read.
+    fn seed(&self, preset: Preset) -> io::Result<()> {
         let draft = self.path.join("policy.draft");
         if draft.exists() {
             fs::remove_dir_all(&draft)?;
         }
         make_private(&draft)?;
-        for (name, text) in demo::DEMO_FILES {
+        for (name, text) in preset.files() {
             let file = draft.join(name);
             // The group cannot write it, whatever the umask.
             let mut options = fs::OpenOptions::new();
@@ -152,13 +184,13 @@ mod tests {
     fn a_policy_inside_a_space_is_refused_by_any_path() {
         let folder = tempfile::tempdir().unwrap();
         let (state, space) = (folder.path().join(".effectd"), folder.path().join("workspace"));
-        State::prepare(&state, None, true).unwrap();
+        State::prepare(&state, None, Some(Preset::Household)).unwrap();
         fs::create_dir(&space).unwrap();
         fs::rename(state.join("policy"), space.join("policy")).unwrap();
         std::os::unix::fs::symlink(&space, folder.path().join("link")).unwrap();
         let real = fs::canonicalize(space.join("policy")).unwrap();
         for named in ["workspace/policy", "link/policy", ".effectd/../workspace/policy"] {
-            let state = State::prepare(&state, Some(&folder.path().join(named)), false).unwrap();
+            let state = State::prepare(&state, Some(&folder.path().join(named)), None).unwrap();
             let refused = state.load_policy(&Overlay::default()).map(drop);
             assert!(
                 matches!(&refused, Err(Error::StateInSpace { directory, .. }) if *directory == real),

@@ -1,7 +1,5 @@
 //! Log lines on standard error, as text or JSON, each with the trace of its action.
 
-use std::io::IsTerminal;
-
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -39,14 +37,13 @@ impl LogDial {
 }
 
 /// Starts logging; works once in a process. The environment overrides `level`.
-pub fn start(level: &str, form: LogForm) -> LogDial {
+pub fn start(level: &str, form: LogForm, colours: bool) -> LogDial {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new(level));
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_span_events(FmtSpan::NONE)
         .with_target(false);
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // If the program has its own logging already, this fails and that logging stays.
     let registry = tracing_subscriber::registry().with(filter);
     let _ = match form {

@@ -43,7 +43,7 @@ fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
     let root = context.workspace_path().to_str().unwrap_or(".");
     let line = Line(context);
     let workspace = Workspace::new(context.workspace(), context.tmp());
-    let workspace = workspace.named(root).with_side_channel(&line);
+    let workspace = workspace.named(root).with_programs(context.programs()).with_side_channel(&line);
     let own = own();
     if !own.is_empty()
         && let Ok(call) = json::parse::<ToolCall>(request, CALL_BYTES_MAX)

@@ -100,6 +100,7 @@ impl<S> Action<S> {
             intent: intent.to_bytes(),
             resources: Vec::new(),
             depends: Vec::new(),
+            stale: None,
         }
     }
 

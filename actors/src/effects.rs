@@ -1,4 +1,4 @@
-//! Effects on files: snapshots before and after a call, pre-images, undo, artifacts, and what a tool did not declare.
+//! Effects on files: snapshots before and after a call, pre-images, undo, artifacts, results, and what a tool did not declare.
 
 pub(crate) mod active_calls;
 pub mod artifacts;
@@ -7,6 +7,8 @@ pub(crate) mod invalidation;
 pub(crate) mod preconditions;
 pub(crate) mod preimages;
 pub mod quarantine;
+pub(crate) mod repeats;
+pub mod results;
 pub(crate) mod snapshot;
 pub(crate) mod streams;
 pub(crate) mod undeclared;

@@ -9,3 +9,4 @@ pub(crate) mod recording;
 pub mod retry;
 pub(crate) mod settlement;
 pub(crate) mod steps;
+mod view;

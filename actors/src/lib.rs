@@ -68,6 +68,7 @@ pub use operator::withdraw::Withdrawal;
 pub use pipeline::{Pipeline, StartError};
 pub use registry::{Definition, OWN, ParamRule, RegisteredTool, Registry, RegistryError, Source};
 pub use services::answers::{Answer, Done, Held};
+pub use services::caches::{CacheSize, Caches};
 pub use services::callers::Incoming;
 pub use services::files::{FileInspector, Inspected};
 pub use services::signer::{DeviceKey, Identity};

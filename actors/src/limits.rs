@@ -36,6 +36,8 @@ pub const ERASURE_HELD_MAX: usize = 100;
 pub const RETAIN_EVERY: Duration = Duration::from_secs(3_600);
 /// How much longer than receipts their blobs are kept: a blob is stored before its receipt. Far longer than any action runs.
 pub const RETENTION_BLOBS_LONGER: Duration = Duration::from_secs(86_400);
+/// How long the result of a tool is kept: a planner that was away for a weekend or a week still gets it.
+pub const RESULT_KEPT: Duration = Duration::from_secs(604_800);
 /// Open intents in one page that retention reads.
 pub const RETENTION_INTENTS_PAGE: usize = 500;
 /// Most lines of two texts, together, that are diffed: the time may grow with the square of the lines.
@@ -171,3 +173,10 @@ pub const NOTIFICATION_WAIT_MAX: Duration = Duration::from_secs(600);
 pub const NOTIFICATION_RETRY: Duration = Duration::from_secs(1);
 /// How long the session bus may take to answer, as in other D-Bus libraries: it may have to start the notification service first.
 pub const BUS_TIME_MAX: Duration = Duration::from_secs(25);
+
+/// Most files and folders beneath the paths that a named command may change: each is in the intent and the receipt.
+pub const COMMAND_PATHS_MAX: usize = 1_000;
+/// Most bytes in one cache of a named command: the build of a large project.
+pub const CACHE_BYTES_MAX: u64 = 17_179_869_184;
+/// Most files and folders in one cache: they are counted before each run.
+pub const CACHE_FILES_MAX: u64 = 200_000;

@@ -133,7 +133,7 @@ async fn rehearsed(
         restore: extras.restore,
         expect: Vec::new(),
     };
-    let confinement = (timeout, trial.high_isolation, Narrowing::read_only());
+    let confinement = (timeout, trial.high_isolation, Narrowing::read_only(), None);
     let call = confined(files, trial.tool, call, confinement)?;
     let contents = extras.contents.as_ref();
     let beside = SideChannel {

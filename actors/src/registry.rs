@@ -173,10 +173,15 @@ impl Registry {
 
     fn nearest(&self, name: &ToolId) -> Option<ToolId> {
         let names = self.tools.keys().chain(self.aliases.keys());
-        let nearest = names.min_by_key(|known| distance(known.as_str(), name.as_str()))?;
-        let near = distance(nearest.as_str(), name.as_str()) <= 1 + name.as_str().len() / 4;
-        near.then(|| nearest.clone())
+        nearest(name.as_str(), names.map(ToolId::as_str))?.parse().ok()
     }
+}
+
+/// The known word that a misspelt one probably means, whatever its case.
+pub(crate) fn nearest<'w>(name: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let far = |known: &str| distance(&known.to_lowercase(), &name.to_lowercase());
+    let nearest = known.min_by_key(|known| far(known))?;
+    (far(nearest) <= 1 + name.len() / 4).then_some(nearest)
 }
 
 /// The edit distance of two words.

@@ -3,6 +3,7 @@
 //! Of the folders, this one uses only `control` and `registry`: nothing here uses `Action`.
 
 pub mod answers;
+pub mod caches;
 pub mod callers;
 pub mod files;
 pub(crate) mod leases;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Blobs, GroupName, Store, StoreError};
-use effectd_contracts::{ActionId, Clock, Failure, SpaceId};
+use effectd_contracts::{ActionId, Clock, Failure, ReceiptId, SpaceId};
 use effectd_policy::Policy;
 use effectd_sandbox::{Sandbox, SpaceRoot};
 use parking_lot::{Mutex, RwLock};
@@ -28,9 +29,11 @@ use crate::registry::Registry;
 use crate::settings::Settings;
 
 use answers::Answers;
+use caches::Caches;
 use callers::Callers;
 use files::{FileInspector, Files};
 use leases::Leases;
+use recent_receipts::Known;
 use running::Running;
 use signer::Identity;
 
@@ -121,6 +124,8 @@ pub struct ServicesBuilder {
     pub settings: Settings,
     pub inspector: Arc<dyn FileInspector>,
     pub blobs: Arc<Blobs>,
+    /// The caches of named commands.
+    pub caches: Caches,
     pub policy: Arc<Policy>,
 }
 
@@ -135,6 +140,7 @@ impl Services {
                 roots: from.space_roots,
                 inspector: from.inspector,
                 blobs: from.blobs,
+                caches: from.caches,
                 identity: identity.clone(),
                 store: store.clone(),
             },
@@ -167,6 +173,19 @@ impl Services {
 
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.read().clone()
+    }
+
+    /// A receipt and the digest of its request; `None` if it cannot be read.
+    pub(crate) fn receipt(&self, id: &ReceiptId) -> Option<Known> {
+        if let Some(known) = self.in_flight.answers.recent.get(id) {
+            return Some(known);
+        }
+        let stored = self.store.receipt(id).ok().flatten()?;
+        let parsed = stored.parse();
+        let parsed = parsed.inspect_err(|error| tracing::error!(%error, "a receipt cannot be read"));
+        let receipt = Arc::new(parsed.ok()?);
+        self.in_flight.answers.recent.put(&receipt, stored.action_digest);
+        Some((receipt, stored.action_digest))
     }
 
     /// Puts another policy in force for all actions that have not reached the gate yet.

@@ -14,7 +14,8 @@ use crate::limits::{
 use crate::prelude::*;
 use crate::side_channel::ToolChannel;
 
-/// Where programs are searched. The sandbox lets nothing in the space be executed.
+/// Where programs are searched, after the folders that the policy gives to a named command. The sandbox lets nothing in the space
+/// be executed but what is in a cache.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +38,7 @@ pub struct Params {
 impl TypedTool for Run {
     const ID: &'static str = "command.run";
     const DESCRIPTION: &'static str = "Runs one program of the system in the space, with an argument list and never through a shell, \
-        without network, and only if the policy lists the program.";
+        without network, and only if the policy lists the program or names the command.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
@@ -127,7 +128,7 @@ impl TypedTool for Run {
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         directory(workspace, &call.params)?;
-        program(&call.params.argv[0])?;
+        program(&call.params.argv[0], &search_path(workspace))?;
         let result = json!({ "stdout": "", "stderr": "", "stdout_bytes": 0, "stderr_bytes": 0 });
         Ok(params::dry(result))
     }
@@ -137,11 +138,18 @@ fn failed(why: &str) -> Failure {
     Failure::new(Code::ToolFailed, Phase::Dispatch, why)
 }
 
-fn program(name: &str) -> Result<PathBuf, Failure> {
-    let mut places = PATH.split(':').map(|folder| Path::new(folder).join(name));
+/// The folders in which programs are searched: those of the policy, each with its `bin`, come first.
+fn search_path(workspace: &Workspace<'_>) -> String {
+    let given = workspace.programs().iter().filter_map(|folder| folder.to_str());
+    let given = given.map(|folder| format!("{folder}/bin:{folder}:"));
+    given.chain([PATH.to_owned()]).collect()
+}
+
+fn program(name: &str, search_path: &str) -> Result<PathBuf, Failure> {
+    let mut places = search_path.split(':').map(|folder| Path::new(folder).join(name));
     places.find(|path| path.is_file()).ok_or_else(|| {
         let message = format!(
-            "there is no program {name} in {PATH}; the policy may list programs that are not installed"
+            "there is no program {name} in {search_path}; the policy may list programs that are not installed"
         );
         Failure::new(Code::FileNotFound, Phase::Dispatch, message)
     })
@@ -151,18 +159,29 @@ fn directory(workspace: &Workspace<'_>, params: &Params) -> Result<String, Failu
     let Some(FolderPath(folder)) = &params.directory_path else {
         return Ok(workspace.root_name().to_owned());
     };
-    // The program starts in the folder by its path. If a link replaces the folder, the sandbox still confines the program.
-    workspace.walk(folder, false)?;
-    Ok(format!("{}/{}", workspace.root_name(), folder.relative()))
+    let (root, below) = (Path::new(workspace.root_name()), folder.relative());
+    // The program starts in the folder by its path. If a link replaces the folder, the sandbox still confines the program. A folder
+    // that a named command may change is a mount of its own, which the walk does not enter.
+    let is_mounted = || {
+        let (real, root) = (root.join(&below).canonicalize(), root.canonicalize());
+        matches!((real, root), (Ok(real), Ok(root)) if real.is_dir() && real == root.join(&below))
+    };
+    if let Err(problem) = workspace.walk(folder, false)
+        && !is_mounted()
+    {
+        return Err(problem.into());
+    }
+    Ok(format!("{}/{below}", workspace.root_name()))
 }
 
 fn start(workspace: &Workspace<'_>, params: &Params) -> Result<Child, Failure> {
     let Params { argv, .. } = params;
-    Command::new(program(&argv[0])?)
+    let path = search_path(workspace);
+    Command::new(program(&argv[0], &path)?)
         .args(&argv[1..])
         .current_dir(directory(workspace, params)?)
         .env_clear()
-        .envs([("PATH", PATH), ("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")])
+        .envs([("PATH", path.as_str()), ("HOME", "/tmp"), ("TMPDIR", "/tmp"), ("LANG", "C.UTF-8")])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

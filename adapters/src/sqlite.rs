@@ -48,12 +48,12 @@ pub struct Query;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
-    #[schemars(length(min = 1, max = SQLITE_SQL_BYTES_MAX))]
+    #[schemars(length(min = 1, max = SQLITE_SQL_BYTES_MAX), extend("x-resource" = true))]
     sql: String,
     #[serde(default)]
     #[schemars(
         length(max = SQLITE_ARGS_MAX),
-        extend("items" = { "type": ["null", "boolean", "number", "string"] })
+        extend("items" = { "type": ["null", "boolean", "number", "string"] }, "x-resource" = true)
     )]
     args: Vec<Value>,
     #[schemars(range(min = 1, max = SQLITE_ROWS_MAX), extend("x-public" = true))]
@@ -69,7 +69,7 @@ impl TypedTool for Query {
     fn spec(&self) -> ToolSpec {
         let result = json!({
             "columns": { "type": "array", "items": { "type": "string" } },
-            "rows": { "type": "array", "items": { "type": "array" } }, "row_count": count(),
+            "rows": { "type": "array", "items": { "type": "array", "items": {} } }, "row_count": count(),
             "complete": flag(), "cells_shortened": count(),
         });
         params::reads::<Self>(&["columns", "rows", "row_count", "complete", "cells_shortened"], result)

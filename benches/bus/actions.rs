@@ -31,6 +31,7 @@ fn claim(id: &str) -> Claim {
         intent: vec![b'i'; 256],
         resources: Vec::new(),
         depends: Vec::new(),
+        stale: None,
     }
 }
 

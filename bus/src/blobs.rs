@@ -1,7 +1,8 @@
-//! Blobs beside the journal: pre-images of effects, and artifacts of tools.
+//! Blobs beside the journal: pre-images of effects, artifacts of tools, and results of tools.
 //!
-//! A blob's name is a keyed digest of its content, which the caller computes, so a space stores equal content once. The
-//! head of a blob's file has the blob's own key, wrapped by the key of all blobs: overwriting the head destroys the blob.
+//! The name of a pre-image or artifact is a keyed digest of its content, which the caller computes, so a space stores equal
+//! content once. A result has a name of its own, and is written without a sync: a power failure may lose it. The head of a
+//! blob's file has the blob's own key, wrapped by the key of all blobs: overwriting the head destroys the blob.
 //! `sealed.rs` has the file format, `stream.rs` the streamed blobs, `catalog.rs` the list of blobs in a folder.
 //!
 //! Each space has a quota for each kind; the oldest blobs are evicted first. Named blobs, pinned blobs (which are neither
@@ -50,13 +51,26 @@ pub enum BlobKind {
     Preimages,
     /// Long outputs of tools.
     Artifacts,
+    /// Results of tools.
+    Results,
 }
 
 impl BlobKind {
+    pub const ALL: [Self; 3] = [Self::Preimages, Self::Artifacts, Self::Results];
+
     const fn folder(self) -> &'static str {
         match self {
             BlobKind::Preimages => "preimages",
             BlobKind::Artifacts => "artifacts",
+            BlobKind::Results => "results",
+        }
+    }
+
+    /// Whether a blob is on disk before `put` returns.
+    const fn is_durable(self) -> bool {
+        match self {
+            BlobKind::Preimages | BlobKind::Artifacts => true,
+            BlobKind::Results => false,
         }
     }
 }
@@ -115,7 +129,8 @@ impl Blobs {
         Self { root, cipher, quota_bytes, catalogs: Mutex::default() }
     }
 
-    /// Stores bytes under a name of 64 hex digits, durably. An existing blob is not written again, but becomes the newest.
+    /// Stores bytes under a name of 64 hex digits, durably unless they are a result. An existing blob is not written again, but
+    /// becomes the newest.
     pub fn put(&self, kind: BlobKind, space: &SpaceId, name: &str, content: &[u8]) -> Result<(), BlobError> {
         check_name(name)?;
         let (size, max) = (content.len() as u64, self.bytes_max());
@@ -123,7 +138,7 @@ impl Blobs {
             return Err(BlobError::TooLarge { size, max });
         }
         let folder = self.folder(kind, space);
-        let catalog = self.catalog(&folder)?;
+        let catalog = self.catalog(kind, &folder)?;
         let bytes = sealed_bytes(size);
         {
             let mut known = catalog.lock();
@@ -136,7 +151,7 @@ impl Blobs {
         }
         // Without the lock, so that the syncs of concurrent writers overlap.
         let written = seal_whole(&self.cipher, &context(kind, space, name), content)
-            .and_then(|sealed| write(&folder, name, &sealed));
+            .and_then(|sealed| write(kind, &folder, name, &sealed));
         let mut known = catalog.lock();
         known.coming -= bytes;
         if written.is_ok() {
@@ -184,14 +199,14 @@ impl Blobs {
 
     pub fn has(&self, kind: BlobKind, space: &SpaceId, name: &str) -> bool {
         let folder = self.folder(kind, space);
-        let known = self.existing_catalog(&folder).ok().flatten();
+        let known = self.existing_catalog(kind, &folder).ok().flatten();
         known.is_some_and(|known| known.lock().by_name.contains_key(name)) && folder.join(name).is_file()
     }
 
     /// Whether a blob exists; if so, it becomes the newest.
     pub fn renew(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<bool, BlobError> {
         check_name(name)?;
-        let known = self.catalog(&self.folder(kind, space))?;
+        let known = self.catalog(kind, &self.folder(kind, space))?;
         let mut known = known.lock();
         self.prove(&mut known, kind, space, name)?;
         Ok(known.renew(name))
@@ -209,30 +224,30 @@ impl Blobs {
     /// Destroys a blob: afterwards no key opens it.
     pub fn remove(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<(), BlobError> {
         check_name(name)?;
-        let known = self.catalog(&self.folder(kind, space))?;
-        known.lock().destroy(name)
+        let known = self.catalog(kind, &self.folder(kind, space))?;
+        BlobCatalog::destroy_one(known.lock(), name)
     }
 
-    /// Destroys the blobs that were last stored before a time; returns how many.
-    pub fn expire(&self, before: Timestamp) -> Result<u64, BlobError> {
+    /// Destroys the blobs of these kinds that were last stored before a time; returns how many.
+    pub fn expire(&self, kinds: &[BlobKind], before: Timestamp) -> Result<u64, BlobError> {
         let mut gone = 0;
-        for folder in self.folders()? {
-            gone += self.expire_folder(&folder, before)?;
+        for (kind, folder) in self.folders(kinds)? {
+            gone += self.expire_folder(kind, &folder, before)?;
         }
         Ok(gone)
     }
 
-    fn expire_folder(&self, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
-        let catalog = self.catalog(folder)?;
+    fn expire_folder(&self, kind: BlobKind, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
+        let catalog = self.catalog(kind, folder)?;
         let names = catalog.lock().names();
         let mut gone = 0;
         for name in names {
             // Locks for one blob at a time, since destroying one takes a sync. An action renews the time of a blob before its
             // receipt names the blob, so such a blob is not destroyed here.
-            let mut known = catalog.lock();
+            let known = catalog.lock();
             let stored_at = fs::metadata(folder.join(&name)).ok().map(|meta| meta.mtime());
             if stored_at.is_some_and(|second| second < before.as_second()) {
-                known.destroy(&name)?;
+                BlobCatalog::destroy_one(known, &name)?;
                 gone += 1;
             }
         }
@@ -241,28 +256,28 @@ impl Blobs {
 
     /// Removes the drafts of a killed process. No other process may use the blobs meanwhile.
     pub fn sweep(&self) -> Result<(), BlobError> {
-        for folder in self.folders()? {
-            self.catalog(&folder)?;
+        for (kind, folder) in self.folders(&BlobKind::ALL)? {
+            self.catalog(kind, &folder)?;
         }
         Ok(())
     }
 
-    fn folders(&self) -> Result<Vec<PathBuf>, BlobError> {
+    fn folders(&self, kinds: &[BlobKind]) -> Result<Vec<(BlobKind, PathBuf)>, BlobError> {
         let mut folders = Vec::new();
-        for kind in [BlobKind::Preimages, BlobKind::Artifacts] {
+        for kind in kinds.iter().copied() {
             let spaces = match fs::read_dir(self.root.join(kind.folder())) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 spaces => spaces?,
             };
             for space in spaces {
-                folders.push(space?.path());
+                folders.push((kind, space?.path()));
             }
         }
         Ok(folders)
     }
 
     pub fn bytes(&self, kind: BlobKind, space: &SpaceId) -> Result<u64, BlobError> {
-        let known = self.catalog(&self.folder(kind, space))?;
+        let known = self.catalog(kind, &self.folder(kind, space))?;
         let bytes = known.lock().bytes;
         Ok(bytes)
     }
@@ -272,31 +287,37 @@ impl Blobs {
     }
 
     /// The catalog of a folder, if the folder exists.
-    fn existing_catalog(&self, folder: &Path) -> Result<Option<Arc<Mutex<BlobCatalog>>>, BlobError> {
+    fn existing_catalog(
+        &self,
+        kind: BlobKind,
+        folder: &Path,
+    ) -> Result<Option<Arc<Mutex<BlobCatalog>>>, BlobError> {
         let known = self.catalogs.lock().get(folder).cloned();
         if known.is_some() || !folder.is_dir() {
             return Ok(known);
         }
-        self.catalog(folder).map(Some)
+        self.catalog(kind, folder).map(Some)
     }
 
     /// The catalog of a folder. The first call creates the folder and reads which blobs it has.
-    fn catalog(&self, folder: &Path) -> Result<Arc<Mutex<BlobCatalog>>, BlobError> {
+    fn catalog(&self, kind: BlobKind, folder: &Path) -> Result<Arc<Mutex<BlobCatalog>>, BlobError> {
         let mut catalogs = self.catalogs.lock();
         if let Some(known) = catalogs.get(folder) {
             return Ok(known.clone());
         }
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // Writing a blob syncs the folder itself, but not the folders above it.
-        for above in folder.ancestors().skip(1).take(3) {
-            File::open(above)?.sync_all()?;
+        if kind.is_durable() {
+            for above in folder.ancestors().skip(1).take(3) {
+                File::open(above)?.sync_all()?;
+            }
         }
         let mut left = left_in_files(folder)?;
         left.sort();
-        let mut known = BlobCatalog::new(folder.to_owned());
+        let mut known = BlobCatalog::new(kind, folder.to_owned());
         for (_, name, bytes) in left {
             known.add(&name, bytes);
-            if bytes <= IN_PLACE_BYTES_MAX {
+            if bytes <= IN_PLACE_BYTES_MAX || !kind.is_durable() {
                 known.unproven.insert(name);
             }
         }
@@ -359,10 +380,13 @@ fn draft_path(folder: &Path, what: &str) -> PathBuf {
     folder.join(format!("{DRAFT}{what}-{number}"))
 }
 
-fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
+fn write(kind: BlobKind, folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
     let path = folder.join(name);
+    if !kind.is_durable() {
+        return Ok(create(&path, OpenOptions::new().create(true).truncate(true), sealed, false)?);
+    }
     if sealed.len() as u64 <= IN_PLACE_BYTES_MAX {
-        match create(&path, OpenOptions::new().create_new(true), sealed) {
+        match create(&path, OpenOptions::new().create_new(true), sealed, true) {
             Ok(()) => return Ok(File::open(folder)?.sync_all()?),
             // Another thread writes the same blob, or a file with this name is not a complete blob: a renamed draft replaces it.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -372,7 +396,7 @@ fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
     }
     // Two threads may write the same blob; either result is good.
     let draft = draft_path(folder, name);
-    let written = create(&draft, OpenOptions::new().create(true).truncate(true), sealed)
+    let written = create(&draft, OpenOptions::new().create(true).truncate(true), sealed, true)
         .and_then(|()| fs::rename(&draft, path))
         .and_then(|()| File::open(folder)?.sync_all());
     if written.is_err() {
@@ -382,10 +406,13 @@ fn write(folder: &Path, name: &str, sealed: &[u8]) -> Result<(), BlobError> {
     Ok(written?)
 }
 
-/// Creates a file with these bytes, durably.
-fn create(path: &Path, options: &mut OpenOptions, bytes: &[u8]) -> io::Result<()> {
+/// Creates a file with these bytes.
+fn create(path: &Path, options: &mut OpenOptions, bytes: &[u8], is_durable: bool) -> io::Result<()> {
     let mut file = options.write(true).mode(0o600).open(path)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let mut written = file.write_all(bytes);
+    if is_durable {
+        written = written.and_then(|()| file.sync_all());
+    }
     if written.is_err() {
         // Best effort: the next process notices an incomplete file.
         let _ = file.set_len(0);
@@ -401,17 +428,20 @@ fn touch(path: &Path) -> io::Result<()> {
 
 /// Overwrites the key in the head before removing the file: the bytes of a removed file may survive on disk.
 fn destroy(path: &Path) -> Result<(), BlobError> {
-    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     match OpenOptions::new().write(true).open(path) {
         Ok(mut file) => {
             file.write_all(&[0; HEAD_BYTES])?;
             file.sync_data()?;
         }
-        Err(error) if gone(&error) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error.into()),
     }
+    unlink(path)
+}
+
+fn unlink(path: &Path) -> Result<(), BlobError> {
     match fs::remove_file(path) {
-        Err(error) if !gone(&error) => Err(error.into()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
         Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -113,6 +113,6 @@ pub const JOURNAL_OPEN_MAX: Duration = Duration::from_secs(60);
 pub const SEGMENT_FILES_OPEN_MAX: usize = 32;
 /// Most blobs of one kind in one space, so that its folder stays quick to read. Each takes at least 4 KiB of disk.
 pub const BLOBS_PER_FOLDER_MAX: usize = 16_384;
-/// Default quota for pre-images, and the same for artifacts, in each space. The oldest blobs are evicted first. Pinned
-/// blobs, and blobs that are being written, may each take as much again.
+/// Default quota for pre-images, the same for artifacts and the same for results, in each space. The oldest blobs are evicted
+/// first. Pinned blobs, and blobs that are being written, may each take as much again.
 pub const BLOB_QUOTA_BYTES: u64 = 268_435_456;

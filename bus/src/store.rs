@@ -191,7 +191,7 @@ pub trait Store: Send + Sync {
         max: usize,
     ) -> Result<KvPage, StoreError>;
 
-    /// Several compare-and-swaps, acks and events, in one block. If one condition fails, nothing happens.
+    /// Several compare-and-swaps, acks, events and notes, in one block. If one condition fails, nothing happens.
     fn change(&self, change: Change) -> Wait<Changed>;
 
     // ---- dead letters ----

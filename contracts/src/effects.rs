@@ -33,6 +33,28 @@ pub struct Observed {
     /// What the tool changed beyond what it declares. The tool is disabled since then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub undeclared: Vec<Undeclared>,
+    /// Declared paths that the action left as they were, if its idempotency key follows from its parameters: a repeat compares
+    /// them with what is there then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<Unchanged>,
+}
+
+impl Observed {
+    /// The state in which the action left a path, if it is known.
+    pub fn after(&self, path: &str) -> Option<&PathState> {
+        let changed = self.changes.iter().find(|change| change.path == path).map(|change| &change.after);
+        changed.or_else(|| self.unchanged.iter().find(|same| same.path == path).map(|same| &same.state))
+    }
+}
+
+/// A path that did not change. Digests are made with the device's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Unchanged {
+    /// The path as requests write it: `workspace/…`.
+    pub path: String,
+    /// Its state.
+    pub state: PathState,
 }
 
 /// A change that the tool did not declare.

@@ -1,5 +1,7 @@
 //! Events on the bus, as CloudEvents 1.0 in JSON.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -7,10 +9,12 @@ use crate::approval::{ApprovalData, Approved};
 use crate::clock::Timestamp;
 use crate::failure::Code;
 use crate::ids::{ActionId, EventId, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
+use crate::log::AmendmentEntry;
 use crate::millis::Millis;
 use crate::outcome::Outcome;
-use crate::receipt::{Receipt, Status};
-use crate::request::{ActionRequest, Contract, Origin};
+use crate::receipt::{Cost, Receipt, Status};
+use crate::request::{ActionRequest, Contract, Feature, Origin};
+use crate::reward::Judgement;
 use crate::trace::{TraceContext, TraceParent, TraceState};
 
 /// The topics that effectd writes.
@@ -28,9 +32,22 @@ pub enum Topic {
     DeadLetters,
     /// Tools that were disabled because they did more than they declare.
     Tools,
+    /// What became known about actions after their receipts.
+    Amendments,
 }
 
 impl Topic {
+    /// All of them.
+    pub const ALL: [Topic; 7] = [
+        Self::ActionDecision,
+        Self::ActionExecuted,
+        Self::Approvals,
+        Self::Artifacts,
+        Self::DeadLetters,
+        Self::Tools,
+        Self::Amendments,
+    ];
+
     /// The name on the bus.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -40,6 +57,7 @@ impl Topic {
             Topic::Artifacts => "ARTIFACTS",
             Topic::DeadLetters => "DEAD_LETTERS",
             Topic::Tools => "TOOLS",
+            Topic::Amendments => "AMENDMENTS",
         }
     }
 
@@ -52,6 +70,7 @@ impl Topic {
             Topic::Artifacts => "effectd.artifact.v1",
             Topic::DeadLetters => "effectd.dead_letter.v1",
             Topic::Tools => "effectd.tool.quarantined.v1",
+            Topic::Amendments => "effectd.receipt.amended.v1",
         }
     }
 }
@@ -63,7 +82,7 @@ pub struct Event<T> {
     pub specversion: SpecVersion,
     /// Unique. Publishing the same id again has no effect.
     pub id: EventId,
-    /// The instance of effectd.
+    /// The device: `urn:uuid:…`. The gateway writes it, since a store belongs to one device; stored events hold [`SOURCE`].
     pub source: String,
     /// The type of the event, with the version of `data`.
     #[serde(rename = "type")]
@@ -84,6 +103,9 @@ pub struct Event<T> {
     pub tracestate: Option<TraceState>,
     /// The space: an extension attribute. `*` for an artifact, which may belong to several.
     pub spaceid: SpaceId,
+    /// The offset in the topic: an extension attribute, which the gateway adds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
     /// The payload.
     pub data: T,
 }
@@ -106,7 +128,7 @@ pub enum JsonType {
     Json,
 }
 
-/// The default `source` of events.
+/// The `source` of stored events.
 pub const SOURCE: &str = "effectd";
 
 /// A planner's decision, with what is known about who made it.
@@ -170,8 +192,22 @@ pub struct ExecutedData {
     pub code: Option<Code>,
     /// From acceptance to receipt.
     pub total_ms: Millis,
-    /// The reward.
+    /// The reward, by formula 1.
     pub reward: f64,
+    /// The cost.
+    pub cost: Cost,
+    /// The reward by formula 2, if the settings ask for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_v2: Option<f64>,
+    /// The probability of the planner's choice, if it was stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub propensity: Option<f64>,
+    /// The id of the candidate that the planner chose, if it was stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<String>,
+    /// What the planner knew when it chose, if it was stated.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub context: BTreeMap<String, Feature>,
 }
 
 impl<T> Event<T> {
@@ -198,6 +234,7 @@ impl<T> Event<T> {
             traceparent,
             tracestate,
             spaceid: space,
+            offset: None,
             data,
         }
     }
@@ -252,6 +289,7 @@ impl Event<DecisionData> {
 impl Event<ExecutedData> {
     /// The event that announces a receipt. Its id is derived from the receipt's.
     pub fn executed(receipt: &Receipt, time: Timestamp) -> Self {
+        let choice = receipt.choice.as_ref();
         let data = ExecutedData {
             receipt_id: receipt.receipt_id.clone(),
             action_id: receipt.action_id.clone(),
@@ -262,8 +300,63 @@ impl Event<ExecutedData> {
             code: receipt.error.as_ref().map(|failure| failure.code),
             total_ms: receipt.timing.total_ms,
             reward: receipt.reward.scalar,
+            cost: receipt.cost,
+            reward_v2: receipt.reward.v2,
+            propensity: choice.and_then(|choice| choice.propensity),
+            chosen: choice.and_then(|choice| choice.chosen.clone()),
+            context: choice.map(|choice| choice.context.clone()).unwrap_or_default(),
         };
         Self::of_receipt(Topic::ActionExecuted, "executed", receipt, time, data)
+    }
+}
+
+/// What became known about an action after its receipt, together with all earlier amendments of the receipt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AmendedData {
+    /// The amendment, which is an entry of the log.
+    pub amendment_id: EventId,
+    /// The receipt.
+    pub receipt_id: ReceiptId,
+    /// The action.
+    pub action_id: ActionId,
+    /// The tool.
+    pub tool_id: ToolId,
+    /// Who judged: `operator`, or the name of a checker.
+    pub judge: String,
+    /// Whether the action counts as a success, if anybody has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success: Option<bool>,
+    /// The quality, if anybody has stated it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quality: Option<f64>,
+    /// The reward that was in force before, by formula 1.
+    pub reward_before: f64,
+    /// The reward in force now, by formula 1.
+    pub reward: f64,
+    /// The reward in force now, by formula 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reward_v2: Option<f64>,
+}
+
+impl Event<AmendedData> {
+    /// The event that announces an amendment; `all` is what the amendments of the receipt say with this one. Its id is derived
+    /// from the amendment's.
+    pub fn amended(receipt: &Receipt, entry: &AmendmentEntry, all: Judgement, reward_before: f64) -> Self {
+        let data = AmendedData {
+            amendment_id: entry.amendment_id.clone(),
+            receipt_id: receipt.receipt_id.clone(),
+            action_id: receipt.action_id.clone(),
+            tool_id: receipt.tool_id.clone(),
+            judge: entry.source.clone(),
+            success: all.success,
+            quality: all.quality,
+            reward_before,
+            reward: entry.reward.scalar,
+            reward_v2: entry.reward.v2,
+        };
+        let event = Self::of_receipt(Topic::Amendments, "amended", receipt, entry.at, data);
+        Self { id: derived_id("amended", entry.amendment_id.as_str()), ..event }
     }
 }
 

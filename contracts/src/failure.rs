@@ -86,6 +86,7 @@ codes! {
     ToolFailed = "tool_failed", false, Failed, "The tool itself reported an error.";
     ToolBusy = "tool_busy", true, Failed, "The tool reported a transient error.";
     ResultInvalid = "result_invalid", false, Failed, "The tool's reply violates its own result schema.";
+    ResultGone = "result_gone", false, Failed, "The tool's result is no longer stored.";
     EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares and was disabled.";
     OutcomeUnknown = "outcome_unknown", false, Indeterminate, "Whether the effect happened is unknown; a person must settle it.";
     Reverted = "reverted", false, Reverted, "The action failed and its effect was undone.";
@@ -201,17 +202,29 @@ pub struct Failure {
     /// When to retry, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// What to change for another decision, in the policy's words, if the policy refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
 }
 
 impl Failure {
     /// A failure with the `retryable` of its code. A message that is too long is cut.
     pub fn new(code: Code, phase: Phase, message: impl Into<String>) -> Self {
-        let mut message = message.into();
-        if message.len() > FAILURE_MESSAGE_BYTES_MAX {
-            message.truncate(message.floor_char_boundary(FAILURE_MESSAGE_BYTES_MAX - '…'.len_utf8()));
-            message.push('…');
+        Self {
+            code,
+            message: cut(message.into()),
+            retryable: code.retryable(),
+            phase,
+            gate: None,
+            retry_after_ms: None,
+            change: None,
         }
-        Self { code, message, retryable: code.retryable(), phase, gate: None, retry_after_ms: None }
+    }
+
+    /// Adds what to change for another decision.
+    pub fn unless(mut self, change: impl Into<String>) -> Self {
+        self.change = Some(cut(change.into()));
+        self
     }
 
     /// Adds when to retry: at least one millisecond from now.
@@ -225,6 +238,14 @@ impl Failure {
         self.gate = Some(gate);
         self
     }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > FAILURE_MESSAGE_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(FAILURE_MESSAGE_BYTES_MAX - '…'.len_utf8()));
+        text.push('…');
+    }
+    text
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
-use crate::text::is_unprintable;
+use crate::text::{IDENTIFIER, is_unprintable};
 use crate::wire::schema_of;
 
 /// An identifier that breaks the rules all identifiers share.
@@ -107,7 +107,7 @@ macro_rules! string_id {
             }
         }
 
-        schema_of!($name, { "type": "string", "minLength": 1, "maxLength": $max });
+        schema_of!($name, { "type": "string", "minLength": 1, "maxLength": $max, "pattern": IDENTIFIER });
     };
 }
 

@@ -6,7 +6,11 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Error as _, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
+    Visitor,
+};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Number, Value};
 
@@ -35,15 +39,21 @@ pub enum JsonInvalid {
         /// Its path.
         place: String,
     },
+    /// Another value than an object.
+    #[error("the document must be a JSON object, such as {{\"name\": \"value\"}}")]
+    NotObject,
     /// JSON of another shape than expected; the text says where.
     #[error("{0}")]
     Shape(#[source] serde_path_to_error::Error<serde_json::Error>),
 }
 
-/// Parses a document from outside.
+/// Parses a document from outside, which must be an object: by itself, serde reads an enum with a tag from an array, too.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
     let value = parse_value(bytes, bytes_max)?;
-    serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
+    if !value.is_object() {
+        return Err(JsonInvalid::NotObject);
+    }
+    serde_path_to_error::deserialize(Shaped(value)).map_err(JsonInvalid::Shape)
 }
 
 /// Parses any value from outside.
@@ -65,6 +75,78 @@ pub fn parse_reply<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Resul
 pub fn parse_stored<T: DeserializeOwned>(bytes: &[u8], bytes_max: usize) -> Result<T, JsonInvalid> {
     let value = read(bytes, bytes_max, STORED)?;
     serde_path_to_error::deserialize(value).map_err(JsonInvalid::Shape)
+}
+
+/// A value from which structs are read by name: by itself, serde reads the array `["a", "b"]` as a struct with two fields, too.
+/// Enums with a tag inside are not covered: serde does not tell a deserializer about them.
+struct Shaped(Value);
+
+impl<'de> IntoDeserializer<'de, serde_json::Error> for Shaped {
+    type Deserializer = Self;
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+impl<'de> Deserializer<'de> for Shaped {
+    type Error = serde_json::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        match self.0 {
+            Value::Array(items) => {
+                let mut items = SeqDeserializer::new(items.into_iter().map(Shaped));
+                let read = visitor.visit_seq(&mut items)?;
+                items.end().map(|()| read)
+            }
+            Value::Object(members) => {
+                let members = members.into_iter().map(|(name, member)| (name, Shaped(member)));
+                let mut members = MapDeserializer::new(members);
+                let read = visitor.visit_map(&mut members)?;
+                members.end().map(|()| read)
+            }
+            plain @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
+                plain.deserialize_any(visitor)
+            }
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        if self.0.is_array() {
+            return Err(Self::Error::invalid_type(Unexpected::Seq, &"an object"));
+        }
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
+        if self.0.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        self.0.deserialize_enum(name, variants, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map identifier ignored_any
+    }
 }
 
 /// The bounds of a document.
@@ -218,6 +300,12 @@ pub fn integers_as_text(value: &mut Value) {
     }
 }
 
+/// For `#[serde(deserialize_with)]`: an object. serde_json reads `null` as an empty one.
+pub(crate) fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+    Option::<Map<String, Value>>::deserialize(deserializer)?
+        .ok_or_else(|| D::Error::invalid_type(Unexpected::Unit, &"a map"))
+}
+
 /// For `#[serde(deserialize_with)]`: `Some` for a field that is present, so that `null` and absence differ.
 pub fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
@@ -240,6 +328,20 @@ mod tests {
         assert!(refusal(r#"{"p":[{"path":"x","path":"y"}]}"#).contains("\"path\" appears twice"));
         let nested = parse_stored::<Value>(br#"{"entry":{"status":"error","status":"ok"}}"#, 100);
         assert!(nested.unwrap_err().to_string().contains("\"status\" appears twice"));
+    }
+
+    #[test]
+    fn an_array_is_not_read_as_a_struct() {
+        use crate::Operation;
+        use crate::request::{Candidate, Rationale};
+        use std::collections::BTreeMap;
+        let named = parse::<Rationale>(br#"{"confidence":0.5,"reason":null}"#, 100).unwrap();
+        assert_eq!(named.confidence, Some(0.5));
+        let inside = parse::<BTreeMap<String, Vec<Candidate>>>(br#"{"c":[{"id":"a"},["b",0.5]]}"#, 100);
+        assert_eq!(inside.unwrap_err().to_string(), "c[1]: invalid type: sequence, expected an object");
+        assert!(matches!(parse::<Rationale>(b"[0.5,null]", 100), Err(JsonInvalid::NotObject)));
+        assert!(parse::<Operation>(br#"{"do":"pause"}"#, 100).is_ok());
+        assert!(matches!(parse::<Operation>(br#"["pause"]"#, 100), Err(JsonInvalid::NotObject)));
     }
 
     #[test]

@@ -48,11 +48,11 @@ pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
 pub use effects::{
     Effects, FileState, FolderListing, Mark, Observed, PathChange, PathSnapshot, PathState, Restore, Scan,
-    Touch, Undeclared, UndeclaredKind,
+    Touch, Unchanged, Undeclared, UndeclaredKind,
 };
 pub use event::{
-    ArtifactChange, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolQuarantinedData,
-    Topic,
+    AmendedData, ArtifactChange, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData,
+    ToolQuarantinedData, Topic,
 };
 pub use failure::{Code, Failure, Gate, Phase};
 pub use filter::{Filter, FilterInvalid};
@@ -71,13 +71,13 @@ pub use outcome::{
 };
 pub use preview::{Predicted, PreviewRecord, PreviewResult, PreviewVerdict, PreviewedPath};
 pub use receipt::{
-    Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation, Receipt,
-    Redaction, RedactionKind, Status, Timing,
+    Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation,
+    KeptResult, Receipt, Redaction, RedactionKind, Status, Timing,
 };
 pub use request::{
-    ActionRequest, Candidate, Contract, Origin, PolicyCtx, Qos, Rationale, Scope, Verification,
+    ActionRequest, Candidate, Contract, Feature, Origin, PolicyCtx, Qos, Rationale, Scope, Verification,
 };
-pub use reward::{Reward, RewardComponents, RewardInputs, RewardWeights};
+pub use reward::{Judgement, Reward, RewardComponents, RewardInputs, RewardWeights};
 pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
 pub use signature::{Signature, SignatureInvalid};
 pub use tool::{
@@ -85,6 +85,7 @@ pub use tool::{
     ToolSpec,
 };
 pub use toolcall::{
-    ARTIFACT_GET_TOOL, Artifact, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply, UNDO_TOOL,
+    ARTIFACT_GET_TOOL, Artifact, COMMAND_TOOL, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply,
+    UNDO_TOOL,
 };
 pub use trace::{TraceContext, TraceInvalid, TraceParent, TraceState};

@@ -33,6 +33,12 @@ pub const SPEC_LIST_MAX: usize = 64;
 /// Most alternatives that a planner may name: a menu, not a catalogue; they are stored in clear.
 /// Part of the published schemas.
 pub const CANDIDATES_MAX: usize = 64;
+/// Most features in the context of a choice: a vector for a learner, not a document; they are stored in clear.
+/// Part of the published schemas.
+pub const CONTEXT_FEATURES_MAX: usize = 32;
+/// Longest name or word in the context of a choice: too short for a sentence or most secrets.
+/// Part of the published schemas.
+pub const CONTEXT_WORD_BYTES_MAX: usize = 32;
 /// Longest reason that a planner gives for an action: an approver reads it.
 /// Part of the published schemas.
 pub const RATIONALE_BYTES_MAX: usize = 1_024;

@@ -95,8 +95,8 @@ pub struct LogHead {
     pub signature: Option<Signature>,
 }
 
-/// A later judgement about a receipt, for example that a test failed the next day. The receipt does not change; learners use
-/// the reward of the last amendment instead.
+/// A later judgement about a receipt, for example that a test failed the next day. The receipt does not change. Amendments add
+/// up field by field: of each field the last word counts, and learners use the reward of the last amendment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AmendmentEntry {
@@ -121,7 +121,7 @@ pub struct AmendmentEntry {
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// The reward by this judgement.
+    /// The reward by this judgement and all earlier ones.
     pub reward: Reward,
     /// The signature of the key in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]

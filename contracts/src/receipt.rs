@@ -18,7 +18,7 @@ use crate::ids::{ActionId, IdempotencyKey, Principal, ReceiptId, SpaceId, Subjec
 use crate::millis::Millis;
 use crate::outcome::Outcome;
 use crate::preview::PreviewRecord;
-use crate::request::Candidate;
+use crate::request::{ActionRequest, Candidate, Feature};
 use crate::reward::Reward;
 use crate::risk::{Mode, ModeSource, RiskTier};
 use crate::signature::Signature;
@@ -76,9 +76,9 @@ pub struct Receipt {
     /// The decision of the policy, if it was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionRecord>,
-    /// What redaction removed from the parameters before the tool saw them.
+    /// What redaction removes from the parameters for the tool; also listed if the action was refused and no tool ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub redacted: Vec<Redaction>,
+    pub redactions: Vec<Redaction>,
     /// The approval, if a person or a grant approved or refused the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
@@ -96,9 +96,23 @@ pub struct Receipt {
     /// The planner's alternatives, if it named them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
+    /// The tool's result, which effectd keeps for some days; absent if the tool failed or returned nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_result: Option<KeptResult>,
     /// The device's signature over everything else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
+}
+
+/// The result of a tool, as its receipt describes it. The result itself is kept sealed beside the receipts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeptResult {
+    /// The digest of the result without its secrets, under the device's key: `hmac-sha256:<64 hex digits>`.
+    #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
+    pub digest: String,
+    /// Length of the whole result as JSON.
+    pub bytes: u64,
 }
 
 /// The planner's alternatives and probabilities, for off-policy estimates.
@@ -111,6 +125,30 @@ pub struct Choice {
     /// The probability of the choice that was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub propensity: Option<f64>,
+    /// The id of the candidate that was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<String>,
+    /// What the planner knew when it chose.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub context: BTreeMap<String, Feature>,
+}
+
+impl Choice {
+    /// The choice that a planner stated with its request, if it did. The propensity may be that of the chosen candidate.
+    pub fn of(request: &ActionRequest) -> Option<Self> {
+        let ActionRequest { candidates, propensity, chosen, context, .. } = request;
+        let of_candidate = || {
+            let candidate = candidates.iter().find(|candidate| Some(&candidate.id) == chosen.as_ref());
+            candidate.and_then(|candidate| candidate.propensity)
+        };
+        let is_given = !candidates.is_empty() || propensity.is_some() || !context.is_empty();
+        is_given.then(|| Self {
+            candidates: candidates.clone(),
+            propensity: propensity.or_else(of_candidate),
+            chosen: chosen.clone(),
+            context: context.clone(),
+        })
+    }
 }
 
 crate::wire_enum! {

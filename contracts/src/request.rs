@@ -1,5 +1,7 @@
 //! Requests: what a planner asks for.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -11,10 +13,10 @@ use crate::failure::{Code, Failure, Phase};
 use crate::ids::{ActionId, IdempotencyKey, SpaceId, SubjectId, ToolId, TraceId};
 use crate::json::{self, JsonInvalid};
 use crate::limits::{
-    CANDIDATES_MAX, ID_BYTES_MAX, RATIONALE_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX,
-    TIMEOUT_MS_MAX,
+    CANDIDATES_MAX, CONTEXT_FEATURES_MAX, CONTEXT_WORD_BYTES_MAX, ID_BYTES_MAX, RATIONALE_BYTES_MAX,
+    REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX,
 };
-use crate::text::is_unprintable;
+use crate::text::{PRINTABLE, is_unprintable};
 use crate::trace::{TraceContext, TraceParent, TraceState};
 
 /// One decision of a planner: run this tool, in this space, for this subject.
@@ -32,7 +34,7 @@ pub struct ActionRequest {
     /// The tool.
     pub tool_id: ToolId,
     /// The tool's parameters, by its schema.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::object")]
     pub params: Map<String, Value>,
     /// Timeout, retries and circuit breaker; each may be left out.
     #[serde(default, skip_serializing_if = "Qos::is_empty")]
@@ -52,8 +54,16 @@ pub struct ActionRequest {
     pub candidates: Vec<Candidate>,
     /// The probability with which the planner chose this, for learners. The receipt holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.0, max = 1.0))]
+    #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub propensity: Option<f64>,
+    /// The id of the candidate that this action is, for learners. The receipt holds it in clear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    pub chosen: Option<String>,
+    /// What the planner knew when it chose, for learners. The receipt holds it in clear.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = CONTEXT_FEATURES_MAX, "propertyNames" = { "pattern": CONTEXT_WORD }))]
+    pub context: BTreeMap<String, Feature>,
     /// Why the planner wants this, for the approver. The receipt does not hold it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rationale: Option<Rationale>,
@@ -88,12 +98,25 @@ pub struct Rationale {
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
     /// The planner's name for it.
-    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX), regex(pattern = PRINTABLE))]
     pub id: String,
     /// The probability with which it would be chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub propensity: Option<f64>,
+}
+
+/// A name or a word in a context, as a regular expression.
+const CONTEXT_WORD: &str = "^[A-Za-z0-9_.-]{1,32}$";
+
+/// A feature of the context in which a planner chose.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "a feature of the context is a number or a short word")]
+pub enum Feature {
+    /// A number.
+    Number(f64),
+    /// A word of letters, digits, `_`, `.` and `-`.
+    Word(#[schemars(regex(pattern = CONTEXT_WORD))] String),
 }
 
 /// Timeout, retries and circuit breaker of a request.
@@ -108,9 +131,9 @@ pub struct Qos {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = RETRIES_MAX))]
     pub max_retries: Option<u32>,
-    /// The circuit breaker that counts the failures; the tool's id if left out.
+    /// A circuit breaker of the subject's own that counts the failures, beside the tool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX), regex(pattern = PRINTABLE))]
     pub circuit_breaker_key: Option<String>,
 }
 
@@ -132,11 +155,11 @@ impl Qos {
 pub struct PolicyCtx {
     /// The person behind the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX), regex(pattern = PRINTABLE))]
     pub actor: Option<String>,
     /// The device the person uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = ID_BYTES_MAX))]
+    #[schemars(length(min = 1, max = ID_BYTES_MAX), regex(pattern = PRINTABLE))]
     pub device: Option<String>,
     /// When the planner decided. It is compared with effectd's clock, never used instead of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -281,6 +304,46 @@ impl ActionRequest {
             check_name("candidates.id", &candidate.id)?;
             check_share("candidates.propensity", candidate.propensity)?;
         }
+        self.check_chosen()?;
+        self.check_context()
+    }
+
+    fn check_chosen(&self) -> Result<(), Failure> {
+        let Some(chosen) = &self.chosen else {
+            return Ok(());
+        };
+        let mut named = self.candidates.iter().filter(|candidate| candidate.id == *chosen);
+        let (Some(candidate), None) = (named.next(), named.next()) else {
+            return Err(malformed("chosen must be the id of exactly one of the candidates"));
+        };
+        let own = candidate.propensity;
+        let differs = |(one, other): (f64, f64)| (one - other).abs() > 1e-6;
+        if own == Some(0.0) || own.zip(self.propensity).is_some_and(differs) {
+            let message = "the propensity of the chosen candidate must be above 0 and equal to propensity";
+            return Err(malformed(message));
+        }
+        Ok(())
+    }
+
+    fn check_context(&self) -> Result<(), Failure> {
+        let count = self.context.len();
+        if count > CONTEXT_FEATURES_MAX {
+            let message = format!("context has {count} features; at most {CONTEXT_FEATURES_MAX} are allowed");
+            return Err(malformed(message));
+        }
+        for (name, feature) in &self.context {
+            let fits = match feature {
+                Feature::Word(word) => is_word(word),
+                // Beyond this, different integers are the same double.
+                Feature::Number(number) => number.abs() <= json::INTEGER_MAX as f64,
+            };
+            if !fits || !is_word(name) {
+                return Err(malformed(format!(
+                    "names and words in context are 1 to {CONTEXT_WORD_BYTES_MAX} letters, digits, `_`, `.` and `-`, \
+                     and its numbers are at most 2^53 - 1"
+                )));
+            }
+        }
         Ok(())
     }
 
@@ -332,6 +395,11 @@ fn check_name(name: &str, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+fn is_word(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    (1..=CONTEXT_WORD_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
 fn check_share(name: &str, share: Option<f64>) -> Result<(), Failure> {
     if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
         return Err(malformed(format!("{name} must be from 0 to 1")));
@@ -368,6 +436,7 @@ mod tests {
         let cases = [
             ("dry_runn", json!(true), "unknown field `dry_runn`"),
             ("params", json!([1]), "expected a map"),
+            ("params", json!(null), "expected a map"),
             ("dry_run", json!("no"), "dry_run: invalid type: string \"no\", expected a boolean"),
             ("qos", json!({ "timeout_ms": 0 }), "qos.timeout_ms is 0; it must be from 1 to 600000"),
             ("qos", json!({ "max_retries": 11 }), "qos.max_retries is 11; it must be from 0 to 10"),
@@ -376,6 +445,11 @@ mod tests {
             ("policy_ctx", json!({ "actor": "" }), "policy_ctx.actor must be printable text"),
             ("propensity", json!(0), "propensity must be above 0"),
             ("propensity", json!(1.5), "propensity must be above 0"),
+            ("chosen", json!("a"), "chosen must be the id of exactly one of the candidates"),
+            ("context", json!({ "mood": true }), "a feature of the context is a number or a short word"),
+            ("context", json!({ "who": "ann@home" }), "names and words in context are 1 to 32 letters"),
+            ("context", json!({ "n": 1_u64 << 60 }), "context.n: numbers beyond 9007199254740991"),
+            ("context", json!({ "": 1 }), "names and words in context are 1 to 32 letters"),
             (
                 "candidates",
                 json!([{ "id": "a", "propensity": -0.1 }]),
@@ -393,6 +467,25 @@ mod tests {
             assert_eq!(failure.code, Code::Malformed);
             assert!(failure.message.contains(expected), "{name}: {}", failure.message);
         }
+    }
+
+    #[test]
+    fn what_was_chosen_is_one_of_the_candidates() {
+        let chosen = |candidates: Value, chosen: &str, propensity: f64| {
+            let mut request = minimal();
+            request["candidates"] = candidates;
+            request["chosen"] = json!(chosen);
+            request["propensity"] = json!(propensity);
+            ActionRequest::parse(request.to_string().as_bytes()).map_err(|failure| failure.message)
+        };
+        let two = json!([{ "id": "a", "propensity": 0.25 }, { "id": "b", "propensity": 0.75 }]);
+        let mut request = chosen(two.clone(), "b", 0.75).unwrap();
+        request.propensity = None;
+        let choice = crate::Choice::of(&request).unwrap();
+        assert_eq!((choice.chosen.as_deref(), choice.propensity), (Some("b"), Some(0.75)));
+        assert!(chosen(two.clone(), "c", 0.75).unwrap_err().contains("exactly one of the candidates"));
+        assert!(chosen(json!([{ "id": "a" }, { "id": "a" }]), "a", 0.5).is_err());
+        assert!(chosen(two, "b", 0.25).unwrap_err().contains("equal to propensity"));
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! The reward of an action: the learning signal, computed from the figures in its receipt.
+//! The reward of an action: the learning signal, computed from the figures in its receipt by formula 1, and by formula 2 if
+//! the settings ask for it. docs/rewards.md has both formulas, with examples.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::log::AmendmentEntry;
 use crate::millis::Millis;
 use crate::outcome::Outcome;
 use crate::receipt::Receipt;
@@ -21,6 +23,10 @@ pub struct Reward {
     /// The inputs that the receipt does not hold otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<RewardInputs>,
+    /// The reward by formula 2, from -1 to 1; present if the setting `reward.formula` is 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1.0, max = 1.0))]
+    pub v2: Option<f64>,
 }
 
 /// The inputs that the receipt does not hold otherwise, so that anybody can compute the reward again.
@@ -66,7 +72,7 @@ pub struct RewardComponents {
     pub cost: f64,
 }
 
-/// Quality of an action whose tool reports none. Part of formula 1.
+/// Quality of an action whose tool reports none. Part of both formulas.
 const QUALITY_DEFAULT: f64 = 0.5;
 
 /// The version of the formula, stored with each reward so that learners can tell rewards of different formulas apart.
@@ -79,6 +85,8 @@ pub struct Weights {
     pub parts: RewardWeights,
     /// The processor time at which the cost is 1.
     pub cost_budget_ms: f64,
+    /// 2 to add the reward by formula 2; otherwise 1.
+    pub formula: u32,
 }
 
 impl Default for Weights {
@@ -86,6 +94,7 @@ impl Default for Weights {
         Self {
             parts: RewardWeights { success: 0.6, quality: 0.3, cost: 0.05, latency: 0.05 },
             cost_budget_ms: 1_000.0,
+            formula: FORMULA,
         }
     }
 }
@@ -111,11 +120,7 @@ pub fn reward(inputs: &Inputs, weights: &Weights) -> Reward {
     let quality =
         if inputs.outcome.is_success() { unit(inputs.quality.unwrap_or(QUALITY_DEFAULT)) } else { 0.0 };
     let cost = unit(inputs.cpu.as_f64() / weights.cost_budget_ms);
-    let latency = if inputs.allowed == Millis::ZERO {
-        0.0
-    } else {
-        unit(inputs.took.as_f64() / inputs.allowed.as_f64())
-    };
+    let latency = latency(inputs);
     let parts = &weights.parts;
     let sum = parts.success * success + parts.quality * quality - parts.cost * cost - parts.latency * latency;
     Reward {
@@ -133,7 +138,40 @@ pub fn reward(inputs: &Inputs, weights: &Weights) -> Reward {
             cost_budget_ms: weights.cost_budget_ms,
             weights: weights.parts,
         }),
+        v2: (weights.formula == 2).then(|| formula_2(inputs, weights.cost_budget_ms)),
     }
+}
+
+/// What the outcome is worth, minus the price of getting there.
+fn formula_2(inputs: &Inputs, cost_budget_ms: f64) -> f64 {
+    let worth = match inputs.outcome {
+        Outcome::Executed => 0.4 + 0.6 * unit(inputs.quality.unwrap_or(QUALITY_DEFAULT)),
+        // Nothing happened, or not because of what was chosen.
+        Outcome::CachedHit
+        | Outcome::DryRun
+        | Outcome::Paused
+        | Outcome::NotStarted
+        | Outcome::AwaitingApproval
+        | Outcome::Approved
+        | Outcome::Executing
+        | Outcome::Expired
+        | Outcome::Throttled
+        | Outcome::BreakerOpen
+        | Outcome::Cancelled => 0.0,
+        Outcome::DeniedPolicy => -0.1,
+        Outcome::Quarantined | Outcome::Invalid | Outcome::NotFound => -0.2,
+        Outcome::DeniedHuman | Outcome::Reverted => -0.3,
+        Outcome::Failed | Outcome::TimedOut => -0.4,
+        Outcome::Indeterminate => -0.6,
+    };
+    // A share that never reaches 1, so that ten times the budget still costs more than the budget.
+    let cost = unit(inputs.cpu.as_f64() / (inputs.cpu.as_f64() + cost_budget_ms));
+    round((worth - 0.3 * cost - 0.1 * latency(inputs)).clamp(-1.0, 1.0))
+}
+
+/// The time in the sandbox as a share of the time allowed.
+fn latency(inputs: &Inputs) -> f64 {
+    if inputs.allowed == Millis::ZERO { 0.0 } else { unit(inputs.took.as_f64() / inputs.allowed.as_f64()) }
 }
 
 /// Why a reward cannot be computed again.
@@ -160,23 +198,46 @@ pub fn inputs_of(receipt: &Receipt) -> Result<(Inputs, Weights), RewardUnknown> 
         took: receipt.timing.exec_ms,
         allowed: recorded.allowed_ms,
     };
-    let weights = Weights { parts: recorded.weights, cost_budget_ms: recorded.cost_budget_ms };
+    let weights = Weights {
+        parts: recorded.weights,
+        cost_budget_ms: recorded.cost_budget_ms,
+        formula: if receipt.reward.v2.is_some() { 2 } else { FORMULA },
+    };
     Ok((inputs, weights))
 }
 
-/// The reward under another judgement of success or quality, which somebody made after the receipt was signed.
-pub fn amended(
-    receipt: &Receipt,
-    success: Option<bool>,
-    quality: Option<f64>,
-) -> Result<Reward, RewardUnknown> {
+/// What became known about an action after its receipt was signed: of each field, the last word counts.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Judgement {
+    /// Whether the action counts as a success.
+    pub success: Option<bool>,
+    /// The quality, from 0 to 1.
+    pub quality: Option<f64>,
+}
+
+impl Judgement {
+    /// What amendments of one receipt, in their order, say together.
+    pub fn of<'a>(amendments: impl IntoIterator<Item = &'a AmendmentEntry>) -> Self {
+        let each = amendments.into_iter();
+        each.fold(Self::default(), |all, one| all.and(Self { success: one.success, quality: one.quality }))
+    }
+
+    /// This judgement with the fields of a later one.
+    #[must_use]
+    pub fn and(self, later: Self) -> Self {
+        Self { success: later.success.or(self.success), quality: later.quality.or(self.quality) }
+    }
+}
+
+/// The reward of a receipt under a later judgement.
+pub fn amended(receipt: &Receipt, judgement: Judgement) -> Result<Reward, RewardUnknown> {
     let (mut inputs, weights) = inputs_of(receipt)?;
-    match success {
+    match judgement.success {
         Some(true) => inputs.outcome = Outcome::Executed,
         Some(false) => inputs.outcome = Outcome::Failed,
         None => {}
     }
-    inputs.quality = quality.or(inputs.quality);
+    inputs.quality = judgement.quality.or(inputs.quality);
     Ok(reward(&inputs, &weights))
 }
 
@@ -216,6 +277,41 @@ mod tests {
         }
     }
 
+    /// Every row of the table in docs/rewards.md, by both formulas.
+    #[test]
+    fn the_cases_on_the_page_come_out() {
+        let page = include_str!("../../docs/rewards.md");
+        let rows: Vec<Vec<&str>> = page
+            .lines()
+            .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+            .filter(|cells: &Vec<&str>| cells.len() == 8 && cells[0].parse::<u32>().is_ok())
+            .collect();
+        assert_eq!(rows.len(), 20);
+        for cells in rows {
+            let outcome: Outcome = serde_json::from_str(&cells[2].replace('`', "\"")).unwrap();
+            let quality = cells[3].parse().ok();
+            let [cpu, took] = [cells[4], cells[5]].map(|cell| cell.parse().unwrap());
+            let case = inputs(outcome, quality, cpu, took);
+            let both = reward(&case, &Weights { formula: 2, ..Weights::default() });
+            let [first, second] = [cells[6], cells[7]].map(|cell| cell.parse().unwrap());
+            assert_eq!((both.scalar, both.v2), (first, Some(second)), "{cells:?}");
+        }
+    }
+
+    #[test]
+    fn formula_2_tells_apart_what_formula_1_does_not() {
+        let v2 = |outcome, cpu_ms| {
+            let weights = Weights { formula: 2, ..Weights::default() };
+            reward(&inputs(outcome, Some(0.5), cpu_ms, 0), &weights).v2.unwrap()
+        };
+        assert!(v2(Outcome::Executed, 1) - v2(Outcome::Executed, 10_000) > 0.2);
+        assert!(v2(Outcome::Executed, 10_000) > v2(Outcome::Executed, 100_000));
+        assert!(v2(Outcome::Executed, u64::MAX / 1_000) > v2(Outcome::DryRun, 0));
+        assert!(v2(Outcome::DryRun, 0) > v2(Outcome::DeniedPolicy, 0));
+        assert!(v2(Outcome::DeniedPolicy, 0) > v2(Outcome::Failed, 0));
+        assert!(v2(Outcome::Failed, 0) > v2(Outcome::Indeterminate, 0));
+    }
+
     #[test]
     fn no_weight_leaves_the_bounds() {
         let heavy = Weights {
@@ -240,13 +336,22 @@ mod tests {
             allowed: Millis::from_micros(7_000),
         };
         receipt.reward = reward(&inputs, &odd);
+        assert_eq!(receipt.reward.v2, None);
         let (again, weights) = inputs_of(&receipt).unwrap();
         assert_eq!((again, weights), (inputs, odd));
         assert_eq!(reward(&again, &weights), receipt.reward);
-        let worse = amended(&receipt, Some(false), None).unwrap();
+        let failed = Judgement { success: Some(false), quality: None };
+        let worse = amended(&receipt, failed).unwrap();
         assert!(worse.scalar < 0.0 && worse.components.success == 0.0, "{worse:?}");
-        let better = amended(&receipt, None, Some(1.0)).unwrap();
+        let good = Judgement { success: None, quality: Some(1.0) };
+        let better = amended(&receipt, good).unwrap();
         assert!(better.scalar > receipt.reward.scalar, "{better:?}");
+        // Fields add up, in any order; of one field the last word counts.
+        assert_eq!(failed.and(good), good.and(failed));
+        assert_eq!(failed.and(Judgement { success: Some(true), quality: None }).success, Some(true));
+        receipt.reward = reward(&inputs, &Weights { formula: 2, ..odd });
+        let (again, weights) = inputs_of(&receipt).unwrap();
+        assert!(receipt.reward.v2.is_some() && reward(&again, &weights) == receipt.reward);
         receipt.reward.formula = 7;
         assert_eq!(inputs_of(&receipt), Err(RewardUnknown::Formula(7)));
     }

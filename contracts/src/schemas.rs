@@ -3,7 +3,9 @@
 use schemars::{Schema, schema_for};
 
 use crate::approval::ApprovalData;
-use crate::event::{ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolQuarantinedData};
+use crate::event::{
+    AmendedData, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolQuarantinedData,
+};
 use crate::failure::Failure;
 use crate::receipt::Receipt;
 use crate::request::ActionRequest;
@@ -22,5 +24,6 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("artifact-event.json", schema_for!(Event<ArtifactData>)),
         ("dead-letter-event.json", schema_for!(Event<DeadLetterData>)),
         ("tool-event.json", schema_for!(Event<ToolQuarantinedData>)),
+        ("amendment-event.json", schema_for!(Event<AmendedData>)),
     ]
 }

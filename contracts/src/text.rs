@@ -2,6 +2,12 @@
 //!
 //! An invisible character, or one that changes how its neighbours look, makes two names look alike.
 
+/// The pattern of printable text in JSON Schemas. It names control characters only: the table of [`is_unprintable`] would be too
+/// long.
+pub const PRINTABLE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
+/// The pattern of identifiers: the same, not empty, and without a blank at either end.
+pub const IDENTIFIER: &str = "^[^\\u0000-\\u0020\\u007f-\\u00a0]([^\\u0000-\\u001f\\u007f-\\u009f]*[^\\u0000-\\u0020\\u007f-\\u00a0])?$";
+
 /// Whether a character has no glyph of its own: controls (Cc), format characters (Cf), separators of lines and paragraphs
 /// (Zl, Zp), private use (Co), noncharacters, and invisible fillers, joiners and variation selectors.
 pub fn is_unprintable(c: char) -> bool {

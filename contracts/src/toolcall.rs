@@ -10,6 +10,8 @@ use crate::preview::PreviewResult;
 
 /// The tool that undoes an effect. The pipeline finds the pre-images by the receipt that the parameters name.
 pub const UNDO_TOOL: &str = "files.undo";
+/// The tool that runs programs. A policy may name commands that it runs without a person.
+pub const COMMAND_TOOL: &str = "command.run";
 
 /// The tool that writes an artifact to a file. The pipeline streams the artifact's content to it.
 pub const ARTIFACT_GET_TOOL: &str = "artifact.get";

@@ -161,6 +161,13 @@ pub struct TraceContext {
     pub tracestate: Option<TraceState>,
 }
 
+/// The pattern of [`TraceState`]: members, separated by commas and blanks.
+fn members() -> String {
+    let member = r"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~]";
+    let more = TRACESTATE_MEMBERS_MAX - 1;
+    format!(r"^[ \t,]*{member}([ \t]*,[ \t,]*{member}){{0,{more}}}[ \t,]*$")
+}
+
 macro_rules! span_text {
     ($name:ident, $schema:tt) => {
         impl fmt::Display for $name {
@@ -179,7 +186,7 @@ span_text!(
 );
 span_text!(
     TraceState,
-    { "type": "string", "minLength": 3, "maxLength": TRACESTATE_BYTES_MAX }
+    { "type": "string", "minLength": 3, "maxLength": TRACESTATE_BYTES_MAX, "pattern": members() }
 );
 
 #[cfg(test)]

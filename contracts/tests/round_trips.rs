@@ -4,8 +4,8 @@
 use effectd_contracts::json::INTEGER_MAX;
 use effectd_contracts::limits::{RETRIES_MAX, TIMEOUT_MS_MAX};
 use effectd_contracts::{
-    ActionRequest, Candidate, Code, Failure, Gate, Phase, PolicyCtx, Qos, Timestamp, TraceParent, TraceState,
-    canonical,
+    ActionRequest, Candidate, Code, Failure, Feature, Gate, Phase, PolicyCtx, Qos, Timestamp, TraceParent,
+    TraceState, canonical,
 };
 use proptest::prelude::*;
 use serde_json::{Map, Value};
@@ -51,6 +51,10 @@ fn policy_ctx() -> impl Strategy<Value = PolicyCtx> {
         })
 }
 
+fn feature() -> impl Strategy<Value = Feature> {
+    prop_oneof![(-9e15..9e15_f64).prop_map(Feature::Number), "[A-Za-z0-9_.-]{1,32}".prop_map(Feature::Word),]
+}
+
 prop_compose! {
     fn request()(
         ids in [id(), id(), id(), id()],
@@ -64,6 +68,7 @@ prop_compose! {
         tracestate in prop::option::of("[a-z]{1,9}=[a-z ]{0,9}[a-z](, ?[a-z]{1,9}=[!-+./-<>-~]{1,9}){0,4}"),
         propensity in prop::option::of(0.001..=1.0_f64),
         candidates in prop::collection::vec((id(), prop::option::of(0.0..=1.0_f64)), 0..4),
+        context in prop::collection::btree_map("[A-Za-z0-9_.-]{1,32}", feature(), 0..4),
     ) -> ActionRequest {
         let [action_id, subject_id, space_id, tool_id] = ids;
         ActionRequest {
@@ -79,6 +84,8 @@ prop_compose! {
             candidates: candidates.into_iter().map(|(id, propensity)| Candidate { id, propensity }).collect(),
             rationale: None,
             propensity,
+            chosen: None,
+            context,
             trace_id: trace.map(|t| t.parse().unwrap()),
             traceparent: traceparent.map(|(t, s)| TraceParent::new(&format!("00-{t:032x}-{s:016x}-01")).unwrap()),
             tracestate: tracestate.map(|s| TraceState::new(&s).unwrap()),

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::action::decisions;
 use effectd_actors::approvals::view;
+use effectd_actors::effects::results;
 use effectd_actors::limits::OVERLOAD_RETRY;
 use effectd_actors::{Answer, Done, Held, Pipeline, Services};
 use effectd_bus::{Store, StoreError};
@@ -20,11 +21,15 @@ use crate::health::{Readiness, StoreHealth};
 use crate::host::{Host, Stage};
 use crate::limits::{
     BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, CHANGE_BYTES_MAX, PREVIEWS_ASKED_MAX,
+    RESULTS_BYTES_MAX,
 };
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::settings::{Settings, SharedSettings};
+
+/// Results up to this size take no share of the memory for results: the bound on connections is enough.
+const SMALL_RESULT_BYTES_MAX: u64 = 16_384;
 
 pub(crate) type AppState = State<Arc<App>>;
 
@@ -34,6 +39,7 @@ pub(crate) struct App {
     pub(crate) pipeline: Option<Arc<Pipeline>>,
     settings: SharedSettings,
     bodies: BodyBudget,
+    results: BodyBudget,
     pub(crate) metrics: Metrics,
     pub(crate) health: Arc<StoreHealth>,
     pub(crate) readiness: Readiness,
@@ -44,7 +50,8 @@ pub(crate) struct App {
 
 /// Where an action is, as far as this peer may know.
 pub(crate) enum Found {
-    Done(Done),
+    /// With the share of memory that its result has until the answer is written.
+    Done(Done, BodyShare),
     Accepted,
     Held(Held),
     Unknown,
@@ -62,6 +69,7 @@ impl App {
         Self {
             readiness: Readiness::new(health.clone(), host.services().clock.clone(), stage.clone()),
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
+            results: BodyBudget::new(RESULTS_BYTES_MAX),
             host,
             pipeline,
             settings,
@@ -97,6 +105,11 @@ impl App {
     /// Whether the policy lets this peer decide about approvals.
     pub(crate) fn may_decide(&self, peer: &Peer) -> bool {
         self.services().policy().may_view_approvals(&peer.decider())
+    }
+
+    /// Whether this peer may read all receipts and their events: an operator, or a learner by the policy.
+    pub(crate) fn may_learn(&self, peer: &Peer) -> bool {
+        self.services().policy().may_learn(&peer.decider())
     }
 
     /// How long a request may wait: as long as it asks for, up to the limit.
@@ -214,12 +227,15 @@ impl App {
         // The store answers in order: after this reply, a repeated request that was answered earlier is linked to its receipt.
         self.store().groups(&Topic::ActionDecision.into()).await?;
         let linked = self.receipt_of(action)?;
-        Ok(linked.map_or(Found::Unknown, |done| visible(done, peer)))
+        match linked {
+            Some(done) => self.visible(done, peer).await,
+            None => Ok(Found::Unknown),
+        }
     }
 
     async fn find_once(&self, action: &ActionId, peer: &Peer) -> Result<Option<Found>, Problem> {
         if let Some(done) = self.receipt_of(action)? {
-            return Ok(Some(visible(done, peer)));
+            return self.visible(done, peer).await.map(Some);
         }
         if let Some((held, principal)) = view::waiting(self.services(), action).await? {
             if !owns(peer, &principal) {
@@ -229,8 +245,10 @@ impl App {
                 return Ok(Some(Found::Held(held)));
             }
             // The approval is decided; the action runs or has ended.
-            let done = self.receipt_of(action)?;
-            return Ok(Some(done.map_or(Found::Accepted, |done| visible(done, peer))));
+            return Ok(Some(match self.receipt_of(action)? {
+                Some(done) => self.visible(done, peer).await?,
+                None => Found::Accepted,
+            }));
         }
         Ok(self.is_open(action, peer).await?.then_some(Found::Accepted))
     }
@@ -239,7 +257,29 @@ impl App {
         let Some(stored) = self.store().receipt_of(action)? else {
             return Ok(None);
         };
-        Ok(Some(Done { receipt: Arc::new(stored.parse()?), before: true, result: None }))
+        Ok(Some(Done::before(Arc::new(stored.parse()?))))
+    }
+
+    async fn visible(&self, done: Done, peer: &Peer) -> Result<Found, Problem> {
+        if !peer.may_see(&done.receipt) && !peer.decided(&done.receipt) {
+            return Ok(Found::Unknown);
+        }
+        let (done, share) = self.with_result(done, peer).await?;
+        Ok(Found::Done(done, share))
+    }
+
+    /// An answer with its result: whole for the principal who asked, and safe to show to others. A long result needs a share of
+    /// the memory for results, which the caller keeps until the answer is written.
+    pub(crate) async fn with_result(&self, done: Done, peer: &Peer) -> Result<(Done, BodyShare), Problem> {
+        if done.receipt.principal != peer.principal {
+            let mut done = results::fill(self.services(), done).await;
+            done.result = done.result.map(|result| result.map(|result| Arc::new(results::safe(&result))));
+            return Ok((done, BodyShare::default()));
+        }
+        let bytes = done.receipt.kept_result.as_ref().map_or(0, |kept| kept.bytes);
+        let is_long = bytes > SMALL_RESULT_BYTES_MAX;
+        let share = if is_long { self.results.share(bytes)? } else { BodyShare::default() };
+        Ok((results::fill(self.services(), done).await, share))
     }
 
     /// Waits until an action ends or needs an approval. Without a pipeline it only reads the receipt.
@@ -273,8 +313,4 @@ const SEARCHES: usize = 3;
 
 fn owns(peer: &Peer, principal: &Principal) -> bool {
     peer.operator || *principal == peer.principal
-}
-
-fn visible(done: Done, peer: &Peer) -> Found {
-    if peer.may_see(&done.receipt) { Found::Done(done) } else { Found::Unknown }
 }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::{Kind, Problem};
 
-/// The bytes that all bodies together may take in memory.
+/// The bytes that all bodies together may take in memory: of requests, or of answers with a long result.
 #[derive(Clone)]
 pub(crate) struct BodyBudget(Arc<Semaphore>);
 
@@ -20,8 +20,15 @@ pub(crate) struct BodyBytes {
     pub(crate) share: BodyShare,
 }
 
+impl AsRef<[u8]> for BodyBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// A body's share of the memory for bodies; dropping it frees the bytes. Its owner drops it when the parsed body is no longer
-/// in memory, or when the limits of accepted decisions count it.
+/// in memory, or when the limits of accepted decisions count it; an answer's share is dropped with the written answer.
+#[derive(Default)]
 pub(crate) struct BodyShare {
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -53,7 +60,9 @@ impl BodyBudget {
                 let message = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
                 return Err(Problem::of(Kind::BodyTooLarge, message));
             }
-            let more = self.take(data.len())?;
+            let more = self.take(data.len()).ok_or_else(|| {
+                Problem::of(Kind::Busy, "too many bytes of requests are in memory; try again shortly")
+            })?;
             match &mut permit {
                 Some(permit) => permit.merge(more),
                 None => permit = Some(more),
@@ -64,11 +73,19 @@ impl BodyBudget {
         Ok(BodyBytes { bytes, share })
     }
 
-    fn take(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Problem> {
+    /// The share of an answer with a result of this size.
+    pub(crate) fn share(&self, bytes: u64) -> Result<BodyShare, Problem> {
+        let permit = self.take(usize::try_from(bytes).unwrap_or(usize::MAX)).ok_or_else(|| {
+            let message =
+                "the action has ended, but too many long results are in memory; ask for it again shortly";
+            Problem::of(Kind::Busy, message)
+        })?;
+        Ok(BodyShare { _permit: Some(permit) })
+    }
+
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.0.clone().try_acquire_many_owned(bytes).map_err(|_| {
-            Problem::of(Kind::Busy, "too many bytes of requests are in memory; try again shortly")
-        })
+        self.0.clone().try_acquire_many_owned(bytes).ok()
     }
 }
 

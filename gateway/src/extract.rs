@@ -1,12 +1,18 @@
 //! What handlers take from a request and answer: extractors whose failures are problems, and JSON.
 
+use std::sync::Arc;
+
+use axum::body::Bytes;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use effectd_contracts::Topic;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::app::App;
+use crate::body::{BodyBytes, BodyShare};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 
@@ -24,8 +30,16 @@ impl<T: Serialize> IntoResponse for Json<T> {
 
 /// An answer in JSON with this status; a problem if the value cannot be written as JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    json_holding(status, value, BodyShare::default())
+}
+
+/// [`json`], which holds its share of memory until it is written or given up.
+pub(crate) fn json_holding(status: StatusCode, value: &impl Serialize, share: BodyShare) -> Response {
     match serde_json::to_vec(value) {
-        Ok(bytes) => (status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
+        Ok(bytes) => {
+            let body = Bytes::from_owner(BodyBytes { bytes, share });
+            (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
+        }
         Err(error) => Problem::of(Kind::Internal, error.to_string()).into_response(),
     }
 }
@@ -41,6 +55,24 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
         let query = query.map_err(|error| Problem::of(Kind::QueryInvalid, error.body_text()))?;
         Ok(Self(query.0))
     }
+}
+
+/// An integer of a query; `60055.0` is one, as in JSON.
+pub(crate) fn integer<'de, D, T>(query: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    let text = String::deserialize(query)?;
+    let number = whole(&text).and_then(|number| T::try_from(number).ok());
+    number.map(Some).ok_or_else(|| D::Error::custom(format!("{text:?} is not a whole number")))
+}
+
+/// A number without a fraction, or with one of zeros.
+pub(crate) fn whole(text: &str) -> Option<u64> {
+    let (number, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let is_whole = !fraction.is_empty() && fraction.bytes().all(|digit| digit == b'0');
+    number.parse().ok().filter(|_| is_whole)
 }
 
 /// The query of a list in pages.
@@ -86,6 +118,46 @@ impl<S: Send + Sync> FromRequestParts<S> for Operator {
             return Ok(Self(peer));
         }
         let why = "only root and the user that the daemon runs as may do this";
+        Err(Problem::of(Kind::OperatorsOnly, why))
+    }
+}
+
+/// A peer that reads events: an operator, or a learner by the policy.
+pub(crate) struct Reader(pub(crate) Peer);
+
+impl FromRequestParts<Arc<App>> for Reader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let peer = Peer::from_request_parts(parts, app).await?;
+        if app.may_learn(&peer) {
+            return Ok(Self(peer));
+        }
+        let why = "only operators and principals with the role `learner` may read events";
+        Err(Problem::of(Kind::OperatorsOnly, why))
+    }
+}
+
+impl Reader {
+    /// Fails if a learner may not read this topic.
+    pub(crate) fn check_topic(&self, topic: &str) -> Result<(), Problem> {
+        let learned = [Topic::ActionExecuted, Topic::Amendments].map(Topic::as_str);
+        if self.0.operator || learned.contains(&topic) {
+            return Ok(());
+        }
+        let why = format!("a learner reads the topics {}; the others are for operators", learned.join(", "));
+        Err(Problem::of(Kind::OperatorsOnly, why))
+    }
+
+    /// Fails if the group may belong to somebody else: a learner moves `<name>` and `<name>-…`, by its own name.
+    pub(crate) fn check_group(&self, topic: &str, group: &str) -> Result<(), Problem> {
+        self.check_topic(topic)?;
+        let name = self.0.principal.as_str().trim_start_matches("user://");
+        let own = group.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
+        if self.0.operator || own {
+            return Ok(());
+        }
+        let why = format!("a learner's groups begin with its name: use `{name}` or `{name}-…`");
         Err(Problem::of(Kind::OperatorsOnly, why))
     }
 }

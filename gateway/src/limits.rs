@@ -27,6 +27,9 @@ pub const HEADERS_MAX: usize = 64;
 pub const HEADER_BYTES_MAX: usize = 32_768;
 /// Bytes of all request bodies in memory, counted as they arrive: an announced length costs nothing.
 pub const BODIES_BYTES_MAX: usize = 67_108_864;
+/// Bytes of all long results in answers that are not written yet. A short result takes no share: the bound of connections is
+/// enough.
+pub const RESULTS_BYTES_MAX: usize = 67_108_864;
 /// Most entries of the log in one answer: with the largest receipts, an answer stays below what a client reads.
 /// Clients depend on it.
 pub const LOG_LIST_MAX: usize = 500;

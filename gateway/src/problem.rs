@@ -146,6 +146,7 @@ impl Problem {
     pub fn recorded(receipt: &Receipt, failure: &Failure) -> Self {
         let mut problem = Self::failed(failure);
         // The receipt is final: only a new action may end otherwise.
+        problem.retryable = false;
         problem.retry_after_ms = None;
         problem.rule = receipt.decision.as_ref().and_then(|decision| decision.rule.clone());
         problem.action_id = Some(receipt.action_id.clone());
@@ -213,10 +214,10 @@ impl From<Failure> for Problem {
     }
 }
 
-/// To everybody but operators, an error of the store is an outage, unless the caller sent an invalid id.
+/// To everybody but operators, an error of the store is an outage, unless the caller sent something invalid.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        if let StoreError::InvalidId(_) = error {
+        if let StoreError::Invalid(_) | StoreError::InvalidId(_) | StoreError::TooLarge { .. } = error {
             return Self::of(Kind::QueryInvalid, error.to_string());
         }
         Self::unavailable(&error)
@@ -227,53 +228,42 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The HTTP status of a failure: that of its outcome, unless HTTP has a better one. Some outcomes have status 200; a problem
-/// never has.
+/// The HTTP status of a failure. 502 and 503 invite a retry, so a failure that a retry does not mend has another one.
 fn status(code: Code) -> u16 {
     match code {
-        Code::ActionConflict | Code::IdempotencyConflict | Code::StateChanged | Code::FileExists => 409,
-        Code::Overloaded | Code::ShuttingDown | Code::StoreUnavailable | Code::SandboxUnavailable => 503,
-        Code::Internal => 500,
-        Code::Malformed
-        | Code::ParamsInvalid
-        | Code::UnknownTool
-        | Code::PolicyDenied
+        Code::Malformed | Code::ParamsInvalid => 400,
+        Code::PolicyDenied
         | Code::SafetyQuarantined
         | Code::HumanDenied
-        | Code::ApprovalExpired
         | Code::NetworkNotWhitelisted
         | Code::ToolDisabled
-        | Code::RateLimited
-        | Code::PendingLimit
-        | Code::BreakerOpen
-        | Code::TimedOut
+        | Code::PathDenied
+        | Code::PermissionDenied
+        | Code::NetworkDenied
+        | Code::SyscallDenied => 403,
+        Code::UnknownTool | Code::FileNotFound => 404,
+        Code::ActionConflict
+        | Code::IdempotencyConflict
+        | Code::StateChanged
+        | Code::FileExists
+        | Code::OutcomeUnknown
+        | Code::Cancelled => 409,
+        Code::ApprovalExpired | Code::UndoGone | Code::ResultGone => 410,
+        Code::NotAFile
+        | Code::NotAFolder
+        | Code::NotText
+        | Code::ArchiveInvalid
         | Code::CpuLimit
         | Code::MemoryLimit
         | Code::OutputLimit
         | Code::ProcessLimit
         | Code::FileLimit
-        | Code::PathDenied
-        | Code::PermissionDenied
-        | Code::FileNotFound
-        | Code::NotAFile
-        | Code::NotAFolder
-        | Code::NotText
-        | Code::ArchiveInvalid
-        | Code::EffectsUndeclared
-        | Code::DiskFull
-        | Code::UndoGone
-        | Code::NetworkDenied
-        | Code::SyscallDenied
-        | Code::SandboxFailed
         | Code::ToolFailed
-        | Code::ToolBusy
-        | Code::ResultInvalid
-        | Code::OutcomeUnknown
-        | Code::Reverted
-        | Code::Cancelled => {
-            let http = code.outcome().project().http;
-            if http < 400 { 403 } else { http }
-        }
+        | Code::Reverted => 422,
+        Code::RateLimited | Code::PendingLimit => 429,
+        Code::Internal | Code::ResultInvalid | Code::EffectsUndeclared => 500,
+        Code::BreakerOpen | Code::TimedOut | Code::SandboxFailed | Code::ToolBusy | Code::DiskFull => 502,
+        Code::Overloaded | Code::ShuttingDown | Code::StoreUnavailable | Code::SandboxUnavailable => 503,
     }
 }
 
@@ -320,13 +310,20 @@ impl<
 {
     fn responses() -> BTreeMap<String, openapi::RefOr<openapi::Response>> {
         let statuses = [A, B, C, D, E, F, G, H].into_iter().filter(|status| *status != 0);
-        let problem = |status| {
-            let content = openapi::ContentBuilder::new().schema(Some(schema::of("Problem"))).build();
-            let response = openapi::ResponseBuilder::new().description(description(status));
-            response.content(MEDIA_TYPE, content).build().into()
-        };
-        statuses.map(|status| (status.to_string(), problem(status))).collect()
+        statuses.map(|status| (status.to_string(), response(status).into())).collect()
     }
+}
+
+/// A problem with this status, in the OpenAPI document.
+pub(crate) fn response(status: u16) -> openapi::Response {
+    let content = openapi::ContentBuilder::new().schema(Some(schema::of("Problem"))).build();
+    let response = openapi::ResponseBuilder::new().description(description(status));
+    response.content(MEDIA_TYPE, content).build()
+}
+
+/// All statuses of failed actions.
+pub(crate) fn failure_statuses() -> impl Iterator<Item = u16> {
+    Code::ALL.iter().map(|code| status(*code))
 }
 
 fn description(status: u16) -> &'static str {
@@ -334,12 +331,16 @@ fn description(status: u16) -> &'static str {
         400 => "The request is not valid; `detail` says why",
         403 => "You lack the permission, or the policy denies it",
         404 => "It does not exist, or you may not see it",
-        409 => "It conflicts with the current state: already decided, begun or ended, or changed since",
-        410 => "It has ended or expired",
+        408 => "The body did not arrive in time",
+        409 => {
+            "It conflicts with the current state: already decided, begun or ended, changed since, or its outcome is unknown"
+        }
+        410 => "It has ended or expired, or is no longer stored",
         413 => "The body exceeds the size limit of a request",
-        422 => "The policy is not valid; the current one stays in force",
+        422 => "The content, or the policy that was sent, is not valid; `detail` says why",
         429 => "Too many requests; Retry-After says when to retry",
-        502 => "The action failed; the receipt or `detail` says how",
+        500 => "effectd or the tool has a fault; tell the operator",
+        502 => "The action failed; a new action may succeed later",
         503 => "Temporarily unavailable; Retry-After says when to retry",
         _ => "A problem; `code` says which",
     }
@@ -347,7 +348,12 @@ fn description(status: u16) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    fn receipt() -> Receipt {
+        serde_json::from_str(include_str!("../../contracts/tests/golden/receipt.json")).unwrap()
+    }
 
     #[test]
     fn every_code_has_a_status_of_refusal_and_its_own_type() {
@@ -362,6 +368,23 @@ mod tests {
         assert_eq!(status(Code::ApprovalExpired), 410);
         assert_eq!(status(Code::PendingLimit), 429);
         assert_eq!(status(Code::UnknownTool), 404);
+        assert_eq!([Code::FileNotFound, Code::FileExists, Code::NotText].map(status), [404, 409, 422]);
+    }
+
+    #[test]
+    fn only_what_a_retry_may_mend_invites_one() {
+        for code in Code::ALL {
+            let problem = Problem::failed(&Failure::new(*code, Phase::Dispatch, "why"));
+            // No repeat mends a host without a sandbox, but no other request does, either.
+            let invites = problem.status == 502 || problem.status == 503;
+            assert!(!invites || code.retryable() || *code == Code::SandboxUnavailable, "{code}");
+            // Under this action id, a receipt is final.
+            let recorded = Problem::recorded(&receipt(), &Failure::new(*code, Phase::Dispatch, "why"));
+            assert_eq!((recorded.retryable, recorded.retry_after_ms), (false, None), "{code}");
+            assert_eq!(recorded.status, problem.status);
+        }
+        let invalid = Problem::from(StoreError::Invalid("no".to_owned()));
+        assert_eq!((invalid.status, invalid.code.as_str()), (400, "query_invalid"));
     }
 
     #[test]

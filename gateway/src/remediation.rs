@@ -29,9 +29,13 @@ macro_rules! remediations {
     ($($($code:ident)|+ => $by:ident, $what:literal;)*) => {
         /// The remediation for a failure.
         pub(crate) fn of(failure: &Failure) -> Change {
-            match failure.code {
+            let usual = match failure.code {
                 Code::PolicyDenied => of_gate(failure.gate),
                 $($(Code::$code)|+ => By::$by.can($what),)*
+            };
+            match &failure.change {
+                Some(what) => usual.by.can(what),
+                None => usual,
             }
         }
     };
@@ -62,6 +66,7 @@ remediations! {
     StateChanged => Planner, "read the current state, and decide again";
     DiskFull => Operator, "free space on the disk of the space";
     UndoGone => Planner, "propose an action that restores the previous state";
+    ResultGone => Planner, "if the tool only reads, send the request with a new action id, and a new idempotency key if it has one; otherwise that carries it out again";
     NetworkDenied | SyscallDenied => Operator, "check the tool: it tried something that its profile forbids";
     SandboxUnavailable => Operator, "run `effectd doctor` on this host";
     SandboxFailed | ToolBusy => Time, "retry with a new action id";

@@ -17,8 +17,16 @@ pub(crate) fn receipts() -> RefOr<Schema> {
     RefOr::T(ArrayBuilder::new().items(receipt()).build().into())
 }
 
+pub(crate) fn failure() -> RefOr<Schema> {
+    of("Failure")
+}
+
 pub(crate) fn outcome() -> RefOr<Schema> {
     of("Outcome")
+}
+
+pub(crate) fn redactions() -> RefOr<Schema> {
+    RefOr::T(ArrayBuilder::new().items(of("Redaction")).build().into())
 }
 
 pub(crate) fn phase() -> RefOr<Schema> {

@@ -46,6 +46,12 @@ impl Policy {
         self.may(by, PrincipalRole::Admin, None)
     }
 
+    /// Whether `by` may read the receipts of everybody, and their events.
+    pub fn may_learn(&self, by: &Decider) -> bool {
+        let mut entries = self.tables().principals.matching(by.principal.as_str());
+        by.operator || entries.any(|entry| entry.roles.contains(&PrincipalRole::Learner))
+    }
+
     /// Whether `by` may see pending approvals.
     pub fn may_view_approvals(&self, by: &Decider) -> bool {
         by.operator || self.has_role(&by.principal, PrincipalRole::Approver)

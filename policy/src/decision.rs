@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use effectd_contracts::{
     Code, DecisionRecord, Digest, Failure, Gate, GateResults, Mode, ModeSource, Phase, RiskTier, SafetyClass,
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
 use crate::limits::REASON_BYTES_MAX;
+use crate::tables::commands::NamedCommand;
 
 /// One decision of the policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +36,12 @@ pub struct Decision {
     pub cross_space: bool,
     /// Whether a grant may replace the approval. Only meaningful with [`Verdict::NeedsApproval`].
     pub grant_allowed: bool,
-    /// The longest time that the tool may take, in milliseconds, by its class.
+    /// The longest time that the tool may take, in milliseconds: that of the named command, of the policy for the tool's class,
+    /// of the tool, or of its class.
     pub timeout_ms_max: u64,
+    /// The named command that covers the call: how it is confined.
+    #[serde(skip)]
+    pub command: Option<Arc<NamedCommand>>,
 }
 
 /// Whether the action may happen.
@@ -217,7 +223,10 @@ impl Decision {
             Verdict::Permit | Verdict::NeedsApproval { .. } => return None,
         };
         let message = format!("{}: {}", self.verdict, self.verdict.why());
-        let failure = Failure::new(code, Phase::Gate, message);
+        let reasons = self.verdict.reasons().iter();
+        let mut changes: Vec<&str> = reasons.map(|reason| reason.change.as_str()).collect();
+        changes.dedup();
+        let failure = Failure::new(code, Phase::Gate, message).unless(changes.join("; "));
         Some(match self.verdict.gate() {
             Some(gate) => failure.at_gate(gate),
             None => failure,

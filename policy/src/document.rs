@@ -58,13 +58,16 @@ pub struct Document {
     /// What tools may reach outside their space.
     #[serde(default)]
     pub allow: AllowRules,
+    /// Commands that `command.run` may run without a person, by name.
+    #[serde(default)]
+    pub commands: BTreeMap<String, CommandRule>,
     /// The timeouts of each safety class.
     #[serde(default)]
     pub timeouts: TimeoutRules,
     /// Which content is quarantined.
     #[serde(default)]
     pub safety: SafetyRules,
-    /// Which personal data is removed in addition to e-mail addresses and phone numbers.
+    /// What happens to personal data in the parameters of tools.
     #[serde(default)]
     pub redaction: RedactionRules,
     /// Tools of the examples.
@@ -112,7 +115,7 @@ pub struct PrincipalRule {
     #[serde(default)]
     pub actors: Vec<String>,
     /// What it may do: submit for its subjects (`planner`, the default), decide about approvals (`approver`), or also change
-    /// what needs an approval (`admin`).
+    /// what needs an approval (`admin`). A `learner` reads the receipts of everybody.
     #[serde(default = "planner")]
     pub roles: Vec<PrincipalRole>,
 }
@@ -120,6 +123,8 @@ pub struct PrincipalRule {
 wire_enum! {
     /// What a principal may do.
     pub enum PrincipalRole {
+        /// Read all receipts, amendments and their events; no contents, and nothing else.
+        Learner = "learner",
         /// Submit for its subjects, and read their actions.
         Planner = "planner",
         /// Decide about approvals, but not for a subject that it may act for.
@@ -192,7 +197,7 @@ pub struct SpaceRule {
     pub org: Option<String>,
 }
 
-/// A consent to a purpose.
+/// A consent to a purpose, or to tools.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConsentRule {
@@ -202,7 +207,10 @@ pub struct ConsentRule {
     pub space: String,
     /// The purpose: `tool:<tool id>`, or `pii:<tool id>` to let the tool have the personal data that it needs. `*` stands for
     /// any text, but tools of class HIGH need a consent that names them.
-    pub purpose: String,
+    pub purpose: Option<String>,
+    /// Instead of a purpose: the tools, as ids or patterns.
+    #[serde(default)]
+    pub tools: Vec<String>,
     /// Revokes the consent. A revoked consent overrides every given one.
     #[serde(default)]
     pub revoked: bool,
@@ -223,29 +231,68 @@ pub struct AllowRules {
     pub commands: Vec<String>,
 }
 
-/// The longest time that a tool of each class may take, in milliseconds.
+/// A command that runs with nothing writable but what it declares.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct TimeoutRules {
-    /// Class LOW.
-    pub low_ms: u64,
-    /// Class MEDIUM; less than LOW's.
-    pub medium_ms: u64,
-    /// Class HIGH.
-    pub high_ms: u64,
-    /// Calls to other machines, of any class.
-    pub egress_ms: u64,
+#[serde(deny_unknown_fields)]
+pub struct CommandRule {
+    /// Its words, each exactly as written. `*` stands for one word that is no option, no absolute path and leads to no parent
+    /// folder; `**`, as the last word, for any number of such words.
+    #[schemars(length(min = 1, max = limits::COMMAND_WORDS_MAX))]
+    pub argv: Vec<String>,
+    /// Files and folders of the space that it may change. Left out: none, and the command only reads.
+    #[serde(default)]
+    pub writes: Vec<String>,
+    /// Folders of the space that effectd keeps outside of the space, for build results: writable and executable, without
+    /// pre-image and undo.
+    #[serde(default)]
+    pub caches: Vec<String>,
+    /// Folders beyond the system's whose programs it may read and execute, by absolute path.
+    #[serde(default)]
+    pub programs: Vec<String>,
+    /// The longest time that it may take, in seconds.
+    #[serde(default = "command_timeout_s")]
+    #[schemars(range(min = 1, max = limits::COMMAND_TIMEOUT_S_MAX))]
+    pub timeout_s: u64,
+    /// The memory of all its processes together, in MiB.
+    #[serde(default = "command_memory_mib")]
+    #[schemars(range(min = limits::COMMAND_MEMORY_MIB_MIN, max = limits::COMMAND_MEMORY_MIB_MAX))]
+    pub memory_mib: u64,
+    /// What it may reach: nothing.
+    #[serde(default)]
+    pub network: CommandNetwork,
 }
 
-impl Default for TimeoutRules {
-    fn default() -> Self {
-        Self {
-            low_ms: limits::TIMEOUT_MS_LOW,
-            medium_ms: limits::TIMEOUT_MS_MEDIUM,
-            high_ms: limits::TIMEOUT_MS_HIGH,
-            egress_ms: limits::TIMEOUT_MS_EGRESS,
-        }
+fn command_timeout_s() -> u64 {
+    limits::COMMAND_TIMEOUT_S_DEFAULT
+}
+
+fn command_memory_mib() -> u64 {
+    limits::COMMAND_MEMORY_MIB_DEFAULT
+}
+
+wire_enum! {
+    /// What a command may reach.
+    #[derive(Default)]
+    pub enum CommandNetwork {
+        /// No socket of any kind.
+        #[default]
+        None = "none",
     }
+}
+
+/// The longest time that a tool of each class may take, in milliseconds. Where the policy sets none, effectd's own tools have the
+/// time that they declare, and other tools the default of their class.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TimeoutRules {
+    /// Class LOW; 4000 by default.
+    pub low_ms: Option<u64>,
+    /// Class MEDIUM, less than LOW's; 3000 by default.
+    pub medium_ms: Option<u64>,
+    /// Class HIGH; 2000 by default.
+    pub high_ms: Option<u64>,
+    /// Calls to other machines, of any class; 30000 by default.
+    pub egress_ms: Option<u64>,
 }
 
 /// Which content is quarantined.
@@ -318,19 +365,55 @@ wire_enum! {
     }
 }
 
-/// Which personal data is removed in addition to e-mail addresses and phone numbers.
+/// What happens to personal data in the parameters of tools: e-mail addresses, phone numbers and faces.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RedactionRules {
     /// Names of fields with faces, in any case, in addition to those that a schema marks `"x-pii": "face"`.
     pub face_fields: Vec<String>,
+    /// By space, tool and field. The first rule that matches decides; `redact` if none does. A tool that calls the network gets
+    /// personal data only in fields that its schema marks `"x-pii": "required"`, whatever the rules say.
+    pub rules: Vec<RedactionRule>,
+}
+
+/// What happens to personal data in some fields.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RedactionRule {
+    /// The space; `*` stands for any text. Any space if left out.
+    #[serde(default = "any")]
+    pub space: String,
+    /// The tool; `*` stands for any text. Any tool if left out.
+    #[serde(default = "any")]
+    pub tool: String,
+    /// The field, as a JSON pointer: `/text`, `/argv/*`. `*` stands for any text. Any field if left out.
+    #[serde(default = "any")]
+    pub field: String,
+    /// What happens.
+    pub then: Treatment,
+}
+
+fn any() -> String {
+    "*".to_owned()
+}
+
+wire_enum! {
+    /// What happens to personal data in a field.
+    pub enum Treatment {
+        /// A placeholder replaces it before the tool sees it. A field that names what the tool works on is refused instead.
+        Redact = "redact",
+        /// The call is refused.
+        Refuse = "refuse",
+        /// The tool gets it unchanged.
+        Pass = "pass",
+    }
 }
 
 impl Default for RedactionRules {
     fn default() -> Self {
         let names =
             ["face", "faces", "face_box", "face_boxes", "face_encoding", "face_embedding", "face_image"];
-        Self { face_fields: names.map(str::to_owned).to_vec() }
+        Self { face_fields: names.map(str::to_owned).to_vec(), rules: Vec::new() }
     }
 }
 

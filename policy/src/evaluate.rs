@@ -5,6 +5,7 @@ use effectd_contracts::{Code, Gate, GateResult, GateResults, Mode, SafetyClass};
 use crate::decision::{Decision, Denier, Verdict};
 use crate::facts::Facts;
 use crate::gates;
+use crate::limits::{TIMEOUT_MS_EGRESS, TIMEOUT_MS_HIGH, TIMEOUT_MS_LOW, TIMEOUT_MS_MEDIUM};
 use crate::mode;
 use crate::policy::Policy;
 use crate::risk::{self, Risk};
@@ -46,11 +47,16 @@ pub fn evaluate(facts: &Facts, policy: &Policy) -> Decision {
 
 fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {
     let timeouts = &policy.tables().timeouts;
-    let timeout_ms_max = match (facts.tool.uses_network(), risk.class) {
-        (true, _) => timeouts.egress_ms,
-        (false, SafetyClass::Low) => timeouts.low_ms,
-        (false, SafetyClass::Medium) => timeouts.medium_ms,
-        (false, SafetyClass::High) => timeouts.high_ms,
+    let (set, of_class) = match (facts.tool.uses_network(), risk.class) {
+        (true, _) => (timeouts.egress_ms, TIMEOUT_MS_EGRESS),
+        (false, SafetyClass::Low) => (timeouts.low_ms, TIMEOUT_MS_LOW),
+        (false, SafetyClass::Medium) => (timeouts.medium_ms, TIMEOUT_MS_MEDIUM),
+        (false, SafetyClass::High) => (timeouts.high_ms, TIMEOUT_MS_HIGH),
+    };
+    let command = risk::named_command(facts, policy.tables()).cloned();
+    let timeout_ms_max = match &command {
+        Some(command) => command.timeout_ms,
+        None => set.or(facts.tool.timeout_ms).unwrap_or(of_class),
     };
     Decision {
         verdict: Verdict::Permit,
@@ -65,6 +71,7 @@ fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {
         cross_space: risk.cross_space,
         grant_allowed: false,
         timeout_ms_max,
+        command,
     }
 }
 

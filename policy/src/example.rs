@@ -56,11 +56,12 @@ fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Fact
     let default_now: Timestamp = EXAMPLE_NOW.parse().unwrap_or(Timestamp::UNIX_EPOCH);
     let now = example.now.unwrap_or(default_now);
     let spec = tool_spec(&example.tool, tool);
-    let seen = inspect(&example.params, &spec, policy);
+    let space = SpaceId::new(&example.space).map_err(text)?;
+    let seen = inspect(&example.params, &spec, &space, policy);
     Ok(Facts {
         principal: Principal::new(&example.principal).map_err(text)?,
         subject: SubjectId::new(&example.subject).map_err(text)?,
-        space: SpaceId::new(&example.space).map_err(text)?,
+        space,
         actor: example.actor.clone(),
         device: example.device.clone(),
         tool: ToolFacts::of(&spec),

@@ -143,6 +143,8 @@ fn saw(gate: Gate, facts: &Facts, policy: &Policy) -> Vec<String> {
             vec![
                 format!("removed {emails} e-mail addresses, {phones} phone numbers, {faces} faces"),
                 format!("needed unchanged: {}", list(&seen.personal_required)),
+                format!("refused: {}", list(&seen.personal_refused)),
+                format!("passed by redaction.rules: {}", list(&seen.personal_passed)),
             ]
         }),
     }
@@ -180,7 +182,9 @@ fn saw_reach(facts: &Facts) -> Vec<String> {
     let seen = facts.inspection.as_ref();
     let hosts = list(seen.iter().flat_map(|seen| &seen.hosts));
     let commands = list(seen.iter().flat_map(|seen| &seen.commands));
-    vec![format!("hosts: {hosts}, programs: {commands}")]
+    let named = seen.and_then(|seen| seen.named_command.as_deref());
+    let named = named.map(|name| format!("the command is {name:?} of [commands]"));
+    [format!("hosts: {hosts}, programs: {commands}")].into_iter().chain(named).collect()
 }
 
 /// For a terminal. Texts from requests are printable: ids and names are checked when a request is accepted.
@@ -203,9 +207,12 @@ impl fmt::Display for Explanation {
         match &self.decision.verdict {
             Verdict::Permit => writeln!(f, "\nNothing needs to change."),
             Verdict::Deny { .. } | Verdict::Quarantine { .. } | Verdict::NeedsApproval { .. } => {
-                writeln!(f, "\nFor another answer, do at least one of these:")?;
-                let mut reasons = self.decision.verdict.reasons().iter();
-                reasons.try_for_each(|reason| writeln!(f, "  - {}", reason.change))
+                writeln!(f, "\nTo be permitted, do all of these:")?;
+                let mut steps = self.steps.iter();
+                steps.try_for_each(|step| {
+                    let mut reasons = step.reasons.iter();
+                    reasons.try_for_each(|reason| writeln!(f, "  - {}: {}", step.name, reason.change))
+                })
             }
         }
     }

@@ -115,6 +115,9 @@ pub struct ToolFacts {
     pub tier_declared: Option<RiskTier>,
     #[serde(default)]
     pub reversible: bool,
+    /// The time that one of effectd's own tools declares. Other tools have the time of their class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 impl ToolFacts {
@@ -128,6 +131,7 @@ impl ToolFacts {
             tier: spec.tier(),
             tier_declared: spec.risk_tier,
             reversible: spec.reversible,
+            timeout_ms: None,
         }
     }
 
@@ -155,6 +159,12 @@ pub struct InspectionFacts {
     /// them. The redaction gate refuses the call unless the subject has `pii.pass` and a consent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub personal_required: Vec<String>,
+    /// Fields (JSON pointers) with personal data that the tool may not have. The redaction gate refuses the call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub personal_refused: Vec<String>,
+    /// The first fields (JSON pointers) with personal data that the tool gets because a rule passes it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub personal_passed: Vec<String>,
     /// Other spaces that the parameters name.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub spaces: BTreeSet<String>,
@@ -162,6 +172,9 @@ pub struct InspectionFacts {
     pub hosts: BTreeSet<String>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub commands: BTreeSet<String>,
+    /// The policy's name of the command, if `[commands]` covers the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named_command: Option<String>,
     /// Whether there was more than the inspection records. The safety gate then quarantines the parameters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overflow: bool,

@@ -11,7 +11,7 @@ use crate::facts::{Facts, InspectionFacts};
 use crate::glob::any_matches;
 use crate::limits::REASONS_MAX;
 use crate::policy::Policy;
-use crate::risk::{Risk, is_listed};
+use crate::risk::{Risk, is_listed, named_command};
 use crate::tables::consents::ConsentAnswer;
 use crate::tables::roles::Holder;
 use crate::tables::{OVERLAY_RULE, Principal, policy_rule};
@@ -332,12 +332,30 @@ fn safety(facts: &Facts) -> Result<Answer, Answer> {
 /// Whether personal data was removed, or the tool may have it.
 fn redaction(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
     let seen = inspected(facts)?;
+    let tool = &facts.tool.id;
+    if !seen.personal_refused.is_empty() {
+        let (why, change) = if facts.tool.uses_network() {
+            let why = "it calls the network, and its schema does not mark the field \"x-pii\": \"required\", or a rule refuses it";
+            (why, "leave the data out")
+        } else {
+            ("the policy refuses it", "leave the data out, or change redaction.rules")
+        };
+        let fields = seen.personal_refused.join(", ");
+        let text = format!("{tool} may not have what looks like personal data in {fields}: {why}");
+        return Err(Answer::deny("redaction", "personal_data", text, change));
+    }
     if seen.personal_required.is_empty() {
-        let removed = !seen.redacted.is_zero();
-        let result = if removed { GateResult::Applied } else { GateResult::NotApplicable };
+        // Passing personal data on counts as `Applied`, so that the receipt shows it.
+        let applied = !seen.redacted.is_zero() || !seen.personal_passed.is_empty();
+        let result = if applied { GateResult::Applied } else { GateResult::NotApplicable };
         return Ok(Answer::pass(result, "redaction"));
     }
-    let (tool, subject) = (&facts.tool.id, &facts.subject);
+    let subject = &facts.subject;
+    let rest = if facts.tool.uses_network() {
+        "or leave the data out"
+    } else {
+        "or pass the field in redaction.rules unless it is marked \"x-pii\": \"required\", or leave the data out"
+    };
     let held = format!(
         "{tool} needs {} unchanged, because it names the tool's target or is marked \"x-pii\": \"required\", and it looks \
         like personal data",
@@ -346,13 +364,12 @@ fn redaction(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
     let holder = policy.tables().subjects.get(subject.as_str());
     let Some(line) = holder.and_then(|holder| holder.covers(PERSONAL_DATA_CAP)) else {
         let text = format!("{held}; {subject} lacks {PERSONAL_DATA_CAP}");
-        let change = format!("give {PERSONAL_DATA_CAP} to a role of {subject}, or leave the data out");
+        let change = format!("give {PERSONAL_DATA_CAP} to a role of {subject}, {rest}");
         return Err(Answer::deny("redaction", "personal_data", text, change));
     };
     let purpose = format!("pii:{tool}");
     let consent = policy.consent(subject.as_str(), facts.space.as_str(), &purpose, facts.now);
     match consent {
-        // Passing personal data on counts as `Applied`, so that the receipt shows it.
         ConsentAnswer::Given { explicit: true, .. } => {
             Ok(Answer::pass(GateResult::Applied, policy_rule(line)))
         }
@@ -361,7 +378,7 @@ fn redaction(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
         | ConsentAnswer::Expired { .. }
         | ConsentAnswer::Missing => {
             let text = format!("{held}; there is no consent for {purpose}");
-            let change = format!("give {subject} the consent {purpose} by name, or leave the data out");
+            let change = format!("give {subject} the consent {purpose} by name, {rest}");
             Err(Answer::deny("redaction", "personal_data", text, change))
         }
     }
@@ -386,9 +403,11 @@ pub(crate) fn reach(facts: &Facts, policy: &Policy) -> Result<(), (Code, String,
         }
     }
     let mut commands = seen.into_iter().flat_map(|seen| &seen.commands);
-    if let Some(command) = commands.find(|command| !is_listed(&tables.commands, command)) {
+    let is_named = named_command(facts, tables).is_some();
+    if let Some(command) = commands.find(|command| !is_named && !is_listed(&tables.commands, command)) {
         let text = format!("{tool} may not run {command}");
-        let reason = Reason::new("command_not_listed", text, "add the program to allow.commands");
+        let change = "name the command in [commands], or add the program to allow.commands";
+        let reason = Reason::new("command_not_listed", text, change);
         return Err((Code::PolicyDenied, rule, reason));
     }
     Ok(())

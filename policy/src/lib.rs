@@ -1,9 +1,9 @@
 //! The policy: a pure function from recorded facts to an explained decision.
 //!
 //! ```
-//! use effectd_policy::{Overlay, Policy, demo};
+//! use effectd_policy::{Overlay, Policy, Preset};
 //!
-//! let policy = Policy::compile(&demo::source(), &Overlay::default())?;
+//! let policy = Policy::compile(&Preset::Household.source(), &Overlay::default())?;
 //! assert_eq!(policy.examples(), 8);
 //! # Ok::<(), effectd_policy::PolicyError>(())
 //! ```
@@ -28,13 +28,13 @@ mod abac;
 pub mod policy;
 mod tables;
 
-pub mod demo;
 pub mod dir;
 pub mod document;
 pub mod error;
 mod example;
 pub mod glob;
 pub mod overlay;
+pub mod presets;
 pub mod source;
 
 pub mod inspect;
@@ -51,7 +51,9 @@ pub use facts::{Facts, Finding, InspectionFacts, RedactionCounts, ToolFacts};
 pub use grant::{Grant, GrantAsk, GrantState, is_tool_pattern};
 pub use inspect::Inspection;
 pub use overlay::{Change, ConsentChange, Overlay};
-pub use policy::{Policy, inspect};
+pub use policy::{Policy, inspect, inspect_to_show};
+pub use presets::Preset;
 pub use redact::{prune_result, prune_to, redact_secrets};
 pub use replay::{Recorded, ReplaySummary, Replayed, replay};
 pub use source::{Source, SourceFile};
+pub use tables::commands::NamedCommand;

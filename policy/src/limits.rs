@@ -55,6 +55,23 @@ pub const TIMEOUT_MS_HIGH: u64 = 2_000;
 /// Default timeout of a network call: enough for a slow service.
 pub const TIMEOUT_MS_EGRESS: u64 = 30_000;
 
+/// Most named commands: each is a table that a person has written.
+pub const COMMANDS_MAX: usize = 256;
+/// Most words of a named command: a person writes them.
+pub const COMMAND_WORDS_MAX: usize = 64;
+/// Most paths in one list of a named command: each is a mount.
+pub const COMMAND_PATHS_MAX: usize = 16;
+/// Default time of a named command, in seconds: what `command.run` declares.
+pub const COMMAND_TIMEOUT_S_DEFAULT: u64 = 60;
+/// Longest time of a named command, in seconds: the longest deadline of any call.
+pub const COMMAND_TIMEOUT_S_MAX: u64 = 600;
+/// Default memory of a named command, in MiB: that of the sandbox profile `exec`.
+pub const COMMAND_MEMORY_MIB_DEFAULT: u64 = 1_024;
+/// Least memory of a named command, in MiB: below this, few programs start.
+pub const COMMAND_MEMORY_MIB_MIN: u64 = 16;
+/// Most memory of a named command, in MiB: 64 GiB, that of a large build.
+pub const COMMAND_MEMORY_MIB_MAX: u64 = 65_536;
+
 /// Largest stored result, in bytes of JSON; larger ones are pruned. Learners rely on it.
 pub const STORED_RESULT_BYTES_MAX: usize = 10_240;
 /// Largest file of a policy directory: room for thousands of rules, parsed in well below a second.

@@ -1,7 +1,7 @@
 //! The mode cascade: the automation's mode, or the organisation's, or the one that follows from the risk. Then drift, tier and
 //! band can only make it stricter. The cascade is the same for every tool, wherever the tool comes from.
 
-use effectd_contracts::{Band, Mode, ModeSource, RiskTier};
+use effectd_contracts::{Band, COMMAND_TOOL, Mode, ModeSource, RiskTier};
 
 use crate::decision::{Clamp, Reason};
 use crate::facts::Facts;
@@ -28,7 +28,7 @@ pub(crate) fn resolve(facts: &Facts, risk: &Risk, policy: &Policy) -> Resolved {
     resolved.tighten(tier_floor(risk.tier), Clamp::TierFloor, || {
         format!("{:?} always needs an approval", risk.tier)
     });
-    if let Some(floor) = band_floor(band, risk.tier, facts.tool.risk_level) {
+    if let Some(floor) = band_floor(band, risk.tier, risk.level) {
         resolved.tighten(floor, Clamp::BandFloor, || band_rule);
     }
     resolved
@@ -98,7 +98,12 @@ pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason 
         (Some(Clamp::TierFloor), _) => (
             "tier_floor",
             format!(": every action of tier {tier} needs an approval"),
-            "no setting changes this: a person must approve each call".to_owned(),
+            match facts.tool.id.as_str() {
+                COMMAND_TOOL => {
+                    "name the command in [commands], or let a person approve each call".to_owned()
+                }
+                _ => "no setting changes this: a person must approve each call".to_owned(),
+            },
         ),
         (Some(Clamp::BandFloor), _) => (
             "band_floor",

@@ -7,11 +7,12 @@ use effectd_contracts::{Digest, SpaceId, Timestamp, ToolSpec};
 use serde_json::{Map, Value};
 
 use crate::abac::Abac;
-use crate::error::PolicyError;
+use crate::error::{Location, PolicyError};
 use crate::example;
-use crate::inspect::{ContentRules, Inspection, inspect_with};
+use crate::inspect::{ContentRules, Inspection, inspect_for_people, inspect_with};
 use crate::overlay::Overlay;
-use crate::source::Source;
+use crate::source::{POLICY_FILE, Source};
+use crate::tables::commands::NamedCommand;
 use crate::tables::consents::{ConsentAnswer, Consents};
 use crate::tables::modes::Modes;
 use crate::tables::spaces::Space;
@@ -119,6 +120,16 @@ impl Policy {
         self.base.tables.spaces.get(space).map(|space| PathBuf::from(&space.root))
     }
 
+    /// The commands that may run without a person, in order of their names.
+    pub fn commands(&self) -> impl Iterator<Item = &NamedCommand> {
+        self.base.tables.named.iter()
+    }
+
+    /// The error of a command whose folders of programs cannot be used.
+    pub fn faulty_command(&self, command: &NamedCommand, message: String) -> PolicyError {
+        PolicyError::invalid(Location::new(POLICY_FILE, command.line), message)
+    }
+
     /// Warnings about spaces that the overlay names and the files do not have.
     pub fn warnings(&self) -> Vec<String> {
         let unknown = |space: &&SpaceId| !self.base.tables.spaces.contains_key(*space);
@@ -168,9 +179,16 @@ impl Policy {
     }
 }
 
-/// Inspects the parameters of a call by the policy's content rules.
-pub fn inspect(params: &Map<String, Value>, spec: &ToolSpec, policy: &Policy) -> Inspection {
-    inspect_with(params, spec, &policy.base.content)
+/// Inspects the parameters of a call in a space by the policy's content rules.
+pub fn inspect(params: &Map<String, Value>, spec: &ToolSpec, space: &SpaceId, policy: &Policy) -> Inspection {
+    let mut inspection = inspect_with(params, spec, space, &policy.base.content);
+    inspection.facts.named_command = policy.base.tables.named.matching(&spec.tool_id, params);
+    inspection
+}
+
+/// The parameters as people may see them: without personal data, whatever the tool gets.
+pub fn inspect_to_show(params: &Map<String, Value>, spec: &ToolSpec, policy: &Policy) -> Inspection {
+    inspect_for_people(params, spec, &policy.base.content)
 }
 
 fn digest(source: &Digest, overlay: &Overlay) -> Digest {

@@ -1,11 +1,14 @@
 //! The risk of one action: what its tool declares, what it reaches, and what the space's band demands.
 
-use effectd_contracts::{Band, Mode, RiskLevel, RiskTier, SafetyClass};
+use std::sync::Arc;
+
+use effectd_contracts::{Band, COMMAND_TOOL, Mode, RiskLevel, RiskTier, SafetyClass};
 
 use crate::facts::Facts;
 use crate::glob::{Glob, any_matches};
 use crate::inspect::NOT_A_NAME;
 use crate::tables::Tables;
+use crate::tables::commands::NamedCommand;
 
 /// The risk of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +16,8 @@ pub struct Risk {
     pub tier: RiskTier,
     /// The safety class that applies.
     pub class: SafetyClass,
+    /// What the action does to the world: a named command may do less than its tool.
+    pub level: RiskLevel,
     /// Whether the action touches another space than the request's.
     pub cross_space: bool,
 }
@@ -20,14 +25,22 @@ pub struct Risk {
 /// Assesses one action.
 ///
 /// A network call is of class HIGH, whatever the tool declares. Its risk is lower only if every host is listed and the
-/// organisation has a connection: then a read is MEDIUM and R1, and a reversible write is R2. An action on another space is at
-/// least R3. The declared tier can only raise the result.
+/// organisation has a connection: then a read is MEDIUM and R1, and a reversible write is R2. A named command that only reads is
+/// R1, and one that changes what it declares is R2. An action on another space is at least R3. The declared tier can only raise
+/// the result.
 pub(crate) fn assess(facts: &Facts, tables: &Tables) -> Risk {
     let tool = &facts.tool;
     let inspection = facts.inspection.as_ref();
     let own = facts.space.as_str();
     let cross_space = inspection.is_some_and(|seen| seen.spaces.iter().any(|space| space != own));
-    let (mut tier, mut class) = (tool.tier, tool.safety_class);
+    let (mut tier, mut class, mut level) = (tool.tier, tool.safety_class, tool.risk_level);
+    if let Some(command) = named_command(facts, tables) {
+        (tier, level) = match command.writes.is_empty() {
+            true => (RiskTier::R1, RiskLevel::Read),
+            false => (RiskTier::R2, RiskLevel::Write),
+        };
+        tier = tool.tier_declared.map_or(tier, |declared| declared.max(tier));
+    }
     if tool.uses_network() {
         let hosts = inspection.map(|seen| &seen.hosts);
         let listed = |hosts: &std::collections::BTreeSet<String>| {
@@ -46,7 +59,13 @@ pub(crate) fn assess(facts: &Facts, tables: &Tables) -> Risk {
     if cross_space && tables.cross_space.contains(tool.id.as_str()) {
         (tier, class) = (tier.max(RiskTier::R3), SafetyClass::High);
     }
-    Risk { tier, class, cross_space }
+    Risk { tier, class, level, cross_space }
+}
+
+/// The named command that covers the action. A recorded name that the policy no longer has counts for nothing.
+pub(crate) fn named_command<'t>(facts: &Facts, tables: &'t Tables) -> Option<&'t Arc<NamedCommand>> {
+    let name = facts.inspection.as_ref()?.named_command.as_deref()?;
+    tables.named.get(name).filter(|_| facts.tool.id.as_str() == COMMAND_TOOL)
 }
 
 /// The mildest mode that a band allows for a tier; `None` if the cascade decides.
@@ -75,7 +94,7 @@ pub const fn band_floor(band: Band, tier: RiskTier, level: RiskLevel) -> Option<
 pub(crate) fn inferred_mode(facts: &Facts, risk: &Risk) -> Mode {
     let contained = facts.tool.is_contained() && !risk.cross_space;
     match risk.tier {
-        RiskTier::R0 | RiskTier::R1 => match (risk.class, facts.tool.risk_level) {
+        RiskTier::R0 | RiskTier::R1 => match (risk.class, risk.level) {
             (SafetyClass::High, _) => Mode::RequireApproval,
             (SafetyClass::Low | SafetyClass::Medium, RiskLevel::Read) => Mode::Allow,
             (SafetyClass::Low | SafetyClass::Medium, RiskLevel::Write) if contained => Mode::Allow,

@@ -2,11 +2,14 @@
 
 use effectd_contracts::{Code, Receipt};
 pub(super) use effectd_gateway::client::ActionReply;
-use effectd_gateway::problem::Problem;
-use effectd_gateway::views::State as ActionState;
+use effectd_gateway::problem::{Kind, Problem};
+use effectd_gateway::views::{ActionView, State as ActionState};
+use effectd_policy::prune_result;
 
-use super::{Form, Printer, eprint_line, line, receipt_view};
+use super::receipt_view::{self, Detail};
+use super::{Form, Printer, eprint_line, line};
 use crate::exit::Exit;
+use crate::tui::shown;
 
 pub(super) fn exit_of(reply: &ActionReply) -> Exit {
     match reply {
@@ -17,7 +20,7 @@ pub(super) fn exit_of(reply: &ActionReply) -> Exit {
 
 pub(super) fn problem_exit(problem: &Problem) -> Exit {
     let receipt = problem.receipt.as_ref();
-    if let Some(receipt) = receipt.filter(|_| problem.code != "already_finished") {
+    if let Some(receipt) = receipt.filter(|_| problem.code != Kind::AlreadyFinished.code()) {
         return Exit::of(receipt.outcome);
     }
     match problem.code.parse::<Code>() {
@@ -53,6 +56,7 @@ pub(super) fn print_row(printer: &mut Printer, reply: &ActionReply) {
                 ActionState::Accepted => "accepted",
                 ActionState::Held => "held",
                 ActionState::Done => "done",
+                ActionState::Ended => "ended",
             };
             let outcome = view.outcome.map_or("", |outcome| outcome.as_str());
             printer.row(view, &[state, outcome, view.action_id.as_str(), receipt]);
@@ -75,6 +79,9 @@ pub(super) fn problem_line(problem: &Problem) -> String {
 pub(super) fn explain(reply: &ActionReply) {
     match reply {
         ActionReply::View(view) => {
+            if !view.redactions.is_empty() {
+                eprint_line(&format!("redacted: {}", receipt_view::redacted(&view.redactions)));
+            }
             if let Some(held) = &view.approval {
                 eprint_line(&format!(
                     "a person must decide before {} ({}): `effectd approvals show {}`",
@@ -88,10 +95,32 @@ pub(super) fn explain(reply: &ActionReply) {
     }
 }
 
+/// Prints a receipt and, if the reply has it, the tool's result.
+pub(super) fn print_receipt(reply: &ActionReply, receipt: &Receipt, before: bool, detail: Detail) {
+    receipt_view::print(receipt, before, detail);
+    if let ActionReply::View(view) = reply {
+        print_result(view);
+    }
+}
+
+/// Prints the tool's result as one line, pruned if it is long, or why it is gone.
+pub(super) fn print_result(view: &ActionView) {
+    let pruned = view.result.clone().map(prune_result);
+    let is_pruned = pruned != view.result;
+    let result = pruned.map(|result| result.to_string());
+    let gone = view.result_error.as_ref().map(|failure| format!("{} ({})", failure.message, failure.code));
+    if let Some(text) = result.or(gone) {
+        line(&format!("  {:<9} {}", "result", shown(&text, usize::MAX)));
+    }
+    if is_pruned {
+        line(&format!("  {:<9} effectd status {} -o json", "whole", view.action_id));
+    }
+}
+
 /// Prints a reply: in a table, as the text of its receipt if it has one. `before`: the receipt existed before the request.
 pub(super) fn print_reply(reply: &ActionReply, receipt: Option<&Receipt>, before: bool, form: Form) {
     match receipt {
-        Some(receipt) if form == Form::Table => line(receipt_view::receipt(receipt, before).trim_end()),
+        Some(receipt) if form == Form::Table => print_receipt(reply, receipt, before, Detail::Short),
         Some(_) | None => {
             explain(reply);
             let mut printer = Printer::new(form, false, &COLUMNS);
@@ -105,7 +134,9 @@ pub(super) fn print_reply(reply: &ActionReply, receipt: Option<&Receipt>, before
 pub(super) fn show_one(reply: &ActionReply, form: Form) -> Exit {
     let receipt = match reply {
         ActionReply::View(view) => view.receipt.as_deref(),
-        ActionReply::Problem(_) => None,
+        // Why an action cannot be cancelled says more than its receipt.
+        ActionReply::Problem(problem) if problem.code == Kind::AlreadyFinished.code() => None,
+        ActionReply::Problem(problem) => problem.receipt.as_deref(),
     };
     print_reply(reply, receipt, false, form);
     exit_of(reply)

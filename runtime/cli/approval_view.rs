@@ -3,10 +3,11 @@
 //! Most of the text comes from planners and tools. Every row is made safe for the terminal here.
 
 use effectd_actors::preview::{Change, Preview};
-use effectd_contracts::PathState;
+use effectd_contracts::{PathState, Redaction};
 use effectd_gateway::views::approvals::{ApprovalView, PreviewView, PromptView};
 
 use super::output::line;
+use super::receipt_view::redacted;
 use crate::tui::shown;
 
 /// The longest row in columns; longer ones are cut.
@@ -49,6 +50,13 @@ impl Rows {
     fn warning(&mut self, name: &str, text: &str) {
         self.add(Tone::Warning, &format!("  {name:<9} {text}"));
     }
+
+    fn redactions(&mut self, redactions: &[Redaction], might_run: bool) {
+        if !redactions.is_empty() {
+            let then = if might_run { ": the tool gets placeholders" } else { "" };
+            self.warning("redacted", &format!("{}{then}", redacted(redactions)));
+        }
+    }
 }
 
 pub(super) fn print(rows: &[Row]) {
@@ -60,6 +68,9 @@ pub(super) fn print(rows: &[Row]) {
 pub(super) fn of_approval(view: &ApprovalView) -> Vec<Row> {
     let mut rows = Rows::default();
     rows.add(Tone::Head, &format!("{}: {} in {}", view.state, view.tool_id, view.space_id));
+    if let Some(prompt) = &view.prompt {
+        rows.redactions(&prompt.redactions, true);
+    }
     rows.named("asked by", &format!("{}, for {}", view.principal, view.subject_id));
     if let Some(prompt) = &view.prompt {
         asked(&mut rows, prompt);
@@ -100,6 +111,9 @@ fn asked(rows: &mut Rows, prompt: &PromptView) {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         rows.named("with", &format!("{name} = {text}"));
     }
+    if !prompt.hidden.is_empty() {
+        rows.warning("hidden", &format!("{}: the tool gets it", redacted(&prompt.hidden)));
+    }
     for stands in &prompt.stands {
         rows.named("there is", stands);
     }
@@ -117,6 +131,7 @@ pub(super) fn of_request(view: &PreviewView) -> Vec<Row> {
         _ => "would be denied",
     };
     rows.add(Tone::Head, &format!("{headline}: {} in {}", view.tool_id, view.space_id));
+    rows.redactions(&view.redactions, matches!(view.verdict.as_str(), "permit" | "needs_approval"));
     for reason in &view.reasons {
         rows.named("why", reason);
     }

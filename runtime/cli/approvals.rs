@@ -19,9 +19,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::receipt_view::{self, Detail};
 use super::{
-    CliError, Common, Depth, Form, approval_view, eprint_line, is_in_process, line, print_json, print_rows,
-    receipt_view, run, with_client,
+    CliError, Common, Depth, Form, action_output, approval_view, eprint_line, is_in_process, line,
+    print_json, print_rows, run, short_id, with_client,
 };
 use crate::exit::Exit;
 
@@ -165,7 +166,7 @@ async fn list(common: &Common) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-async fn all(client: &mut Client) -> Result<Vec<ApprovalView>, CliError> {
+pub(super) async fn all(client: &mut Client) -> Result<Vec<ApprovalView>, CliError> {
     let split = |page: ApprovalList| (page.approvals, page.next);
     Ok(client.pages("/v1/approvals", split).await?)
 }
@@ -180,6 +181,7 @@ async fn show(common: &Common, id: &ApprovalId) -> Result<Exit, CliError> {
 }
 
 async fn get<T: DeserializeOwned>(client: &mut Client, id: &ApprovalId, what: &str) -> Result<T, CliError> {
+    let id = short_id::approval(client, id).await?;
     let path = format!("/v1/approvals/{}{what}", percent_encoded(id.as_str()));
     Ok(client.get(&path).await?)
 }
@@ -190,6 +192,7 @@ async fn post<T: DeserializeOwned>(
     what: &str,
     body: &impl Serialize,
 ) -> Result<T, CliError> {
+    let id = short_id::approval(client, id).await?;
     let path = format!("/v1/approvals/{}/{what}", percent_encoded(id.as_str()));
     Ok(client.post(&path, body).await?)
 }
@@ -284,7 +287,10 @@ async fn deny(common: &Common, id: &ApprovalId, reason: Option<String>) -> Resul
 fn print(view: &DecisionView, form: Form) -> Exit {
     if !print_json(form, view) {
         match &view.action.receipt {
-            Some(receipt) => line(receipt_view::receipt(receipt, false).trim_end()),
+            Some(receipt) => {
+                receipt_view::print(receipt, false, Detail::Short);
+                action_output::print_result(&view.action);
+            }
             None => line(&format!("{}: {}", view.approval.state, view.action.action_id)),
         }
         if let Some(grant) = &view.grant {

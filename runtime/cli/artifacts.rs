@@ -12,7 +12,8 @@ use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
 
 use super::output::Stdout;
 use super::{
-    CliError, Common, Confirm, Depth, Printer, eprint_line, mutation, print_rows, receipt_ref, with_client,
+    CliError, Common, Confirm, Depth, Printer, eprint_line, mutation, print_rows, receipt_ref, short_id,
+    with_client,
 };
 use crate::exit::Exit;
 
@@ -161,7 +162,12 @@ async fn quarantine(
     Ok(Exit::Done)
 }
 
-async fn release(common: &Common, artifact_id: String, confirm: Confirm) -> Result<Exit, CliError> {
+async fn release(common: &Common, mut artifact_id: String, confirm: Confirm) -> Result<Exit, CliError> {
+    if short_id::is_short(&artifact_id) {
+        let all = quarantined(common).await?;
+        let found = short_id::pick(&artifact_id, all.iter().map(|view| view.artifact_id.as_str()))?;
+        artifact_id = found.map_or(artifact_id.clone(), str::to_owned);
+    }
     let operation = Operation::ReleaseArtifact { artifact_id };
     let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
         return Ok(Exit::Usage);
@@ -178,7 +184,7 @@ impl Get {
     async fn write(&self, client: &mut Client, receipt: &Receipt) -> Result<Exit, CliError> {
         let names = artifacts::named(receipt);
         let name = match (&self.artifact, names.as_slice()) {
-            (Some(name), _) => name.as_str(),
+            (Some(name), all) => short_id::pick(name, all.iter().copied())?.unwrap_or(name),
             (None, [only]) => only,
             (None, []) => {
                 eprint_line(&"that action has no artifacts; `effectd receipts show` prints its whole output");

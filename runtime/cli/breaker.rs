@@ -38,7 +38,7 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// The breaker's key: a tool's id, or the `qos.circuit_breaker_key` of requests
+    /// The breaker's key: a tool's id, or `<subject>/<key>` for the `qos.circuit_breaker_key` of a subject's requests
     #[arg(value_name = "KEY")]
     key: String,
 }

@@ -71,9 +71,9 @@ enum Verb {
         #[command(flatten)]
         topic: Which,
     },
-    /// Write the events of a topic with their envelopes as JSON lines, in order
+    /// Write the events of a topic as JSON lines (CloudEvents with their offsets), in order
     ///
-    /// Sealed events are not opened: they have no body here.
+    /// Sealed events are not opened: they have no `data` here.
     #[command(after_help = "Example:\n  effectd bus export ACTION_EXECUTED")]
     Export {
         /// The topic
@@ -92,7 +92,7 @@ struct Which {
     topic: String,
 }
 
-/// Print events as JSON lines (CloudEvents), in order, and then each new one
+/// Print events as JSON lines (CloudEvents with their offsets), in order, and then each new one
 ///
 /// The store keeps the position of a group: a page of events counts as read when it is written out. After a crash some events may
 /// repeat (with the same `id`), and none is missed. A group has one reader; there may be any number of groups. Without a daemon it ends,
@@ -187,14 +187,14 @@ async fn replay(
         let offset = |event: &serde_json::Value| event["offset"].as_u64().unwrap_or(0);
         page.events.retain(|event| until.is_none_or(|until| offset(event) < until));
         let over = page.events.is_empty() || page.next >= page.end;
-        if !lines(texts(&page)) || over {
+        if !lines(page.events.iter().map(ToString::to_string)) || over {
             return Ok(());
         }
         from = page.next.to_string();
     }
 }
 
-/// Writes a topic with its envelopes page by page, so that memory does not grow with the topic.
+/// Writes a topic page by page, so that memory does not grow with the topic.
 pub(super) async fn export(common: &Common, topic: &str, from: Option<u64>) -> Result<Exit, CliError> {
     with_client(common, Depth::Store, async |client| {
         let mut from = from.map_or_else(|| "start".to_owned(), |from| from.to_string());
@@ -243,7 +243,7 @@ impl Tail {
                 page => page?,
             };
             // The reader has closed the pipe: this page does not count as read.
-            if !lines(texts(&page)) {
+            if !lines(page.events.iter().map(ToString::to_string)) {
                 return Ok(());
             }
             from = page.next.to_string();
@@ -289,12 +289,4 @@ impl Tail {
             }
         }
     }
-}
-
-/// The events as JSON; of a sealed event, only the envelope.
-fn texts(page: &EventList) -> impl Iterator<Item = String> {
-    page.events.iter().map(|event| {
-        let body = event.get("body").filter(|body| !body.is_null());
-        body.unwrap_or(event).to_string()
-    })
 }

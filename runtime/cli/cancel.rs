@@ -3,7 +3,7 @@
 use effectd_contracts::{ActionId, Outcome};
 
 use super::action_output::show_one;
-use super::{ActionReply, CliError, Common, Depth, with_client};
+use super::{ActionReply, CliError, Common, Depth, short_id, with_client};
 use crate::exit::Exit;
 
 /// Cancel an action that has not started
@@ -20,8 +20,10 @@ pub(super) struct Cancel {
 
 impl Cancel {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let reply =
-            with_client(common, Depth::Policy, async |client| Ok(client.cancel(&self.action).await?));
+        let reply = with_client(common, Depth::Policy, async |client| {
+            let action = short_id::action(client, &self.action).await?;
+            Ok(client.cancel(&action).await?)
+        });
         let reply = reply.await?;
         let exit = show_one(&reply, common.output);
         // Every other command treats `cancelled` as a refusal; here it is success.

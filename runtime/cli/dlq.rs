@@ -14,7 +14,7 @@ use effectd_gateway::views::dead_letters::{CauseView, LetterList, LetterNow, Let
 use super::mutation::RunMode;
 use super::{
     CliError, Common, Confirm, Depth, Form, Printer, eprint_line, get, line, lines, mutation, print_rows,
-    with_client,
+    short_id, with_client,
 };
 use crate::exit::Exit;
 use crate::tui::shown;
@@ -23,6 +23,8 @@ const LETTERS: [(&str, usize); 6] =
     [("LETTER", 6), ("TIME", 24), ("CODE", 20), ("CAUSE", 16), ("TRIED", 5), ("ACTION", 0)];
 const CAUSES: [(&str, usize); 7] =
     [("CAUSE", 16), ("COUNT", 6), ("CODE", 18), ("TOOL", 20), ("FIRST", 20), ("LAST", 20), ("SAMPLE", 0)];
+/// The length of a cause's id.
+const CAUSE_CHARS: usize = 16;
 /// The number of letters that one request drops.
 const CHUNK: usize = 500;
 
@@ -51,9 +53,9 @@ enum Command {
     /// Show one dead letter: the reason, the attempts and the receipt, without parameters
     #[command(after_help = "Example:\n  effectd dlq show 0 -o json")]
     Show {
-        /// The letter's number
-        #[arg(value_name = "LETTER")]
-        letter: u64,
+        /// The letter's number, or the id of its action or receipt
+        #[arg(value_name = "LETTER", value_parser = letter_ref)]
+        letter: LetterRef,
     },
     /// List the causes of letters, most frequent first, with a sample of each
     #[command(after_help = "Example:\n  effectd dlq causes")]
@@ -68,9 +70,9 @@ enum Command {
         after_help = "Examples:\n  effectd dlq settle 0 --done --yes\n  effectd dlq settle 0 --not-done --yes"
     )]
     Settle {
-        /// The letter's number
-        #[arg(value_name = "LETTER")]
-        letter: u64,
+        /// The letter's number, or the id of its action or receipt
+        #[arg(value_name = "LETTER", value_parser = letter_ref)]
+        letter: LetterRef,
         /// The effect happened
         #[arg(long, required_unless_present = "not_done", conflicts_with = "not_done")]
         done: bool,
@@ -104,7 +106,7 @@ struct LetterFilter {
     /// Only those of this topic
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
-    /// Only those of this cause, as in `dlq causes`
+    /// Only those of this cause, as in `dlq causes`; the beginning of its id is enough
     #[arg(long, value_name = "CAUSE")]
     cause: Option<String>,
     /// Only those of this tool
@@ -114,18 +116,89 @@ struct LetterFilter {
 
 #[derive(Debug, clap::Args)]
 struct Chosen {
-    /// The letters' numbers
+    /// The letters' numbers, or the ids of their actions or receipts
     #[arg(
         value_name = "LETTER",
+        value_parser = letter_ref,
         required_unless_present_any = ["all", "topic", "cause", "tool"],
         conflicts_with_all = ["all", "topic", "cause", "tool"]
     )]
-    letters: Vec<u64>,
+    letters: Vec<LetterRef>,
     /// All letters
     #[arg(long)]
     all: bool,
     #[command(flatten)]
     which: LetterFilter,
+}
+
+/// How a letter is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum LetterRef {
+    Number(u64),
+    /// The id of its action or receipt, or the beginning of one.
+    Id(String),
+}
+
+/// Numbers have no leading zero; ids that effectd makes have one.
+pub(super) fn letter_ref(word: &str) -> Result<LetterRef, String> {
+    match word.parse() {
+        Ok(number) if word == "0" || !word.starts_with(['0', '+']) => Ok(LetterRef::Number(number)),
+        Ok(_) | Err(_) if word.is_empty() => Err("write a number of `effectd dlq list`, or an id".to_owned()),
+        Ok(_) | Err(_) => Ok(LetterRef::Id(word.to_owned())),
+    }
+}
+
+impl LetterRef {
+    /// The letter's number; `None` if no letter has the id.
+    pub(super) async fn number(&self, client: &mut Client) -> Result<Option<u64>, CliError> {
+        let word = match self {
+            LetterRef::Number(number) => return Ok(Some(*number)),
+            LetterRef::Id(word) => word,
+        };
+        let mut found: Vec<(u64, String)> = Vec::new();
+        let may_be =
+            |id: &&String| *id == word || (short_id::is_short(word) && id.starts_with(word.as_str()));
+        let filter = LetterFilter::default();
+        filter
+            .each_page(client, |page| {
+                for letter in page {
+                    let ids = [&letter.action_id, &letter.receipt_id].into_iter().flatten().filter(may_be);
+                    found.extend(ids.cloned().map(|id| (letter.letter, id)));
+                }
+                true
+            })
+            .await?;
+        // The ids of one letter begin alike if its action was short.
+        let first = found.first().map(|(letter, _)| *letter);
+        if found.iter().all(|(letter, _)| Some(*letter) == first) {
+            return Ok(first);
+        }
+        let id = short_id::pick(word, found.iter().map(|(_, id)| id.as_str()))?;
+        Ok(found.iter().rev().find(|(_, other)| Some(other.as_str()) == id).map(|(letter, _)| *letter))
+    }
+
+    /// The same, with a client of its own.
+    pub(super) async fn find(&self, common: &Common) -> Result<Option<u64>, CliError> {
+        match self {
+            LetterRef::Number(number) => Ok(Some(*number)),
+            LetterRef::Id(_) => {
+                with_client(common, Depth::Store, async |client| self.number(client).await).await
+            }
+        }
+    }
+
+    fn unknown(&self) -> CliError {
+        CliError::request(format!("there is no dead letter {self}; `effectd dlq list` lists them"))
+    }
+}
+
+impl std::fmt::Display for LetterRef {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LetterRef::Number(number) => write!(to, "{number}"),
+            LetterRef::Id(id) => write!(to, "{id}"),
+        }
+    }
 }
 
 /// A selected letter, reduced to what requeueing and dropping need.
@@ -142,14 +215,17 @@ impl DlqCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         match self.command {
             Command::List { which } => list(common, &which).await,
-            Command::Show { letter } => show(common, letter).await,
+            Command::Show { letter } => show(common, &letter).await,
             Command::Causes => causes(common).await,
             Command::Export { which } => export(common, &which).await,
             Command::Requeue(requeue) => requeue.main(common).await,
             Command::Drain(drain) => drain.main(common).await,
             Command::Drop { chosen, confirm } => discard(common, &chosen, confirm).await,
             Command::Settle { letter, done, confirm, .. } => {
-                let operation = Operation::SettleLetter { letter, done };
+                let Some(number) = letter.find(common).await? else {
+                    return Err(letter.unknown());
+                };
+                let operation = Operation::SettleLetter { letter: number, done };
                 mutation::run(common, &operation, confirm).await
             }
         }
@@ -168,15 +244,27 @@ impl LetterFilter {
         Ok(client.get(&path).await?)
     }
 
+    async fn with_full_cause(&self, client: &mut Client) -> Result<Self, CliError> {
+        let mut filter = self.clone();
+        if let Some(cause) = filter.cause.as_mut().filter(|cause| cause.len() < CAUSE_CHARS) {
+            let causes = all_causes(client).await?;
+            if let Some(full) = short_id::pick(cause, causes.iter().map(|known| known.cause.as_str()))? {
+                full.clone_into(cause);
+            }
+        }
+        Ok(filter)
+    }
+
     /// Visits the letters of this filter page by page, until `visit` returns `false`.
     async fn each_page(
         &self,
         client: &mut Client,
         mut visit: impl FnMut(&[LetterView]) -> bool,
     ) -> Result<(), CliError> {
+        let filter = self.with_full_cause(client).await?;
         let mut from = Some(0);
         while let Some(at) = from {
-            let page = self.page(client, at).await?;
+            let page = filter.page(client, at).await?;
             let more = visit(&page.letters);
             from = page.next.filter(|_| more);
         }
@@ -189,8 +277,9 @@ impl Chosen {
     async fn picks(&self, client: &mut Client, max: usize) -> Result<Vec<Pick>, CliError> {
         let mut picks = Vec::new();
         for letter in &self.letters {
-            let found = one(client, *letter).await?;
-            picks.push(found.map_or_else(|| Pick::gone(*letter), |found| Pick::of(&found)));
+            let letter = letter.number(client).await?.ok_or_else(|| letter.unknown())?;
+            let found = one(client, letter).await?;
+            picks.push(found.map_or_else(|| Pick::gone(letter), |found| Pick::of(&found)));
         }
         if self.letters.is_empty() && max > 0 {
             self.which
@@ -298,10 +387,13 @@ pub(super) fn known<T>(found: Result<T, ClientError>) -> Result<Option<T>, CliEr
     }
 }
 
-async fn show(common: &Common, number: u64) -> Result<Exit, CliError> {
-    let found = with_client(common, Depth::Store, async |client| one(client, number).await).await?;
-    let Some(letter) = found else {
-        eprint_line(&format!("there is no dead letter {number}; `effectd dlq list` lists them"));
+async fn show(common: &Common, which: &LetterRef) -> Result<Exit, CliError> {
+    let found = with_client(common, Depth::Store, async |client| match which.number(client).await? {
+        Some(number) => one(client, number).await,
+        None => Ok(None),
+    });
+    let Some(letter) = found.await? else {
+        eprint_line(&format!("there is no dead letter {which}; `effectd dlq list` lists them"));
         return Ok(Exit::Failed);
     };
     let mut printer = Printer::new(common.output, false, &LETTERS);

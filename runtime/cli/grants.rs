@@ -6,7 +6,9 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
-use super::{CliError, Common, Confirm, Depth, Printer, eprint_line, post, print_rows, with_client};
+use super::{
+    CliError, Common, Confirm, Depth, Printer, eprint_line, post, print_rows, short_id, with_client,
+};
 use crate::exit::Exit;
 
 /// List, request, create and revoke grants: pre-approvals with a budget
@@ -109,8 +111,8 @@ impl GrantsCommand {
                 ("/v1/grants/requests".to_owned(), Some(new.body()), confirm, says)
             }
             Verb::Create(Create { from: Some(id), confirm, .. }) => {
-                let says = format!("active from now on: {}", describe(common, &id).await?);
-                (path(&id, "activate"), None, confirm, Some(says))
+                let (id, text) = describe(common, &id).await?;
+                (path(&id, "activate"), None, confirm, Some(format!("active from now on: {text}")))
             }
             Verb::Create(Create { new, confirm, .. }) => {
                 // clap makes sure that there is either `--from` or a new grant.
@@ -119,8 +121,8 @@ impl GrantsCommand {
                 ("/v1/grants".to_owned(), Some(new.body()), confirm, says)
             }
             Verb::Revoke { id, confirm } => {
-                let says = format!("revoked: {}", describe(common, &id).await?);
-                (path(&id, "revoke"), None, confirm, Some(says))
+                let (id, text) = describe(common, &id).await?;
+                (path(&id, "revoke"), None, confirm, Some(format!("revoked: {text}")))
             }
         };
         if says.is_some_and(|says| !confirm.confirmed(&[says])) {
@@ -157,11 +159,14 @@ fn cells(view: &GrantView) -> [String; 6] {
     ]
 }
 
-/// A grant as text; only its id if the caller may not see it.
-async fn describe(common: &Common, id: &GrantId) -> Result<String, CliError> {
+/// The id that a grant is named by, in full, and the grant as text; only its id if the caller may not see it.
+async fn describe(common: &Common, word: &GrantId) -> Result<(GrantId, String), CliError> {
     let views = with_client(common, Depth::Policy, all).await?;
+    let id = short_id::pick(word.as_str(), views.iter().map(|view| view.grant_id.as_str()))?;
+    let id = id.and_then(|id| GrantId::new(id).ok()).unwrap_or_else(|| word.clone());
     let found = views.iter().find(|view| view.grant_id == id.as_str());
-    Ok(found.map_or_else(|| format!("grant {id}"), |view| cells(view).join("  ")))
+    let text = found.map_or_else(|| format!("grant {id}"), |view| cells(view).join("  "));
+    Ok((id, text))
 }
 
 impl New {

@@ -1,6 +1,7 @@
-//! `effectd init`: create a state directory with the demo policy.
+//! `effectd init`: create a state directory with a policy.
 
 use effectd_bus::embedded::{self, JournalKind};
+use effectd_policy::Preset;
 
 use super::{CliError, Common, eprint_line, line};
 use crate::error::Error;
@@ -10,10 +11,17 @@ use crate::state::State;
 
 /// Create a state directory with a commented policy to start from
 ///
-/// The policy permits `examples/write_note.json` and little else. An existing policy is not changed.
+/// `coding`: an agent reads and writes source code in ./workspace; a person decides about deletions and programs.
+/// `household`: a planner reads and writes notes, also in `examples/write_note.json`; a person decides about deletions.
+/// `locked`: a planner reads; a person decides about each write. An existing policy is not changed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd init --state .effectd\n  effectd init --journal sled")]
+#[command(
+    after_help = "Examples:\n  effectd init --preset coding --state project/.effectd\n  effectd init --state .effectd\n  effectd init --journal sled"
+)]
 pub(super) struct Init {
+    /// The policy to start from
+    #[arg(long, value_name = "NAME", default_value = Preset::Household.as_str(), value_parser = Preset::ALL.map(Preset::as_str))]
+    preset: String,
     /// The journal's engine; by default the setting `store.journal` decides when the store is first used
     #[arg(long, value_name = "KIND", value_parser = ["files", "sled"])]
     journal: Option<String>,
@@ -21,7 +29,7 @@ pub(super) struct Init {
 
 impl Init {
     pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let state = State::prepare(&state_dir(common.state.clone()), None, true)?;
+        let state = State::prepare(&state_dir(common.state.clone()), None, Preset::named(&self.preset))?;
         if !state.seeded() {
             let path = state.path().display();
             eprint_line(&format!("{path} already has a policy, which stays unchanged"));

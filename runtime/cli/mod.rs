@@ -8,6 +8,7 @@ mod backend;
 mod backup;
 mod breaker;
 mod bus;
+mod caches;
 mod cancel;
 mod check;
 mod completions;
@@ -32,6 +33,7 @@ mod receipts;
 mod request_args;
 mod run;
 mod serve;
+mod short_id;
 mod status;
 mod store;
 mod submit;
@@ -43,13 +45,14 @@ mod undo;
 mod wait;
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::error::{Error, chain};
 use crate::exit::Exit;
@@ -61,14 +64,15 @@ use crate::telemetry::{self, LogForm};
 use action_output::ActionReply;
 use backend::{CliError, Session, get, is_in_process, post, state_dir_of, with_client};
 use mutation::Confirm;
-use output::{Form, Printer, data, line, lines, print_json, print_rows};
+use output::{ColorChoice, Form, Printer, data, line, lines, print_json, print_rows};
 
 /// effectd carries out what AI planners decide: gated by policy, confined by the kernel, with a signed receipt for each.
 #[derive(Debug, Parser)]
 #[command(name = "effectd", version, disable_help_subcommand = true, arg_required_else_help = true)]
 #[command(
     after_help = "Example:\n  effectd run examples/write_note.json\n\nExit codes: 0 done, 1 failed, 2 usage, \
-    3 denied, 4 held for approval, 5 quarantined, 6 outcome unknown, 69 unavailable, 70 broken, 75 try again"
+    3 denied, 4 held for approval, 5 quarantined, 6 outcome unknown, 69 unavailable, 70 broken, 75 try again\n\n\
+    The beginning of a UUID stands for it, if only one id begins so"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -96,6 +100,9 @@ struct Common {
     /// Output format
     #[arg(long, short, global = true, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value = "auto", value_name = "WHEN")]
+    color: ColorChoice,
     /// Override a setting of the configuration file and the environment; `config show` lists all settings
     #[arg(long = "set", global = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -143,6 +150,7 @@ enum Command {
     Notifications(notifications::NotificationsCommand),
     Policy(policy::PolicyCommand),
     Breaker(breaker::BreakerCommand),
+    Caches(caches::CachesCommand),
     Config(config::ConfigCommand),
     Dlq(dlq::DlqCommand),
     Store(store::StoreCommand),
@@ -156,14 +164,72 @@ enum Command {
     Man(completions::Man),
 }
 
+/// The commands, in the order of the help.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Act", &["run", "submit", "wait", "status", "cancel", "preview", "undo"]),
+    ("Decide", &["approvals", "grants", "quarantine", "policy"]),
+    ("Look", &["receipts", "artifacts", "notifications", "tools", "bus", "top"]),
+    (
+        "Operate",
+        &[
+            "init",
+            "serve",
+            "config",
+            "check",
+            "doctor",
+            "pause",
+            "resume",
+            "breaker",
+            "caches",
+            "dlq",
+            "support-bundle",
+        ],
+    ),
+    ("Store", &["store", "keys", "backup", "restore"]),
+];
+/// For shells and manuals; the help lists them last.
+const FOR_SHELLS: [&str; 2] = ["completions", "man"];
+
+/// The command line as people see it: commands in groups, and global options once, in the help of the program.
+fn command() -> clap::Command {
+    let program = Arguments::command();
+    let mut listed = String::new();
+    for (group, names) in GROUPS.into_iter().chain([("More", FOR_SHELLS.as_slice())]) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(listed, "{group}:");
+        for command in names.iter().filter_map(|name| program.find_subcommand(name)) {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let aliases: String =
+                command.get_visible_aliases().map(|name| format!(" [alias: {name}]")).collect();
+            let _ = writeln!(listed, "  {:<15} {about}{aliases}", command.get_name());
+        }
+        listed.push('\n');
+    }
+    let hidden = program.get_arguments().filter(|argument| argument.is_global_set());
+    let hidden: Vec<Arg> = hidden.map(|argument| argument.clone().hide(true)).collect();
+    program
+        .mut_subcommands(|below| without_globals(below, &hidden))
+        .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{listed}Global options:\n{{options}}{{after-help}}"))
+}
+
+/// Hides the global options in the help of a command.
+fn without_globals(command: clap::Command, hidden: &[Arg]) -> clap::Command {
+    let more = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    command
+        .after_help(format!("{more}\n\nGlobal options, such as -o json and --state: see `effectd --help`"))
+        .args(hidden)
+        .mut_subcommands(|below| without_globals(below, hidden))
+}
+
 /// Commands that have only one output format, or a `--format` of their own.
-const WITHOUT_OUTPUT: [&str; 21] = [
+const WITHOUT_OUTPUT: [&str; 22] = [
     "approvals watch",
     "artifacts get",
     "artifacts release",
     "bus export",
     "bus replay",
     "bus tail",
+    "caches clear",
     "check",
     "completions",
     "dlq drain",
@@ -183,7 +249,7 @@ const WITHOUT_OUTPUT: [&str; 21] = [
 
 /// Parses the arguments. Refuses `--output` where it would be ignored.
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let matches = Arguments::command().try_get_matches_from(arguments)?;
+    let matches = command().try_get_matches_from(arguments)?;
     let (mut names, mut last): (Vec<&str>, &ArgMatches) = (Vec::new(), &matches);
     while let Some((name, below)) = last.subcommand() {
         names.push(name);
@@ -193,7 +259,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, cla
     let given = matches.value_source("output") == Some(ValueSource::CommandLine);
     if given && WITHOUT_OUTPUT.contains(&name.as_str()) {
         let why = format!("`effectd {name}` has no --output");
-        return Err(Arguments::command().error(ErrorKind::UnknownArgument, why));
+        return Err(command().error(ErrorKind::UnknownArgument, why));
     }
     Arguments::from_arg_matches(&matches)
 }
@@ -213,12 +279,13 @@ pub fn main() -> ExitCode {
         }
     };
     let Arguments { common, command } = arguments;
+    output::set_look(common.color);
     if let Command::Serve(serve) = command {
         return start_serving(serve, &common).into();
     }
     let traced = matches!(&command, Command::Run(run) if run.trace);
     let level = if traced || common.verbose { "info" } else { "warn" };
-    telemetry::start(level, common.log.unwrap_or(LogForm::Text));
+    telemetry::start(level, common.log.unwrap_or(LogForm::Text), common.color.applies_to(&std::io::stderr()));
     output::ended(exit_of(match command {
         Command::Run(run) => block_on(run.main(&common)),
         Command::Submit(submit) => block_on(submit.main(&common)),
@@ -252,6 +319,7 @@ pub fn main() -> ExitCode {
         Command::Notifications(notifications) => block_on(notifications.main(&common)),
         Command::Policy(policy) => block_on(policy.main(&common)),
         Command::Breaker(breaker) => block_on(breaker.main(&common)),
+        Command::Caches(caches) => caches.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),
     }))
     .into()
@@ -264,7 +332,8 @@ fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
         Err(error) => return exit_of(Err(error.into())),
     };
     let form = if settings.values().log_form == "json" { LogForm::Json } else { LogForm::Text };
-    let log = telemetry::start(&settings.values().log_level, form);
+    let log =
+        telemetry::start(&settings.values().log_level, form, common.color.applies_to(&std::io::stderr()));
     exit_of(block_on(serve.main(common, settings, log)))
 }
 
@@ -312,6 +381,17 @@ mod tests {
         for line in ["effectd check dlq", "effectd receipts list -o json", "effectd -o json tools list"] {
             assert!(parsed(line).is_ok(), "{line}");
         }
+    }
+
+    #[test]
+    fn every_command_is_in_one_group_of_the_help() {
+        let grouped = GROUPS.iter().flat_map(|(_, names)| names.iter()).chain(&FOR_SHELLS);
+        let mut grouped: Vec<&str> = grouped.copied().collect();
+        let program = Arguments::command();
+        let mut all: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
+        grouped.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(grouped, all);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use effectd_gateway::client::{ClientError, percent_encoded};
 use effectd_gateway::problem::Kind;
 use effectd_gateway::views::notifications::{NotificationList, NotificationView};
 
-use super::{CliError, Common, Depth, eprint_line, line, print_json, print_rows, with_client};
+use super::{CliError, Common, Depth, eprint_line, line, print_json, print_rows, short_id, with_client};
 use crate::exit::Exit;
 use crate::tui::{shown, shown_lines};
 
@@ -73,15 +73,18 @@ async fn list(common: &Common) -> Result<Exit, CliError> {
 }
 
 async fn show(common: &Common, receipt: &ReceiptId) -> Result<Exit, CliError> {
-    let path = format!("/v1/notifications/{}", percent_encoded(receipt.as_str()));
-    let view =
-        with_client(common, Depth::Store, async |client| match client.get::<NotificationView>(&path).await {
+    let view = with_client(common, Depth::Store, async |client| {
+        let found = short_id::receipt(client, receipt.as_str()).await?;
+        let receipt = found.map_or_else(|| receipt.clone(), |found| found.receipt_id);
+        let path = format!("/v1/notifications/{}", percent_encoded(receipt.as_str()));
+        match client.get::<NotificationView>(&path).await {
             Err(ClientError::Refused(problem)) if problem.code == Kind::NotificationUnknown.code() => {
                 Ok(None)
             }
             found => Ok(Some(found?)),
-        })
-        .await?;
+        }
+    })
+    .await?;
     let Some(view) = view else {
         eprint_line(&"there is no stored notification for this receipt; `effectd notifications` lists them");
         return Ok(Exit::Failed);

@@ -1,14 +1,129 @@
 //! Prints results: a table for people, JSON for programs, JSON lines for streams.
+//!
+//! At a terminal a table fits the width, with short ids and relative times, and important words have colours.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
+use clap::builder::styling::{AnsiColor, Style};
+use effectd_contracts::{Clock, SystemClock, Timestamp};
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 
 use super::eprint_line;
+use super::short_id::{self, is_long};
 use crate::exit::Exit;
-use crate::tui::{shown, shown_text};
+use crate::tui::{ratatui, shown, shown_text};
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ColorChoice {
+    /// At a terminal, unless NO_COLOR is set or TERM is `dumb`
+    Auto,
+    Always,
+    Never,
+}
+
+impl ColorChoice {
+    pub(super) fn applies_to(self, stream: &impl IsTerminal) -> bool {
+        let set =
+            |name, than: fn(&std::ffi::OsStr) -> bool| std::env::var_os(name).is_some_and(|it| than(&it));
+        match self {
+            ColorChoice::Auto => {
+                stream.is_terminal()
+                    && !set("NO_COLOR", |it| !it.is_empty())
+                    && !set("TERM", |it| it == "dumb")
+            }
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
+        }
+    }
+}
+
+/// What standard output can show.
+#[derive(Debug, Clone, Copy, Default)]
+struct Look {
+    colours: bool,
+    /// The width of the terminal; `None` if it is not a terminal.
+    columns: Option<usize>,
+}
+
+static LOOK: OnceLock<Look> = OnceLock::new();
+
+/// Decides once how results look.
+pub(super) fn set_look(color: ColorChoice) {
+    let out = io::stdout();
+    let size = || ratatui::crossterm::terminal::size().ok().filter(|(columns, _)| *columns > 0);
+    let columns = if out.is_terminal() { size().map(|(columns, _)| usize::from(columns)) } else { None };
+    // Called once, before any output.
+    let _ = LOOK.set(Look { colours: color.applies_to(&out), columns });
+}
+
+fn look() -> Look {
+    LOOK.get().copied().unwrap_or_default()
+}
+
+/// How a line looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tone {
+    Heading,
+    Good,
+    Waiting,
+    Bad,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        let bold = Style::new().bold();
+        match self {
+            Tone::Heading => bold,
+            Tone::Good => bold.fg_color(Some(AnsiColor::Green.into())),
+            Tone::Waiting => bold.fg_color(Some(AnsiColor::Yellow.into())),
+            Tone::Bad => bold.fg_color(Some(AnsiColor::Red.into())),
+        }
+    }
+}
+
+/// Prints text for people, whose first line has this tone; names in front of the other lines are dim.
+pub(super) fn headed(text: &str, tone: Tone) {
+    let mut lines = text.trim_end().split('\n');
+    toned(lines.next().unwrap_or_default(), tone);
+    for text in lines {
+        match text.split_at_checked(NAME_COLUMNS).filter(|_| look().colours) {
+            Some((name, value)) => {
+                let dim = Style::new().dimmed();
+                data(&format!("{dim}{}{dim:#}{}", shown_text(name), shown_text(value)));
+            }
+            None => line(text),
+        }
+    }
+}
+
+/// Columns of the name in front of a line: two blanks, nine letters and a blank.
+const NAME_COLUMNS: usize = 12;
+
+fn toned(text: &str, tone: Tone) {
+    if look().colours {
+        let style = tone.style();
+        data(&format!("{style}{}{style:#}", shown_text(text)));
+    } else {
+        line(text);
+    }
+}
+
+/// How long ago a time was, or in how long it will be.
+fn relative(time: Timestamp, now: Timestamp) -> String {
+    let seconds = now.as_second() - time.as_second();
+    let span = match seconds.unsigned_abs() {
+        0 => return "now".to_owned(),
+        span @ 1..60 => format!("{span}s"),
+        span @ 60..3_600 => format!("{}m", span / 60),
+        span @ 3_600..172_800 => format!("{}h", span / 3_600),
+        span => format!("{}d", span / 86_400),
+    };
+    if seconds > 0 { format!("{span} ago") } else { format!("in {span}") }
+}
 
 /// An output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -25,13 +140,77 @@ pub(super) enum Form {
 /// The name and the width of a column.
 pub(super) type Column = (&'static str, usize);
 
+/// Columns that have times.
+const TIMES: [&str; 7] = ["ENDED", "EXPIRES", "FIRST", "LAST", "SENT", "SINCE", "TIME"];
+/// Columns of a relative time: `59m ago`.
+const TIME_COLUMNS: usize = 7;
+/// Columns that people copy from: their cells are never cut, even if the line becomes longer than the terminal.
+const WHOLE: [&str; 3] = ["KEY", "PUBLIC", "VALUE"];
+/// The narrowest that a column gets.
+const NARROW: usize = 6;
+/// Blanks between two columns.
+const GAP: usize = 2;
+
+/// The widths of columns in a terminal this wide. Ids become short first, then the widest columns narrower: times and ids last.
+/// The last column takes what is left.
+fn fitted(columns: &[Column], terminal: usize) -> Vec<usize> {
+    let is_firm =
+        |(name, width): &Column| TIMES.contains(name) || WHOLE.contains(name) || *width >= short_id::FULL;
+    let room = terminal.saturating_sub(GAP * columns.len().saturating_sub(1));
+    let mut widths: Vec<usize> = columns
+        .iter()
+        .map(|(name, width)| match *width {
+            _ if TIMES.contains(name) => TIME_COLUMNS,
+            0 => 4 * NARROW,
+            width => width,
+        })
+        .collect();
+    if widths.iter().sum::<usize>() > room {
+        widths
+            .iter_mut()
+            .filter(|width| **width >= short_id::FULL)
+            .for_each(|width| *width = short_id::SHOWN);
+    }
+    for firm in [false, true] {
+        while widths.iter().sum::<usize>() > room {
+            let narrower = widths.iter_mut().zip(columns).filter(|(_, column)| firm || !is_firm(column));
+            let widest = narrower.map(|(width, _)| width).max();
+            let Some(widest) = widest.filter(|widest| **widest > NARROW) else {
+                break;
+            };
+            *widest -= 1;
+        }
+    }
+    let left = room.saturating_sub(widths.iter().sum());
+    if let Some(last) = widths.last_mut() {
+        *last += left;
+    }
+    widths
+}
+
 /// Prints results one by one.
 pub(super) struct Printer {
     form: Form,
     /// Whether JSON output is an array of results.
     many: bool,
     columns: &'static [Column],
+    /// The terminal's width.
+    terminal: Option<usize>,
+    widths: Vec<usize>,
     printed: usize,
+}
+
+/// A cell at a terminal: a time is relative, and an id is short if its column is narrow.
+fn short_cell(name: &str, width: usize, cell: &str, now: Timestamp) -> String {
+    // Some times come without fraction and zone, which is UTC.
+    let time = || cell.parse().or_else(|_| format!("{cell}Z").parse::<Timestamp>()).ok();
+    match TIMES.contains(&name).then(time).flatten() {
+        Some(time) => relative(time, now),
+        None if is_long(cell) && width < cell.len() && !WHOLE.contains(&name) => {
+            cell[..short_id::SHOWN].to_owned()
+        }
+        None => shown(cell, usize::MAX),
+    }
 }
 
 /// Prints a list.
@@ -48,7 +227,12 @@ pub(super) fn print_rows<T: Serialize, const N: usize>(
 
 impl Printer {
     pub(super) fn new(form: Form, many: bool, columns: &'static [Column]) -> Self {
-        Self { form, many, columns, printed: 0 }
+        let terminal = look().columns;
+        let widths = match terminal {
+            Some(terminal) => fitted(columns, terminal),
+            None => columns.iter().map(|(_, width)| *width).collect(),
+        };
+        Self { form, many, columns, terminal, widths, printed: 0 }
     }
 
     /// Prints one result; `cells` are its columns in a table.
@@ -59,7 +243,7 @@ impl Printer {
             Form::Table => {
                 if first {
                     let names: Vec<_> = self.columns.iter().map(|(name, _)| *name).collect();
-                    line(self.aligned(&names).trim_end());
+                    toned(self.aligned(&names).trim_end(), Tone::Heading);
                 }
                 line(self.aligned(cells).trim_end());
             }
@@ -73,14 +257,35 @@ impl Printer {
         }
     }
 
-    /// One row of a table. Line breaks in a cell are escaped.
+    /// One row of a table. Line breaks in a cell are escaped. At a terminal, cells are cut if the row is too long.
     fn aligned(&self, cells: &[impl AsRef<str>]) -> String {
-        let padded = self
-            .columns
-            .iter()
-            .zip(cells)
-            .map(|((_, width), cell)| format!("{:<width$}", shown(cell.as_ref(), usize::MAX)));
-        padded.collect::<Vec<_>>().join("  ")
+        let Some(terminal) = self.terminal else {
+            let cells = cells.iter().map(|cell| shown(cell.as_ref(), usize::MAX));
+            return self.padded(cells);
+        };
+        let now = SystemClock.now();
+        let columns = self.columns.iter().zip(&self.widths).zip(cells);
+        let short = columns.map(|(((name, _), width), cell)| short_cell(name, *width, cell.as_ref(), now));
+        let cells: Vec<String> = short.collect();
+        let row = self.padded(cells.iter().cloned());
+        if row.trim_end().width() <= terminal {
+            return row;
+        }
+        let is_whole = |column: &Column| WHOLE.contains(&column.0);
+        let cut =
+            cells.iter().zip(self.columns).zip(&self.widths).map(|((cell, column), width)| {
+                if is_whole(column) { cell.clone() } else { shown(cell, *width) }
+            });
+        let row = self.padded(cut);
+        if self.columns.iter().any(is_whole) { row } else { shown(&row, terminal) }
+    }
+
+    fn padded(&self, cells: impl Iterator<Item = String>) -> String {
+        let padded = self.widths.iter().zip(cells).map(|(width, cell)| {
+            let blanks = width.saturating_sub(cell.width());
+            format!("{cell}{}", " ".repeat(blanks))
+        });
+        padded.collect::<Vec<_>>().join(&" ".repeat(GAP))
     }
 
     pub(super) fn finish(self) {
@@ -166,10 +371,51 @@ pub(super) fn data(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use effectd_contracts::text::is_unprintable;
     use proptest::prelude::*;
 
     use super::*;
+
+    const COLUMNS: &[Column] = &[("ENDED", 24), ("TOOL", 20), ("ACTION", 36), ("RECEIPT", 36)];
+    const ID: &str = "0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36";
+
+    #[test]
+    fn a_row_fits_any_terminal() {
+        let then = Timestamp::from_second(SystemClock.now().as_second() - 300).unwrap().to_string();
+        for terminal in [20, 40, 80, 81, 120, 200] {
+            let mut printer = Printer::new(Form::Table, true, COLUMNS);
+            (printer.terminal, printer.widths) = (Some(terminal), fitted(COLUMNS, terminal));
+            for tool in ["files.stat", "a.very_long_name_of_a_tool_that_does_not_fit_into_its_column"] {
+                let row = printer.aligned(&[then.as_str(), tool, ID, ID]);
+                assert!(row.trim_end().width() <= terminal, "{terminal}: {row}");
+                assert!(row.contains("ago") || terminal == 20, "{row}");
+                assert_eq!(row.matches(ID).count(), if terminal >= 120 { 2 } else { 0 }, "{row}");
+                assert_eq!(
+                    row.matches(&ID[..short_id::SHOWN]).count(),
+                    if terminal >= 80 { 2 } else { 0 },
+                    "{row}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn times_are_relative_to_now() {
+        let now: Timestamp = "2026-11-17T10:00:00Z".parse().unwrap();
+        for (time, text) in [
+            ("2026-11-17T10:00:00.9Z", "now"),
+            ("2026-11-17T09:59:59Z", "1s ago"),
+            ("2026-11-17T09:00:01Z", "59m ago"),
+            ("2026-11-16T10:00:00Z", "24h ago"),
+            ("2026-11-10T10:00:00Z", "7d ago"),
+            ("2026-11-17T10:05:00Z", "in 5m"),
+        ] {
+            assert_eq!(relative(time.parse().unwrap(), now), text, "{time}");
+        }
+        assert_eq!(short_cell("TIME", 10, "2026-11-17T09:00:00", now), "1h ago");
+        assert_eq!(short_cell("TOOL", 10, "2026-11-17T09:00:00Z", now), "2026-11-17T09:00:00Z");
+    }
 
     proptest! {
         #[test]

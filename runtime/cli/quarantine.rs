@@ -8,8 +8,9 @@ use effectd_gateway::views::artifacts::QuarantineView;
 use effectd_gateway::views::dead_letters::{LetterList, ReviewView};
 use serde::Serialize;
 
+use super::dlq::{LetterRef, letter_ref};
 use super::{
-    CliError, Common, Confirm, Depth, Printer, artifacts, eprint_line, line, mutation, print_json,
+    CliError, Common, Confirm, Depth, Printer, artifacts, eprint_line, line, mutation, print_json, short_id,
     with_client,
 };
 use crate::exit::Exit;
@@ -68,9 +69,9 @@ enum Verb {
 
 #[derive(Debug, clap::Args)]
 struct Which {
-    /// The number in the list, or the artifact's id
-    #[arg(value_name = "WHICH", value_parser = which)]
-    which: Held,
+    /// The number in the list, or the id of the action, of its receipt or of the artifact
+    #[arg(value_name = "WHICH", value_parser = letter_ref)]
+    which: LetterRef,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,26 +81,27 @@ enum Held {
     Artifact(String),
 }
 
-fn which(word: &str) -> Result<Held, String> {
-    // An artifact's id is a digest of this length; no letter's number is so long.
-    if word.len() == ARTIFACT_CHARS && word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Ok(Held::Artifact(word.to_owned()));
+impl Which {
+    /// The quarantined action or artifact. An id that nothing has counts as an artifact's.
+    async fn held(&self, common: &Common) -> Result<Held, CliError> {
+        if let Some(number) = self.which.find(common).await? {
+            return Ok(Held::Letter(number));
+        }
+        let (word, artifacts) = (self.which.to_string(), artifacts::quarantined(common).await?);
+        let id = short_id::pick(&word, artifacts.iter().map(|artifact| artifact.artifact_id.as_str()))?;
+        Ok(Held::Artifact(id.unwrap_or(&word).to_owned()))
     }
-    let number = word.parse().map(Held::Letter);
-    number.map_err(|_| "it is neither a number of `effectd quarantine list` nor an artifact's id".to_owned())
 }
-
-const ARTIFACT_CHARS: usize = 64;
 
 impl QuarantineCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         match self.verb {
             Verb::List => list(common).await,
-            Verb::Show { which } => match which.which {
+            Verb::Show { which } => match which.held(common).await? {
                 Held::Letter(number) => show_action(common, number).await,
                 Held::Artifact(id) => show_artifact(common, &id).await,
             },
-            Verb::Release { which, confirm } => match which.which {
+            Verb::Release { which, confirm } => match which.held(common).await? {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
                     change(common, letter, &Operation::RequeueLetters { letters }, confirm).await
@@ -112,7 +114,7 @@ impl QuarantineCommand {
                     mutation::run(common, &operation, confirm).await
                 }
             },
-            Verb::Shred { which, confirm } => match which.which {
+            Verb::Shred { which, confirm } => match which.held(common).await? {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
                     change(common, letter, &Operation::DropLetters { letters }, confirm).await
@@ -176,7 +178,9 @@ async fn find_artifact(common: &Common, id: &str) -> Result<Option<QuarantineVie
     let quarantined = artifacts::quarantined(common).await?;
     let found = quarantined.into_iter().find(|artifact| artifact.artifact_id == id);
     if found.is_none() {
-        eprint_line(&"that artifact is not quarantined; `effectd quarantine list` lists those that are");
+        eprint_line(
+            &"no such action or artifact is quarantined; `effectd quarantine list` lists those that are",
+        );
     }
     Ok(found)
 }

@@ -1,10 +1,10 @@
-//! Finds a receipt by its own id or by its action's. Every command that takes a receipt takes both.
+//! Finds a receipt by its own id or by its action's, in full or by its beginning. Every command that takes a receipt takes these.
 
 use effectd_contracts::{ActionId, Receipt, ReceiptId};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::ActionView;
 
-use super::{ActionReply, CliError};
+use super::{ActionReply, CliError, short_id};
 use crate::error::Error;
 
 /// The receipt of this name; it is an error if there is none.
@@ -21,7 +21,9 @@ pub(super) async fn find(client: &mut Client, name: &ReceiptId) -> Result<Option
     }
     match client.status(&action(name)?).await? {
         ActionReply::View(ActionView { receipt, .. }) => Ok(receipt.map(|receipt| *receipt)),
-        ActionReply::Problem(problem) if problem.code == "action_unknown" => Ok(None),
+        ActionReply::Problem(problem) if problem.code == "action_unknown" => {
+            short_id::receipt(client, name.as_str()).await
+        }
         ActionReply::Problem(problem) => Err(CliError::Refused(Box::new(problem))),
     }
 }

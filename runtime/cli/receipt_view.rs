@@ -6,34 +6,113 @@ mod timeline;
 use std::fmt::Write;
 
 use effectd_contracts::{
-    AmendmentEntry, ApprovalVerdict, Authority, Gate, GateResult, Outcome, PreviewVerdict, Receipt,
+    AmendmentEntry, ApprovalVerdict, Authority, Gate, GateResult, Outcome, PreviewVerdict, Receipt, Redaction,
 };
 use serde_json::{Map, Value};
 
+use super::output::{Tone, headed};
 use crate::tui::shown;
 
-pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
-    let mut text = String::new();
-    let headline = match (receipt.outcome, before) {
+/// How much of a receipt is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// What was done, why, what changed and how to undo it.
+    Short,
+    Full,
+}
+
+/// Prints a receipt. `before`: it existed before the request.
+pub(super) fn print(it: &Receipt, before: bool, detail: Detail) {
+    let text = match detail {
+        Detail::Short => short(it, before),
+        Detail::Full => receipt(it, before),
+    };
+    headed(&text, tone(it.outcome));
+}
+
+fn tone(outcome: Outcome) -> Tone {
+    match outcome {
+        Outcome::Executed | Outcome::CachedHit | Outcome::DryRun | Outcome::Approved | Outcome::Reverted => {
+            Tone::Good
+        }
+        Outcome::Paused
+        | Outcome::NotStarted
+        | Outcome::AwaitingApproval
+        | Outcome::Executing
+        | Outcome::Quarantined
+        | Outcome::Throttled
+        | Outcome::BreakerOpen
+        | Outcome::Cancelled => Tone::Waiting,
+        Outcome::DeniedPolicy
+        | Outcome::DeniedHuman
+        | Outcome::Expired
+        | Outcome::Invalid
+        | Outcome::NotFound
+        | Outcome::Failed
+        | Outcome::TimedOut
+        | Outcome::Indeterminate => Tone::Bad,
+    }
+}
+
+/// Adds a line; nothing if it has no value.
+fn add(text: &mut String, name: &str, value: &str) {
+    if !value.is_empty() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {name:<9} {}", printable(value));
+    }
+}
+
+/// The first line: what was asked, and how it ended.
+fn headline(receipt: &Receipt, before: bool) -> String {
+    let undone = receipt.outputs.get("already_undone") == Some(&Value::Bool(true));
+    let ended = match (receipt.outcome, before) {
+        (Outcome::Executed, _) if undone => "already undone",
         (Outcome::Executed, true) => "already done",
         (Outcome::Executed, false) => "done",
         (outcome, _) => words(outcome),
     };
-    let mut line = |name: &str, value: &str| {
-        if !value.is_empty() {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {name:<9} {}", printable(value));
-        }
-    };
-    if let Some(failure) = &receipt.error {
-        line("why", &format!("{} ({})", failure.message, failure.code));
+    let about = format!("{ended}: {} in {} for {}", receipt.tool_id, receipt.space_id, receipt.subject_id);
+    format!("{}\n", printable(&about))
+}
+
+fn failure(receipt: &Receipt) -> Option<String> {
+    receipt.error.as_ref().map(|failure| format!("{} ({})", failure.message, failure.code))
+}
+
+/// What was done, why, what changed, and how to undo it.
+fn short(receipt: &Receipt, before: bool) -> String {
+    let mut text = headline(receipt, before);
+    let mut line = |name: &str, value: &str| add(&mut text, name, value);
+    line("redacted", &redacted(&receipt.redactions));
+    let public = receipt.inputs.iter().filter(|(name, _)| !name.starts_with(DIGEST));
+    line("with", &fields(&public.map(|(name, value)| (name.clone(), value.clone())).collect()));
+    let rule = |rule: &String| format!("permitted by {rule}");
+    let permitted = receipt.decision.as_ref().and_then(|decision| decision.rule.as_ref()).map(rule);
+    line("why", &failure(receipt).or(permitted).unwrap_or_default());
+    line("approved", &approved(receipt));
+    for (nth, change) in effects::changes(receipt).iter().enumerate() {
+        line(if nth == 0 { "changed" } else { "" }, change);
     }
+    line("undo", &effects::undo(receipt).unwrap_or_default());
+    line("receipt", receipt.receipt_id.as_str());
+    text
+}
+
+/// Inputs that are not public are in a receipt as digests with this prefix.
+const DIGEST: &str = "hmac_sha256_";
+
+/// All of a receipt.
+fn receipt(receipt: &Receipt, before: bool) -> String {
+    let mut text = headline(receipt, before);
+    let mut line = |name: &str, value: &str| add(&mut text, name, value);
+    line("redacted", &redacted(&receipt.redactions));
+    line("why", &failure(receipt).unwrap_or_default());
     line("inputs", &fields(&receipt.inputs));
-    line("redacted", &redacted(receipt));
     line("outputs", &fields(&receipt.outputs));
     for (nth, change) in effects::changes(receipt).iter().enumerate() {
         line(if nth == 0 { "changed" } else { "" }, change);
     }
+    line("undo", &effects::undo(receipt).unwrap_or_default());
     line("preview", &previewed(receipt));
     line("policy", &gates(receipt));
     line("decided", &decided(receipt));
@@ -55,8 +134,7 @@ pub(super) fn receipt(receipt: &Receipt, before: bool) -> String {
             .map(|s| format!("{} by key {}", s.algorithm, s.key_id))
             .unwrap_or_default(),
     );
-    let about = format!("{headline}: {} in {} for {}", receipt.tool_id, receipt.space_id, receipt.subject_id);
-    format!("{}\n{text}", printable(&about))
+    text
 }
 
 /// Amendments, a line each.
@@ -124,8 +202,9 @@ fn fields(fields: &Map<String, Value>) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn redacted(receipt: &Receipt) -> String {
-    let entries = receipt.redacted.iter().map(|entry| {
+/// What redaction removes: `1 email in /text, 2 phone in /text`.
+pub(super) fn redacted(redactions: &[Redaction]) -> String {
+    let entries = redactions.iter().map(|entry| {
         let field = if entry.field.is_empty() { "other fields" } else { &entry.field };
         format!("{} {} in {field}", entry.count, entry.kind.as_str())
     });

@@ -16,7 +16,8 @@ use effectd_gateway::client::{Client, percent_encoded};
 use super::backend::reconnected;
 use super::receipt_filter::{PAGE, PageQuery, ReceiptFilter, page};
 use super::{
-    CliError, Common, Depth, Form, Printer, is_in_process, line, receipt_ref, receipt_view, with_client,
+    ActionReply, CliError, Common, Depth, Form, Printer, action_output, is_in_process, line, receipt_ref,
+    receipt_view, with_client,
 };
 use crate::exit::Exit;
 
@@ -63,7 +64,7 @@ struct List {
     watch: bool,
 }
 
-/// Show one receipt: request, decision, changes, timing, and amendments
+/// Show one receipt: request, decision, changes, timing, the tool's result, and amendments
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
 struct Show {
@@ -75,8 +76,15 @@ struct Show {
 /// How long one request waits for the next receipt.
 const WATCH_STEP_MS: u64 = 60_000;
 
-const COLUMNS: [(&str, usize); 6] =
-    [("ENDED", 24), ("STATUS", 11), ("TOOL", 20), ("SPACE", 20), ("ACTION", 36), ("RECEIPT", 36)];
+const COLUMNS: [(&str, usize); 7] = [
+    ("ENDED", 24),
+    ("OUTCOME", 13),
+    ("CODE", 18),
+    ("TOOL", 20),
+    ("SPACE", 20),
+    ("ACTION", 36),
+    ("RECEIPT", 36),
+];
 
 impl ReceiptsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
@@ -163,7 +171,8 @@ fn row(printer: &mut Printer, receipt: &Receipt) {
     let ended = format!("{:.3}", receipt.timing.ended_at);
     let cells = [
         ended.as_str(),
-        receipt.status.as_str(),
+        receipt.outcome.as_str(),
+        receipt.error.as_ref().map_or("-", |failure| failure.code.as_str()),
         receipt.tool_id.as_str(),
         receipt.space_id.as_str(),
         receipt.action_id.as_str(),
@@ -174,14 +183,24 @@ fn row(printer: &mut Printer, receipt: &Receipt) {
 
 impl Show {
     async fn main(&self, common: &Common) -> Result<Exit, CliError> {
-        let (receipt, amended) = with_client(common, Depth::Store, async |client| {
+        let (receipt, action, amended) = with_client(common, Depth::Store, async |client| {
             let receipt = receipt_ref::receipt(client, &self.receipt).await?;
+            let action = match common.output {
+                Form::Table => Some(client.status(&receipt.action_id).await?),
+                Form::Json | Form::Jsonl => None,
+            };
             let amended = amendments(client, &receipt.receipt_id).await?;
-            Ok((receipt, amended))
+            Ok((receipt, action, amended))
         })
         .await?;
         if common.output == Form::Table {
-            line(receipt_view::receipt(&receipt, false).trim_end());
+            receipt_view::print(&receipt, false, receipt_view::Detail::Full);
+            // A requeued action has several receipts, and the result of the last.
+            if let Some(ActionReply::View(view)) = &action
+                && view.receipt.as_ref().is_some_and(|last| last.receipt_id == receipt.receipt_id)
+            {
+                action_output::print_result(view);
+            }
             if !amended.is_empty() {
                 line(receipt_view::amendments(&amended).trim_end());
             }

@@ -1,5 +1,6 @@
 //! One request made on the command line: who asks, in which space, and how the reply is printed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use effectd_contracts::limits::TIMEOUT_MS_MAX;
@@ -7,7 +8,7 @@ use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, Subjec
 use serde_json::{Map, Value};
 
 use super::backend::submit_with_retry;
-use super::{ActionReply, CliError, Common, Depth, Form, action_output, line, with_client};
+use super::{CliError, Common, Depth, action_output, with_client};
 use crate::exit::Exit;
 
 #[derive(Debug, Clone, clap::Args)]
@@ -39,6 +40,8 @@ impl RequestArgs {
             idempotency_key: None,
             candidates: Vec::new(),
             propensity: None,
+            chosen: None,
+            context: BTreeMap::new(),
             rationale: None,
             dry_run,
             trace_id: None,
@@ -61,12 +64,5 @@ pub(super) async fn execute_and_print(common: &Common, request: ActionRequest) -
     .await?;
     let (receipt, before) = action_output::receipt_of(&reply);
     action_output::print_reply(&reply, receipt, before, common.output);
-    let result = match &reply {
-        ActionReply::View(view) if common.output == Form::Table && receipt.is_some() => view.result.as_ref(),
-        ActionReply::View(_) | ActionReply::Problem(_) => None,
-    };
-    if let Some(result) = result.and_then(|result| serde_json::to_string_pretty(result).ok()) {
-        line(&result);
-    }
     Ok(action_output::exit_of(&reply))
 }

@@ -12,9 +12,10 @@ use effectd_gateway::client::{Client, ClientError};
 use effectd_gateway::problem::Problem;
 
 use super::backend::{WAIT_MAX, submit_with_retry};
+use super::receipt_view::Detail;
 use super::{
-    ActionReply, CliError, Common, Depth, Form, Session, action_output, eprint_line, line, print_json,
-    receipt_view, trace_context,
+    ActionReply, CliError, Common, Depth, Form, Session, action_output, eprint_line, print_json,
+    trace_context,
 };
 use crate::daemon::signals::Signals;
 use crate::error::{Error, chain};
@@ -26,7 +27,7 @@ use crate::settings::config::{Config, state_dir};
 /// Carry out one request and show its receipt
 ///
 /// The request passes validation and every gate of the policy, runs in a fresh sandbox, and ends in one signed receipt. The same
-/// request again is not carried out again: you get the first receipt. An empty state directory gets a demo policy first.
+/// request again is not carried out again: you get the first receipt. An empty state directory gets the policy `household` first (`effectd init`).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd run examples/write_note.json\n  planner | effectd run - -o json"
@@ -38,6 +39,9 @@ pub(super) struct Run {
     /// Log the stages that the action passes
     #[arg(long)]
     pub(super) trace: bool,
+    /// Show all of the receipt: gates, sandbox, timing, cost and ids
+    #[arg(long)]
+    full: bool,
 }
 
 /// How long a request to an overloaded or restarting daemon is repeated.
@@ -47,15 +51,16 @@ impl Run {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let request = read(&self.request)?;
         let reply = carry_out(common, &request).await?;
-        Ok(print(&reply, common.output))
+        let detail = if self.full { Detail::Full } else { Detail::Short };
+        Ok(print(&reply, common.output, detail))
     }
 }
 
-fn print(reply: &ActionReply, form: Form) -> Exit {
+fn print(reply: &ActionReply, form: Form, detail: Detail) -> Exit {
     let (receipt, before) = action_output::receipt_of(reply);
     if let Some(receipt) = receipt {
         if !print_json(form, receipt) {
-            line(receipt_view::receipt(receipt, before).trim_end());
+            action_output::print_receipt(reply, receipt, before, detail);
         } else if before && receipt.outcome == Outcome::Executed {
             eprint_line(&"already done; this is the first receipt");
         }
@@ -102,7 +107,7 @@ async fn carry_out(common: &Common, request: &ActionRequest) -> Result<ActionRep
     let state = runtime.as_ref().map(|runtime| runtime.state());
     if let Some(state) = state.filter(|state| state.seeded()) {
         eprint_line(&format!(
-            "first use: wrote a demo policy to {}; it permits little more than the example",
+            "first use: wrote the policy `household` to {}; `effectd init --preset` has others",
             state.policy_dir().display()
         ));
     }

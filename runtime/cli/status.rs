@@ -3,7 +3,7 @@
 use effectd_contracts::ActionId;
 
 use super::action_output::show_one;
-use super::{CliError, Common, Depth, with_client};
+use super::{CliError, Common, Depth, short_id, with_client};
 use crate::exit::Exit;
 
 /// Show the state of an action
@@ -21,7 +21,10 @@ pub(super) struct Status {
 
 impl Status {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let reply = with_client(common, Depth::Store, async |client| Ok(client.status(&self.action).await?));
+        let reply = with_client(common, Depth::Store, async |client| {
+            let action = short_id::action(client, &self.action).await?;
+            Ok(client.status(&action).await?)
+        });
         Ok(show_one(&reply.await?, common.output))
     }
 }

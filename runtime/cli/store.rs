@@ -92,10 +92,10 @@ enum Command {
     },
     /// Erase subjects: destroy the keys of everything that was sealed for them
     ///
-    /// Shows first what would be deleted, and asks. Deletes the subjects' dead letters, pre-images and artifacts, and destroys all payload
-    /// keys so far, after sealing the live data of others again. Receipts stay, with their signatures and proofs. Pending approvals of the
-    /// subjects must be decided first. Running actions must end, for which it waits a minute; exits with 75 if they do not. Remove the
-    /// subject from the policy first: what it sends meanwhile is not erased.
+    /// Shows first what would be deleted, and asks. Deletes the subjects' dead letters, pre-images, artifacts and results, and destroys
+    /// all payload keys so far, after sealing the live data of others again. Receipts stay, with their signatures and proofs. Pending
+    /// approvals of the subjects must be decided first. Running actions must end, for which it waits a minute; exits with 75 if they do
+    /// not. Remove the subject from the policy first: what it sends meanwhile is not erased.
     #[command(after_help = "Example:\n  effectd store erase --subject agent://planner --yes")]
     Erase(erase::Erase),
     /// Count the contents of the store

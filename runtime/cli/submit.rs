@@ -14,11 +14,12 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::action_output::{COLUMNS, exit_of, explain, print_row, receipt_of};
+use super::action_output::{COLUMNS, exit_of, explain, print_receipt, print_row, receipt_of};
 use super::backend::{daemon_client, submit_with_retry, wait_on};
+use super::receipt_view::Detail;
 use super::{
-    ActionReply, CliError, Common, Depth, Form, Printer, Session, eprint_line, is_in_process, line,
-    receipt_view, run, trace_context,
+    ActionReply, CliError, Common, Depth, Form, Printer, Session, eprint_line, is_in_process, run,
+    trace_context,
 };
 use crate::exit::Exit;
 
@@ -120,7 +121,7 @@ fn print(reply: &ActionReply, single: bool, form: Form, printer: &mut Printer) {
         if let (Some(receipt), before) = receipt_of(reply)
             && form == Form::Table
         {
-            line(receipt_view::receipt(receipt, before).trim_end());
+            print_receipt(reply, receipt, before, Detail::Short);
             return;
         }
         explain(reply);

@@ -35,8 +35,15 @@ pub(super) struct SupportBundle {
 }
 
 /// effectd's own topics; all others are counted together.
-const TOPICS: [&str; 6] =
-    ["ACTION_DECISION", "ACTION_EXECUTED", "APPROVALS", "ARTIFACTS", "DEAD_LETTERS", "ERASURES"];
+const TOPICS: [&str; 7] = [
+    "ACTION_DECISION",
+    "ACTION_EXECUTED",
+    "AMENDMENTS",
+    "APPROVALS",
+    "ARTIFACTS",
+    "DEAD_LETTERS",
+    "ERASURES",
+];
 
 impl SupportBundle {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {

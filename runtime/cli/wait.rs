@@ -7,7 +7,7 @@ use effectd_gateway::views::State;
 
 use super::action_output::show_one;
 use super::backend::wait_for;
-use super::{ActionReply, CliError, Common, Depth, Session, is_in_process};
+use super::{ActionReply, CliError, Common, Depth, Session, is_in_process, short_id};
 use crate::exit::Exit;
 
 /// Wait until an action has ended, and show its receipt
@@ -40,8 +40,12 @@ impl Wait {
     async fn reply(&self, common: &Common) -> Result<ActionReply, CliError> {
         let wait = Duration::from_secs(self.timeout);
         let mut session = Session::reach(common, Depth::Store).await?;
+        let action = match short_id::action(&mut session.client, &self.action).await {
+            Ok(action) => action,
+            Err(error) => return session.close().await.and(Err(error)),
+        };
         if is_in_process(&session.client) {
-            let reply = session.client.status(&self.action).await;
+            let reply = session.client.status(&action).await;
             session.close().await?;
             let reply = reply?;
             if !is_open(&reply) {
@@ -50,7 +54,7 @@ impl Wait {
             // No daemon runs, so this process must carry out the action.
             session = Session::in_process(common, Depth::Pipeline).await?;
         }
-        let reply = wait_for(&mut session.client, &self.action, wait).await;
+        let reply = wait_for(&mut session.client, &action, wait).await;
         session.close().await?;
         reply
     }

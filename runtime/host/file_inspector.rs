@@ -70,7 +70,11 @@ impl FileInspector for WorkspaceInspector {
     fn inspect_beneath(&self, root: &SpaceRoot, path: &str) -> Result<Vec<Inspected>, Failure> {
         let workspace = workspace(root);
         let beneath = workspace.inspect_beneath(&folder_path(path)?)?;
-        let many = || failed("there are more files and folders than can be listed".to_owned());
+        let many = || {
+            failed(format!(
+                "{path} has more files and folders than can be listed, or some with names that no tool takes"
+            ))
+        };
         let found = beneath.ok_or_else(many)?.into_iter();
         Ok(found.map(|seen| Inspected { seen, content: None }).collect())
     }

@@ -62,8 +62,9 @@ pub(crate) fn request(
         let message = format!("there is no tool {}", request.tool_id);
         Failure::new(Code::UnknownTool, Phase::Validate, message)
     })?;
-    let inspection = inspect(&request.params, entry.spec(), policy);
+    let inspection = inspect(&request.params, entry.spec(), &request.space_id, policy);
     let mut facts = Facts::of(request, entry.spec(), principal, now, &inspection.facts);
+    facts.tool.timeout_ms = entry.declared_time();
     Switches::new(store).apply(&mut facts);
     Ok(explained(&facts, policy, false))
 }

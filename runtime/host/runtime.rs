@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use effectd_actors::execution::log;
 use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
-use effectd_actors::{Answer, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
+use effectd_actors::{Answer, Caches, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
 use effectd_bus::{Blobs, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
 use effectd_gateway::{Gateway, GatewayError, SharedSettings, Stage};
-use effectd_policy::{Change, Decider, Overlay, Policy, Source};
+use effectd_policy::{Change, Decider, Overlay, Policy, Preset, Source};
 use effectd_sandbox::Sandbox;
 use tokio::sync::{OnceCell, watch};
 
@@ -229,7 +229,8 @@ impl OpenState {
         } else {
             Sandbox::closed(sandbox)
         });
-        let state = State::prepare(&config.state, config.policy_dir.as_deref(), config.seed_demo)?;
+        let seed = config.seed_demo.then_some(Preset::Household);
+        let state = State::prepare(&config.state, config.policy_dir.as_deref(), seed)?;
         if depth >= Depth::Policy {
             // Checked before the store is opened, so that a state without a valid policy stays unchanged.
             state.load_policy(&Overlay::default())?;
@@ -269,6 +270,7 @@ impl OpenState {
             settings: config.pipeline,
             inspector: Arc::new(WorkspaceInspector),
             blobs: Arc::new(blobs(&state, config.store.blob_quota_bytes)?),
+            caches: Caches::new(state.caches_dir()),
             policy: Arc::new(policy),
         });
         drop(space_services.set(Arc::downgrade(&services)));

@@ -33,7 +33,7 @@ pub struct Config {
     pub state: PathBuf,
     /// The policy directory; `policy` in the state directory if none is named.
     pub policy_dir: Option<PathBuf>,
-    /// Whether to install the demo policy in a state directory that has no policy.
+    /// Whether to install the preset `household` in a state directory that has no policy.
     pub seed_demo: bool,
     /// The program that the sandbox starts as its zygote. Its `main` must call [`crate::init`] first.
     pub zygote_exe: PathBuf,
@@ -127,7 +127,7 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// The configuration of a runtime in this process, for its user. It installs the demo policy on first use.
+    /// The configuration of a runtime in this process, for its user. It installs the preset `household` on first use.
     pub fn embedded(state: impl AsRef<Path>) -> Result<Self, Error> {
         let zygote_exe = std::env::current_exe()
             .map_err(|error| Error::Internal(format!("this program cannot be found on disk: {error}")))?;

@@ -148,6 +148,7 @@ const QUOTA: Kind = Kind::Number(8_388_608, 1_099_511_627_776);
 /// The size of a segment; offsets in a segment have four bytes.
 const SEGMENT: Kind = Kind::Number(1_048_576, 1_073_741_824);
 const SHARE: Kind = Kind::Decimal(0.0, 1.0);
+const FORMULA: Kind = Kind::Number(1, 2);
 const WEIGHT: Kind = Kind::Decimal(0.0, WEIGHT_MAX);
 const COST: Kind = Kind::Decimal(0.001, 86_400_000.0);
 const WATTS: Kind = Kind::Decimal(0.1, 1_000.0);
@@ -295,6 +296,7 @@ pub const KEYS: &[Key] = &[
     key!("pipeline.scan_entries_max", SCAN, Restart, "files and folders of a space that are compared before and after a tool of the embedding program runs; 0 for none", pipeline.scan_entries_max),
     key!("pipeline.sweep_every_ms", MILLIS, Restart, "how often expired things are removed", pipeline.sweep_every),
     key!("reward.cost_budget_ms", COST, Restart, "processor time at which an action's cost counts fully in its reward", pipeline.weights.cost_budget_ms),
+    key!("reward.formula", FORMULA, Restart, "2 to add the reward by formula 2 to receipts and events; otherwise 1", pipeline.weights.formula),
     key!("reward.weight_cost", WEIGHT, Restart, "weight of the cost in the reward", pipeline.weights.parts.cost),
     key!("reward.weight_latency", WEIGHT, Restart, "weight of the latency in the reward", pipeline.weights.parts.latency),
     key!("reward.weight_quality", WEIGHT, Restart, "weight of the quality in the reward", pipeline.weights.parts.quality),
@@ -304,7 +306,7 @@ pub const KEYS: &[Key] = &[
     key!("sandbox.ready_min", CHILDREN, Restart, "children kept ready for each profile and space when idle", sandbox.ready_min),
     key!("sandbox.uid", Kind::Uid, Restart, "uid that tools run as, not root; empty for the owner of the workspace", sandbox.uid),
     key!("sandbox.zygotes_max", CHILDREN, Restart, "maximum of pairs of profile and space that are kept ready", sandbox.zygotes_max),
-    key!("store.blob_quota_bytes", QUOTA, Restart, "space on disk for pre-images, and as much for artifacts, in each space", store.blob_quota_bytes),
+    key!("store.blob_quota_bytes", QUOTA, Restart, "space on disk for pre-images, as much for artifacts and as much for results, in each space", store.blob_quota_bytes),
     key!("store.disk_free_bytes_min", BYTES, Restart, "free disk space below which new work is refused", store.disk_free_bytes_min),
     key!("store.index_cache_bytes", BYTES, Restart, "memory for the cache of the store's index", store.index_cache_bytes),
     key!("store.journal", Kind::Word(&["files", "sled"]), Restart, "journal engine of a new store: plain files, or a sled database", store.journal),

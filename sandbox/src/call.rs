@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::SandboxError;
 use crate::limits::{CALL_TIME_MAX, DENIALS_NAMED_MAX, NARROWING_PATHS_MAX, REQUEST_BYTES_MAX};
 use crate::root::SpaceRoot;
+use crate::view::View;
 
 #[derive(Debug, Clone)]
 pub struct Call {
@@ -26,6 +27,8 @@ pub struct Call {
     /// For logs of denials.
     pub trace_id: TraceId,
     pub narrowing: Narrowing,
+    /// What the call sees instead of a writable workspace.
+    pub view: Option<View>,
 }
 
 /// How much one call may use. `None` keeps the profile's limit; a number can only lower it.

@@ -191,6 +191,7 @@ impl Examination {
             timeout: Duration::from_millis(timeout_ms),
             trace_id,
             narrowing: Narrowing::default(),
+            view: None,
         };
         self.runtime.block_on(self.sandbox.drill(call, drill))
     }

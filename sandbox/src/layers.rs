@@ -92,8 +92,8 @@ fn scratch(_: &Given) -> io::Result<()> {
 }
 
 fn landlock(given: &Given) -> io::Result<()> {
-    let scope =
-        Scope { workspace: given.workspace.as_fd(), tmp: given.workspace.as_fd(), entries: &[], proc: None };
+    let workspace = given.workspace.as_fd();
+    let scope = Scope { workspace, read_only: false, tmp: workspace, entries: &[], proc: None };
     restrict_to_profile(&scope).map_err(io::Error::other)
 }
 

@@ -11,6 +11,7 @@ mod call;
 mod root;
 mod sandbox;
 mod side_channel;
+mod view;
 
 mod confine;
 mod host;
@@ -33,5 +34,6 @@ pub use host::reap::Reply;
 pub use root::{Ancestor, RootId, SpaceRoot};
 pub use sandbox::{Sandbox, SandboxConfig, ZygoteInfo};
 pub use side_channel::{Outward, Piece, SideChannel};
+pub use view::View;
 pub use wire::ZYGOTE_ARGUMENT;
 pub use zygote::{ChildCtx, Dispatch, init, init_with_warm_up};

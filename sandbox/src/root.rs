@@ -241,6 +241,13 @@ impl SpaceRoot {
         }
     }
 
+    /// Like [`SpaceRoot::check_ancestors`], and refuses a folder that others could change.
+    pub(crate) fn check_whole(&self, daemon: u32) -> Result<(), SandboxError> {
+        let stat = fstat(self).map_err(|errno| unusable(self.path(), errno))?;
+        let all = [vec![Ancestor::of(&stat, self.as_fd(), ".")], self.ancestors()?].concat();
+        check(self.path(), (self.path(), &all), (daemon, self.0.owner.0))
+    }
+
     /// Refuses a root that users other than root, `daemon` and its own owner could replace by another folder.
     pub fn check_ancestors(&self, ancestors: &[Ancestor], daemon: u32) -> Result<(), SandboxError> {
         let above = self.path().parent().unwrap_or(self.path());

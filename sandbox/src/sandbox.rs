@@ -24,6 +24,7 @@ use crate::limits::{LANDLOCK_ABI_MIN, READY_MAX, READY_MIN, STAND_IN_ID, ZYGOTES
 use crate::root::{RootId, SpaceRoot};
 use crate::side_channel::SideChannel;
 use crate::sys::process::landlock_abi;
+use crate::view::View;
 use crate::wire::{Boot, Identity};
 
 #[derive(Debug, Clone)]
@@ -73,6 +74,7 @@ struct Key {
     path: PathBuf,
     root: RootId,
     identity: Identity,
+    view: Option<View>,
 }
 
 struct RunningZygote {
@@ -157,7 +159,7 @@ impl Sandbox {
         side_channel: SideChannel,
     ) -> Result<Reply, SandboxError> {
         call.check()?;
-        let pool = self.pool_for(call.effective_profile(), &call.space_root)?;
+        let pool = self.pool_for(call.effective_profile(), &call.space_root, call.view.as_ref())?;
         let in_flight = pool.enter();
         let child = pool.take().await?;
         session::run(in_flight, child, call, drill, side_channel).await
@@ -166,7 +168,7 @@ impl Sandbox {
     /// Starts the zygote for a (profile, space root) and waits for its first child: the first call finds it ready, and a
     /// host that cannot confine is noticed before any action is accepted.
     pub async fn warm(&self, profile: SandboxProfile, space_root: &SpaceRoot) -> Result<(), SandboxError> {
-        let pool = self.pool_for(profile, space_root)?;
+        let pool = self.pool_for(profile, space_root, None)?;
         let _in_flight = pool.enter();
         let child = pool.take().await?;
         pool.deliver(child);
@@ -189,10 +191,20 @@ impl Sandbox {
         self.cgroups.as_ref().map(|cgroups| cgroups.version.as_str())
     }
 
-    fn pool_for(&self, profile: SandboxProfile, root: &SpaceRoot) -> Result<Arc<Pool>, SandboxError> {
+    fn pool_for(
+        &self,
+        profile: SandboxProfile,
+        root: &SpaceRoot,
+        view: Option<&View>,
+    ) -> Result<Arc<Pool>, SandboxError> {
         let (uid, gid) = root.owner();
-        let key =
-            Key { profile, path: root.path().to_owned(), root: root.id(), identity: self.identity(uid, gid) };
+        let key = Key {
+            profile,
+            path: root.path().to_owned(),
+            root: root.id(),
+            identity: self.identity(uid, gid),
+            view: view.cloned(),
+        };
         let mut zygotes = self.zygotes.lock();
         if let Some(zygote) = zygotes.get(&key) {
             return Ok(Arc::clone(&zygote.pool));
@@ -221,7 +233,10 @@ impl Sandbox {
     }
 
     fn start_zygote(&self, key: &Key, root: &SpaceRoot) -> Result<RunningZygote, SandboxError> {
-        let profile = self.profiles.get(&key.profile).ok_or(SandboxError::Closed)?;
+        let mut profile = Arc::clone(self.profiles.get(&key.profile).ok_or(SandboxError::Closed)?);
+        if let Some(view) = &key.view {
+            profile = Arc::new(profile.with_view(view));
+        }
         if profile.require_tree_memory && self.cgroups.is_none() {
             return Err(SandboxError::Unavailable {
                 what: format!("the profile {} needs a memory bound for whole process trees", key.profile),
@@ -237,13 +252,9 @@ impl Sandbox {
             base_filter: profile.base_filter.clone(),
             narrow_filter: profile.narrow_filter.clone(),
             ceilings: profile.ceilings,
+            view: key.view.as_ref().map(|view| view.mounts.clone()),
         };
-        let pool = Arc::new(Pool::new(
-            Arc::clone(profile),
-            (boot, root.clone()),
-            self.cgroups.clone(),
-            self.config.pool,
-        ));
+        let pool = Arc::new(Pool::new(profile, (boot, root.clone()), self.cgroups.clone(), self.config.pool));
         let (owned, exe) = (Arc::clone(&pool), self.config.zygote_exe.clone());
         let owner = std::thread::Builder::new()
             .name("zygote-owner".to_owned())

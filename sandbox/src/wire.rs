@@ -13,6 +13,7 @@ use crate::drill::Drill;
 use crate::limits::{DENIAL_TEXT_BYTES_MAX, DENIALS_NAMED_MAX, PIECE_BYTES_MAX};
 use crate::sys::process::Ended;
 use crate::sys::seccomp::Program;
+use crate::view::Mount;
 
 /// The first argument that turns a program into a zygote.
 pub const ZYGOTE_ARGUMENT: &str = "__zygote";
@@ -35,6 +36,8 @@ pub(crate) struct Boot {
     pub(crate) base_filter: Program,
     pub(crate) narrow_filter: Program,
     pub(crate) ceilings: Ceilings,
+    /// The mounts of the call's view; with a view, the workspace is read-only.
+    pub(crate) view: Option<Vec<Mount>>,
 }
 
 /// The user that the zygote becomes.
@@ -67,6 +70,7 @@ pub(crate) struct SetupFailure {
 pub(crate) enum Step {
     Start,
     Workspace,
+    View,
     OwnerMapping,
     Identity,
     Namespaces,

@@ -146,7 +146,7 @@ pub(crate) fn main() -> ExitCode {
     };
     let requests: Vec<ActionRequest> = serde_json::from_str(requests).unwrap();
     // Silent, unless EFFECTD_LOG asks for more.
-    effectd::internal::telemetry::start("off", effectd::internal::telemetry::LogForm::Text);
+    effectd::internal::telemetry::start("off", effectd::internal::telemetry::LogForm::Text, false);
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
     threads.block_on(work(mode, Path::new(folder), requests));
     ExitCode::SUCCESS

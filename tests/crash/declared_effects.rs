@@ -5,21 +5,25 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
+use effectd::adapters::limits::INSPECT_BYTES_MAX;
 use effectd::contracts::{Code, Effects, PreviewVerdict, Receipt};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::approvals::Approve;
 use effectd_actors::approvals::decide::{DecideError, approve, deny};
+use effectd_actors::preview::{Preview, foresee};
 use effectd_actors::{Answer, Decider};
 use serde_json::{Value, json};
 
 use crate::Test;
 use crate::harness::asynchronously;
 use crate::place::{PATIENCE, Place, parsed};
+use crate::tools::{NEVER_DECLARED, SAFE_DECLARED};
 use crate::undeclared_effects::request;
 
 pub(crate) const TESTS: &[Test] = &[
     ("built_in_tools_are_never_reported_as_undeclared", no_false_alarm),
     ("an_approved_preview_is_what_happens_and_is_not_reported", no_false_alarm_when_asked),
+    ("an_effect_is_repeated_if_its_state_differs_or_it_is_safe", repeated),
 ];
 
 /// A pseudo-random generator with the same sequence in every run.
@@ -234,4 +238,38 @@ fn no_false_alarm_when_asked() {
     assert!(well * 20 > calls, "most came to nothing: {:?}", outcomes.0);
     assert!(kinds >= 8, "some tools never did anything: {:?}", outcomes.0);
     println!("  {calls} calls by the seed {}, {well} of them, with {kinds} tools, did something", SEED + 1);
+}
+
+/// The preview and the run agree about what is already done. If nobody can tell, only a safe effect happens again.
+fn repeated() {
+    asynchronously(async {
+        let place = Place::new();
+        place.set_policy(&[SAFE_DECLARED, NEVER_DECLARED]);
+        let runtime = place.runtime(|_| ()).await;
+        let principal = place.config().principal;
+        for (tool, is_safe) in [(NEVER_DECLARED, false), (SAFE_DECLARED, true)] {
+            let call =
+                |nth: usize| parsed(&request(&format!("{tool}-{nth}"), tool, &json!({ "name": tool })));
+            let before = async |nth: usize| match runtime.exec(call(nth)).await {
+                Answer::Done(done) => {
+                    assert_eq!(done.receipt.error, None, "{tool} {nth}");
+                    done.before
+                }
+                other @ (Answer::Held(_) | Answer::Refused(_)) => panic!("{tool} {nth}: {other:?}"),
+            };
+            assert!(!before(1).await, "{tool}");
+            let foreseen = foresee(runtime.pipeline().services(), &call(2), &principal).await.unwrap();
+            let Preview::Unavailable(why) = foreseen.preview else { panic!("{tool}: {foreseen:?}") };
+            assert!(why.starts_with("already done: receipt "), "{tool}: {why}");
+            assert!(before(2).await, "{tool}");
+            let beside = place.workspace().join(format!("beside-{tool}"));
+            fs::write(&beside, "by an editor").unwrap();
+            assert!(!before(3).await && before(4).await, "{tool}");
+            // Too large to be read.
+            fs::OpenOptions::new().write(true).open(&beside).unwrap().set_len(INSPECT_BYTES_MAX + 1).unwrap();
+            assert_eq!(before(5).await, !is_safe, "{tool}");
+            assert_eq!(place.runs(tool), 2 + usize::from(is_safe), "{tool}");
+        }
+        assert!(runtime.stop().await);
+    });
 }

@@ -22,6 +22,10 @@ fn executes() {
         let executed = effectd.execute(parsed(&request("executed", SAFE))).await;
         let Ok(Executed::Done(done)) = executed else { panic!("{executed:?}") };
         assert_eq!(done.receipt.outcome, Outcome::Executed);
+        let repeated = effectd.execute(parsed(&request("executed", SAFE))).await;
+        let Ok(Executed::Done(before)) = repeated else { panic!("{repeated:?}") };
+        assert!(before.before && done.result.as_ref().unwrap().is_some());
+        assert_eq!(before.result, done.result);
         let action = effectd.submit(parsed(&request("submitted", PROBE))).await.unwrap();
         let done = action.receipt().await.unwrap();
         assert_eq!(done.receipt.outcome, Outcome::Executed);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use effectd::contracts::ActionRequest;
 use effectd::internal::{Config, Runtime};
-use effectd_policy::demo::DEMO_FILES;
+use effectd_policy::Preset;
 use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    /// A place with the demo policy, plus consent for the tools of these tests.
+    /// A place with the preset `household`, plus consent for the tools of these tests.
     pub(crate) fn new() -> Self {
         let place = Place(tempfile::tempdir().unwrap());
         fs::create_dir_all(place.state().join("policy")).unwrap();
@@ -35,11 +35,13 @@ impl Place {
     }
 
     pub(crate) fn set_policy(&self, tools: &[&str]) {
-        for (file, text) in DEMO_FILES {
+        for (file, text) in Preset::Household.files() {
             let mut text = text.to_owned();
             if file == "policy.toml" {
                 // Otherwise tools of the higher safety classes are denied at night.
                 text = text.replace("night_from = \"22:00\"", "night_from = \"06:00\"");
+                // Without a mode, deletions are denied.
+                text = text.replace("\"files.delete\" = \"require_approval\", ", "");
                 // And have shorter timeouts than they declare.
                 let times = format!("[timeouts]\nlow_ms = {TIME_MS}\n\n[clock]\n");
                 text = text.replace("[clock]\n", &times);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use effectd::adapters::{Tool, Workspace};
 use effectd::contracts::{
-    Artifact, Code, Failure, Phase, ProbeVerdict, Repeat, ToolCall, ToolOutput, ToolSpec,
+    Artifact, Code, Failure, Phase, ProbeVerdict, Repeat, ToolCall, ToolOutput, ToolSpec, Touch,
 };
 use serde_json::{Map, Value, json};
 
@@ -31,19 +31,27 @@ pub(crate) struct Counter {
     id: &'static str,
     version: &'static str,
     repeat: Repeat,
+    /// Whether it declares the files that it writes.
+    declares: bool,
 }
 
 pub(crate) const SAFE: &str = "test.safe";
 pub(crate) const PROBE: &str = "test.probe";
 pub(crate) const NEVER: &str = "test.never";
+pub(crate) const SAFE_DECLARED: &str = "test.safe_declared";
+pub(crate) const NEVER_DECLARED: &str = "test.never_declared";
 
 const fn counter(id: &'static str, repeat: Repeat) -> Counter {
-    Counter { id, version: "1.0.0", repeat }
+    Counter { id, version: "1.0.0", repeat, declares: false }
 }
 
 pub(crate) static SAFE_TOOL: Counter = counter(SAFE, Repeat::Safe);
 pub(crate) static PROBE_TOOL: Counter = counter(PROBE, Repeat::Probe);
 pub(crate) static NEVER_TOOL: Counter = counter(NEVER, Repeat::Never);
+pub(crate) static SAFE_DECLARED_TOOL: Counter =
+    Counter { declares: true, ..counter(SAFE_DECLARED, Repeat::Safe) };
+pub(crate) static NEVER_DECLARED_TOOL: Counter =
+    Counter { declares: true, ..counter(NEVER_DECLARED, Repeat::Never) };
 /// The safe one after an upgrade that changed its repeat class.
 static CHANGED_TOOL: Counter = Counter { version: "2.0.0", ..counter(SAFE, Repeat::Never) };
 /// The safe one after an upgrade that kept its repeat class.
@@ -95,6 +103,13 @@ impl Tool for Counter {
 
     fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Its files, and one that it leaves alone.
+    fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
+        let name = params.get("name").and_then(Value::as_str).unwrap_or_default();
+        let files = ["runs", "witness", "beside"];
+        self.declares.then(|| files.map(|file| Touch::replaced(format!("workspace/{file}-{name}"))).to_vec())
     }
 
     /// Adds a line. The parameter `how` makes it misbehave; a control file stops it before or after its effect, until it is

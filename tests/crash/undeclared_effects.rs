@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::Test;
 use crate::harness::asynchronously;
 use crate::place::{Place, parsed};
-use crate::tools::{NEVER_TOOL, PROBE_TOOL, SAFE_TOOL, TIME_MS};
+use crate::tools::{NEVER_DECLARED_TOOL, NEVER_TOOL, PROBE_TOOL, SAFE_DECLARED_TOOL, SAFE_TOOL, TIME_MS};
 
 pub(crate) const TESTS: &[Test] = &[("every_tool_that_lies_is_caught_and_switched_off", every_liar)];
 
@@ -192,6 +192,8 @@ pub(crate) static ALL: effectd::Tools = &[
     &SAFE_TOOL,
     &PROBE_TOOL,
     &NEVER_TOOL,
+    &SAFE_DECLARED_TOOL,
+    &NEVER_DECLARED_TOOL,
     &LIARS[0],
     &LIARS[1],
     &LIARS[2],

@@ -96,9 +96,73 @@ fn twenty_people_approve_at_once_and_it_is_done_once() {
     assert_eq!(daemon.stop(), 0);
     let told: Vec<_> = news(&place)
         .iter()
-        .map(|event| event["body"]["data"]["what"].as_str().unwrap_or_default().to_owned())
+        .map(|event| event["data"]["what"].as_str().unwrap_or_default().to_owned())
         .collect();
     assert_eq!(told, ["requested", "approved", "requested"]);
+}
+
+#[test]
+fn a_person_approves_what_the_tool_gets_and_nothing_else() {
+    let place = Place::seeded();
+    let mode = ["policy", "set-mode", "--org", "home", "--tool", "notify.local", "require_approval", "--yes"];
+    assert_eq!(place.effectd(&mode, None).code(), 0);
+    let file = place.state().join("policy/policy.toml");
+    let unchecked = "[safety]\nlow = { text_bytes_max = 65536, checks = [\"size\"] }";
+    // The policy's own examples depend on what this changes.
+    let policy = std::fs::read_to_string(&file).unwrap().replacen("[safety]", unchecked, 1);
+    std::fs::write(&file, policy.split("[example_tools").next().unwrap()).unwrap();
+    let daemon = place.serve(&[]);
+    let mut notice = write_note("k-1", "none", "");
+    notice["tool_id"] = "notify.local".into();
+    notice["params"] = json!({ "title": "call +49 170 1234567", "body": "mail bob@example.org, see postgres://app:hunter2@db.example.org", "space_id": "shared:household" });
+    let entry = |field: &str, kind: &str| json!({ "field": field, "kind": kind, "count": 1 });
+    let (phone, email) = (entry("/title", "phone"), entry("/body", "email"));
+    let preview = daemon.post("/v1/preview", &notice).json(200);
+    let view = daemon.post("/v1/actions?wait", &notice).json(202);
+    let id = view["approval"]["approval_id"].as_str().unwrap();
+    let prompt = |id: &str| daemon.get(&format!("/v1/approvals/{id}")).json(200)["prompt"].clone();
+    let asked = prompt(id);
+    for said in [&preview, &view, &asked] {
+        let all = said["redactions"].as_array().unwrap();
+        assert!(all.len() == 2 && all.contains(&phone) && all.contains(&email), "{said}");
+    }
+    assert_eq!(
+        (&asked["params"]["title"], &asked["params"]["body"], asked.get("hidden")),
+        (&"call [redacted:phone]".into(), &"mail [redacted:email], see [redacted:secret]".into(), None)
+    );
+    let shown = place.effectd(&["approvals", "show", id], None).stdout();
+    let second = shown.lines().nth(1).unwrap();
+    assert!(
+        second.starts_with("  redacted  1 ") && second.ends_with(": the tool gets placeholders"),
+        "{shown}"
+    );
+
+    // From now on the tool would get the title as it was sent: that is not what the person saw.
+    let rule = "\n[[redaction.rules]]\nfield = \"/title\"\nthen = \"pass\"\n";
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + rule).unwrap();
+    assert_eq!(place.effectd(&["policy", "reload", "--yes"], None).code(), 0);
+    let approved = place.effectd(&["approvals", "approve", id, "-o", "json"], None);
+    let approved: Value = serde_json::from_str(&approved.stdout()).unwrap();
+    assert_eq!(approved["action"]["state"], "held", "{approved}");
+    let again = open(&daemon).remove(0);
+    let again = again["approval_id"].as_str().unwrap();
+    assert_ne!(again, id);
+    let asked = prompt(again);
+    assert_eq!((&asked["redactions"], &asked["hidden"]), (&json!([email]), &json!([phone])));
+    assert_eq!(asked["params"]["title"], "call [redacted:phone]");
+    let done = place.effectd(&["approvals", "approve", again, "-o", "json"], None).json(0);
+    assert_eq!(done["action"]["receipt"]["redactions"], json!([email]), "{done}");
+    let receipt = done["action"]["receipt"]["receipt_id"].as_str().unwrap();
+    let sent = place.effectd(&["notifications", "show", "-o", "json", receipt], None).json(0);
+    assert_eq!(
+        (&sent["title"], &sent["body"]),
+        (
+            &"call +49 170 1234567".into(),
+            &"mail [redacted:email], see postgres://app:hunter2@db.example.org".into()
+        ),
+        "{sent}"
+    );
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]
@@ -206,10 +270,10 @@ fn what_nobody_decides_in_time_ends_by_itself() {
     let soon = ["--set", "approvals.unattended_ms_max=300", "--set", "pipeline.sweep_every_ms=50"];
     let daemon = place.serve(&soon);
     let id = held(&daemon, "x-1", "x.txt", "x");
-    let view = daemon.get("/v1/actions/x-1/wait?timeout_ms=60000").json(200);
-    let receipt = &view["receipt"];
+    let told = daemon.get("/v1/actions/x-1/wait?timeout_ms=60000").problem(410, "approval_expired");
+    let receipt = &told["receipt"];
     assert_eq!(
-        (&view["outcome"], &receipt["error"]["code"]),
+        (&receipt["outcome"], &receipt["error"]["code"]),
         (&"expired".into(), &"approval_expired".into())
     );
     assert_eq!(
@@ -373,8 +437,9 @@ fn kills_leave_one_answer_a_question_and_one_receipt_an_action() {
                 decide(&daemon, &id, "approve", &json!({})).json(200);
             }
             Some(outcome) => {
-                let view = daemon.get("/v1/actions/k-2/wait?timeout_ms=60000").json(200);
-                assert_eq!(view["outcome"], outcome, "{point}");
+                let ended = daemon.get("/v1/actions/k-2/wait?timeout_ms=60000");
+                let ended: Value = serde_json::from_str(&ended.body).unwrap();
+                assert_eq!(ended["receipt"]["outcome"], outcome, "{point}");
                 decide(&daemon, &id, "approve", &json!({})).problem(409, "already_decided");
             }
         }

@@ -18,10 +18,12 @@ fn what_has_not_started_is_withdrawn_once_and_never_runs() {
     let accepted = daemon.post("/v1/actions", &write_note("c-1", "c.txt", "c"));
     assert_eq!(accepted.json(202)["state"], "accepted");
     let view = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| daemon.get("/v1/actions/c-1/wait?timeout_ms=60000").json(200));
+        let waiter = scope.spawn(|| daemon.get("/v1/actions/c-1/wait?timeout_ms=60000"));
         let withdrawn = daemon.ask("DELETE", "/v1/actions/c-1", &[], "").json(200);
         assert_eq!((&withdrawn["outcome"], &withdrawn["already_done"]), (&"cancelled".into(), &false.into()));
-        assert_eq!(waiter.join().unwrap()["receipt"], withdrawn["receipt"]);
+        assert_eq!(withdrawn["state"], "ended");
+        let told = waiter.join().unwrap().problem(409, "cancelled");
+        assert_eq!(told["receipt"], withdrawn["receipt"]);
         withdrawn
     });
     let receipt = &view["receipt"];
@@ -31,7 +33,8 @@ fn what_has_not_started_is_withdrawn_once_and_never_runs() {
     );
     // Again, after an answer that was lost: the same receipt.
     let again = daemon.ask("DELETE", "/v1/actions/c-1", &[], "").json(200);
-    assert_eq!((&again["receipt"], &again["already_done"]), (receipt, &true.into()));
+    assert_eq!((&again["receipt"], &again["already_done"]), (receipt, &false.into()));
+    assert_eq!(again["state"], "ended");
     let command = place.effectd(&["cancel", "c-1", "-o", "json"], None);
     assert_eq!(&command.json(0)["receipt"], receipt);
     daemon.kill();
@@ -117,7 +120,7 @@ fn a_withdrawal_that_is_killed_has_happened_whole_or_not_at_all() {
             // It is never answered: the daemon dies with it.
             let asked = scope.spawn(|| daemon.ask("DELETE", "/v1/actions/k-1", &[], ""));
             until("the withdrawal is where it is to be killed", || {
-                let written = daemon.get("/v1/actions/k-1").json(200)["state"] == "done";
+                let written = daemon.get("/v1/actions/k-1").json(200)["state"] == "ended";
                 let about_to = place.log().contains("\"stage\":\"recorder\"");
                 if outcome == "cancelled" { written } else { about_to }
             });
@@ -126,8 +129,9 @@ fn a_withdrawal_that_is_killed_has_happened_whole_or_not_at_all() {
         });
         assert_eq!(daemon.wait(), -1);
         let daemon = place.serve(&[]);
-        let view = daemon.get("/v1/actions/k-1/wait?timeout_ms=60000").json(200);
-        assert_eq!(view["outcome"], outcome, "{point}");
+        let ended = daemon.get("/v1/actions/k-1/wait?timeout_ms=60000");
+        let ended: Value = serde_json::from_str(&ended.body).unwrap();
+        assert_eq!(ended["receipt"]["outcome"], outcome, "{point}");
         assert_eq!(place.note("k.txt").exists(), outcome == "executed", "{point}");
         assert_eq!(receipts_of(&place, "k-1"), 1, "{point}");
     }

@@ -141,8 +141,13 @@ pub fn commands(place: &Place, above: &[String]) -> Vec<Vec<String>> {
     assert_eq!(help.code(), 0, "{above:?}");
     let mut all = vec![above.to_vec()];
     let help = help.stdout();
-    let listed = help.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
-    for line in listed.lines().take_while(|line| line.starts_with("  ")) {
+    // The program lists its commands in groups.
+    let listed = match above {
+        [] => help.split_once("\n\nAct:\n").and_then(|(_, rest)| rest.split_once("\nGlobal options:\n")),
+        _ => help.split_once("\nCommands:\n").map(|(_, rest)| (rest.split("\n\n").next().unwrap(), "")),
+    };
+    let listed = listed.map_or("", |(listed, _)| listed);
+    for line in listed.lines().filter(|line| line.starts_with("  ")) {
         // Deeper lines go on with the description of the command before.
         let Some(name) = line[2..].split(' ').next().filter(|name| !name.is_empty()) else {
             continue;
@@ -183,6 +188,8 @@ fn every_example_of_the_help_works() {
         }
     }
     assert!(seen.len() >= 25, "only {} examples were found", seen.len());
+    // Before the examples that revoke consents.
+    seen.sort_by_key(|example| !example.starts_with("effectd tools try"));
     for example in seen {
         // The one id that cannot be known beforehand.
         run_example(&place, &example.replace("0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12", receipt));

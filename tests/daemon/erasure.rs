@@ -101,7 +101,7 @@ fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
     for (action, text) in [("a-1", "1"), ("a-2", "2")] {
         let text = format!("{CANARY} {text}");
         let done = daemon.post("/v1/actions?wait=true", &write_note(action, "n.txt", &text));
-        assert_eq!(done.status, 200);
+        assert!(done.json(200)["result"].is_object(), "{done:?}");
     }
     assert_eq!(daemon.stop(), 0);
     leave_letter(&place, "l-1", write_note("l-1", "l-1", CANARY));
@@ -126,6 +126,8 @@ fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
     let (code, told, words) = erase(&place, &["--yes"]);
     assert_eq!((code, &told["done"]), (0, &json!(true)), "{told} {words}");
     assert_eq!((&told["dead_letters"], &told["blobs"]), (&json!(1), &preview["blobs"]));
+    let view = daemon.get("/v1/actions/a-1").json(200);
+    assert_eq!((&view["result_error"]["code"], view.get("result")), (&json!("result_gone"), None), "{view}");
     // Other subjects are not affected, and earlier proofs still hold.
     assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 1);
     let left = place.effectd(&["dlq", "show", "1", "-o", "json"], None).json(0);

@@ -115,6 +115,75 @@ fn groups_replay_by_offset_time_and_start_each_at_its_own_pace() {
 }
 
 #[test]
+fn events_have_one_shape_on_every_topic() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    done(&daemon, (0..3).map(|n| format!("e-{n}")));
+    let mut sources = std::collections::BTreeSet::new();
+    for (topic, kind) in
+        [("ACTION_EXECUTED", "effectd.action.executed.v1"), ("ACTION_DECISION", "effectd.action.decision.v1")]
+    {
+        let page = daemon.get(&format!("/v1/store/topics/{topic}")).json(200);
+        let printed = place.effectd(&["bus", "tail", "--once", "--topic", topic], None);
+        let printed: Vec<Value> =
+            printed.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(page["events"].as_array().unwrap(), &printed, "{topic}");
+        assert_eq!(printed.len(), 3, "{topic}");
+        for (offset, event) in printed.iter().enumerate() {
+            assert_eq!((&event["specversion"], &event["type"]), (&"1.0".into(), &kind.into()), "{event}");
+            assert_eq!(
+                (&event["offset"], &event["subject"]),
+                (&offset.into(), &format!("e-{offset}").into())
+            );
+            assert!(event["id"].is_string() && event["time"].is_string(), "{event}");
+            let sealed = topic == "ACTION_DECISION";
+            assert_eq!((event.get("data").is_none(), event["sealed"] == true), (sealed, sealed), "{event}");
+            sources.insert(event["source"].as_str().unwrap().to_owned());
+        }
+    }
+    let source = sources.first().unwrap();
+    assert!(sources.len() == 1 && source.starts_with("urn:uuid:"), "{sources:?}");
+    // Another device has another name.
+    let other = Place::seeded();
+    let daemon = other.serve(&[]);
+    done(&daemon, std::iter::once("e-0".to_owned()));
+    let page = daemon.get("/v1/store/topics/ACTION_EXECUTED").json(200);
+    assert_ne!(page["events"][0]["source"], source.as_str());
+}
+
+#[test]
+fn an_unknown_topic_and_an_offset_beyond_the_end_are_errors() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    done(&daemon, (0..3).map(|n| format!("e-{n}")));
+    let refused = |path: &str, method: &str, said: &str| {
+        let told = daemon.ask(method, path, &[], "").problem(400, "query_invalid");
+        assert!(told["detail"].as_str().unwrap().contains(said), "{told}");
+    };
+    let topics = "/v1/store/topics";
+    for path in ["action_execute", "ACTION_EXECUTE?wait_ms=60000", "action_executed/groups/one"] {
+        refused(&format!("{topics}/{path}"), "GET", "did you mean ACTION_EXECUTED?");
+    }
+    refused(&format!("{topics}/nonsense/groups"), "GET", "there are ACTION_DECISION, ACTION_EXECUTED,");
+    refused(&format!("{topics}/ACTION_EXECUTED?from=4&wait_ms=60000"), "GET", "which is 3");
+    refused(&format!("{topics}/ACTION_EXECUTED/groups/one?to=4"), "POST", "beyond the end");
+    // The end itself is a place: the next event is there.
+    assert_eq!(daemon.get(&format!("{topics}/ACTION_EXECUTED?from=3")).json(200)["next"], 3);
+    // A topic that effectd writes is there before its first event.
+    assert_eq!(daemon.get(&format!("{topics}/ARTIFACTS")).json(200)["end"], 0);
+    for (arguments, said) in [
+        (&["events", "tail", "--once", "--topic", "ACTON_EXECUTED"][..], "did you mean ACTION_EXECUTED?"),
+        (&["events", "tail", "--once", "--from", "4"], "beyond the end"),
+        (&["events", "seek", "one", "--to", "4", "--execute"], "beyond the end"),
+        (&["events", "export", "ACTION_EXECUTED", "--from", "4"], "beyond the end"),
+    ] {
+        let refused = place.effectd(arguments, None);
+        assert_eq!(refused.code(), 2, "{arguments:?}: {}", refused.stderr());
+        assert!(refused.stderr().contains(said), "{}", refused.stderr());
+    }
+}
+
+#[test]
 fn a_killed_reader_misses_nothing_and_follows_over_a_restart() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);

@@ -294,10 +294,29 @@ fn nobody_approves_their_own_requests_or_grants_themselves() {
 }
 
 #[test]
+fn a_grant_is_activated_twice_and_not_after_its_end() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let made = daemon.post("/v1/grants", &json!({ "org": "home", "tool": "files.copy" })).json(200);
+    let ask = |verb: &str| {
+        daemon.post(&format!("/v1/grants/{}/{verb}", made["grant_id"].as_str().unwrap()), &json!({}))
+    };
+    assert_eq!(ask("activate").json(200), made);
+    assert_eq!(ask("revoke").status, 200);
+    ask("activate").problem(404, "grant_unknown");
+}
+
+#[test]
 fn an_organisation_that_is_no_name_is_the_callers_mistake() {
     let place = asking();
     let daemon = place.serve(&[]);
     let body = json!({ "org": "\u{c}\u{90}", "tool": "files.copy" });
     let problem = daemon.post("/v1/grants", &body).problem(400, "malformed");
     assert!(problem["detail"].as_str().unwrap().contains("the organisation: "), "{problem}");
+    // A preview refuses what the request would.
+    for body in [json!({ "org": "", "tool": "files.copy" }), json!({ "org": "home", "tool": "" })] {
+        for route in ["/v1/grants", "/v1/grants/requests", "/v1/grants/requests/preview"] {
+            daemon.post(route, &body).problem(400, "malformed");
+        }
+    }
 }

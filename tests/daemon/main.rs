@@ -36,6 +36,7 @@ mod principals;
 mod receipts;
 mod requeue;
 mod restore;
+mod results;
 mod runbook;
 mod seeding;
 mod session_bus;

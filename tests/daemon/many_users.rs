@@ -172,6 +172,12 @@ fn a_full_door_lets_those_in_who_can_act_on_it() {
     let path = format!("/v1/approvals/{approval}/approve");
     let decided: Value = ask(&daemon, APPROVER, "POST", &path, "{}").json(200);
     assert_eq!(decided["action"]["outcome"], "executed", "{decided}");
+    assert_eq!(decided["action"]["result"]["bytes_written"], 1, "{decided}");
+    // Who decided gets the same later, and nothing beyond it.
+    let later = ask(&daemon, APPROVER, "GET", "/v1/actions/h-1", "").json(200);
+    assert_eq!(later["result"], decided["action"]["result"], "{later}");
+    let receipt = later["receipt"]["receipt_id"].as_str().unwrap();
+    ask(&daemon, APPROVER, "GET", &format!("/v1/receipts/{receipt}"), "").problem(404, "receipt_unknown");
 }
 
 #[test]

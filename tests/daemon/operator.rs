@@ -5,7 +5,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::approvals::killed_at;
-use crate::harness::{Daemon, Place, Ran, Serving, until, write_note};
+use crate::harness::{Daemon, Place, Ran, Reply, Serving, until, write_note};
 use crate::seeding::{self, Left};
 
 const TOOL: &str = "files.write_text";
@@ -72,7 +72,7 @@ fn seven_causes_are_seven_lines_and_a_canary_stops_a_broken_one() {
     let place = Place::seeded();
     let (daemon, real) = with_real_failure(&place);
     let given_up = daemon.get("/v1/store/topics/DEAD_LETTERS").json(200);
-    let event = &given_up["events"][0]["body"];
+    let event = &given_up["events"][0];
     assert_eq!(
         (&event["type"], &event["data"]["cause"], &event["data"]["receipt_id"]),
         (&json!("effectd.dead_letter.v1"), &real["cause"], &real["receipt_id"]),
@@ -306,11 +306,40 @@ fn an_operation_has_one_true_receipt_whatever_is_killed() {
 }
 
 #[test]
+fn what_was_never_done_is_ended_and_not_already_done() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let said = |reply: Reply| {
+        let view = reply.json(200);
+        json!([view["state"], view["outcome"], view["already_done"]])
+    };
+    let note = |action: &str| write_note(action, "late.txt", "late");
+    assert_eq!(run(&place, &["pause", "--yes"]).code(), 0);
+    let paused = json!(["ended", "paused", false]);
+    assert_eq!(said(daemon.post("/v1/actions?wait", &note("n-1"))), paused);
+    assert_eq!(run(&place, &["resume", "--yes"]).code(), 0);
+    assert_eq!(said(daemon.post("/v1/actions?wait", &note("n-1"))), paused);
+    assert_eq!(said(daemon.get("/v1/actions/n-1")), paused);
+    assert_eq!(said(daemon.get("/v1/actions/n-1/wait")), paused);
+    assert!(!place.note("late.txt").exists());
+    assert_eq!(said(daemon.post("/v1/actions?wait", &note("n-2"))), json!(["done", "executed", false]));
+    assert_eq!(said(daemon.post("/v1/actions?wait", &note("n-2"))), json!(["done", "executed", true]));
+    let mut dry = write_note("n-3", "dry.txt", "dry");
+    dry["dry_run"] = true.into();
+    for _run_and_repeat in 0..2 {
+        assert_eq!(said(daemon.post("/v1/actions?wait", &dry)), json!(["done", "dry_run", false]));
+    }
+    daemon.post("/v1/actions?wait", &crate::results::read("n-4")).problem(404, "file_not_found");
+    assert_eq!(said(daemon.get("/v1/actions/n-4")), json!(["ended", "failed", false]));
+}
+
+#[test]
 fn operations_that_cannot_be_done_are_refused_and_leave_nothing() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     for wrong in [
         json!({ "do": "explode" }),
+        json!(["pause"]),
         json!({ "do": "pause", "for": "ever" }),
         json!({ "do": "disable_tool", "tool_id": "no.such_tool" }),
         json!({ "do": "trip_breaker", "key": "" }),

@@ -1,6 +1,6 @@
 //! Answers to planners: what failed, why, and what would have to change.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{NOBODY, Place, Ran, Serving, Stall, from_stranger, is_root, until, write_note};
 
@@ -37,9 +37,9 @@ fn every_answer_says_what_redaction_removed() {
     let daemon = place.serve(&[]);
     let removed = serde_json::json!([{ "field": "/text", "kind": "phone", "count": 1 }]);
     let done = daemon.post("/v1/actions?wait", &write_note("r-1", "r.txt", "+49 170 1234567")).json(200);
-    assert_eq!(done["receipt"]["redacted"], removed);
+    assert_eq!((&done["redactions"], &done["receipt"]["redactions"]), (&removed, &removed));
     for path in ["/v1/actions/r-1", "/v1/actions/r-1/wait"] {
-        assert_eq!(daemon.get(path).json(200)["receipt"]["redacted"], removed);
+        assert_eq!(daemon.get(path).json(200)["redactions"], removed);
     }
     assert_eq!(std::fs::read_to_string(place.note("r.txt")).unwrap(), "[redacted:phone]");
     let mut edit = write_note("r-2", "r.txt", "");
@@ -47,11 +47,10 @@ fn every_answer_says_what_redaction_removed() {
     edit["params"].as_object_mut().unwrap().remove("text");
     edit["params"]["find"] = "+49 170 7654321".into();
     edit["params"]["replace"] = "x".into();
-    // A failure caused by a redaction says so.
-    let failed = daemon.post("/v1/actions?wait", &edit);
-    let removed = serde_json::json!([{ "field": "/find", "kind": "phone", "count": 1 }]);
-    let problem: Value = serde_json::from_str(&failed.body).unwrap();
-    assert_eq!(problem["receipt"]["redacted"], removed, "{problem}");
+    // What must match the file is refused instead.
+    let refused = daemon.post("/v1/actions?wait", &edit).problem(403, "policy_denied");
+    assert!(refused["detail"].as_str().unwrap().contains("needs /find unchanged"), "{refused}");
+    assert_eq!(std::fs::read_to_string(place.note("r.txt")).unwrap(), "[redacted:phone]");
 }
 
 #[test]
@@ -100,6 +99,71 @@ fn a_refusal_names_the_gate_and_what_would_have_to_change() {
 }
 
 #[test]
+fn a_refusal_has_one_status_however_it_is_asked_for() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let first = daemon.post("/v1/actions?wait", &from_stranger("r-1")).problem(403, "policy_denied");
+    // The principal may not speak for the subject: a role would not help.
+    let what = first["change"]["what"].as_str().unwrap();
+    assert!(what.starts_with("add the subject to the principal's subjects in policy.toml:"), "{what}");
+    let again = [
+        daemon.post("/v1/actions?wait", &from_stranger("r-1")),
+        daemon.post("/v1/actions", &from_stranger("r-1")),
+        daemon.get("/v1/actions/r-1/wait"),
+    ];
+    for again in again {
+        assert_eq!(again.problem(403, "policy_denied"), first);
+    }
+    // The description of the action is there, and says that it is not done.
+    let view = daemon.get("/v1/actions/r-1").json(200);
+    assert_eq!((&view["state"], &view["outcome"]), (&"ended".into(), &"denied_policy".into()));
+    let waited = place.effectd(&["wait", "r-1"], None);
+    assert!(waited.code() == 3 && waited.stdout().starts_with("denied: "), "{}", waited.stdout());
+    let table = place.effectd(&["receipts", "list", "action:r-1"], None);
+    assert!(table.stdout().contains("denied_policy  policy_denied"), "{}", table.stdout());
+}
+
+#[test]
+fn a_failure_of_the_files_has_the_status_that_http_has_for_it() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    std::fs::write(place.note("text"), "text").unwrap();
+    std::fs::write(place.note("bytes"), [0xff, 0xfe, 0x00]).unwrap();
+    let ask = |action: &str, tool: &str, params: Value| {
+        let mut request = write_note(action, "none", "");
+        request["tool_id"] = tool.into();
+        request["params"] = params;
+        request["params"]["space_id"] = "shared:household".into();
+        daemon.post("/v1/actions?wait", &request)
+    };
+    let read = |action: &str, path: &str| ask(action, "files.read_text", json!({ "path": path }));
+    read("f-1", "workspace/nothing").problem(404, "file_not_found");
+    daemon.get("/v1/actions/f-1/wait").problem(404, "file_not_found");
+    read("f-2", "workspace/bytes").problem(422, "not_text");
+    let paths = json!({ "from_path": "workspace/text", "to_path": "workspace/bytes" });
+    ask("f-3", "files.move", paths).problem(409, "file_exists");
+}
+
+#[test]
+fn a_whole_number_is_an_integer_however_it_is_written() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let mut request = write_note("i-1", "i.txt", "i");
+    request["qos"] = json!({ "timeout_ms": 3_000.0 });
+    assert!(request.to_string().contains("3000.0"));
+    let done = daemon.post("/v1/actions?wait=60055.0", &request).json(200);
+    // The same number is the same request.
+    request["qos"] = json!({ "timeout_ms": 3_000 });
+    assert_eq!(daemon.post("/v1/actions?wait=60055", &request).json(200)["receipt"], done["receipt"]);
+    daemon.get("/v1/actions/i-1/wait?timeout_ms=60055.0").json(200);
+    daemon.get("/v1/receipts?limit=1.0").json(200);
+    for wrong in ["60055.5", "60055.", ".0", "-1", "1e3", ""] {
+        daemon.get(&format!("/v1/actions/i-1/wait?timeout_ms={wrong}")).problem(400, "query_invalid");
+    }
+}
+
+#[test]
 fn an_action_id_stands_for_one_content() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
@@ -142,7 +206,7 @@ fn key_and_trace_come_from_the_headers() {
         assert!(told.head.contains("tracestate: congo=t61,rojo=1"), "{told:?}");
     }
     let events = daemon.get("/v1/store/topics/ACTION_EXECUTED").json(200);
-    let event = &events["events"][0]["body"];
+    let event = &events["events"][0];
     assert_eq!(
         (&event["traceparent"], &event["tracestate"]),
         (&context["traceparent"], &context["tracestate"]),

@@ -1,5 +1,7 @@
 //! Policy commands against a running daemon.
 
+use serde_json::json;
+
 use crate::harness::{Place, Ran, Serving, write_note};
 
 const CONSENT: [&str; 6] = [
@@ -39,8 +41,10 @@ fn consents_and_modes_take_effect_at_once_and_stay() {
     let daemon = place.serve(&[]);
     let denied = daemon.post("/v1/actions?wait", &write_note("p-5", "p-5", "x"));
     denied.problem(403, "policy_denied");
-    let nonsense = daemon.ask("POST", "/v1/policy/changes", &[], "{\"change\":\"everything\"}");
-    nonsense.problem(400, "change_invalid");
+    for nonsense in [json!({ "change": "everything" }), json!(["set_org_mode", "home", "files.move", "deny"])]
+    {
+        daemon.post("/v1/policy/changes", &nonsense).problem(400, "change_invalid");
+    }
     assert_eq!(daemon.stop(), 0);
 }
 

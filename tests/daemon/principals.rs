@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::approvals::asking;
 use crate::harness::{Daemon, NOBODY, Place, Ran, Serving, is_root, run_to_end, until, write_note};
+use crate::results::{read, with_long_file};
 
 /// Two ordinary users. The second has no name on this machine.
 const FIRST: u32 = NOBODY;
@@ -32,10 +33,14 @@ impl House {
     }
 
     fn run(&self, uid: u32, arguments: &[&str], stdin: Option<&Value>) -> Ran {
-        let mut all = arguments.to_vec();
-        all.extend(["-o", "json", "--socket", &self.socket]);
+        self.run_plain(uid, &[arguments, &["-o", "json"]].concat(), stdin)
+    }
+
+    /// [`House::run`] for commands that have one form of output.
+    fn run_plain(&self, uid: u32, arguments: &[&str], stdin: Option<&Value>) -> Ran {
         let stdin = stdin.map(Value::to_string).unwrap_or_default();
         // Of the daemon's group, so that it may connect.
+        let all = [arguments, &["--socket", &self.socket]].concat();
         run_to_end(self.place.command_as(uid, 0, &all), &stdin)
     }
 
@@ -122,6 +127,25 @@ fn tells_nothing_of(seen: &str, receipt: &Value) {
 }
 
 #[test]
+fn a_result_is_for_the_asker_and_operators_see_its_beginning() {
+    let name = "a_result_is_for_the_asker_and_operators_see_its_beginning";
+    let Some(house) = House::new(name, || with_long_file().0) else {
+        return;
+    };
+    let own = house.exec(FIRST, &read("own"));
+    let text = std::fs::read_to_string(house.place.note("long.txt")).unwrap();
+    assert_eq!(own["result"]["text"], text);
+    assert_eq!(house.run(FIRST, &["wait", "own"], None).json(0)["result"], own["result"]);
+    let seen = house.seen(SECOND, &["own"]);
+    assert!(!seen.contains("line 0"), "{seen}");
+    for verb in ["status", "wait"] {
+        let safe = &house.run(0, &[verb, "own"], None).json(0)["result"];
+        assert_eq!(safe["_truncated"], true, "{safe}");
+        assert!(safe["text"].as_str().unwrap().starts_with("line 0") && safe.to_string().len() <= 10_240);
+    }
+}
+
+#[test]
 fn equal_requests_of_two_users_have_two_receipts() {
     let Some(house) = House::new("equal_requests_of_two_users_have_two_receipts", Place::seeded) else {
         return;
@@ -154,6 +178,52 @@ fn equal_requests_of_two_users_have_two_receipts() {
         let seen = seen.replace(&format!("\"{}\"", id("first")), "");
         tells_nothing_of(&seen, &first["receipt"]);
         tells_nothing_of(&second.to_string(), &first["receipt"]);
+    }
+}
+
+#[test]
+fn a_learner_reads_all_receipts_and_events_and_no_more() {
+    let learning = || {
+        let place = Place::seeded();
+        let path = place.state().join("policy/policy.toml");
+        let role = format!("\n[principals.\"{}\"]\nsubjects = []\nroles = [\"learner\"]\n", user(SECOND));
+        let policy = std::fs::read_to_string(&path).unwrap() + &role;
+        std::fs::write(&path, policy).unwrap();
+        place
+    };
+    let Some(house) = House::new("a_learner_reads_all_receipts_and_events_and_no_more", learning) else {
+        return;
+    };
+    let done = house.exec(FIRST, &write_note("l-1", "l.txt", "text"));
+    let id = done["receipt"]["receipt_id"].as_str().unwrap();
+    assert_eq!(house.run(0, &["receipts", "amend", id, "--quality", "1", "--yes"], None).code(), 0);
+    let listed = house.run(SECOND, &["receipts", "list"], None).json(0);
+    assert_eq!(listed[0]["receipt_id"], id);
+    let export = house.run_plain(SECOND, &["receipts", "export", "--format", "csv"], None);
+    assert!(export.code() == 0 && export.stdout().contains(id), "{}", export.stderr());
+    let group = format!("{SECOND}-nightly");
+    let tail = |uid: u32, topic: &str, group: &str| {
+        house.run_plain(uid, &["bus", "tail", "--once", "--topic", topic, "--group", group], None)
+    };
+    for topic in ["ACTION_EXECUTED", "AMENDMENTS"] {
+        let (first, second) = (tail(SECOND, topic, &group), tail(SECOND, topic, &group));
+        assert_eq!((first.code(), second.code()), (0, 0), "{}{}", first.stderr(), second.stderr());
+        let event: Value = serde_json::from_str(&first.stdout()).unwrap();
+        assert_eq!((&event["data"]["receipt_id"], second.stdout().as_str()), (&json!(id), ""), "{event}");
+    }
+    // Nobody else's group, no other topic, no change, and nothing about actions themselves.
+    for (ran, said) in [
+        (tail(SECOND, "ACTION_EXECUTED", "root"), "groups begin with its name"),
+        (tail(SECOND, "APPROVALS", &group), "for operators"),
+        (tail(FIRST, "ACTION_EXECUTED", "nobody"), "the role `learner`"),
+        (
+            house.run(SECOND, &["receipts", "amend", id, "--quality", "0", "--yes"], None),
+            "may amend a receipt",
+        ),
+        (house.run(SECOND, &["status", "l-1"], None), "action_unknown"),
+    ] {
+        let told = ran.stdout() + &ran.stderr();
+        assert!(ran.code() != 0 && told.contains(said), "{said}: {told}");
     }
 }
 

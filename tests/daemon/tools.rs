@@ -24,10 +24,10 @@ fn a_tool_is_tried_and_undone_through_the_daemon() {
     assert_eq!(attempt(&["files.read_text", "path=workspace/x"])["result"]["text"], "one");
     let unknown = place.effectd(&["undo", "0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a99"], None);
     assert_eq!(unknown.code(), 2, "{}", unknown.stderr());
-    // A result is returned to the caller that waits, and stored nowhere.
+    // The result of the earlier read stays what it was.
     let action = read["action_id"].as_str().unwrap();
     let status = place.effectd(&["status", "-o", "json", action], None).json(0);
-    assert!(status.get("result").is_none() && !status.to_string().contains("one two"));
+    assert_eq!(status["result"], read["result"]);
     assert_eq!(daemon.stop(), 0);
 }
 
@@ -53,4 +53,10 @@ fn the_daemon_does_not_hand_out_a_quarantined_artifact() {
     assert_eq!(run(&["artifacts", "release", id, "--yes"]).code(), 0);
     assert!(run(&["artifacts", "get", receipt]).0.stdout == content);
     daemon.post("/v1/artifacts/short/quarantine", &serde_json::json!({})).problem(400, "query_invalid");
+    // A preview refuses what the operation would.
+    let long =
+        serde_json::json!({ "do": "quarantine_artifact", "artifact_id": id, "reason": "x".repeat(1_025) });
+    for route in ["/v1/operations", "/v1/operations?preview=true"] {
+        daemon.post(route, &long).problem(400, "query_invalid");
+    }
 }

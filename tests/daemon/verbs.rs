@@ -12,7 +12,8 @@ use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
 /// Verbs that only read.
-const LOOK: [&str; 44] = [
+const LOOK: [&str; 45] = [
+    "caches list",
     "status",
     "wait",
     "preview",
@@ -75,8 +76,8 @@ const ACTIONS: [&str; 8] = [
 /// Verbs that create something outside the state, and refuse an existing name.
 const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store salvage"];
 /// Verbs that write again what is there already: the index from the journal, the same blocks in another engine, a signed
-/// head of the log as it is.
-const DERIVED: [&str; 3] = ["store rebuild", "store migrate", "receipts head"];
+/// head of the log as it is; or that remove what commands write again.
+const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "caches clear"];
 /// Previews unless `--execute` is given.
 const EXECUTES: [&str; 1] = ["bus seek"];
 
@@ -162,8 +163,9 @@ fn every_verb_is_known_and_every_mutation_takes_yes() {
         let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
         let help = place.effectd(&words, None).stdout();
         let asks = help.contains("--yes");
-        // Among decisions, only a standing approval asks for a confirmation.
-        let may = changes.iter().any(|change| change == verb) || *verb == "approvals approve";
+        // Among decisions, only a standing approval asks for a confirmation. Clearing a cache asks, and changes nothing on record.
+        let may = changes.iter().any(|change| change == verb)
+            || ["approvals approve", "caches clear"].contains(verb);
         assert_eq!(asks, may, "{verb}:\n{help}");
         assert_eq!(help.contains("--execute"), EXECUTES.contains(verb), "{verb}:\n{help}");
         assert!(help.contains("\nExample"), "{verb} has no example:\n{help}");
@@ -322,7 +324,7 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
 }
 
 /// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
-const PRINT: [&[&str]; 53] = [
+const PRINT: [&[&str]; 54] = [
     &["--help"],
     &["--version"],
     &["status", "ACTION"],
@@ -365,6 +367,7 @@ const PRINT: [&[&str]; 53] = [
     &["policy", "replay", "--with", ".effectd/policy"],
     &["breaker", "list", "-o", "json"],
     &["breaker", "show", "files.copy"],
+    &["caches", "list", "-o", "json"],
     &["config", "show"],
     &["dlq", "list"],
     &["dlq", "show", "0"],

@@ -7,6 +7,7 @@ use effectd::contracts::{ActionRequest, ManualClock, Outcome, Timestamp};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::approvals::decide::{approve, deny};
 use effectd_actors::approvals::{Approve, DecideError, Held, How};
+use effectd_actors::effects::results;
 use effectd_actors::{Answer, Decider};
 use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, Swap};
 use serde_json::{Value, json};
@@ -106,6 +107,11 @@ async fn a_command_is_asked_about_and_run_when_a_person_says_yes() {
     let receipt = approved(&runtime, count).await;
     assert_eq!((receipt.outcome, &receipt.outputs["exit_code"]), (Outcome::Executed, &json!(0)));
     assert!(receipt.approval.is_some());
+    let Ok(Answer::Done(done)) = runtime.pipeline().wait(&"c-1".parse().unwrap()).await else {
+        panic!("c-1 has no end");
+    };
+    let done = results::fill(runtime.pipeline().services(), done).await;
+    assert_eq!(done.result.unwrap().unwrap()["stdout"], "3 lines.txt\n");
     // Two equal requests are one question and one run, even without an idempotency key.
     let remove = |action: &str| request(action, "command.run", json!({ "argv": ["rm", "lines.txt"] }));
     let (one, two) = (held(&runtime, remove("c-2")).await, held(&runtime, remove("c-3")).await);
@@ -123,6 +129,27 @@ async fn a_command_is_asked_about_and_run_when_a_person_says_yes() {
     let other = request("c-4", "command.run", json!({ "argv": ["cat", "x"] }));
     let Answer::Done(done) = runtime.exec(other).await else { panic!("not asked about") };
     assert_eq!(done.receipt.outcome, Outcome::DeniedPolicy);
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_in_a_command_is_refused_or_passed_unchanged() {
+    let place = allowing(&["git"]);
+    let argv = ["git", "config", "--file", "config", "user.email", "a@b.example"];
+    let set = |action: &str| request(action, "command.run", json!({ "argv": argv }));
+    let runtime = place.runtime().await;
+    let Answer::Done(done) = runtime.exec(set("g-1")).await else { panic!("not refused") };
+    let message = &done.receipt.error.as_ref().unwrap().message;
+    assert!(message.contains("needs /argv/5 unchanged"), "{message}");
+    assert!(runtime.stop().await);
+    let file = place.state().join("policy/policy.toml");
+    let rule = "\n[[redaction.rules]]\nspace = \"shared:household\"\nthen = \"pass\"\n";
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + rule).unwrap();
+    let runtime = place.runtime().await;
+    let receipt = approved(&runtime, set("g-2")).await;
+    assert_eq!((receipt.outcome, &receipt.outputs["exit_code"]), (Outcome::Executed, &json!(0)));
+    assert_eq!(receipt.decision.unwrap().facts["inspection"]["personal_passed"], json!(["/argv/5"]));
+    assert_eq!(std::fs::read_to_string(place.note("config")).unwrap(), "[user]\n\temail = a@b.example\n");
     assert!(runtime.stop().await);
 }
 

@@ -30,7 +30,7 @@ fn done_once(journal: &str) {
             "{}",
             first.stdout()
         );
-        assert!(first.stderr().contains("first use: wrote a demo policy to"), "{}", first.stderr());
+        assert!(first.stderr().contains("first use: wrote the policy `household` to"), "{}", first.stderr());
         let text =
             serde_json::from_str::<Value>(&request).unwrap()["params"]["text"].as_str().unwrap().to_owned();
         let note = place.path("workspace/notes/w36.txt");
@@ -86,6 +86,16 @@ fn help_comes_with_examples_and_exit_codes() {
         let help = place.effectd(arguments, None);
         assert_eq!(help.code(), 0);
         assert!(help.stdout().contains("effectd run examples/write_note.json"), "{}", help.stdout());
+    }
+    let help = place.effectd(&["--help"], None).stdout();
+    for group in ["Act", "Decide", "Look", "Operate", "Store", "Global options"] {
+        assert_eq!(help.matches(&format!("\n{group}:\n")).count(), 1, "{group}: {help}");
+    }
+    assert_eq!(help.matches("--state <DIR>").count(), 1, "{help}");
+    for arguments in [&["run", "--help"][..], &["dlq", "--help"], &["dlq", "list", "--help"]] {
+        let help = place.effectd(arguments, None).stdout();
+        assert!(!help.contains("--state <DIR>") && !help.contains("--color <"), "{help}");
+        assert!(help.contains("see `effectd --help`"), "{help}");
     }
     assert_eq!(place.effectd(&["--version"], None).code(), 0);
     assert_eq!(place.effectd(&[], None).code(), 2);

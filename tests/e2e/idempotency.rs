@@ -66,6 +66,19 @@ async fn what_was_written_into_a_folder_that_moved_is_written_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_in_the_scratch_folder_counts_as_done() {
+    let place = ready();
+    let runtime = place.runtime().await;
+    for action in ["one", "two"] {
+        let made = done(&runtime, action, "files.make_dir", json!({ "path": "tmp/dir" })).await;
+        assert_eq!((made.action_id.as_str(), &made.outputs["folders_made"]), (action, &json!(1)), "{made:?}");
+        assert_eq!(made.idempotency_key, None);
+        assert!(write(&runtime, &format!("write-{action}"), "tmp/x").await);
+    }
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn after_a_program_has_run_nothing_in_its_space_counts_as_done() {
     let place = allowing(&["rm"]);
     let runtime = place.runtime().await;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd::Done;
-use effectd::internal::Runtime;
+use effectd::internal::{Config, Runtime};
 use effectd_actors::failpoint::{Fault, Trap, arm, sprung_at};
+use effectd_actors::preview::{Preview, foresee};
 use effectd_actors::{Answer, Incoming, Withdrawal};
 use effectd_bus::{ReceiptQuery, TopicName};
 use effectd_contracts::signature::verify;
@@ -88,6 +89,77 @@ async fn writing_a_b_a_leaves_a() {
     }
     assert_eq!(std::fs::read_to_string(place.path("workspace/x.txt")).unwrap(), "A");
     assert!(done(runtime.exec(note("4", "workspace/x.txt", "A")).await).before);
+    runtime.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn already_done_is_said_only_while_it_is_true() {
+    let place = Place::new();
+    let runtime = place.runtime().await;
+    let file = place.path("workspace/x.txt");
+    let text = || std::fs::read_to_string(&file).unwrap();
+    let foreseen = async |request: &ActionRequest| {
+        let principal = Config::embedded(".").unwrap().principal;
+        foresee(runtime.pipeline().services(), request, &principal).await.unwrap().preview
+    };
+    // Whether it was done before. The preview says so, or shows the change that the run makes.
+    let again = async |action: &str| {
+        let request = note(action, "workspace/x.txt", "A");
+        let said = match foreseen(&request).await {
+            Preview::Unavailable(why) => why.starts_with("already done: receipt "),
+            Preview::Shown(shown) if !shown.changes.is_empty() => false,
+            Preview::Shown(_) => panic!("{action}: it shows no change"),
+            Preview::WouldFail(failure) => panic!("{failure}"),
+        };
+        let done = done(runtime.exec(request).await);
+        assert_eq!((done.before, text().as_str()), (said, "A"), "{action}");
+        done.before
+    };
+    assert!(!again("1").await && again("2").await);
+    std::fs::write(&file, "by an editor").unwrap();
+    assert!(!again("3").await && again("4").await);
+    std::fs::remove_file(&file).unwrap();
+    assert!(!again("5").await && again("6").await);
+    // An action that has ended keeps its receipt, whether it ran or was answered with another one.
+    std::fs::write(&file, "later").unwrap();
+    for action in ["1", "2"] {
+        assert!(done(runtime.exec(note(action, "workspace/x.txt", "A")).await).before);
+    }
+    assert_eq!(text(), "later");
+    // The same from the bus.
+    let submitted = runtime.submit(note("7", "workspace/x.txt", "A")).await.unwrap();
+    let receipt = done(submitted.receipt().await.unwrap()).receipt;
+    assert_eq!((receipt.action_id.as_str(), text().as_str()), ("7", "A"));
+    let submitted = runtime.submit(note("8", "workspace/x.txt", "A")).await.unwrap();
+    assert_eq!(done(submitted.receipt().await.unwrap()).receipt.action_id.as_str(), "7");
+    runtime.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_without_a_change_is_compared_as_well() {
+    let place = Place::new();
+    let runtime = place.runtime().await;
+    let file = place.path("workspace/y.txt");
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    std::fs::write(&file, "A").unwrap();
+    let write = async |action: &str| done(runtime.exec(note(action, "workspace/y.txt", "A")).await).before;
+    assert!(!write("1").await && write("2").await);
+    std::fs::write(&file, "B").unwrap();
+    assert!(!write("3").await && write("4").await);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "A");
+    // A key that the planner chose names one request: it is done once, and the preview says so.
+    let own = |action: &str| {
+        let idempotency_key = Some("own".parse().unwrap());
+        ActionRequest { idempotency_key, ..note(action, "workspace/y.txt", "C") }
+    };
+    assert!(!done(runtime.exec(own("5")).await).before);
+    std::fs::write(&file, "B").unwrap();
+    let principal = Config::embedded(".").unwrap().principal;
+    let foreseen = foresee(runtime.pipeline().services(), &own("6"), &principal).await.unwrap();
+    let Preview::Unavailable(why) = foreseen.preview else { panic!("{foreseen:?}") };
+    assert!(why.starts_with("already done: receipt "), "{why}");
+    assert!(done(runtime.exec(own("6")).await).before);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "B");
     runtime.stop().await;
 }
 

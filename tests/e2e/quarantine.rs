@@ -41,6 +41,12 @@ fn a_quarantined_action_is_sealed_and_shown_without_its_secret() {
         let found = bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
         assert!(!found, "{} holds it in clear", path.display());
     }
+    assert_eq!(place.effectd(&["quarantine", "show", "k-1"], None).stdout(), table, "by its action");
+    assert_eq!(
+        place.effectd(&["dlq", "show", "k-1", "-o", "json"], None).json(0)["letter"],
+        all[0]["letter"]
+    );
+    assert_eq!(place.effectd(&["quarantine", "show", "k-"], None).code(), 1, "a name in part");
     // Nothing else has this number.
     let none = place.effectd(&["quarantine", "show", "99"], None);
     assert_eq!(none.code(), 1);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
-use effectd::contracts::{Receipt, Status};
+use effectd::contracts::{Candidate, Feature, Receipt, Status};
 use serde_json::{Value, json};
 
 use crate::harness::{Place, Ran, Running, note, root, write_note};
@@ -22,6 +22,10 @@ pub(crate) fn place_with(notes: usize) -> Place {
         for nth in 0..notes {
             let mut request = note(&format!("n-{nth}"), &format!("workspace/n-{nth}"), "text");
             request.propensity = Some(0.5);
+            let candidate = |id: &str| Candidate { id: id.to_owned(), propensity: Some(0.5) };
+            request.candidates = vec![candidate("write"), candidate("wait")];
+            request.chosen = Some("write".to_owned());
+            request.context.insert("hour".to_owned(), Feature::Number(7.0));
             effectd.exec(request).await;
         }
         let mut refused = note("refused", "workspace/x", "x");
@@ -287,7 +291,7 @@ fn exports_are_the_same_each_time_and_go_on_where_they_were() {
         let ran = place.effectd(&["receipts", "export", "--dataset", name, "status:ok"], None);
         assert_eq!(ran.code(), 0, "{}", ran.stderr());
     }
-    for file in ["manifest.json", "receipts.jsonl", "amendments.jsonl"] {
+    for file in ["manifest.json", "frame.jsonl", "frame.csv", "receipts.jsonl", "amendments.jsonl"] {
         let read = |name: &str| std::fs::read(place.path(name).join(file)).unwrap();
         assert_eq!(read("one"), read("two"), "{file}");
     }
@@ -362,6 +366,123 @@ fn what_is_known_later_is_noted_beside_the_receipt() {
     assert!(told[0].starts_with("files.write_text n=3 successes=1 "), "{told:?}");
 }
 
+#[test]
+fn amendments_add_up_and_are_events() {
+    let place = place_with(1);
+    let listed = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
+    let (id, mut in_force) =
+        (listed[0]["receipt_id"].as_str().unwrap(), listed[0]["reward"]["scalar"].as_f64().unwrap());
+    // The last word of each field counts: a word about the quality does not take back one about success.
+    let mut rewards = Vec::new();
+    for said in [["--success", "false"], ["--quality", "0.25"], ["--success", "true"]] {
+        let amended =
+            place.effectd(&["receipts", "amend", id, said[0], said[1], "--yes", "-o", "json"], None);
+        assert!(amended.stderr().contains(&format!("its reward: {in_force} -> ")), "{}", amended.stderr());
+        in_force = amended.json(0)["reward"]["scalar"].as_f64().unwrap();
+        rewards.push(in_force);
+    }
+    assert!(rewards[0] <= 0.0 && rewards[1] == rewards[0], "{rewards:?}");
+    assert!((0.6..=0.675).contains(&rewards[2]), "{rewards:?}");
+    let events = lines(&place.effectd(&["bus", "tail", "--once", "--topic", "AMENDMENTS"], None));
+    let data: Vec<_> = events.iter().map(|event| &event["data"]).collect();
+    assert_eq!(data.len(), 3);
+    for (nth, event) in events.iter().enumerate() {
+        assert_eq!((&event["type"], &event["offset"]), (&json!("effectd.receipt.amended.v1"), &json!(nth)));
+        let before = nth.checked_sub(1).map_or(&listed[0]["reward"]["scalar"], |one| &data[one]["reward"]);
+        assert_eq!((&data[nth]["reward_before"], &data[nth]["receipt_id"]), (before, &json!(id)), "{event}");
+        assert_eq!(data[nth]["reward"], rewards[nth]);
+    }
+    assert_eq!((&data[1]["success"], &data[1]["quality"]), (&json!(false), &json!(0.25)));
+    assert_eq!((&data[2]["success"], &data[2]["quality"]), (&json!(true), &json!(0.25)));
+    assert_eq!(place.effectd(&["receipts", "verify"], None).code(), 0);
+}
+
+#[test]
+fn a_dataset_is_a_flat_frame_without_operators() {
+    let place = place_with(2);
+    let listed = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
+    let id = listed[0]["receipt_id"].as_str().unwrap();
+    for said in [["--success", "false"], ["--quality", "1"]] {
+        let amended = place.effectd(&["receipts", "amend", id, said[0], said[1], "--yes"], None);
+        assert_eq!(amended.code(), 0, "{}", amended.stderr());
+    }
+    // An operation leaves a receipt of its own.
+    assert_eq!(place.effectd(&["tools", "disable", "files.search", "--yes"], None).code(), 0);
+    let frame = |name: &str, more: &[&str]| {
+        let ran = place.effectd(&[&["receipts", "export", "--dataset", name], more].concat(), None);
+        assert_eq!(ran.code(), 0, "{}", ran.stderr());
+        let text = std::fs::read_to_string(place.path(name).join("frame.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+    };
+    assert_eq!(frame("all", &["--operations"]).len(), 4);
+    let rows = frame("d", &[]);
+    assert_eq!(rows.len(), 3);
+    let row = rows.iter().find(|row| row["action_id"] == "n-0").unwrap();
+    assert_eq!(
+        (&row["success"], &row["amendments"], &row["status"]),
+        (&json!(false), &json!(2), &json!("ok"))
+    );
+    assert!(row["reward"].as_f64().unwrap() <= 0.0, "{row}");
+    assert_eq!((&row["chosen"], &row["propensity"]), (&json!("write"), &json!(0.5)));
+    assert_eq!((&row["candidates"][1]["id"], &row["context"]), (&json!("wait"), &json!({ "hour": 7 })));
+    assert!(row["tier"].as_str().unwrap().starts_with('R') && row["cpu_ms"].is_number(), "{row}");
+    let refused = rows.iter().find(|row| row["action_id"] == "refused").unwrap();
+    assert_eq!((&refused["success"], &refused["code"]), (&json!(false), &json!("policy_denied")));
+    // The page has every column, and CSV has the same cells.
+    let page = std::fs::read_to_string(root().join("docs/receipts.md")).unwrap();
+    let table = std::fs::read_to_string(place.path("d/frame.csv")).unwrap();
+    let header: Vec<_> = table.lines().next().unwrap().split(',').collect();
+    assert_eq!((header.len(), table.lines().count()), (row.as_object().unwrap().len(), 4));
+    for column in header {
+        assert!(row.get(column).is_some() && page.contains(&format!("`{column}`")), "{column}");
+    }
+    let cell = r#""[{""id"":""write"",""propensity"":0.5},{""id"":""wait"",""propensity"":0.5}]""#;
+    assert!(table.contains(cell), "{table}");
+    assert_eq!(
+        place.effectd(&["receipts", "export", "--format", "csv", "--", "-space:effectd"], None).stdout(),
+        table
+    );
+    // Both learners add the amendments up, too.
+    let told = learners(&place.path("d/receipts.jsonl"), Some(&place.path("d/amendments.jsonl")), &[]);
+    assert!(told[0].starts_with("files.write_text n=3 successes=1 "), "{told:?}");
+}
+
+#[test]
+fn formula_2_is_stored_beside_formula_1_if_it_is_chosen() {
+    let place = place_with(1);
+    for (action, subject) in [("v-ok", "agent://planner@deviceA"), ("v-denied", "agent://stranger")] {
+        let mut request = write_note(action, &format!("workspace/{action}"), "x");
+        request["subject_id"] = json!(subject);
+        place.effectd(&["run", "-", "--set", "reward.formula=2"], Some(&request.to_string()));
+    }
+    let reward = |action: &str| {
+        let found = format!("action:{action}");
+        lines(&place.effectd(&["receipts", "list", &found, "-o", "jsonl"], None))[0]["reward"].clone()
+    };
+    assert!(reward("n-0").get("v2").is_none(), "{}", reward("n-0"));
+    let (ok, denied) = (reward("v-ok"), reward("v-denied"));
+    assert_eq!((&ok["formula"], &denied["v2"]), (&json!(1), &json!(-0.1)));
+    assert_eq!(denied["scalar"].as_f64(), Some(0.0));
+    assert!((0.4..=1.0).contains(&ok["v2"].as_f64().unwrap()), "{ok}");
+    let events = lines(&place.effectd(&["bus", "tail", "--once"], None));
+    let last = &events.last().unwrap()["data"];
+    assert_eq!((&last["action_id"], &last["reward_v2"]), (&json!("v-denied"), &json!(-0.1)));
+    let first = &events[0]["data"];
+    assert_eq!((&first["chosen"], &first["propensity"]), (&json!("write"), &json!(0.5)));
+    assert_eq!((&first["context"]["hour"], &first["cost"]), (&json!(7.0), &cost_of(&place, "n-0")));
+    // Both are computed again from the receipt alone.
+    let again =
+        place.effectd(&["receipts", "recompute-reward", "--set", "reward.formula=2", "-o", "jsonl"], None);
+    for row in lines(&again).iter().filter(|row| row["reward"].get("v2").is_some()) {
+        assert_eq!(row["reward"], row["recomputed"]);
+    }
+}
+
+fn cost_of(place: &Place, action: &str) -> Value {
+    let found = format!("action:{action}");
+    lines(&place.effectd(&["receipts", "list", &found, "-o", "jsonl"], None))[0]["cost"].clone()
+}
+
 /// The result of both learners, which must be the same.
 fn learners(receipts: &Path, amendments: Option<&Path>, target: &[(&str, f64)]) -> Vec<String> {
     let mut command = Command::new("python3");
@@ -369,8 +490,8 @@ fn learners(receipts: &Path, amendments: Option<&Path>, target: &[(&str, f64)]) 
     if let Some(path) = amendments {
         command.arg("--amendments").arg(path);
     }
-    for (tool, likely) in target {
-        command.arg(format!("--target={tool}={likely}"));
+    for (candidate, likely) in target {
+        command.arg(format!("--target={candidate}={likely}"));
     }
     let ran = command.output().expect("python3 is needed; .ci/run installs it");
     let python = String::from_utf8(ran.stdout).unwrap();
@@ -399,8 +520,9 @@ fn an_estimate_of_another_planner_covers_the_truth() {
     let path = folder.path().join("receipts.jsonl");
     let golden = std::fs::read_to_string(root().join("contracts/tests/golden/receipt.json")).unwrap();
     let template: Receipt = serde_json::from_str(&golden).unwrap();
-    // Two tools of known worth; the planner on record takes the worse one nine times in ten.
+    // Two candidates of known worth; the planner on record takes the worse one nine times in ten.
     let tools = [("mail.send", 0.9, 0.30), ("chat.send", 0.1, 0.75)];
+    let names = HashMap::from([("mail.send", "write a mail"), ("chat.send", "write a message")]);
     let mut state = 7_u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -415,13 +537,15 @@ fn an_estimate_of_another_planner_covers_the_truth() {
         receipt.tool_id = tool.parse().unwrap();
         receipt.status = if success { Status::Ok } else { Status::Error };
         receipt.reward.scalar = f64::from(u8::from(success));
-        receipt.choice = Some(serde_json::from_value(json!({ "propensity": propensity })).unwrap());
+        receipt.choice =
+            Some(serde_json::from_value(json!({ "propensity": propensity, "chosen": names[tool] })).unwrap());
         text.push_str(&serde_json::to_string(&receipt).unwrap());
         text.push('\n');
     }
     std::fs::write(&path, text).unwrap();
     for (likely, truth) in [(0.0, 0.30), (1.0, 0.75), (0.5, 0.525)] {
-        let told = learners(&path, None, &[("chat.send", likely), ("mail.send", 1.0 - likely)]);
+        let target = [(names["chat.send"], likely), (names["mail.send"], 1.0 - likely)];
+        let told = learners(&path, None, &target);
         let estimate = told.iter().find(|line| line.starts_with("off_policy ")).unwrap();
         let figure = |name: &str| -> f64 {
             let (_, rest) = estimate.split_once(name).unwrap();
@@ -430,7 +554,16 @@ fn an_estimate_of_another_planner_covers_the_truth() {
         let (low, high) = (figure("low="), figure("high="));
         assert!(low <= truth && truth <= high, "{truth}: {estimate}");
         assert!(high - low < 0.15, "{estimate}");
+        // Weights waste receipts: one candidate alone is worth its own receipts and no more.
+        let (n, effective) = (figure(" n="), figure("effective_n="));
+        let share = [(0.0, 0.9), (1.0, 0.1)].into_iter().find(|(only, _)| *only == likely);
+        assert!(
+            effective < n && share.is_none_or(|(_, share)| (effective / n - share).abs() < 0.02),
+            "{estimate}"
+        );
     }
+    let strange = learners(&path, None, &[("nobody.chose", 1.0)]);
+    assert!(strange.last().unwrap().starts_with("off_policy n=6000 effective_n=0.0: "), "{strange:?}");
     let told = learners(&path, None, &[]);
     for (line, (_, _, worth)) in told.iter().zip([tools[1], tools[0]]) {
         let figures: Vec<f64> = ["low=", "high="]

@@ -1,6 +1,6 @@
 //! Redaction of personal data: what the tool gets, what the planner sees, and what is not stored.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{Place, Ran, Running, write_note};
 
@@ -14,7 +14,7 @@ fn the_tool_gets_redacted_text_and_the_answer_says_so() {
         "call [redacted:phone] or [redacted:phone], mail [redacted:email]: 386.062956473987"
     );
     assert_eq!(
-        receipt["redacted"],
+        receipt["redactions"],
         json!([
             { "field": "/text", "kind": "email", "count": 1 },
             { "field": "/text", "kind": "phone", "count": 2 },
@@ -23,9 +23,18 @@ fn the_tool_gets_redacted_text_and_the_answer_says_so() {
     assert_eq!(receipt["policy"]["redaction"], "applied");
     let other = write_note("b", "workspace/y.txt", text).to_string();
     let told = place.effectd(&["run", "-"], Some(&other)).stdout();
-    assert!(told.contains("\n  redacted  1 email in /text, 2 phone in /text\n"), "{told}");
+    assert_eq!(told.lines().nth(1), Some("  redacted  1 email in /text, 2 phone in /text"), "{told}");
+    // Nothing runs if the preview says no, so no tool gets placeholders.
+    for (path, then) in
+        [("workspace/y.txt", ": the tool gets placeholders"), ("workspace/bob@example.org", "")]
+    {
+        let asked = write_note("d", path, text).to_string();
+        let told = place.effectd(&["preview", "-"], Some(&asked)).stdout();
+        let expected = format!("  redacted  1 email in /text, 2 phone in /text{then}");
+        assert_eq!(told.lines().nth(1), Some(expected.as_str()), "{told}");
+    }
     let plain = place.run(&write_note("c", "workspace/z.txt", "386.062956473987"));
-    assert_eq!(plain.json(0).get("redacted"), None);
+    assert_eq!(plain.json(0).get("redactions"), None);
 }
 
 #[test]
@@ -57,6 +66,92 @@ fn names_of_resources_are_refused_and_never_changed() {
     assert_eq!(written, 0);
 }
 
+fn call(action: &str, tool: &str, mut params: Value) -> Value {
+    params["space_id"] = json!("shared:household");
+    let mut request = write_note(action, "none", "");
+    request["tool_id"] = json!(tool);
+    request["params"] = params;
+    request
+}
+
+/// Replaces the first number of the file in which a git configuration has it.
+const PATCH: &str = "--- a/config\n+++ b/config\n@@ -3,3 +3,3 @@\n [user]\n \temail = jane@example.org\n\
+                     -\tphone = +49 170 1234567\n+\tphone = +49 170 7654321\n";
+
+#[test]
+fn a_policy_that_passes_content_changes_no_byte() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let rule = "\n[[redaction.rules]]\nspace = \"shared:household\"\nthen = \"pass\"\n";
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + rule).unwrap();
+    let config = |name: &str, phone: &str| {
+        format!(
+            "[remote \"origin\"]\n\turl = git@github.com:org/repo.git\n[user]\n\temail = {name}@example.org\n\
+             \tphone = +49 170 {phone}\n"
+        )
+    };
+    let path = "workspace/config";
+    let edit = json!({ "path": path, "find": "bob@example.org", "replace": "jane@example.org" });
+    for (action, tool, params, expected) in [
+        (
+            "a",
+            "files.write_text",
+            json!({ "path": path, "text": config("bob", "1234567") }),
+            config("bob", "1234567"),
+        ),
+        ("b", "files.edit_text", edit, config("jane", "1234567")),
+        ("c", "files.apply_patch", json!({ "patch": PATCH }), config("jane", "7654321")),
+    ] {
+        let ran = place.run(&call(action, tool, params));
+        assert_eq!(ran.json(0).get("redactions"), None);
+        assert_eq!(std::fs::read_to_string(place.path(path)).unwrap(), expected);
+        // What is stored and shown is redacted all the same.
+        for secret in ["bob@example.org", "jane@example.org", "170 1234567"] {
+            nowhere(&place, &ran, secret);
+        }
+    }
+}
+
+#[test]
+fn what_must_match_a_file_is_refused_and_never_changed() {
+    let place = Place::seeded();
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    let address = "bob@example.org";
+    std::fs::write(place.path("workspace/config"), address).unwrap();
+    for (action, tool, params, field) in [
+        (
+            "a",
+            "files.edit_text",
+            json!({ "path": "workspace/config", "find": address, "replace": "x" }),
+            "/find",
+        ),
+        ("b", "files.apply_patch", json!({ "patch": PATCH }), "/patch"),
+        ("c", "files.search", json!({ "path": "workspace", "text": address }), "/text"),
+        (
+            "d",
+            "sqlite.query",
+            json!({ "path": "workspace/a.db", "sql": "select ?", "args": [address] }),
+            "/args/0",
+        ),
+        (
+            "e",
+            "sqlite.query",
+            json!({ "path": "workspace/a.db", "sql": format!("select '{address}'") }),
+            "/sql",
+        ),
+    ] {
+        let receipt = place.run(&call(action, tool, params)).json(3);
+        assert_eq!(
+            (&receipt["error"]["code"], &receipt["error"]["gate"]),
+            (&json!("policy_denied"), &json!("redaction")),
+            "{receipt}"
+        );
+        let message = receipt["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("needs {field} unchanged")), "{message}");
+    }
+    assert_eq!(std::fs::read_to_string(place.path("workspace/config")).unwrap(), address);
+}
+
 #[test]
 fn two_files_with_ids_for_names_stay_two_files() {
     let place = Place::new();
@@ -64,7 +159,7 @@ fn two_files_with_ids_for_names_stay_two_files() {
     for name in &names {
         let receipt = place.run(&write_note(name, name, name)).json(0);
         assert_eq!(receipt["inputs"]["path"], **name);
-        assert_eq!(receipt.get("redacted"), None);
+        assert_eq!(receipt.get("redactions"), None);
     }
     for name in &names {
         assert_eq!(std::fs::read_to_string(place.path(name)).unwrap(), *name);

@@ -82,6 +82,7 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         timeout: Duration::from_millis(timeout_ms),
         trace_id: "trace".parse().unwrap(),
         narrowing,
+        view: None,
     };
     let answer = sandbox.ask_with(call, beside).await.unwrap().reap().await;
     let taken = taking.await.unwrap();

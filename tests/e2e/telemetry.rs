@@ -198,7 +198,7 @@ fn an_action_joins_the_trace_its_program_was_started_in() {
     let events = place.effectd(&["store", "export", "ACTION_EXECUTED"], None);
     let event: Value = serde_json::from_str(events.stdout().trim()).unwrap();
     assert_eq!(
-        (&event["body"]["traceparent"], &event["body"]["tracestate"]),
+        (&event["traceparent"], &event["tracestate"]),
         (&context["traceparent"], &context["tracestate"]),
         "{event}"
     );

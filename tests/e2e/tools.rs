@@ -93,6 +93,23 @@ fn what_was_done_is_undone_and_done_again() {
 }
 
 #[test]
+fn a_second_undo_says_that_it_is_undone() {
+    let place = ready(Who::Myself);
+    let written = done(&place, &["files.write_text", "path=workspace/twice.txt", "text=once"]);
+    let receipt = written["receipt"]["receipt_id"].as_str().unwrap();
+    let first = undo(&place, &written).json(0);
+    assert_eq!(
+        (&first["result"]["restored"], &first["result"]["already_undone"]),
+        (&1.into(), &false.into())
+    );
+    let again = undo(&place, &written).json(0);
+    assert_eq!((&again["result"]["restored"], &again["result"]["already_undone"]), (&0.into(), &true.into()));
+    assert_eq!(again["receipt"]["outputs"]["already_undone"], true);
+    let told = place.effectd(&["undo", receipt], None);
+    assert!(told.code() == 0 && told.stdout().starts_with("already undone: "), "{}", told.stdout());
+}
+
+#[test]
 fn folders_that_were_made_on_the_way_go_with_the_undo() {
     let place = ready(Who::Myself);
     let patch = "--- /dev/null\n+++ b/a/b/new.txt\n@@ -0,0 +1 @@\n+new\n";

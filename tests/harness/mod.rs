@@ -49,7 +49,7 @@ impl Place {
         Self::of(Who::Myself)
     }
 
-    /// With a state directory that has the demo policy, as `effectd init` makes it.
+    /// With a state directory that has the policy `household`, as `effectd init` makes it.
     pub fn seeded() -> Self {
         let place = Self::new();
         assert_eq!(place.effectd(&["init"], None).code(), 0);
@@ -65,8 +65,8 @@ impl Place {
         place
     }
 
-    /// Changes the demo policy so that tests hold at every hour and on slow machines: no night rule, and tools have the timeouts
-    /// that they declare.
+    /// Changes the policy so that tests hold at every hour and on slow machines: no night rule, and tools have the timeouts that
+    /// they declare. Deletions have no mode, so that they are denied or have the mode that a test gives them.
     pub fn for_every_machine(&self) {
         let file = self.state().join("policy/policy.toml");
         let text = std::fs::read_to_string(&file).unwrap();
@@ -78,7 +78,9 @@ impl Place {
         let times = "[timeouts]\nlow_ms = 60000\nmedium_ms = 59000\nhigh_ms = 59000\n\n[clock]\n";
         let slow = days.replace("[clock]\n", times);
         assert_ne!(slow, days, "the demo policy has no clock");
-        std::fs::write(file, slow).unwrap();
+        let plain = slow.replace("\"files.delete\" = \"require_approval\", ", "");
+        assert_ne!(plain, slow, "the demo policy has no mode of files.delete");
+        std::fs::write(file, plain).unwrap();
     }
 
     pub fn of(who: Who) -> Self {

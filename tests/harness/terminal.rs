@@ -110,6 +110,13 @@ impl Terminal {
         told(tmux)
     }
 
+    /// The text on the screen, with the escape sequences of its colours.
+    pub fn coloured_screen(&self) -> String {
+        let mut tmux = self.tmux();
+        tmux.args(["capture-pane", "-e", "-p"]);
+        told(tmux)
+    }
+
     /// A tmux variable of the terminal, such as `#{alternate_on}`.
     pub fn knows(&self, what: &str) -> String {
         let mut tmux = self.tmux();

@@ -1,5 +1,6 @@
 //! Decisions on the bus, found by the id of their action.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,6 +159,8 @@ impl OwnAction<'_> {
             dry_run: false,
             candidates: Vec::new(),
             propensity: None,
+            chosen: None,
+            context: BTreeMap::new(),
             rationale: None,
             trace_id: Some(self.trace_id.clone()),
             traceparent: None,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use effectd_bus::{Fence, Pins, ResourceName};
 use effectd_contracts::{
-    Attempt, Digest, Effects, Failure, IdempotencyKey, Isolation, Millis, Outcome, PathSnapshot, Redaction,
-    ToolOutput, Touch,
+    Attempt, Digest, Effects, Failure, IdempotencyKey, Isolation, Millis, Outcome, PathSnapshot, ReceiptId,
+    Redaction, Repeat, ToolOutput, Touch,
 };
-use effectd_policy::{Decision, Facts};
+use effectd_policy::{Decision, Facts, NamedCommand};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -65,7 +65,9 @@ pub struct Ruling {
     pub decision: Decision,
     pub facts: Facts,
     /// What redaction removed from the parameters.
-    pub redacted: Vec<Redaction>,
+    pub redactions: Vec<Redaction>,
+    /// Personal data that the tool gets and the approver does not see.
+    pub hidden: Vec<Redaction>,
 }
 
 impl Gated {
@@ -93,6 +95,21 @@ impl Gated {
 
     pub fn dry_run(&self) -> Option<DryRun> {
         self.dry_run
+    }
+
+    /// The named command that covers the call.
+    pub fn command(&self) -> Option<&Arc<NamedCommand>> {
+        self.ruling.decision.command.as_ref()
+    }
+
+    /// Whether the call is a named command that can change nothing in the space.
+    pub fn is_reading_command(&self) -> bool {
+        self.command().is_some_and(|command| command.writes.is_empty())
+    }
+
+    /// How an interrupted run is settled: a command that only reads may run again.
+    pub fn repeat(&self) -> Repeat {
+        if self.is_reading_command() { Repeat::Safe } else { self.tool.spec().repeat }
     }
 }
 
@@ -156,12 +173,16 @@ pub struct Terms {
     /// The resources whose change frees the key again, if the key is derived from the parameters. A key that the planner chose
     /// names one request and is never freed.
     pub depends: Vec<ResourceName>,
+    /// A receipt of the key that no longer describes the touched paths.
+    pub stale: Option<ReceiptId>,
     pub touched: Vec<Touch>,
     /// The snapshot of the touched paths just before the claim.
     pub before: Option<Vec<PathSnapshot>>,
     pub preimages: Preimages,
     /// Blobs that are sent with the call; quota and retention keep them until the action has ended.
     pub pinned: Option<Arc<Pins>>,
+    /// Whether the effect may be repeated if nobody knows what its paths are like now.
+    pub repeat: Repeat,
 }
 
 #[derive(Debug, Clone, Default)]

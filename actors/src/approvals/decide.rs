@@ -108,6 +108,8 @@ pub async fn approve(
         hold.edited = true;
         // The preview in the hold was for other parameters.
         hold.prompt.preview = Some(Box::new(edited.foresight.preview));
+        hold.prompt.redactions = edited.foresight.redactions;
+        hold.prompt.hidden = edited.hidden;
         hold.prompt.stands = edited.question.stands;
     }
     let grant = grant_of(&services.approvals, &policy, &hold, by, &approve.how)?;

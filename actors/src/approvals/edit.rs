@@ -1,13 +1,14 @@
 //! Editing a hold: the approver may first change the parameters. That makes another question, with its own assessment, preview
 //! and snapshot.
 
-use effectd_contracts::{ActionRequest, ApprovalId, Code, Failure, Phase, TraceId};
+use effectd_contracts::{ActionRequest, ApprovalId, Code, Failure, Phase, Redaction, TraceId};
 use effectd_policy::Decider;
 use serde_json::{Map, Value};
 
 use super::decide::{DecideError, open};
 use super::hold::{Hold, keyed_digest};
 use super::question::Question;
+use crate::action::proofs::Ruling;
 use crate::preview::Foresight;
 use crate::preview::assessment::{self, assess};
 use crate::services::Services;
@@ -20,6 +21,7 @@ pub struct Edited {
     /// The digest of the edited question, for [`super::Approve::edited_digest`].
     pub digest: String,
     pub(super) question: Question,
+    pub(super) hidden: Vec<Redaction>,
 }
 
 /// Previews an approval with other parameters, for a person who may give it. Decides nothing.
@@ -57,7 +59,7 @@ pub(super) async fn edited(
         trace_id: &trace_id,
     };
     let assessed = assess(services, &to_assess).await.map_err(DecideError::Invalid)?;
-    let decision = assessed.ruling.decision;
+    let Ruling { decision, redactions, hidden, .. } = assessed.ruling;
     if let Some(failure) = decision.failure() {
         return Err(DecideError::Invalid(failure));
     }
@@ -67,7 +69,8 @@ pub(super) async fn edited(
     let preview = question.preview(services, &request, tool, params, (&decision, &trace_id));
     let preview = preview.await.map_err(DecideError::Invalid)?;
     Ok(Edited {
-        foresight: Foresight { decision, preview },
+        foresight: Foresight { decision, redactions, preview },
+        hidden,
         digest: keyed_digest(&question.digest),
         request,
         question,

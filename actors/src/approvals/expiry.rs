@@ -153,8 +153,8 @@ fn refusal(services: &Services, hold: &Hold, approval: &Approval, failure: Failu
         ruling: Some(Ruling {
             decision: hold.prompt.decision.clone(),
             facts: hold.prompt.facts.clone(),
-            // Nothing ran, so nothing was redacted.
-            redacted: Vec::new(),
+            redactions: hold.prompt.redactions.clone(),
+            hidden: hold.prompt.hidden.clone(),
         }),
         ..Refusal::new(detached(services, decision, trace, accepted), failure)
     }

@@ -189,13 +189,14 @@ pub(crate) async fn ended(store: &dyn Store, action: &ActionId) -> Result<(), St
 }
 
 /// Whether a grant is in force as soon as this decider requests it: the decider may also make it.
-pub fn would_be_in_force(policy: &Policy, new: &NewGrant, by: &Decider) -> bool {
-    may_make(policy, new.session.as_deref(), &new.tool, by).is_ok()
+pub fn would_be_in_force(policy: &Policy, new: &NewGrant, by: &Decider) -> Result<bool, DecideError> {
+    check(new)?;
+    Ok(may_make(policy, new.session.as_deref(), &new.tool, by).is_ok())
 }
 
 /// Requests a grant. It is in force at once only if the decider may also make it.
 pub async fn request(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
-    let in_force = would_be_in_force(&services.policy(), &new, by);
+    let in_force = would_be_in_force(&services.policy(), &new, by)?;
     let state = if in_force { GrantState::Active } else { GrantState::Requested };
     make(services, new, by, state).await
 }
@@ -210,8 +211,11 @@ pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result
     let _lock = services.approvals.changes.lock().await;
     let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
     may_make(&services.policy(), grant.session.as_deref(), &grant.tool, by)?;
-    if grant.state == GrantState::Active || grant.is_over(services.clock.now()) {
-        return Err(invalid("this grant is already active or has already ended"));
+    if grant.is_over(services.clock.now()) {
+        return Err(DecideError::Unknown);
+    }
+    if grant.state == GrantState::Active {
+        return Ok(grant);
     }
     grant.state = GrantState::Active;
     grant.activated_by = Some(by.principal.clone());
@@ -266,12 +270,7 @@ fn may_make(policy: &Policy, session: Option<&str>, tool: &str, by: &Decider) ->
     may.map(drop).map_err(DecideError::Forbidden)
 }
 
-async fn make(
-    services: &Services,
-    new: NewGrant,
-    by: &Decider,
-    state: GrantState,
-) -> Result<Grant, DecideError> {
+fn check(new: &NewGrant) -> Result<(), DecideError> {
     if !is_tool_pattern(&new.tool) {
         return Err(invalid("a grant's `tools` must be a tool id, `<source>.*` or `*`"));
     }
@@ -282,8 +281,20 @@ async fn make(
     if let Some(session) = &new.session {
         ActionId::new(session.clone()).map_err(|error| invalid(format!("the session: {error}")))?;
     }
-    SpaceId::new(format!("org:{}", new.org))
-        .map_err(|error| invalid(format!("the organisation: {error}")))?;
+    if new.org.is_empty() {
+        return Err(invalid("name the organisation whose spaces the grant covers"));
+    }
+    let org = SpaceId::new(format!("org:{}", new.org));
+    org.map(drop).map_err(|error| invalid(format!("the organisation: {error}")))
+}
+
+async fn make(
+    services: &Services,
+    new: NewGrant,
+    by: &Decider,
+    state: GrantState,
+) -> Result<Grant, DecideError> {
+    check(&new)?;
     let _lock = services.approvals.changes.lock().await;
     let store = &*services.store;
     room(store)?;

@@ -2,7 +2,7 @@
 
 use effectd_contracts::{
     ActionId, Approval, ApprovalId, ApprovalVerdict, Authority, DecisionData, Digest, Origin, PathSnapshot,
-    Principal, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
+    Principal, Redaction, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
 };
 use effectd_policy::{Decision, Facts};
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,12 @@ pub struct Prompt {
     pub stands: Vec<PathSnapshot>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<Box<Preview>>,
+    /// What redaction removes from the parameters before the tool sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redactions: Vec<Redaction>,
+    /// Personal data that the tool gets and the approver does not see.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden: Vec<Redaction>,
 }
 
 impl Prompt {
@@ -118,6 +124,7 @@ impl Hold {
             expires_at: self.expires_at,
             reasons: self.prompt.reasons(),
             joined: self.members.len() > 1,
+            redactions: self.prompt.redactions.clone(),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The question to the approver, as one digest: an approval counts for this digest only.
 //!
-//! The digest covers the request, the tool's whole description with its version, the rules that demand the approval, all rules in
-//! Cedar, and the snapshot of the paths. If one of them differs when the action is delivered again, it is another question.
+//! The digest covers the request, the parameters that the tool gets after redaction, the tool's whole description with its
+//! version, the rules that demand the approval, all rules in Cedar, and the snapshot of the paths. If one of them differs when
+//! the action is delivered again, it is another question.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::registry::RegisteredTool;
 use crate::services::Services;
 use crate::services::files::Files;
 
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 #[derive(Debug, Clone)]
 pub struct Question {
@@ -56,7 +57,8 @@ impl Question {
                 seen.inside = Some(files.inside(&request.space_id, &seen.path).await);
             }
         }
-        let digest = digest(request, principal, tool, (decision, policy.rules_digest()), &stands);
+        let rules = (decision, policy.rules_digest());
+        let digest = digest(request, params, principal, tool, rules, &stands);
         Self { digest: files.identity.keyed(&digest), stands, unseen }
     }
 
@@ -106,6 +108,7 @@ async fn inspect(files: &Files, space: &SpaceId, touched: &[Touch]) -> (Vec<Path
 
 fn digest(
     request: &ActionRequest,
+    params: &Map<String, Value>,
     principal: &Principal,
     tool: &RegisteredTool,
     (decision, rules): (&Decision, Digest),
@@ -113,13 +116,15 @@ fn digest(
 ) -> Digest {
     // Without the action's id: equal requests make the same question.
     let spec = tool.spec();
-    canonical::digest(&json!({
+    let mut question = json!({
         "format": FORMAT,
         "principal": principal,
         "subject": request.subject_id,
         "space": request.space_id,
         "tool": request.tool_id,
         "params": request.params,
+        // A policy that has changed may redact otherwise.
+        "redacted_params": params,
         "qos": request.qos,
         "policy_ctx": request.policy_ctx,
         "idempotency_key": request.idempotency_key,
@@ -140,7 +145,12 @@ fn digest(
         },
         // With the parameters, everything that the effect depends on.
         "stands": stands,
-    }))
+    });
+    if let Some(command) = &decision.command {
+        // An approval covers the command as it is confined now.
+        question["command"] = json!([command.name, command.writes, command.caches, command.programs]);
+    }
+    canonical::digest(&question)
 }
 
 /// The rule's location without its line number, which changes when other rules are edited.

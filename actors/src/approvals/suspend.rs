@@ -53,6 +53,8 @@ pub(crate) fn new_hold(
             tool_version: asked.tool().spec().version.clone(),
             stands: question.stands.clone(),
             preview: Some(preview),
+            redactions: asked.ruling().redactions.clone(),
+            hidden: asked.ruling().hidden.clone(),
         },
     }
 }

@@ -4,25 +4,39 @@ use effectd_bus::StoreError;
 use effectd_contracts::{ActionId, Principal, Rationale};
 use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::{prune_result, redact_secrets};
-use effectd_policy::{Decider, Policy, inspect};
+use effectd_policy::{Decider, Policy, inspect_to_show};
 use serde_json::{Map, Value};
 
 use super::hold::{Hold, HoldState};
 use super::{Held, expiry, repository};
+use crate::preview::redact;
 use crate::registry::Registry;
 use crate::services::Services;
 
-/// The parameters for people: shortened, without personal data and secrets. The action runs with the originals.
+/// The parameters for people: shortened, without personal data and secrets.
 pub fn shown(registry: &Registry, policy: &Policy, hold: &Hold) -> Map<String, Value> {
     let request = &hold.decision.request;
     // Without the tool's description, nobody knows which parameters may be shown.
     let Some(tool) = registry.get(&request.tool_id) else {
         return Map::new();
     };
-    let inspection = inspect(&request.params, tool.spec(), policy);
+    let inspection = inspect_to_show(&request.params, tool.spec(), policy);
     let mut params = Value::Object(inspection.params);
     redact_secrets(&mut params);
+    redact_texts(&mut params);
     prune_result(params).as_object().cloned().unwrap_or_default()
+}
+
+/// Removes secrets from every text: `postgres://app:hunter2@db.example.org`.
+fn redact_texts(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            redact(text);
+        }
+        Value::Array(items) => items.iter_mut().for_each(redact_texts),
+        Value::Object(members) => members.values_mut().for_each(redact_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// The planner's rationale without personal data.

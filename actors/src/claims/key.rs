@@ -6,7 +6,7 @@
 
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::tool::is_path_name;
-use effectd_contracts::{IdempotencyKey, KeyField, SpaceId, ToolSpec};
+use effectd_contracts::{Code, Failure, IdempotencyKey, KeyField, Phase, SpaceId, ToolSpec};
 use serde_json::{Map, Value};
 
 use crate::services::signer::Identity;
@@ -39,6 +39,12 @@ pub fn resource_of(spec: &ToolSpec, space: &SpaceId, params: &Map<String, Value>
         }
     }
     spec.resource.as_ref()?.resolve(space, &normal)
+}
+
+/// The failure of an action whose idempotency key belongs to other parameters.
+pub(crate) fn key_taken() -> Failure {
+    let message = "this idempotency key was already used with other parameters";
+    Failure::new(Code::IdempotencyConflict, Phase::Idempotency, message)
 }
 
 fn normal_path(text: &str) -> String {

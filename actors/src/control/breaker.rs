@@ -135,6 +135,7 @@ pub const fn counts(code: Code) -> bool {
         | Code::StateChanged
         | Code::DiskFull
         | Code::UndoGone
+        | Code::ResultGone
         | Code::NetworkDenied
         | Code::SandboxUnavailable
         | Code::ToolFailed

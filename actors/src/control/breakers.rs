@@ -1,4 +1,5 @@
-//! All breakers, by key. The key is the tool's id, unless the request names another key.
+//! All breakers, by key. A tool has one, which all subjects share. A key that a request names adds one of its subject's own: it
+//! protects the subject's calls, and shuts no tool for anybody else.
 //!
 //! Open breakers are stored, so that a restart does not send calls to a tool that was just found broken. A breaker is written
 //! when it opens or closes, never by an ordinary call. Counts are not stored: after a restart a closed breaker counts from zero.
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Changed, Expect, FamilyName, KvEntry, Store, StoreError, Wait};
-use effectd_contracts::{ActionRequest, Clock, Code, Failure, Phase, Timestamp, ToolId};
+use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::{ActionRequest, Clock, Code, Digest, Failure, Phase, SubjectId, Timestamp, ToolId};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +41,7 @@ impl std::fmt::Debug for Breakers {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// A tool's id, or the `qos.circuit_breaker_key` of requests.
+    /// A tool's id, or `<subject>/<qos.circuit_breaker_key>`.
     pub key: String,
     pub state: BreakerState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,11 +82,16 @@ pub struct Pass {
     breakers: Breakers,
     key: String,
     generation: u64,
+    is_shared: bool,
 }
 
-pub fn key_of(request: &ActionRequest) -> &str {
-    let named = request.qos.circuit_breaker_key.as_deref();
-    named.unwrap_or(request.tool_id.as_str())
+/// The name of a subject's own breaker: a digest if the plain name is longer than an id, or could be another subject's.
+fn own_name(subject: &SubjectId, key: &str) -> String {
+    let plain = format!("{subject}/{key}");
+    if key.contains('/') || plain.len() > ID_BYTES_MAX {
+        return Digest::of(format!("{subject}\n{key}").as_bytes()).to_string();
+    }
+    plain
 }
 
 fn family() -> Result<FamilyName, StoreError> {
@@ -116,14 +123,22 @@ impl Breakers {
         self.0.all.lock()
     }
 
-    /// Asks whether a call of this tool may pass. The failure says when to try again.
-    pub fn ask(&self, key: &str, tool: &ToolId) -> Result<Pass, Failure> {
+    /// Asks the tool's breaker, and the subject's own if the request names a key, whether the call may pass. The failure says when
+    /// to try again.
+    pub fn ask(&self, request: &ActionRequest, tool: &ToolId) -> Result<Vec<Pass>, Failure> {
+        let shared = self.ask_one(tool.as_str(), tool)?;
+        let named = request.qos.circuit_breaker_key.as_deref();
+        let own = named.map(|key| self.ask_one(&own_name(&request.subject_id, key), tool));
+        Ok([shared, own.transpose()?.flatten()].into_iter().flatten().collect())
+    }
+
+    /// Asks one breaker; `None` if there is no room for it.
+    fn ask_one(&self, key: &str, tool: &ToolId) -> Result<Option<Pass>, Failure> {
         let now = self.0.clock.monotonic();
         let mut all = self.lock();
-        // A key that the request names does not bypass a breaker that a person has opened for the tool.
-        let shut = key != tool.as_str()
-            && all.get(tool.as_str()).is_some_and(|breaker| breaker.cause() == Some(Cause::Operator));
-        let key = if shut || !self.make(&mut all, key) { tool.as_str() } else { key };
+        if !self.make(&mut all, key) {
+            return Ok(None);
+        }
         let fresh = !all.contains_key(key);
         let breaker = all.entry(key.to_owned()).or_insert_with(|| Breaker::new(&self.0.rules, now));
         let before = breaker.state(now);
@@ -132,7 +147,10 @@ impl Breakers {
             self.show(key, breaker);
         }
         match verdict {
-            Verdict::Pass(generation) => Ok(Pass { breakers: self.clone(), key: key.to_owned(), generation }),
+            Verdict::Pass(generation) => {
+                let is_shared = key == tool.as_str();
+                Ok(Some(Pass { breakers: self.clone(), key: key.to_owned(), generation, is_shared }))
+            }
             Verdict::Refused(left) => {
                 drop(all);
                 self.0.metrics.breaker_refusals.with_label_values(&[tool.as_str()]).inc();
@@ -300,6 +318,11 @@ impl Pass {
         wait.ok()
     }
 
+    /// Whether all subjects share the breaker.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Whether the breaker has opened since the call passed.
     pub fn is_open(&self) -> bool {
         let all = self.breakers.lock();
@@ -381,10 +404,15 @@ mod tests {
         }
 
         fn fail(&self, key: &str) {
-            let pass = self.breakers.ask(key, &tool()).unwrap();
+            let pass = self.ask(key).unwrap();
             if let Some(wait) = pass.report(Report::Bad) {
                 wait.wait().unwrap();
             }
+        }
+
+        /// Asks one breaker that has room.
+        fn ask(&self, key: &str) -> Result<Pass, Failure> {
+            self.breakers.ask_one(key, &tool()).map(Option::unwrap)
         }
 
         fn state(&self, key: &str) -> Option<BreakerState> {
@@ -396,6 +424,14 @@ mod tests {
         "t.x".parse().unwrap()
     }
 
+    fn request(subject: &str, key: Option<&str>) -> ActionRequest {
+        serde_json::from_value(serde_json::json!({
+            "action_id": "a-1", "subject_id": subject, "space_id": "shared:s", "tool_id": "t.x", "params": {},
+            "qos": { "circuit_breaker_key": key },
+        }))
+        .unwrap()
+    }
+
     #[test]
     fn keys_are_independent_and_an_open_one_says_when_to_come_back() {
         let place = new_place();
@@ -403,11 +439,11 @@ mod tests {
         assert_eq!(place.state("a"), Some(BreakerState::Closed));
         place.fail("a");
         assert_eq!(place.state("a"), Some(BreakerState::Open));
-        let refused = place.breakers.ask("a", &tool()).unwrap_err();
+        let refused = place.ask("a").unwrap_err();
         assert_eq!(refused.code, Code::BreakerOpen);
         assert!(refused.retryable && refused.message.contains("in 30.0 s"), "{refused}");
-        assert!(place.breakers.ask("b", &tool()).is_ok());
-        assert!(place.breakers.ask("t.x", &tool()).is_ok());
+        assert!(place.ask("b").is_ok());
+        assert!(place.ask("t.x").is_ok());
     }
 
     #[test]
@@ -433,15 +469,40 @@ mod tests {
         place.breakers.shut("t.x").unwrap().wait().unwrap();
         let place = place.again();
         place.clock.advance(Duration::from_secs(1_000_000));
-        for key in ["t.x", "mine"] {
-            let refused = place.breakers.ask(key, &tool()).unwrap_err();
+        for key in [None, Some("mine"), Some("t.y")] {
+            let refused = place.breakers.ask(&request("agent://a", key), &tool()).unwrap_err();
             assert!(!refused.retryable && refused.message.contains("breaker reset t.x"), "{refused}");
         }
         place.breakers.clear("t.x").unwrap().wait().unwrap();
-        assert!(place.breakers.ask("t.x", &tool()).is_ok());
+        assert!(place.ask("t.x").is_ok());
         let place = place.again();
-        assert!(place.breakers.ask("t.x", &tool()).is_ok());
+        assert!(place.ask("t.x").is_ok());
         assert_eq!(stored(&*place.store).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn a_key_is_its_subjects_own_beside_the_tools_breaker() {
+        let place = new_place();
+        let ask = |subject: &str, key: Option<&str>| place.breakers.ask(&request(subject, key), &tool());
+        let fail = |subject: &str, key: &str| {
+            for pass in ask(subject, Some(key)).unwrap().iter().filter(|pass| !pass.is_shared()) {
+                drop(pass.report(Report::Bad));
+            }
+        };
+        fail("agent://a", "t.x");
+        fail("agent://a", "t.x");
+        assert!(ask("agent://a", Some("t.x")).is_err(), "its own breaker is open");
+        assert_eq!(ask("agent://a", None).unwrap().len(), 1);
+        assert_eq!(ask("agent://b", Some("t.x")).unwrap().len(), 2, "another subject has another key");
+        fail("agent://a", "b/t.x");
+        fail("agent://a", "b/t.x");
+        assert!(ask("agent://a/b", Some("t.x")).is_ok(), "no key reaches into another subject's name");
+        let long = own_name(&request("agent://a", None).subject_id, &"k".repeat(ID_BYTES_MAX));
+        assert!(long.len() <= ID_BYTES_MAX, "an operator can name it: {long}");
+        assert_eq!(place.state("t.x"), Some(BreakerState::Closed), "the tool's breaker has another name");
+        place.fail("t.x");
+        place.fail("t.x");
+        assert!(ask("agent://b", Some("fresh")).is_err(), "no key gets round the tool's breaker");
     }
 
     #[test]
@@ -449,7 +510,7 @@ mod tests {
         let place = new_place();
         let before = place.store.stats().blocks;
         for _ in 0..100 {
-            let pass = place.breakers.ask("t.x", &tool()).unwrap();
+            let pass = place.ask("t.x").unwrap();
             assert!(pass.report(Report::Good).is_none());
         }
         assert_eq!(place.store.stats().blocks, before);
@@ -461,7 +522,7 @@ mod tests {
         place.fail("bad");
         place.fail("bad");
         for n in 0..2 * BREAKERS_MAX {
-            drop(place.breakers.ask(&format!("key-{n}"), &tool()).unwrap());
+            drop(place.ask(&format!("key-{n}")).unwrap());
         }
         assert_eq!(place.breakers.list().len(), BREAKERS_MAX);
         assert_eq!(place.state("bad"), Some(BreakerState::Open));
@@ -473,9 +534,9 @@ mod tests {
         place.fail("a");
         place.fail("a");
         place.clock.advance(Duration::from_secs(31));
-        let probe = place.breakers.ask("a", &tool()).unwrap();
-        assert!(place.breakers.ask("a", &tool()).is_err());
+        let probe = place.ask("a").unwrap();
+        assert!(place.ask("a").is_err());
         drop(probe);
-        assert!(place.breakers.ask("a", &tool()).is_ok());
+        assert!(place.ask("a").is_ok());
     }
 }

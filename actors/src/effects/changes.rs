@@ -1,5 +1,7 @@
 //! Changes: the comparison of two snapshots.
 
+use std::collections::HashSet;
+
 use effectd_bus::BlobKind;
 use effectd_contracts::{PathChange, PathSnapshot, PathState, SpaceId, Touch};
 
@@ -43,14 +45,48 @@ pub(crate) async fn list_made_folder(
     if !was_made(touch, changes) {
         return true;
     }
-    let path = touch.path.clone();
-    let inspecting = files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
-    let Ok(inspected) = inspecting.await else {
+    let Some(seen) = beneath(files, space, &touch.path).await else {
         return false;
     };
-    let seen = inspected.into_iter().map(|inspected| inspected.seen);
-    add_made(&files.identity, touch, seen, changes);
+    add_made(&files.identity, touch, seen.into_iter(), changes);
     true
+}
+
+/// Adds what is new in a folder that existed before. Returns whether an undo can remove it; `None` if it cannot be listed.
+pub(crate) async fn list_new(
+    files: &Files,
+    space: &SpaceId,
+    touch: &Touch,
+    before: &[PathSnapshot],
+    changes: &mut Vec<PathChange>,
+) -> Option<bool> {
+    if !before.iter().any(|was| was.path == touch.path && was.standing == PathState::Folder) {
+        return Some(true);
+    }
+    let seen = beneath(files, space, &touch.path).await?;
+    // An undo removes no links and special files.
+    let removable = seen.iter().all(|seen| seen.standing != PathState::Other);
+    let known: HashSet<&str> = before.iter().map(|was| was.path.as_str()).collect();
+    let new = seen.into_iter().filter(|seen| !known.contains(seen.path.as_str()));
+    changes.extend(new.map(|seen| made(&files.identity, seen)));
+    Some(removable)
+}
+
+async fn beneath(files: &Files, space: &SpaceId, path: &str) -> Option<Vec<PathSnapshot>> {
+    let path = path.to_owned();
+    let inspecting = files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
+    let inspected = inspecting.await.ok()?;
+    Some(inspected.into_iter().map(|inspected| inspected.seen).collect())
+}
+
+fn made(identity: &Identity, seen: PathSnapshot) -> PathChange {
+    PathChange {
+        after: keyed(identity, &seen.standing),
+        path: seen.path,
+        before: PathState::Absent,
+        moved_to: None,
+        inside: None,
+    }
 }
 
 fn was_made(touch: &Touch, changes: &[PathChange]) -> bool {
@@ -75,13 +111,7 @@ pub(crate) fn add_made(
         let rest = seen.path.strip_prefix(touch.path.as_str());
         rest.is_some_and(|rest| rest.starts_with('/'))
     };
-    changes.extend(seen.filter(is_in_it).map(|seen| PathChange {
-        path: seen.path,
-        before: PathState::Absent,
-        after: keyed(identity, &seen.standing),
-        moved_to: None,
-        inside: None,
-    }));
+    changes.extend(seen.filter(is_in_it).map(|seen| made(identity, seen)));
 }
 
 /// Where a folder was moved: it is gone from its path, and a folder exists where the tool declared that it would move it.

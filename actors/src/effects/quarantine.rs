@@ -59,6 +59,14 @@ pub fn list(store: &dyn Store, after: Option<&str>, max: usize) -> Result<Quaran
     Ok(QuarantinePage { artifacts: page.entries.iter().filter_map(read_json).collect(), next: page.after })
 }
 
+pub(crate) fn check_reason(reason: Option<&str>) -> Result<(), StoreError> {
+    if reason.is_some_and(|reason| reason.len() > QUARANTINE_REASON_BYTES_MAX) {
+        let why = format!("a reason has at most {QUARANTINE_REASON_BYTES_MAX} bytes");
+        return Err(StoreError::Invalid(why));
+    }
+    Ok(())
+}
+
 /// Quarantines an artifact, durably, whether or not it is stored now. A repeat replaces who did it and why.
 pub async fn quarantine(
     store: &dyn Store,
@@ -68,10 +76,7 @@ pub async fn quarantine(
     reason: Option<String>,
 ) -> Result<Quarantined, StoreError> {
     checked(id)?;
-    if reason.as_ref().is_some_and(|reason| reason.len() > QUARANTINE_REASON_BYTES_MAX) {
-        let why = format!("a reason has at most {QUARANTINE_REASON_BYTES_MAX} bytes");
-        return Err(StoreError::Invalid(why));
-    }
+    check_reason(reason.as_deref())?;
     let entry = Quarantined {
         artifact_id: id.to_owned(),
         by: by.to_owned(),

@@ -13,20 +13,20 @@ use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, BlobKind, Blobs, Pins};
 use effectd_contracts::{
     ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, FolderListing, Observed,
-    PathSnapshot, PathState, Phase, Restore, SpaceId, Touch, UNDO_TOOL,
+    PathSnapshot, PathState, Phase, Restore, SpaceId, Touch, UNDO_TOOL, Unchanged,
 };
 use serde_json::{Map, Value};
 
-use super::changes::{can_restore, changed, compare, list_made_folder};
+use super::changes::{can_restore, changed, compare, list_made_folder, list_new};
 use super::preimages::{put, wait_until_stored};
 use super::streams::failure_of;
-use super::{artifacts, undo};
+use super::{WHOLE_SPACE, artifacts, undo};
 use crate::action::proofs::Earlier;
 use crate::action::{Action, Claimed, Gated};
 use crate::claims::{key, resources};
 use crate::control::fair_queue::Join;
 use crate::control::resource_queue::ResourceQueue;
-use crate::limits::{PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
+use crate::limits::{COMMAND_PATHS_MAX, PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
 use crate::registry::{RegisteredTool, Registry};
 use crate::services::files::{Files, Inspected};
 use crate::services::signer::Identity;
@@ -63,6 +63,49 @@ pub(crate) fn touched_with(
         return undo::touched(&*files.store, space, params).unwrap_or_default();
     }
     tool.touches(params).unwrap_or_default()
+}
+
+/// The paths that an action may change. A named command may change everything beneath the paths that it declares, so what is
+/// there is listed first.
+pub(crate) async fn touched_by(files: &Files, space: &SpaceId, gated: &Gated) -> Result<Vec<Touch>, Failure> {
+    let Some(command) = gated.command() else {
+        return Ok(touched_with(files, space, gated.tool(), gated.params()));
+    };
+    let declared = command.writes.iter().map(|path| format!("{WHOLE_SPACE}/{}", path.display()));
+    let declared: Vec<String> = declared.collect();
+    if declared.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut touched: Vec<_> = declared.iter().cloned().map(Touch::filled).collect();
+    for inspected in files.inspect(space, declared, 0).await? {
+        if inspected.seen.standing != PathState::Folder {
+            continue;
+        }
+        let path = inspected.seen.path;
+        let listing = files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
+        for found in listing.await? {
+            // No snapshot shows where a link leads, so a changed one would stay unseen.
+            if found.seen.standing == PathState::Other {
+                let message = format!(
+                    "{} may write to {}, a link or a special file, which an undo cannot restore; remove it, or narrow `writes` \
+                     in the policy",
+                    command.name, found.seen.path
+                );
+                return Err(Failure::new(Code::PathDenied, Phase::Sandbox, message));
+            }
+            touched.push(Touch::replaced(found.seen.path));
+        }
+    }
+    if touched.len() > COMMAND_PATHS_MAX {
+        let message = format!(
+            "{} may write to {} files and folders, more than the {COMMAND_PATHS_MAX} that an undo restores; narrow its \
+             `writes` in the policy",
+            command.name,
+            touched.len()
+        );
+        return Err(Failure::new(Code::FileLimit, Phase::Sandbox, message));
+    }
+    Ok(touched)
 }
 
 /// Pins the blobs that are sent with the call until the action has ended.
@@ -129,8 +172,9 @@ pub(crate) async fn remove_drafts(files: &Files, action: &Action<Claimed>, prepa
 /// Takes the snapshot before a run, and stores the pre-images that are not stored yet. If this fails, nothing has run.
 pub(crate) async fn prepare(files: &Files, action: &Action<Claimed>) -> Result<Prepared, Failure> {
     let (gated, space) = (action.state.gated(), &action.request.space_id);
-    let spec = gated.tool().spec();
-    let touched = touched_with(files, space, gated.tool(), gated.params());
+    // What a named command may change can always be undone.
+    let reversible = gated.tool().spec().reversible || gated.command().is_some();
+    let touched = touched_by(files, space, gated).await?;
     let extras = extras(files, space, gated.tool(), gated.params(), &touched).await?;
     let prepared = |before| Prepared { touched: touched.clone(), before, extras };
     if touched.is_empty() || gated.dry_run().is_some() {
@@ -139,14 +183,14 @@ pub(crate) async fn prepare(files: &Files, action: &Action<Claimed>) -> Result<P
     let kept = &action.state.terms().preimages.names;
     let now = match inspect_again(files, space, &touched, kept).await {
         Ok(now) => now,
-        Err(failure) if spec.reversible => return Err(failure),
+        Err(failure) if reversible => return Err(failure),
         Err(_) => return Ok(prepared(None)),
     };
     let seen: Vec<_> = now.iter().map(|inspected| inspected.seen.clone()).collect();
     let before = first_state(files, action, &seen).await?;
     if before.as_ref() == Some(&seen) && !all_kept(&files.identity, &now, kept) {
         let stored = store_preimages(files, space, now, &touched).await;
-        if spec.reversible {
+        if reversible {
             stored?;
         }
     }
@@ -330,7 +374,8 @@ pub(crate) fn keyed_inside(identity: &Identity, inside: &FolderListing) -> Optio
 pub(crate) async fn observe(files: &Files, action: &Action<Claimed>, prepared: &Prepared) -> Effects {
     let (space, identity) = (&action.request.space_id, &files.identity);
     let Some(before) = &prepared.before else {
-        return Effects::Unobserved;
+        let can_change = !action.state.gated().is_reading_command();
+        return if can_change { Effects::Unobserved } else { Effects::None };
     };
     let paths = before.iter().map(|seen| seen.path.clone()).collect();
     let Ok(after) = files.inspect(space, paths, 0).await else {
@@ -351,7 +396,52 @@ pub(crate) async fn observe(files: &Files, action: &Action<Claimed>, prepared: &
     });
     for touch in prepared.touched.iter().filter(|touch| touch.filled) {
         undoable &= list_made_folder(files, space, touch, &mut changes).await;
+        if action.state.gated().command().is_some() {
+            let Some(removable) = list_new(files, space, touch, before, &mut changes).await else {
+                return Effects::Unobserved;
+            };
+            undoable &= removable;
+        }
     }
     undoable &= !changes.is_empty();
-    Effects::Observed(Observed { changes, undoable, undeclared: Vec::new() })
+    let unchanged = after.iter().filter(|is| !changes.iter().any(|change| change.path == is.seen.path));
+    let unchanged = unchanged
+        .map(|is| Unchanged { path: is.seen.path.clone(), state: keyed(identity, &is.seen.standing) });
+    let is_compared = !action.state.terms().depends.is_empty();
+    let unchanged = if is_compared { unchanged.collect() } else { Vec::new() };
+    Effects::Observed(Observed { changes, undoable, undeclared: Vec::new(), unchanged })
+}
+
+/// How the declared paths are now, compared with a receipt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compared {
+    /// As the receipt left them.
+    Holds,
+    Differs,
+    /// The receipt does not say how it left them, or they cannot be read.
+    Unknown,
+}
+
+pub(crate) async fn compare_now(
+    files: &Files,
+    space: &SpaceId,
+    touched: &[Touch],
+    effects: &Effects,
+) -> Compared {
+    let Effects::Observed(observed) = effects else {
+        return Compared::Unknown;
+    };
+    let Ok(now) = files.inspect(space, paths(touched), 0).await else {
+        return Compared::Unknown;
+    };
+    let mut compared = Compared::Holds;
+    for touch in touched {
+        let is = now.iter().find(|inspected| inspected.seen.path == touch.path);
+        match (is, observed.after(&touch.path)) {
+            (Some(is), Some(was)) if keyed(&files.identity, &is.seen.standing) == *was => {}
+            (Some(_), Some(_)) => return Compared::Differs,
+            (None, _) | (_, None) => compared = Compared::Unknown,
+        }
+    }
+    compared
 }

@@ -104,8 +104,10 @@ pub(crate) async fn watch<'c>(
     };
     let (tool, space) = (action.state.gated().tool(), &action.request.space_id);
     let max = entries_max(&services.settings, tool);
-    // A call that may change everything cannot have undeclared effects.
-    let changes_all = prepared.touched.is_empty() && changes_files(tool.spec());
+    // A call that may change everything cannot have undeclared effects; nor can a named command, whose space is mounted read-only
+    // but for what it declares.
+    let changes_all = (prepared.touched.is_empty() && changes_files(tool.spec()))
+        || action.state.gated().command().is_some();
     let before = if max == 0 || changes_all {
         None
     } else {
@@ -318,9 +320,12 @@ impl UndeclaredEffects {
             Effects::None | Effects::Unobserved | Effects::Possible if self.undeclared.is_empty() => {
                 return Effects::Possible;
             }
-            Effects::None | Effects::Unobserved | Effects::Possible => {
-                Observed { changes: Vec::new(), undoable: false, undeclared: Vec::new() }
-            }
+            Effects::None | Effects::Unobserved | Effects::Possible => Observed {
+                changes: Vec::new(),
+                undoable: false,
+                undeclared: Vec::new(),
+                unchanged: Vec::new(),
+            },
         };
         observed.undeclared.clone_from(&self.undeclared);
         Effects::Observed(observed)

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use effectd_contracts::{ActionRequest, CallMode, Code, Failure, Phase, SafetyClass, ToolCall, Touch};
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
-use effectd_sandbox::{Call, Limits, Narrowing};
+use effectd_sandbox::{Call, Limits, Narrowing, View};
 use serde_json::{Map, Value};
 
 use super::steps::Execution;
+use super::view::view_of;
 use crate::action::Gated;
 use crate::action::proofs::Earlier;
 use crate::effects::invalidation::changes_files;
@@ -17,11 +18,21 @@ use crate::effects::preconditions::preconditions;
 use crate::registry::RegisteredTool;
 use crate::services::files::Files;
 
-/// The time for a run: the shortest of what the caller asks for, the tool declares, and its safety class allows.
+/// The time for a run: the shortest of what the caller asks for, the tool declares, and the policy allows.
 pub(crate) fn allowed_time(request: &ActionRequest, gated: &Gated) -> Duration {
     let asked = request.qos.timeout_ms.unwrap_or(u64::MAX);
-    let class = gated.ruling().decision.timeout_ms_max;
-    Duration::from_millis(asked.min(gated.tool().spec().timeout_ms).min(class))
+    Duration::from_millis(asked.min(own_time_ms(gated)))
+}
+
+/// The time of a run whose caller asks for none. For a named command the policy alone decides.
+fn own_time_ms(gated: &Gated) -> u64 {
+    let policy = gated.ruling().decision.timeout_ms_max;
+    if gated.command().is_some() { policy } else { policy.min(gated.tool().spec().timeout_ms) }
+}
+
+/// Whether the caller set an earlier deadline than the tool's own: reaching it says nothing about the tool.
+pub(crate) fn has_callers_deadline(request: &ActionRequest, gated: &Gated) -> bool {
+    request.qos.timeout_ms.is_some_and(|asked| asked < own_time_ms(gated))
 }
 
 /// The call, which may take at most the time that is left.
@@ -38,7 +49,13 @@ pub(crate) async fn call_of(
         let message = "the deadline passed before the tool could run";
         return Err(Failure::new(Code::TimedOut, Phase::Dispatch, message));
     }
+    let view = match gated.command() {
+        Some(command) => Some(view_of(&services.files, &action.request.space_id, command).await?),
+        None => None,
+    };
     let narrowing = match mode {
+        // The view says what is writable.
+        CallMode::Run if view.is_some() => Narrowing::default(),
         CallMode::Run => narrowed(&prepared.touched, gated.tool(), gated.params()),
         CallMode::DryRun | CallMode::Probe | CallMode::Preview => Narrowing::read_only(),
     };
@@ -54,14 +71,14 @@ pub(crate) async fn call_of(
         expect,
     };
     let is_high = gated.ruling().decision.safety_class == SafetyClass::High;
-    confined(&services.files, gated.tool(), call, (left, is_high, narrowing))
+    confined(&services.files, gated.tool(), call, (left, is_high, narrowing, view))
 }
 
 pub(crate) fn confined(
     files: &Files,
     tool: &RegisteredTool,
     mut call: ToolCall,
-    (timeout, high_isolation, narrowing): (Duration, bool, Narrowing),
+    (timeout, high_isolation, narrowing, view): (Duration, bool, Narrowing, Option<View>),
 ) -> Result<Call, Failure> {
     call.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     let request = serde_json::to_vec(&call)
@@ -76,6 +93,7 @@ pub(crate) fn confined(
         timeout,
         trace_id: call.trace_id,
         narrowing,
+        view,
     })
 }
 

@@ -4,17 +4,18 @@
 
 use std::collections::BTreeMap;
 
-use effectd_bus::{Expect, FamilyName, KvChange, NewBody, Store, StoreError, StoredLogEntry, Swap};
+use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, Store, StoreError, StoredLogEntry, Swap};
 use effectd_contracts::json::parse_stored;
 use effectd_contracts::limits::LOG_KEYS_MAX;
 use effectd_contracts::{
-    AmendmentEntry, Clock, InclusionProof, KeyEntry, LogEntry, LogHead, LogLine, ReceiptId, Timestamp,
+    AmendmentEntry, Clock, Event, InclusionProof, Judgement, KeyEntry, LogEntry, LogHead, LogLine, Receipt,
+    ReceiptId, Timestamp, Topic,
 };
 use serde_json::Value;
 
 use crate::limits::AMENDMENTS_MAX;
 use crate::services::signer::{DeviceKey, Identity};
-use crate::stored::swap_all;
+use crate::stored::{clear_event, swap_all};
 
 pub const KEYS: &str = "key";
 pub const HEADS: &str = "head";
@@ -177,15 +178,28 @@ pub fn amendments(store: &dyn Store, receipt: &ReceiptId) -> Result<Vec<Amendmen
     Ok(notes.iter().filter_map(|note| serde_json::from_slice(note.body.as_deref()?).ok()).collect())
 }
 
-pub async fn amend(
+/// Signs an amendment, adds it to the log and publishes it, in one block. `build` gets the earlier amendments, to which it adds.
+pub async fn amend<E: From<StoreError>>(
     store: &dyn Store,
     identity: &Identity,
-    mut amendment: AmendmentEntry,
-) -> Result<AmendmentEntry, StoreError> {
+    receipt: &Receipt,
+    build: impl FnOnce(&[AmendmentEntry]) -> Result<AmendmentEntry, E>,
+) -> Result<AmendmentEntry, E> {
+    // One at a time: no other amendment comes between the earlier ones and this one.
+    let _one = identity.one_head().await;
+    let mut all = amendments(store, &receipt.receipt_id)?;
+    let before = all.last().map_or(&receipt.reward, |last| &last.reward).scalar;
+    let mut amendment = build(&all)?;
     let signing = identity.signing().await;
     signing.sign_amendment(&mut amendment);
-    let about = amendment.receipt_id.to_string();
-    let bytes = LogEntry::Amendment(Box::new(amendment.clone())).bytes();
-    store.note(&about, bytes).await?;
+    all.push(amendment.clone());
+    let event = Event::amended(receipt, &amendment, Judgement::of(&all), before);
+    let entry = LogEntry::Amendment(Box::new(amendment.clone())).bytes();
+    let change = Change {
+        notes: vec![(receipt.receipt_id.to_string(), entry)],
+        events: vec![(Topic::Amendments.into(), clear_event(&event, Some(&receipt.action_id)))],
+        ..Change::default()
+    };
+    store.change(change).await?;
     Ok(amendment)
 }

@@ -9,16 +9,17 @@ use effectd_bus::{
 use effectd_contracts::reward::{Inputs, reward};
 use effectd_contracts::{
     ActionRequest, Attempt, Choice, Clock, Cost, Digest, Effects, Event, Failure, GateResults,
-    IdempotencyKey, Isolation, Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status, Timestamp, Timing,
-    ToolOutput, ToolSpec, Topic,
+    IdempotencyKey, Isolation, KeptResult, Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status,
+    Timestamp, Timing, ToolOutput, ToolSpec, Topic,
 };
-use effectd_policy::redact::prune_result;
+use effectd_policy::redact::{prune_result, redact_secrets};
 use serde_json::{Map, Value, json};
 
 use crate::action::decisions::is_dead_letter_again;
 use crate::action::proofs::{Earlier, Ended, KeptArtifact, Ruling, Used};
 use crate::action::{Action, Finished, Ticket};
 use crate::claims::resources;
+use crate::effects::results::{self, Storing};
 use crate::effects::{invalidation, snapshot};
 use crate::messages::Refusal;
 use crate::services::Services;
@@ -30,10 +31,13 @@ use crate::stored::{clear_event, json_bytes};
 pub(crate) struct Captured {
     pub(crate) receipt: Receipt,
     pub(crate) completion: Completion,
+    /// The result, which must be written before the receipt is committed.
+    pub(crate) result: Option<Storing>,
 }
 
 /// What a receipt is built from.
 struct Account<'a> {
+    receipt_id: ReceiptId,
     ticket: &'a Ticket,
     request: &'a ActionRequest,
     params: &'a Map<String, Value>,
@@ -51,6 +55,7 @@ struct Account<'a> {
     preview: Option<PreviewRecord>,
     allowed: Millis,
     artifacts: &'a [KeptArtifact],
+    kept_result: Option<KeptResult>,
     /// Whether this is an operation on effectd itself: its parameters are shown, though no tool declares them public.
     plain: bool,
 }
@@ -59,6 +64,7 @@ impl<'a> Account<'a> {
     /// An action without a tool, a ruling, a key and attempts.
     fn new<S>(action: &'a Action<S>, result: Result<&'a ToolOutput, &'a Failure>, outcome: Outcome) -> Self {
         Self {
+            receipt_id: ReceiptId::fresh(),
             ticket: &action.ticket,
             request: &action.request,
             params: &action.request.params,
@@ -75,16 +81,22 @@ impl<'a> Account<'a> {
             preview: None,
             allowed: Millis::ZERO,
             artifacts: &[],
+            kept_result: None,
             plain: false,
         }
     }
 }
 
-/// The receipt of an action that ran.
+/// The receipt of an action that ran. Also begins to write the result, so that this happens while the receipt is signed.
 pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished>) -> Captured {
     let claimed = action.state.claimed();
     let (gated, terms, ended) = (claimed.gated(), claimed.terms(), action.state.ended());
+    let receipt_id = ReceiptId::fresh();
+    let output = ended.result.as_ref().ok();
+    let result = output
+        .and_then(|output| results::store(services, &action.request.space_id, &receipt_id, &output.result));
     let account = Account {
+        receipt_id,
         params: gated.params(),
         spec: Some(gated.tool().spec()),
         ruling: Some(gated.ruling()),
@@ -96,6 +108,7 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
         preview: previewed(&action.ticket, claimed.earlier(), ended),
         allowed: Millis::from(action.state.timeout()),
         artifacts: &ended.runs.artifacts,
+        kept_result: result.as_ref().map(|result| result.kept.clone()),
         ..Account::new(action, ended.result.as_ref(), ended.outcome)
     };
     let (receipt, body) = receipt(services, key, account);
@@ -123,7 +136,7 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
         (Some(claimed.fence()), letter),
         changed,
     );
-    Captured { receipt, completion }
+    Captured { receipt, completion, result }
 }
 
 /// The receipt of an action that was refused.
@@ -149,7 +162,7 @@ pub(crate) fn refused(services: &Services, key: &DeviceKey, refusal: &Refusal) -
         (refusal.fence, letter),
         may_have_changed(&services.files, refusal),
     );
-    Captured { receipt, completion }
+    Captured { receipt, completion, result: None }
 }
 
 /// The receipt of an operation on effectd itself: no tool ran, and its parameters are not secret.
@@ -172,7 +185,7 @@ pub(crate) fn operated(
         (None, None),
         Changed::default(),
     );
-    Captured { receipt, completion }
+    Captured { receipt, completion, result: None }
 }
 
 fn is_letter(store: &dyn Store, ticket: &Ticket, dead_letter: bool, outcome: Outcome) -> bool {
@@ -192,12 +205,13 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         }
     };
     let inputs_shown = shown(&services.identity, account.params, how);
+    let outputs_shown = outputs(&services.identity, &account);
     let Account { ticket, request, spec, ruling, outcome, used, .. } = account;
     let timing = timing(&*services.clock, ticket, used.exec);
     let quality = account.result.ok().and_then(|output| output.quality);
     let inputs = Inputs { outcome, quality, cpu: used.cpu, took: used.exec, allowed: account.allowed };
     let mut receipt = Receipt {
-        receipt_id: ReceiptId::fresh(),
+        receipt_id: account.receipt_id,
         action_id: ticket.action_id.clone(),
         tool_id: spec.map_or(&request.tool_id, |spec| &spec.tool_id).clone(),
         space_id: request.space_id.clone(),
@@ -205,7 +219,7 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         status: outcome.project().receipt.unwrap_or(Status::Error),
         error: account.result.err().cloned(),
         inputs: inputs_shown,
-        outputs: outputs(&services.identity, &account),
+        outputs: outputs_shown,
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
         cost: cost(services.settings.core_watts, &used, account.attempts.is_empty()),
         timing,
@@ -218,13 +232,14 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         principal: ticket.principal.clone(),
         request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
         decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
-        redacted: ruling.map_or_else(Vec::new, |ruling| ruling.redacted.clone()),
+        redactions: ruling.map_or_else(Vec::new, |ruling| ruling.redactions.clone()),
         approval: ticket.approval().cloned(),
         attempts: account.attempts,
         isolation: account.isolation,
         effects: account.effects,
         preview: account.preview,
-        choice: choice(request),
+        choice: Choice::of(request),
+        kept_result: account.kept_result,
         signature: None,
     };
     let body = key.sign(&mut receipt);
@@ -241,12 +256,6 @@ fn previewed(ticket: &Ticket, earlier: &Earlier, ended: &Ended) -> Option<Previe
         Earlier::Interrupted(_) => ticket.approved.is_none(),
     };
     (!is_dry_run && !again).then(|| preview.compared(&ended.effects))
-}
-
-/// The candidates and the propensity that the planner stated, if any.
-fn choice(request: &ActionRequest) -> Option<Choice> {
-    let is_given = !request.candidates.is_empty() || request.propensity.is_some();
-    is_given.then(|| Choice { candidates: request.candidates.clone(), propensity: request.propensity })
 }
 
 fn timing(clock: &dyn Clock, ticket: &Ticket, exec: Millis) -> Timing {
@@ -300,25 +309,34 @@ impl Shown {
     }
 }
 
-/// Fields as the receipt shows them: undeclared ones together, under one keyed digest. The result is pruned to stay small.
+/// How the name of a digest begins.
+const DIGEST_PREFIX: &str = "hmac_sha256_";
+
+/// Fields as the receipt shows them: undeclared ones together, under one keyed digest; in clear only without secrets, since a tool
+/// may put one into a field that it declares public. The result is pruned to stay small.
 fn shown(
     identity: &Identity,
     fields: &Map<String, Value>,
     how: impl Fn(&str) -> Shown,
 ) -> Map<String, Value> {
-    let (mut fields_shown, mut unnamed) = (Map::new(), Map::new());
+    let (mut clear, mut digests, mut unnamed) = (Map::new(), Map::new(), Map::new());
     let digest = |value: &Value| Value::String(identity.digest(value));
     for (name, value) in fields {
         match how(name) {
-            Shown::InClear => fields_shown.insert(name.clone(), value.clone()),
-            Shown::AsDigest => fields_shown.insert(format!("hmac_sha256_{name}"), digest(value)),
+            Shown::InClear => clear.insert(name.clone(), value.clone()),
+            Shown::AsDigest => digests.insert(format!("{DIGEST_PREFIX}{name}"), digest(value)),
             Shown::Unnamed => unnamed.insert(name.clone(), value.clone()),
         };
     }
     if !unnamed.is_empty() {
-        fields_shown.insert("hmac_sha256_*".to_owned(), digest(&Value::Object(unnamed)));
+        digests.insert(format!("{DIGEST_PREFIX}*"), digest(&Value::Object(unnamed)));
     }
-    match prune_result(Value::Object(fields_shown)) {
+    let mut fields_shown = Value::Object(clear);
+    redact_secrets(&mut fields_shown);
+    if let Value::Object(fields_shown) = &mut fields_shown {
+        fields_shown.append(&mut digests);
+    }
+    match prune_result(fields_shown) {
         Value::Object(pruned) => pruned,
         // Pruning never turns an object into something else.
         Value::Array(_) | Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => Map::new(),
@@ -336,7 +354,8 @@ fn outputs(identity: &Identity, account: &Account<'_>) -> Map<String, Value> {
         }
         Shown::result(spec, name)
     };
-    let mut shown = output.result.as_object().map(|fields| shown(identity, fields, how)).unwrap_or_default();
+    let fields = output.result.as_object();
+    let mut shown = fields.map(|fields| shown(identity, fields, how)).unwrap_or_default();
     if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
         shown.insert("dry_run".to_owned(), json!(true));
     } else {
@@ -451,5 +470,29 @@ fn completion(
         appeared: changed.appeared,
         depends: changed.depends,
         links: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_public_field_hides_its_secrets_whatever_its_name() {
+        let identity = Identity::new(&[1; 32], [2; 32]);
+        let fields =
+            json!({ "hmac_sha256_x": { "token": "canary", "n": 1 }, "private": "canary", "more": "canary" });
+        let how = |name: &str| match name {
+            "private" => Shown::AsDigest,
+            "more" => Shown::Unnamed,
+            _ => Shown::InClear,
+        };
+        let shown = Value::Object(shown(&identity, fields.as_object().unwrap(), how));
+        assert_eq!(shown["hmac_sha256_x"], json!({ "token": "[redacted:secret]", "n": 1 }));
+        assert!(!shown.to_string().contains("canary"), "{shown}");
+        // A digest is shown as it is.
+        assert_eq!(shown["hmac_sha256_private"], identity.digest(&json!("canary")));
+        assert_eq!(shown["hmac_sha256_*"], identity.digest(&json!({ "more": "canary" })));
     }
 }

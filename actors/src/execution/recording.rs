@@ -43,14 +43,31 @@ pub(crate) async fn operated(
     Ok(done.receipt.receipt_id.clone())
 }
 
-/// Builds a receipt and commits it. Holds the signing key until the receipt is on disk.
+/// Builds a receipt, waits until the result is written, and commits the receipt. Holds the signing key until the receipt is on disk.
 pub(crate) async fn write(
     services: &Services,
     build: impl FnOnce(&DeviceKey) -> Captured,
 ) -> (Receipt, Result<(), StoreError>) {
     let signing = services.identity.signing().await;
-    let Captured { receipt, completion } = build(&signing);
-    (receipt, commit(&*services.store, &services.metrics, completion).await)
+    let Captured { receipt, completion, mut result } = build(&signing);
+    if let Some(result) = &mut result {
+        result.finish().await;
+    }
+    let committed = commit(&*services.store, &services.metrics, completion).await;
+    // The store refused the receipt itself. After every other error it may be committed.
+    let is_refused = matches!(
+        committed,
+        Err(StoreError::AlreadyReceipted { .. }
+            | StoreError::StaleFence { .. }
+            | StoreError::NotFound { .. }
+            | StoreError::Invalid(_)
+            | StoreError::InvalidId(_)
+            | StoreError::TooLarge { .. })
+    );
+    if let Some(result) = result.filter(|_| is_refused) {
+        result.discard().await;
+    }
+    (receipt, committed)
 }
 
 async fn commit(store: &dyn Store, metrics: &Metrics, completion: Completion) -> Result<(), StoreError> {
@@ -106,7 +123,7 @@ pub(crate) fn recorded(
         total_ms = receipt.timing.total_ms.as_f64(), "receipt");
     let receipt = Arc::new(receipt);
     answers.recent.put(&receipt, action.ticket.digest);
-    Done { receipt, before: false, result }
+    Done { receipt, before: false, result: Ok(result) }
 }
 
 /// Answers everybody who waits for the action, and closes its ticket.

@@ -27,14 +27,14 @@ impl Execution<'_> {
     /// otherwise, neither declaration covers a further run: a person must look.
     pub(crate) async fn settle_interrupted(&mut self, intent: Option<&Intent>) -> Result<(), Over> {
         let (services, action) = (self.services, self.action);
-        let spec = action.state.gated().tool().spec();
+        let (spec, repeat) = (action.state.gated().tool().spec(), action.state.gated().repeat());
         // Puts back what the interrupted run had set aside before the probe looks; no other tool is blamed for that.
         let _call = undeclared::enter(services, self.calls, action, &self.prepared);
         snapshot::remove_drafts(&services.files, action, &self.prepared).await;
         let settled = match intent {
             None => Settled::Unknown("the stored intent can no longer be read"),
             Some(intent) if intent.dry_run => Settled::MayRun,
-            Some(intent) if intent.tool_version != spec.version && intent.repeat != spec.repeat => {
+            Some(intent) if intent.tool_version != spec.version && intent.repeat != repeat => {
                 Settled::Unknown("the tool was replaced by one with other rules for recovery")
             }
             Some(intent) => match (self.settle(intent.repeat).await, intent.repeat) {
@@ -53,7 +53,7 @@ impl Execution<'_> {
         if failure.code == Code::ResultInvalid {
             return Settled::MayRun;
         }
-        self.settle(self.action.state.gated().tool().spec().repeat).await
+        self.settle(self.action.state.gated().repeat()).await
     }
 
     async fn settle(&self, repeat: Repeat) -> Settled {

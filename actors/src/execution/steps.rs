@@ -7,15 +7,17 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use effectd_contracts::{CallMode, Code, Effects, Failure, Monotonic, Outcome, ToolOutput};
+use effectd_contracts::{CallMode, Code, Effects, Failure, Monotonic, Outcome, Repeat, ToolOutput};
 
 use super::attempt::{Attempted, Tried, has_changed};
+use super::call::has_callers_deadline;
 use super::retry::Budget;
 use super::settlement::unknown;
 use crate::action::proofs::{DryRun, Earlier, Ended, Runs};
 use crate::action::{Action, Claimed};
+use crate::claims::intent::Intent;
 use crate::control::breaker::{Report, counts};
-use crate::control::breakers::{self, Pass};
+use crate::control::breakers::Pass;
 use crate::effects::active_calls::ActiveCalls;
 use crate::effects::snapshot::{self, Prepared};
 use crate::failpoint::hit;
@@ -47,7 +49,13 @@ impl<'a> Execution<'a> {
     ) -> Self {
         let may_have_effect = match action.state.earlier() {
             Earlier::No => false,
-            Earlier::Interrupted(intent) => !intent.as_ref().is_some_and(|intent| intent.dry_run),
+            Earlier::Interrupted(intent) => {
+                // The policy may have changed since: a command that only reads now may have begun as another.
+                let only_reads = action.state.gated().is_reading_command();
+                let is_harmless =
+                    |intent: &Intent| intent.dry_run || (only_reads && intent.repeat == Repeat::Safe);
+                !intent.as_ref().is_some_and(is_harmless)
+            }
         };
         Self {
             services,
@@ -83,21 +91,23 @@ impl<'a> Execution<'a> {
         }
         let request = &self.action.request;
         let breakers = &self.services.control.breakers;
-        let pass = match breakers.ask(breakers::key_of(request), &request.tool_id) {
-            Ok(pass) => Some(pass),
-            Err(_) if begun => None,
+        let gated = self.action.state.gated();
+        let is_callers = has_callers_deadline(request, gated);
+        let passes = match breakers.ask(request, &gated.tool().spec().tool_id) {
+            Ok(passes) => passes,
+            Err(_) if begun => Vec::new(),
             // No dead letter: an open breaker may refuse many actions, and callers can simply ask again.
             Err(failure) => return Err(self.end(Err(failure), Outcome::BreakerOpen, self.left(), false)),
         };
         let mut budget = Budget::new(request.qos.retries());
         loop {
             let tried = self.attempt().await;
-            report(pass.as_ref(), &tried.attempted).await;
+            report(&passes, &tried.attempted, is_callers).await;
             let failure = self.judge(tried).await?;
             let took = self.runs.attempts.last().map(|attempt| attempt.exec_ms.micros());
             let took = Duration::from_micros(took.unwrap_or_default());
             let pause = budget.next_pause(took, self.deadline.since(self.services.clock.monotonic()));
-            let opened = pass.as_ref().is_some_and(Pass::is_open);
+            let opened = passes.iter().any(Pass::is_open);
             let Some(pause) = pause.filter(|_| !opened) else {
                 return Err(self.fail(failure));
             };
@@ -141,7 +151,7 @@ impl<'a> Execution<'a> {
             }
             Attempted::Unclear(failure) => {
                 if self.dry_run().is_none() {
-                    self.may_have_effect = true;
+                    self.may_have_effect |= !self.action.state.gated().is_reading_command();
                     let settled = Box::pin(self.settle_after(&failure)).await;
                     self.go_on(settled).await?;
                 }
@@ -207,17 +217,25 @@ fn left_by_failure(may_have_effect: bool, changed: Option<&Effects>) -> Effects 
     }
 }
 
-/// Reports the outcome of an attempt to the breaker. If that opens or closes it, this waits until the change is on disk.
-async fn report(pass: Option<&Pass>, attempted: &Attempted) {
-    let report = match attempted {
-        Attempted::Done(_) => Report::Good,
-        Attempted::Failed(failure) | Attempted::Unclear(failure) if counts(failure.code) => Report::Bad,
-        Attempted::Failed(_) | Attempted::Unclear(_) | Attempted::Abandoned => Report::Silent,
-    };
-    if let Some(written) = pass.and_then(|pass| pass.report(report))
-        && let Err(error) = written.await
-    {
-        tracing::warn!(%error, "a breaker's change could not be stored; it is lost at the next restart");
+/// Reports the outcome of an attempt to the breakers. If that opens or closes one, this waits until the change is on disk. A
+/// deadline of the caller's own counts only for the caller's own breaker.
+async fn report(passes: &[Pass], attempted: &Attempted, is_callers: bool) {
+    for pass in passes {
+        let report = match attempted {
+            Attempted::Done(_) => Report::Good,
+            Attempted::Failed(failure) | Attempted::Unclear(failure)
+                if counts(failure.code)
+                    && !(is_callers && pass.is_shared() && failure.code == Code::TimedOut) =>
+            {
+                Report::Bad
+            }
+            Attempted::Failed(_) | Attempted::Unclear(_) | Attempted::Abandoned => Report::Silent,
+        };
+        if let Some(written) = pass.report(report)
+            && let Err(error) = written.await
+        {
+            tracing::warn!(%error, "a breaker's change could not be stored; it is lost at the next restart");
+        }
     }
 }
 
@@ -238,6 +256,7 @@ mod tests {
             }],
             undoable: true,
             undeclared: Vec::new(),
+            unchanged: Vec::new(),
         });
         assert!(has_changed(&half) && !has_changed(&Effects::None));
         assert_eq!(left_by_failure(false, Some(&half)), half);

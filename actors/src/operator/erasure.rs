@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use super::dead_letters;
 use crate::approvals::repository;
-use crate::effects::artifacts;
+use crate::effects::{artifacts, results};
 use crate::limits::{ERASURE_HELD_MAX, ERASURE_PAGE, ERASURE_SUBJECTS_MAX};
 
 pub const TOPIC: &str = "ERASURES";
@@ -43,7 +43,7 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Erased {
     pub letters: u64,
-    /// Pre-images and artifacts of the subjects' actions.
+    /// Pre-images, artifacts and results of the subjects' actions.
     pub blobs: u64,
     /// Entries and letters of other subjects that were sealed again.
     pub resealed: u64,
@@ -219,12 +219,15 @@ fn named(
     Ok(count)
 }
 
-/// The blobs of an action: artifacts, pre-images, and what it wrote, which is the pre-image of a later action.
+/// The blobs of an action: its result, artifacts, pre-images, and what it wrote, which is the pre-image of a later action.
 fn blobs_of(receipt: &Receipt) -> BTreeSet<(BlobKind, String)> {
     let said = artifacts::named(receipt).into_iter();
     let mut found: BTreeSet<_> = said.map(|name| (BlobKind::Artifacts, name.to_owned())).collect();
     let state = Digest::of(format!("before\n{}", receipt.action_id).as_bytes()).hex();
     found.insert((BlobKind::Preimages, state));
+    if receipt.kept_result.is_some() {
+        found.insert((BlobKind::Results, results::name(&receipt.receipt_id)));
+    }
     if let Effects::Observed(observed) = &receipt.effects {
         for standing in observed.changes.iter().flat_map(|change| [&change.before, &change.after]) {
             if let PathState::File(file) = standing

@@ -3,8 +3,13 @@
 //! Such a group reads in order and commits its own offset. It holds no leases, so when its reader dies nothing is redelivered;
 //! the reader continues at the last committed offset.
 
+use std::collections::BTreeSet;
+
 use effectd_bus::{GroupName, SeekTo, Store, StoreError, TopicName};
 use effectd_contracts::{Timestamp, Topic, filter};
+
+use super::erasure;
+use crate::registry::nearest;
 
 /// Parses `start`, `end`, an offset, a time (`2026-01-01T00:00:00Z`), or an age (`2h`).
 pub fn parse_position(text: &str, now: Timestamp) -> Result<SeekTo, StoreError> {
@@ -24,12 +29,17 @@ pub fn parse_position(text: &str, now: Timestamp) -> Result<SeekTo, StoreError> 
 
 /// Moves a group, and creates it if it is new. Durable when it returns; blocks.
 pub fn seek(store: &dyn Store, topic: &str, group: &str, to: SeekTo) -> Result<u64, StoreError> {
-    store.seek(&replayable(topic)?, &GroupName::new(group)?, to).wait()
+    let replayed = replayable(store, topic)?;
+    let to = match to {
+        SeekTo::Offset(_) => SeekTo::Offset(offset_of(store, topic, to)?),
+        SeekTo::Start | SeekTo::End | SeekTo::Time(_) => to,
+    };
+    store.seek(&replayed, &GroupName::new(group)?, to).wait()
 }
 
 /// The next offset that a group reads; a new group begins at the start. Blocks.
 pub fn position(store: &dyn Store, topic: &str, group: &str) -> Result<u64, StoreError> {
-    let (topic, group) = (replayable(topic)?, GroupName::new(group)?);
+    let (topic, group) = (replayable(store, topic)?, GroupName::new(group)?);
     let groups = store.groups(&topic).wait()?;
     match groups.iter().find(|known| known.group == group) {
         Some(known) => Ok(known.committed),
@@ -37,24 +47,46 @@ pub fn position(store: &dyn Store, topic: &str, group: &str) -> Result<u64, Stor
     }
 }
 
-/// The offset that a position means now.
+/// The offset that a position means now. An offset beyond the end is refused: a reader there would skip events unnoticed.
 pub fn offset_of(store: &dyn Store, topic: &str, position: SeekTo) -> Result<u64, StoreError> {
-    let topic = TopicName::new(topic)?;
+    let topic = known_topic(store, topic)?;
+    let ends = || store.read(&topic, u64::MAX, 1);
     match position {
-        SeekTo::Start => Ok(store.read(&topic, u64::MAX, 1)?.begin),
-        SeekTo::Offset(offset) => Ok(offset),
+        SeekTo::Start => Ok(ends()?.begin),
+        SeekTo::Offset(offset) => match ends()?.end {
+            end if offset > end => Err(StoreError::Invalid(format!(
+                "offset {offset} is beyond the end of {topic}, which is {end}; say `end` for what comes next"
+            ))),
+            _ => Ok(offset),
+        },
         SeekTo::Time(time) => store.offset_at(&topic, time),
-        SeekTo::End => Ok(store.read(&topic, u64::MAX, 1)?.end),
+        SeekTo::End => Ok(ends()?.end),
     }
 }
 
+/// A topic that effectd writes, or that has events.
+pub fn known_topic(store: &dyn Store, name: &str) -> Result<TopicName, StoreError> {
+    let topic = TopicName::new(name)?;
+    let own = Topic::ALL.iter().map(|topic| topic.as_str()).chain([erasure::TOPIC]);
+    let mut known: BTreeSet<String> = own.map(str::to_owned).collect();
+    known.extend(store.topics()?.into_iter().map(|(topic, _)| topic.to_string()));
+    if known.contains(name) {
+        return Ok(topic);
+    }
+    let meant = match nearest(name, known.iter().map(String::as_str)) {
+        Some(nearest) => format!("did you mean {nearest}?"),
+        None => format!("there are {}", Vec::from_iter(known).join(", ")),
+    };
+    Err(StoreError::Invalid(format!("there is no topic {name}; {meant}")))
+}
+
 /// Refuses the pipeline's own topic: moving its group would run decisions twice, or never.
-fn replayable(topic: &str) -> Result<TopicName, StoreError> {
+fn replayable(store: &dyn Store, topic: &str) -> Result<TopicName, StoreError> {
     if topic == Topic::ActionDecision.as_str() {
         let why = format!("the pipeline consumes {topic}; its position cannot be moved by hand");
         return Err(StoreError::Invalid(why));
     }
-    TopicName::new(topic)
+    known_topic(store, topic)
 }
 
 #[cfg(test)]

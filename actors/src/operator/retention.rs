@@ -1,13 +1,14 @@
-//! Retention: drops what is older than the settings keep, from the store and from the blobs that old receipts name.
+//! Retention: drops what is older than the settings keep, from the store and from the blobs that old receipts name, and old
+//! results of tools.
 
 use std::sync::Arc;
 
-use effectd_bus::{Retained, Retention, RetentionMode, Store, StoreError};
+use effectd_bus::{BlobKind, Retained, Retention, RetentionMode, Store, StoreError};
 use effectd_contracts::Timestamp;
 
 use super::service::blocking;
 use crate::execution::log;
-use crate::limits::{RETENTION_BLOBS_LONGER, RETENTION_INTENTS_PAGE};
+use crate::limits::{RESULT_KEPT, RETENTION_BLOBS_LONGER, RETENTION_INTENTS_PAGE};
 use crate::services::Services;
 
 /// What a round of retention would drop. Blocks.
@@ -25,9 +26,15 @@ pub async fn run(services: &Arc<Services>) -> Result<Retained, StoreError> {
     let kept_from = head.await?.kept_from;
     blocking(services, move |services| {
         let retained = expired.then(services.store.shorten(kept_from)?);
+        let now = services.clock.now();
+        let ended = now.saturating_sub(RESULT_KEPT).unwrap_or(now);
+        if let Err(error) = services.files.blobs.expire(&[BlobKind::Results], ended) {
+            tracing::warn!(%error, "old results could not be removed");
+        }
         if let Some(since) = retained.since {
             // A failure here is only logged, so that the caller learns what the store has dropped: the next round tries again.
-            match blobs_before(&*services.store, since).map(|before| services.files.blobs.expire(before)) {
+            let expire = |before| services.files.blobs.expire(&BlobKind::ALL, before);
+            match blobs_before(&*services.store, since).map(expire) {
                 Ok(Ok(gone)) => tracing::debug!(gone, "blobs of old receipts removed"),
                 Ok(Err(error)) => tracing::warn!(%error, "blobs of old receipts could not be removed"),
                 Err(error) => tracing::warn!(%error, "the blobs of old receipts cannot be determined"),
@@ -85,6 +92,7 @@ mod tests {
             intent: Vec::new(),
             resources: Vec::new(),
             depends: Vec::new(),
+            stale: None,
         };
         store.claim(claim("young")).wait().unwrap();
         assert_eq!(blobs_before(&store, since).unwrap(), since - day);

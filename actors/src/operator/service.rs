@@ -312,6 +312,7 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
             (is_new || from != offset, summary)
         }
         Operation::QuarantineArtifact { artifact_id, reason } => {
+            quarantine::check_reason(reason.as_deref())?;
             let known = quarantine::one(&*services.store, artifact_id)?;
             let before = if known.is_some() { "quarantined" } else { "readable" };
             // Repeating it with the same reason, or with none, changes nothing.

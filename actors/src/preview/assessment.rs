@@ -33,9 +33,10 @@ pub(crate) struct Assessed {
 pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Result<Assessed, Failure> {
     let Question { request, tool, .. } = question;
     let policy = services.policy();
-    let mut inspection = inspect(&request.params, tool.spec(), &policy);
+    let mut inspection = inspect(&request.params, tool.spec(), &request.space_id, &policy);
     let mut facts =
         Facts::of(request, tool.spec(), question.principal, question.accepted_at, &inspection.facts);
+    facts.tool.timeout_ms = tool.declared_time();
     // Rules about time use the present time, since an action may have waited.
     facts.now = services.clock.now();
     facts.utc_offset_min = services.clock.utc_offset_min();
@@ -51,7 +52,12 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
         preview = Some(seen);
     }
     Ok(Assessed {
-        ruling: Ruling { decision, facts, redacted: std::mem::take(&mut inspection.redacted) },
+        ruling: Ruling {
+            decision,
+            facts,
+            redactions: std::mem::take(&mut inspection.redactions),
+            hidden: std::mem::take(&mut inspection.passed),
+        },
         inspection,
         preview,
         before,

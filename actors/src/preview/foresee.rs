@@ -1,11 +1,16 @@
 //! Foresight: what a request would lead to: the policy's decision, and a preview if the action might run.
 
-use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, ToolId, TraceId};
+use effectd_bus::{Asker, Lookup};
+use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Redaction, ToolId, TraceId};
 use effectd_policy::{Decision, Verdict};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::assessment::{Assessed, Question, assess};
 use super::{Preview, Trial, of};
+use crate::action::proofs::Ruling;
+use crate::claims::key::key_taken;
+use crate::effects::repeats::{look_up, terms_of};
+use crate::effects::snapshot;
 use crate::services::Services;
 
 const READING_TOOL: &str = "files.read_text";
@@ -13,6 +18,8 @@ const READING_TOOL: &str = "files.read_text";
 #[derive(Debug, Clone, PartialEq)]
 pub struct Foresight {
     pub decision: Decision,
+    /// What redaction removes from the parameters before the tool sees them.
+    pub redactions: Vec<Redaction>,
     /// Unavailable if the request is refused. Contains file contents only if the principal may read them.
     pub preview: Preview,
 }
@@ -33,22 +40,54 @@ pub async fn foresee(
     let question =
         Question { request, tool, principal, accepted_at: services.clock.now(), trace_id: &trace_id };
     let Assessed { ruling, inspection, preview, .. } = assess(services, &question).await?;
-    let decision = ruling.decision;
+    let Ruling { decision, redactions, .. } = ruling;
     let mut preview = match (&decision.verdict, preview) {
         (Verdict::Deny { .. } | Verdict::Quarantine { .. }, _) => {
             Preview::Unavailable("the policy denies the action, so its changes are not shown".to_owned())
         }
-        // A rule needed the preview as well.
-        (Verdict::Permit | Verdict::NeedsApproval { .. }, Some(preview)) => preview,
-        (Verdict::Permit | Verdict::NeedsApproval { .. }, None) => {
-            let trial = Trial::new(request, tool, &inspection.params, &decision, &trace_id);
-            of(services, &trial).await?
+        (Verdict::Permit | Verdict::NeedsApproval { .. }, preview) => {
+            match (of_repeat(services, &question, &inspection.params).await?, preview) {
+                // A rule may have needed the preview as well.
+                (Some(preview), _) | (None, Some(preview)) => preview,
+                (None, None) => {
+                    let trial = Trial::new(request, tool, &inspection.params, &decision, &trace_id);
+                    of(services, &trial).await?
+                }
+            }
         }
     };
     if !may_read(services, &question).await {
         preview.leave_texts_out();
     }
-    Ok(Foresight { decision, preview })
+    Ok(Foresight { decision, redactions, preview })
+}
+
+/// The preview of a request that the receipt of an earlier one would answer: nothing would run.
+async fn of_repeat(
+    services: &Services,
+    question: &Question<'_>,
+    params: &Map<String, Value>,
+) -> Result<Option<Preview>, Failure> {
+    let request = question.request;
+    let asker = Asker {
+        space: request.space_id.clone(),
+        subject: request.subject_id.clone(),
+        principal: question.principal.clone(),
+    };
+    let (files, tool) = (&services.files, question.tool);
+    let touched = (!request.dry_run).then(|| snapshot::touched_with(files, &request.space_id, tool, params));
+    let mut terms = terms_of(files, request, tool, params, touched);
+    let found = look_up(services, &asker, &request.action_id, &mut terms)
+        .await
+        .map_err(|error| Failure::new(Code::StoreUnavailable, Phase::Idempotency, error.to_string()))?;
+    Ok(match found {
+        Lookup::Done { receipt_id } => {
+            let why = format!("already done: receipt {receipt_id} is the answer, and nothing would run");
+            Some(Preview::Unavailable(why))
+        }
+        Lookup::Conflict => Some(Preview::WouldFail(key_taken())),
+        Lookup::InFlight { .. } | Lookup::Unknown => None,
+    })
 }
 
 /// Whether the principal may read the files of that space without an approval: permission to write does not imply it.

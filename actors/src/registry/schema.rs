@@ -11,7 +11,7 @@ use jsonschema::Validator;
 use jsonschema::error::{ValidationError, ValidationErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::distance;
+use super::nearest;
 use crate::limits::{SCHEMA_DEPTH_MAX, SUBSCHEMAS_MAX, VIOLATIONS_COST_MAX, VIOLATIONS_MAX};
 
 // Keywords, separated by single blanks.
@@ -55,6 +55,23 @@ impl Schema {
         let (cost, recursive) = parts.walk()?;
         let lists = (!recursive.is_empty()).then(|| compile(&parts.without_recursion(value, &recursive)));
         Ok(Self { value: value.clone(), decides: compile(value)?, lists: lists.transpose()?, cost })
+    }
+
+    /// The schema as the part of another document at this pointer: its references lead there. An `$id` would lead them
+    /// elsewhere, so it is left out.
+    pub(super) fn inside(&self, pointer: &str) -> Value {
+        let (mut parts, mut schema) = (Parts::default(), self.value.clone());
+        // `new` has read it without an error.
+        let _ = parts.read(&self.value, String::new(), 0);
+        for at in parts.0.keys() {
+            if let Some(Value::Object(part)) = schema.pointer_mut(at) {
+                part.remove("$id");
+                if let Some(Value::String(target)) = part.get_mut("$ref") {
+                    target.insert_str(1, pointer);
+                }
+            }
+        }
+        schema
     }
 
     /// Every place that violates the schema, with what the schema demands there. Values and undeclared names are masked: they may
@@ -316,10 +333,4 @@ fn place(at: &str) -> &str {
 
 fn meant(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
-}
-
-fn nearest(name: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    let far = |known: &str| distance(&known.to_lowercase(), &name.to_lowercase());
-    let nearest = known.min_by_key(|known| far(known))?;
-    (far(nearest) <= 1 + name.len() / 4).then_some(nearest)
 }

@@ -59,12 +59,22 @@ impl RegisteredTool {
         self.source
     }
 
+    /// The time that the policy grants because effectd's own tool declares it.
+    pub fn declared_time(&self) -> Option<u64> {
+        (self.source == Source::Core).then_some(self.spec.timeout_ms)
+    }
+
     pub fn aliases(&self) -> &[ToolId] {
         &self.aliases
     }
 
     pub fn example(&self) -> &Map<String, Value> {
         &self.example
+    }
+
+    /// The schemas of parameters and result, as parts of another document at these pointers.
+    pub fn schemas_inside(&self, params: &str, result: &str) -> (Value, Value) {
+        (self.params.inside(params), self.result.inside(result))
     }
 
     pub fn lints(&self) -> &[Lint] {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{ActionId, ApprovalId, Failure, Receipt, Timestamp};
+use effectd_contracts::{ActionId, ApprovalId, Failure, Receipt, Redaction, Timestamp};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -31,6 +31,8 @@ pub struct Held {
     pub reasons: Vec<String>,
     /// Whether other actions wait in the same hold.
     pub joined: bool,
+    /// What redaction removes from the parameters before the tool sees them.
+    pub redactions: Vec<Redaction>,
 }
 
 /// A receipt, and whether this request caused it.
@@ -39,14 +41,15 @@ pub struct Done {
     pub receipt: Arc<Receipt>,
     /// Whether the receipt existed before this request: then nothing was done now.
     pub before: bool,
-    /// The tool's whole result, for callers who waited while the tool ran. It is not stored.
-    pub result: Option<Arc<Value>>,
+    /// The tool's whole result; `None` if the tool returned nothing, `result_gone` if the result is not kept any more. The
+    /// pipeline has it only if the tool ran now; `results::fill` reads an earlier one.
+    pub result: Result<Option<Arc<Value>>, Failure>,
 }
 
 impl Done {
     /// A receipt that existed before this request.
     pub fn before(receipt: Arc<Receipt>) -> Self {
-        Self { receipt, before: true, result: None }
+        Self { receipt, before: true, result: Ok(None) }
     }
 }
 

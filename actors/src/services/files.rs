@@ -1,4 +1,4 @@
-//! The files of spaces, inspected from outside of the sandbox, and the blobs that hold pre-images and artifacts.
+//! The files of spaces, inspected from outside of the sandbox, and the blobs that hold pre-images, artifacts and results.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase, Scan,
 use effectd_sandbox::SpaceRoot;
 
 use super::SpaceRoots;
+use super::caches::Caches;
 use super::signer::Identity;
 
 /// Inspects the files of a space. It never follows a link, and opens nothing but files.
@@ -74,6 +75,7 @@ pub struct Files {
     pub(crate) roots: SpaceRoots,
     pub(crate) inspector: Arc<dyn FileInspector>,
     pub blobs: Arc<Blobs>,
+    pub(crate) caches: Caches,
     /// Keys the digests by which receipts and blobs name contents.
     pub(crate) identity: Arc<Identity>,
     /// Its receipts say what an undo restores.

@@ -134,6 +134,15 @@ impl Identity {
         Digest::from_bytes(self.mac(digest.as_bytes()))
     }
 
+    /// The id of the device, which outlives its signing keys: the `source` of events. A UUID of version 8 (RFC 9562).
+    pub fn device(&self) -> String {
+        let mut id = self.mac(b"effectd device id");
+        (id[6], id[8]) = (id[6] & 0x0f | 0x80, id[8] & 0x3f | 0x80);
+        let text = hex(&id[..16]);
+        let (a, b, c, d, e) = (&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]);
+        format!("urn:uuid:{a}-{b}-{c}-{d}-{e}")
+    }
+
     fn mac(&self, bytes: &[u8]) -> [u8; 32] {
         #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
         let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.digest_key).expect("any key will do");
@@ -253,6 +262,13 @@ mod tests {
         let (a, b) = (Identity::new(&[7; 32], [1; 32]), Identity::new(&[7; 32], [2; 32]));
         assert_ne!(a.digest(&json!("1234")), b.digest(&json!("1234")));
         assert_eq!(a.digest(&json!("1234")), a.digest(&json!("1234")));
+        assert_ne!(a.device(), b.device());
+        assert_eq!(
+            a.device(),
+            Identity::new(&[9; 32], [1; 32]).device(),
+            "a new signing key keeps the device"
+        );
+        assert_eq!((&a.device()[..9], a.device().len(), &a.device()[23..24]), ("urn:uuid:", 45, "8"));
     }
 
     #[tokio::test]

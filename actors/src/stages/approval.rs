@@ -7,7 +7,7 @@ use std::time::Duration;
 use effectd_bus::{Lookup, StoreError};
 use effectd_contracts::{ActionId, Code, Failure, Phase, ReceiptId};
 
-use super::idempotency::{key_taken, look_up, refused, terms_of};
+use super::idempotency::refused;
 use crate::action::decisions::ID_TAKEN;
 use crate::action::preview::Preview;
 use crate::action::proofs::Evidence;
@@ -16,7 +16,9 @@ use crate::approvals::hold::{Hold, HoldState, keyed_digest};
 use crate::approvals::question::Question;
 use crate::approvals::suspend::{Suspended, is_full, new_hold, reopen, suspend};
 use crate::approvals::{expiry, grants, repository};
+use crate::claims::key::key_taken;
 use crate::claims::pending::intent_of;
+use crate::effects::repeats::{look_up, terms_of_gated};
 use crate::failpoint::hit;
 use crate::limits::{HELD_ROUNDS_MAX, OVERLOAD_RETRY};
 use crate::messages::Record;
@@ -97,8 +99,8 @@ impl ApprovalStage {
             return self.begun(action);
         }
         // If the same was done before, no new approval is needed.
-        let terms = terms_of(&services.files, &action.request, &action.state);
-        match look_up(&*services.store, action, &terms)? {
+        let mut terms = terms_of_gated(&services.files, &action.request, &action.state).await;
+        match look_up(services, &action.asker(), &action.ticket.action_id, &mut terms).await? {
             Lookup::Done { receipt_id } => return Ok(Then::Before(receipt_id)),
             Lookup::InFlight { action_id } if action_id != action.ticket.action_id => {
                 return Ok(Then::Behind(action_id));

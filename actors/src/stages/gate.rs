@@ -114,7 +114,7 @@ impl Gate {
         };
         let judged = self.switches(request, tool).and_then(|dry_run| {
             // Redacted parameters must fit the tool's schema as well. Unredacted ones have passed the validator.
-            if !ruling.redacted.is_empty() {
+            if !ruling.redactions.is_empty() {
                 tool.check_params(&inspection.params)?;
             }
             Ok((Arc::new(inspection.params), dry_run, ask))

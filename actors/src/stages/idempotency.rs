@@ -6,22 +6,21 @@ use std::sync::Arc;
 
 use effectd_bus::limits::LEASE_TTL_MAX;
 use effectd_bus::{
-    Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, LeaseId, Lookup, OpenIntent, Store,
-    StoreError,
+    Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, LeaseId, Lookup, OpenIntent, StoreError,
 };
-use effectd_contracts::{ActionRequest, Code, Event, Failure, Phase, Topic, canonical};
+use effectd_contracts::{Code, Event, Failure, Phase, Topic};
 
 use crate::action::decisions::{ID_TAKEN, same_decision, to_publish};
 use crate::action::proofs::{Earlier, Preimages, Terms};
 use crate::action::{Action, Claimed, Gated};
 use crate::claims::intent::{Content, Intent};
-use crate::claims::{key, resources};
+use crate::claims::key;
 use crate::control::resource_queue::Queued;
 use crate::effects::preimages::{first_snapshot, store_again};
+use crate::effects::repeats::{is_stale, look_up, terms_of_gated};
 use crate::effects::snapshot;
 use crate::failpoint::hit;
 use crate::messages::{Execute, Record, Refusal};
-use crate::services::files::Files;
 use crate::services::{Services, group};
 use crate::stage::{Address, Stage, after_child, extend_lease, pass, store_failed, wait_behind};
 
@@ -51,7 +50,7 @@ impl Stage for Idempotency {
         }
         hit("idempotency.begin", &action.ticket.action_id).await;
         let files = &self.services.files;
-        let mut terms = terms_of(files, &action.request, &action.state);
+        let mut terms = terms_of_gated(files, &action.request, &action.state).await;
         terms.pinned = snapshot::pin(files, &action);
         hit("idempotency.before_claim", &action.ticket.action_id).await;
         let answer = self.ask(&mut action, &mut terms).await;
@@ -72,7 +71,7 @@ impl Idempotency {
         terms: &mut Terms,
     ) -> Result<Option<ClaimAnswer>, StoreError> {
         if action.ticket.lease().is_none() {
-            match look_up(&*self.services.store, action, terms)? {
+            match look_up(&self.services, &action.asker(), &action.ticket.action_id, terms).await? {
                 Lookup::Done { receipt_id } => return Ok(Some(ClaimAnswer::Done { receipt_id })),
                 Lookup::Conflict => {
                     let what = ConflictOf::Key;
@@ -81,6 +80,22 @@ impl Idempotency {
                 Lookup::InFlight { .. } | Lookup::Unknown => {}
             }
         }
+        let answer = self.ask_store(action, terms).await?;
+        // A decision from the bus may have an open intent, so the Store is asked first.
+        if let Some(ClaimAnswer::Done { receipt_id }) = &answer
+            && is_stale(&self.services, &action.ticket.action_id, terms, receipt_id).await?
+        {
+            terms.stale = Some(receipt_id.clone());
+            return self.ask_store(action, terms).await;
+        }
+        Ok(answer)
+    }
+
+    async fn ask_store(
+        &self,
+        action: &mut Action<Gated>,
+        terms: &mut Terms,
+    ) -> Result<Option<ClaimAnswer>, StoreError> {
         // After the lookup: a repeat needs no snapshot.
         let (services, request) = (&self.services, action.request.clone());
         let mut first = first_snapshot(&services.files, &request.space_id, &terms.touched).await;
@@ -122,7 +137,7 @@ impl Idempotency {
         let intent = Intent {
             tool_id: spec.tool_id.clone(),
             tool_version: spec.version.clone(),
-            repeat: spec.repeat,
+            repeat: action.state.repeat(),
             dry_run: action.state.dry_run().is_some(),
             before: terms.before.clone(),
             contents,
@@ -136,6 +151,7 @@ impl Idempotency {
             intent: intent.to_bytes(),
             resources: terms.resources.clone(),
             depends: terms.depends.clone(),
+            stale: terms.stale.clone(),
         };
         let store = &self.services.store;
         if action.ticket.lease().is_some() {
@@ -189,7 +205,7 @@ impl Idempotency {
                 pass(&self.recorder, Record::unrecorded(action, failure));
             }
             ClaimAnswer::Conflict { what: ConflictOf::Key } => {
-                pass(&self.recorder, refused(action, |gated| gated, key_taken()))
+                pass(&self.recorder, refused(action, |gated| gated, key::key_taken()))
             }
         }
     }
@@ -232,47 +248,4 @@ pub(crate) fn refused<S>(action: Action<S>, gated: fn(&S) -> &Gated, failure: Fa
     let (tool, ruling) = (gated.tool().clone(), gated.ruling().clone());
     let refusal = Refusal { tool: Some(tool), ruling: Some(ruling), ..Refusal::new(action, failure) };
     refusal.into()
-}
-
-/// The failure of an action whose idempotency key belongs to other parameters.
-pub(crate) fn key_taken() -> Failure {
-    let message = "this idempotency key was already used with other parameters";
-    Failure::new(Code::IdempotencyConflict, Phase::Idempotency, message)
-}
-
-/// What the action is claimed under.
-pub(crate) fn terms_of(files: &Files, request: &ActionRequest, gated: &Gated) -> Terms {
-    let (spec, params, space) = (gated.tool().spec(), gated.params(), &request.space_id);
-    let mut terms = Terms {
-        key: None,
-        params_digest: files.identity.keyed(&canonical::digest(params.as_ref())),
-        resources: Vec::new(),
-        depends: Vec::new(),
-        touched: Vec::new(),
-        before: None,
-        preimages: Preimages::default(),
-        pinned: None,
-    };
-    if gated.dry_run().is_some() {
-        // A dry run has no key and changes no resource.
-        return terms;
-    }
-    terms.touched = snapshot::touched_with(files, space, gated.tool(), params);
-    terms.resources = resources::of_action(spec, space, params, &terms.touched);
-    terms.key.clone_from(&request.idempotency_key);
-    if terms.key.is_none() {
-        terms.key = key::key_of(spec, params, &files.identity);
-        if terms.key.is_some() {
-            terms.depends.clone_from(&terms.resources);
-        }
-    }
-    terms
-}
-
-/// Whether this asker's request was done before, or is in flight. Costs no write.
-pub(crate) fn look_up<S>(store: &dyn Store, action: &Action<S>, terms: &Terms) -> Result<Lookup, StoreError> {
-    let Some(key) = &terms.key else {
-        return Ok(Lookup::Unknown);
-    };
-    store.lookup(&action.asker(), key, &terms.params_digest, &terms.depends)
 }

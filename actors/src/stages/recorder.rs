@@ -17,7 +17,6 @@ use crate::messages::{Record, Refusal, Ticketed};
 use crate::operator::dead_letters::set_aside;
 use crate::services::Services;
 use crate::services::answers::{Answer, Done};
-use crate::services::recent_receipts::Known;
 use crate::services::signer::DeviceKey;
 use crate::stage::{Address, Stage, after_child};
 
@@ -53,7 +52,7 @@ impl Recorder {
             captured
         };
         let (receipt, committed) = write(&self.services, build).await;
-        let output = action.state.ended().result.as_ref().ok();
+        let output = action.state.ended().result.as_ref().ok().filter(|_| receipt.kept_result.is_some());
         let result = output.map(|output| Arc::new(output.result.clone()));
         self.conclude(action.advance(|_| ()), receipt, committed, result).await;
     }
@@ -149,7 +148,7 @@ impl Recorder {
 
     /// The same was done before: links the action's id to the existing receipt, and answers with that.
     async fn before(&self, action: Action<()>, receipt_id: ReceiptId) {
-        let Some((receipt, digest)) = self.known(&receipt_id) else {
+        let Some((receipt, digest)) = self.services.receipt(&receipt_id) else {
             tracing::error!(parent: &action.ticket.span, %receipt_id, "a linked receipt cannot be read");
             return;
         };
@@ -157,7 +156,7 @@ impl Recorder {
             return self.conflict(action).await;
         }
         if receipt.action_id != action.ticket.action_id {
-            // Not awaited: it goes into the next block. If it is lost, the idempotency key leads to the same receipt.
+            // Not awaited: it goes into the next block. If it is lost, the idempotency key answers again.
             drop(self.services.store.link(Link {
                 action_id: action.ticket.action_id.clone(),
                 action_digest: action.ticket.digest,
@@ -175,18 +174,6 @@ impl Recorder {
     async fn conflict(&self, action: Action<()>) {
         let failure = Failure::new(Code::ActionConflict, Phase::Record, ID_TAKEN);
         self.unrecorded(action, failure).await;
-    }
-
-    fn known(&self, id: &ReceiptId) -> Option<Known> {
-        if let Some(known) = self.services.in_flight.answers.recent.get(id) {
-            return Some(known);
-        }
-        let stored = self.services.store.receipt(id).ok().flatten()?;
-        let parsed = stored.parse();
-        let parsed = parsed.inspect_err(|error| tracing::error!(%error, "a receipt cannot be read"));
-        let receipt = Arc::new(parsed.ok()?);
-        self.services.in_flight.answers.recent.put(&receipt, stored.action_digest);
-        Some((receipt, stored.action_digest))
     }
 
     async fn unrecorded(&self, mut action: Action<()>, failure: Failure) {

@@ -13,7 +13,7 @@ pub struct EditText;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("x-resource" = true))]
     find: String,
     replace: String,
     #[schemars(range(min = 1, max = 10_000), extend("x-public" = true))]

@@ -14,7 +14,7 @@ pub struct Params {
     path: FolderPath,
     #[schemars(length(min = 1, max = PATTERN_BYTES_MAX), extend("x-public" = true, "x-resource" = true))]
     glob: Option<String>,
-    #[schemars(length(min = 1, max = PATTERN_BYTES_MAX))]
+    #[schemars(length(min = 1, max = PATTERN_BYTES_MAX), extend("x-resource" = true))]
     text: Option<String>,
     #[serde(default)]
     #[schemars(extend("x-public" = true))]

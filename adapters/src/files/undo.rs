@@ -4,7 +4,7 @@
 //! each path must have now and the state to restore; contents come on the side channel. So the tool keeps no state of
 //! its own, and an undo can be undone in the same way.
 
-use effectd_contracts::{Restore, UNDO_TOOL};
+use effectd_contracts::{PathSnapshot, Restore, UNDO_TOOL};
 
 use crate::prelude::*;
 use crate::probe::now;
@@ -28,7 +28,7 @@ impl TypedTool for Undo {
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {
-        let result = json!({ "restored": count(), "folders_kept": count(), "dry_run": flag() });
+        let result = json!({ "restored": count(), "folders_kept": count(), "already_undone": flag(), "dry_run": flag() });
         ToolSpec { timeout_ms: 30_000, repeat: Repeat::Safe, ..params::writes::<Self>(&["restored"], result) }
     }
 
@@ -46,16 +46,27 @@ impl TypedTool for Undo {
         let steps = steps(&call.restore)?;
         check_all(workspace, &steps)?;
         let kept = put_back(workspace, &steps, call.trace_id.as_str())?;
-        let restored = steps.len() - kept;
-        let quality = restored as f64 / steps.len().max(1) as f64;
-        let result = json!({ "restored": restored, "folders_kept": kept });
+        let wanted = to_restore(&call.restore, call.before.as_deref());
+        let restored = wanted.saturating_sub(kept);
+        let quality = if wanted == 0 { 1.0 } else { restored as f64 / wanted as f64 };
+        let result = json!({ "restored": restored, "folders_kept": kept, "already_undone": wanted == 0 });
         Ok(ToolOutput::new(result, Some(quality)))
     }
 
     fn dry_run(&self, workspace: &Workspace<'_>, call: &Call<'_, Params>) -> Result<ToolOutput, Failure> {
         check_all(workspace, &steps(&call.restore)?)?;
-        Ok(params::dry(json!({ "restored": 0 })))
+        let already_undone = to_restore(&call.restore, None) == 0;
+        Ok(params::dry(json!({ "restored": 0, "already_undone": already_undone })))
     }
+}
+
+/// How many paths were not yet as wanted before the first run.
+fn to_restore(restore: &[Restore], before: Option<&[PathSnapshot]>) -> usize {
+    let missing = |one: &&Restore| {
+        let was = before.and_then(|seen| seen.iter().find(|seen| seen.path == one.path));
+        was.map_or(&one.now, |was| &was.standing) != &one.then
+    };
+    restore.iter().filter(missing).count()
 }
 
 struct Step<'r> {

@@ -229,6 +229,9 @@ fn a_folder_that_somebody_uses_stays() {
     place.run(&crate::files::MakeDir, serde_json::json!({ "path": "workspace/a/b" })).unwrap();
     place.put("a/theirs", b"x");
     let output = place.restore(restore(&look(&place, &paths), &before)).unwrap();
-    assert_eq!(output.result, serde_json::json!({ "restored": 1, "folders_kept": 1 }));
+    assert_eq!(
+        output.result,
+        serde_json::json!({ "restored": 1, "folders_kept": 1, "already_undone": false })
+    );
     assert_eq!(place.names(), ["a", "a/theirs"]);
 }

@@ -16,6 +16,7 @@ mod walk;
 mod write;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use effectd_contracts::PathSnapshot;
 use nix::errno::Errno;
@@ -39,6 +40,7 @@ pub struct Workspace<'a> {
     root: BorrowedFd<'a>,
     scratch: BorrowedFd<'a>,
     root_name: &'a str,
+    programs: &'a [PathBuf],
     side_channel: &'a dyn ToolChannel,
     /// The preconditions of the action, and its mark.
     expected: &'a [PathSnapshot],
@@ -61,7 +63,16 @@ const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY);
 
 impl<'a> Workspace<'a> {
     pub fn new(root: BorrowedFd<'a>, scratch: BorrowedFd<'a>) -> Self {
-        Self { root, scratch, root_name: ".", side_channel: &Closed, expected: &[], mark: "", cached: false }
+        Self {
+            root,
+            scratch,
+            root_name: ".",
+            programs: &[],
+            side_channel: &Closed,
+            expected: &[],
+            mark: "",
+            cached: false,
+        }
     }
 
     pub fn with_side_channel(mut self, side_channel: &'a dyn ToolChannel) -> Self {
@@ -82,6 +93,16 @@ impl<'a> Workspace<'a> {
     /// The path under which programs find the root.
     pub fn root_name(&self) -> &'a str {
         self.root_name
+    }
+
+    /// Sets the folders beyond the system's in which programs are searched.
+    pub fn with_programs(mut self, programs: &'a [PathBuf]) -> Self {
+        self.programs = programs;
+        self
+    }
+
+    pub(crate) fn programs(&self) -> &'a [PathBuf] {
+        self.programs
     }
 
     fn base(&self, path: &SpacePath) -> BorrowedFd<'a> {

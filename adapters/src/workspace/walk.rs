@@ -28,6 +28,8 @@ pub struct Walk {
     pub partial: bool,
     /// The number of names that are not UTF-8.
     pub unnamed: u64,
+    /// The number of names that only drafts have.
+    pub drafts: u64,
 }
 
 impl Workspace<'_> {
@@ -66,13 +68,15 @@ impl Workspace<'_> {
     }
 
     /// The state of every path beneath a folder, with digests; `None` if there are more than one receipt can list, or
-    /// some cannot be read.
+    /// some cannot be read or have names that no tool takes.
     pub fn inspect_beneath(&self, folder: &SpacePath) -> Result<Option<Vec<PathSnapshot>>, FileProblem> {
         let walk = self.walk(folder, true)?;
         let names: usize = walk.entries.iter().map(|entry| entry.path.relative().len()).sum();
         // Twice the entries of an archive, because an archive need not list the folders of its files.
         let many = walk.entries.len() > 2 * EXTRACT_ENTRIES_MAX || names > EXTRACT_PATHS_BYTES_MAX;
-        if walk.partial || walk.unnamed > 0 || many {
+        let is_odd = |entry: &WalkEntry| SpacePath::parse(&entry.path.to_string()).is_err();
+        let odd = walk.unnamed + walk.drafts > 0 || walk.entries.iter().any(is_odd);
+        if walk.partial || odd || many {
             return Ok(None);
         }
         let inspect = |entry: &WalkEntry| {
@@ -95,6 +99,7 @@ impl Workspace<'_> {
                 continue;
             };
             if is_draft(text) {
+                walk.drafts += 1;
                 continue;
             }
             // An entry that is gone by now is not listed.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
 
-use super::{BlobError, destroy, touch};
+use parking_lot::MutexGuard;
+
+use super::{BlobError, BlobKind, destroy, touch, unlink};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Listed {
@@ -14,6 +16,7 @@ pub(super) struct Listed {
 
 #[derive(Debug)]
 pub(super) struct BlobCatalog {
+    kind: BlobKind,
     folder: PathBuf,
     pub(super) by_name: HashMap<String, Listed>,
     by_age: BTreeMap<u64, String>,
@@ -30,8 +33,9 @@ pub(super) struct BlobCatalog {
 }
 
 impl BlobCatalog {
-    pub(super) fn new(folder: PathBuf) -> Self {
+    pub(super) fn new(kind: BlobKind, folder: PathBuf) -> Self {
         Self {
+            kind,
             folder,
             by_name: HashMap::new(),
             by_age: BTreeMap::new(),
@@ -93,12 +97,30 @@ impl BlobCatalog {
         let free = |name: &&String| !self.pinned.contains_key(*name);
         let oldest = self.by_age.values().find(free).cloned();
         // Without an oldest blob, every blob is pinned or still being written.
-        self.destroy(&oldest.ok_or(BlobError::Full)?)
+        let oldest = oldest.ok_or(BlobError::Full)?;
+        if self.kind.is_durable() {
+            return self.destroy(&oldest);
+        }
+        // No action waits for a sync because of its result.
+        self.forget(&oldest);
+        unlink(&self.folder.join(oldest))
     }
 
     pub(super) fn destroy(&mut self, name: &str) -> Result<(), BlobError> {
         // Leaves the catalog first: a blob with a half-overwritten head cannot be opened.
         self.forget(name);
         destroy(&self.folder.join(name))
+    }
+
+    /// Destroys a blob; a result without the lock, so that no action or answer waits for the sync. Only a result's name is never
+    /// stored again, so the file of another kind may be a new blob once the lock is free.
+    pub(super) fn destroy_one(mut known: MutexGuard<'_, Self>, name: &str) -> Result<(), BlobError> {
+        if known.kind.is_durable() {
+            return known.destroy(name);
+        }
+        known.forget(name);
+        let path = known.folder.join(name);
+        drop(known);
+        destroy(&path)
     }
 }

@@ -28,8 +28,11 @@ impl Blobs {
         space: &SpaceId,
         names: impl IntoIterator<Item = &'n str>,
     ) -> Result<Pins, BlobError> {
-        let mut pins =
-            Pins { blobs: self.clone(), known: self.catalog(&self.folder(kind, space))?, names: Vec::new() };
+        let mut pins = Pins {
+            blobs: self.clone(),
+            known: self.catalog(kind, &self.folder(kind, space))?,
+            names: Vec::new(),
+        };
         {
             let mut known = pins.known.lock();
             for name in names {

@@ -43,7 +43,7 @@ impl Blobs {
     /// Begins a streamed blob.
     pub fn writer(self: &Arc<Self>, kind: BlobKind, space: &SpaceId) -> Result<BlobWriter, BlobError> {
         let folder = self.folder(kind, space);
-        let known = self.catalog(&folder)?;
+        let known = self.catalog(kind, &folder)?;
         let draft = draft_path(&folder, "streamed");
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -69,7 +69,7 @@ impl Blobs {
     /// Opens a blob for streaming. An open reader still reads a blob that is destroyed meanwhile.
     pub fn reader(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<BlobReader, BlobError> {
         check_name(name)?;
-        let known = self.existing_catalog(&self.folder(kind, space))?.ok_or(BlobError::Gone)?;
+        let known = self.existing_catalog(kind, &self.folder(kind, space))?.ok_or(BlobError::Gone)?;
         // The lock keeps others from destroying the blob before it is open.
         let known = known.lock();
         if !known.by_name.contains_key(name) {

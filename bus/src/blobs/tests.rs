@@ -125,6 +125,61 @@ fn a_removed_blob_cannot_be_read_through_an_open_file() {
 }
 
 #[test]
+fn a_result_is_whole_or_gone_and_has_a_quota_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, large) = (space("shared:h"), vec![3; 3 * CHUNK_BYTES]);
+    let first = blobs(folder.path(), large.len() as u64);
+    first.put(BlobKind::Artifacts, &home, &name(CONTENT), CONTENT).unwrap();
+    first.put(BlobKind::Results, &home, &name(&large), &large).unwrap();
+    let path = first.folder(BlobKind::Results, &home).join(name(&large));
+    let whole = fs::read(&path).unwrap();
+    // What a power failure may leave: nothing, a part, or the length without the content.
+    let zeros = vec![0; whole.len()];
+    for left in [&[][..], &whole[..HEAD_BYTES], &whole[..whole.len() - 1], &zeros] {
+        fs::write(&path, left).unwrap();
+        let read = blobs(folder.path(), 1 << 20).get(BlobKind::Results, &home, &name(&large));
+        assert!(matches!(read, Err(BlobError::Gone | BlobError::Damaged)), "{} bytes", left.len());
+    }
+    fs::write(&path, &whole).unwrap();
+    let again = blobs(folder.path(), large.len() as u64);
+    assert_eq!(again.get(BlobKind::Results, &home, &name(&large)).unwrap(), large);
+    again.put(BlobKind::Results, &home, &name(b"newer"), b"newer").unwrap();
+    assert!(!path.exists() && !again.has(BlobKind::Results, &home, &name(&large)));
+    assert!(again.has(BlobKind::Results, &home, &name(b"newer")));
+    assert!(again.has(BlobKind::Artifacts, &home, &name(CONTENT)), "another kind makes no room");
+}
+
+/// In place of the result is a pipe that nobody reads: destroying it waits, like a slow sync.
+#[test]
+fn nobody_waits_while_an_old_result_is_destroyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, old, new) = (space("shared:h"), name(b"old"), name(b"new"));
+    let blobs = blobs(folder.path(), 1 << 20);
+    blobs.put(BlobKind::Results, &home, &old, b"old").unwrap();
+    let path = blobs.folder(BlobKind::Results, &home).join(&old);
+    fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let (blobs, home, new) = (&blobs, &home, &new);
+    let (read, _pipe) = std::thread::scope(|scope| {
+        let later = Timestamp::from_second(10_000_000_000).unwrap();
+        scope.spawn(move || blobs.expire(&[BlobKind::Results], later));
+        scope.spawn(move || {
+            while blobs.bytes(BlobKind::Results, home).unwrap() > 0 {
+                std::thread::yield_now();
+            }
+            blobs.put(BlobKind::Results, home, new, b"new").unwrap();
+            tell.send(blobs.get(BlobKind::Results, home, new)).unwrap();
+        });
+        let read = told.recv_timeout(std::time::Duration::from_secs(20));
+        // A reader, until the threads have ended: opening the pipe for writing no longer waits.
+        (read, OpenOptions::new().read(true).write(true).open(&path).unwrap())
+    });
+    // The lock was free.
+    assert_eq!(read.unwrap().unwrap(), b"new");
+}
+
+#[test]
 fn drafts_of_a_killed_process_are_swept() {
     let folder = tempfile::tempdir().unwrap();
     let (home, id) = (space("shared:h"), name(CONTENT));
@@ -151,9 +206,9 @@ fn what_no_receipt_names_any_more_goes_with_them() {
         futimens(&file, &then, &then).unwrap();
     }
     let before = Timestamp::from_second(1_700_000_001).unwrap();
-    assert_eq!(blobs.expire(Timestamp::from_second(1_600_000_000).unwrap()), Ok(0));
-    assert_eq!(blobs.expire(before), Ok(2));
-    assert_eq!(blobs.expire(before), Ok(0));
+    assert_eq!(blobs.expire(&BlobKind::ALL, Timestamp::from_second(1_600_000_000).unwrap()), Ok(0));
+    assert_eq!(blobs.expire(&BlobKind::ALL, before), Ok(2));
+    assert_eq!(blobs.expire(&BlobKind::ALL, before), Ok(0));
     assert!(!blobs.has(BlobKind::Preimages, &space, &name(0)));
     assert!(!blobs.has(BlobKind::Artifacts, &space, &name(1)));
     assert_eq!(blobs.get(BlobKind::Preimages, &space, &name(2)).unwrap(), vec![2; 5_000]);

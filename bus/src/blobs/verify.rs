@@ -2,7 +2,7 @@
 //!
 //! Opening a blob needs its space, but the folder's name is only a hash of the space. So the journal is read twice: before
 //! the blobs, for the spaces; after them, for the receipts that name damaged blobs. A damaged blob that no receipt names is
-//! no loss: a power failure during its write leaves one.
+//! no loss: a power failure during its write leaves one. Nor is a damaged result, which is written without a sync.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -45,7 +45,7 @@ struct Damaged {
 
 impl<'a> BlobsCheck<'a> {
     pub fn begin(blobs: &'a Blobs) -> Result<Self, BlobError> {
-        let names = blobs.folders()?.into_iter().filter_map(|folder| {
+        let names = blobs.folders(&BlobKind::ALL)?.into_iter().filter_map(|(_, folder)| {
             let name = folder.file_name()?.to_str()?;
             Some((name.to_owned(), None))
         });
@@ -68,7 +68,7 @@ impl<'a> BlobsCheck<'a> {
     /// Reads and authenticates all blobs; returns whether one is damaged.
     pub fn read(&mut self) -> Result<bool, BlobError> {
         for (folder, space) in self.spaces.clone() {
-            for kind in [BlobKind::Preimages, BlobKind::Artifacts] {
+            for kind in BlobKind::ALL {
                 let path = self.blobs.root.join(kind.folder()).join(&folder);
                 match &space {
                     Some(space) if path.is_dir() => self.folder(kind, space, &path)?,
@@ -96,6 +96,9 @@ impl<'a> BlobsCheck<'a> {
                     Ok(bytes) => {
                         self.found.blobs += 1;
                         self.found.bytes += bytes;
+                    }
+                    Err(error) if !kind.is_durable() => {
+                        self.note(format!("{}: {error}; this result is gone", path.display()));
                     }
                     Err(error) => self.damaged(name, format!("{}: {error}", path.display())),
                 }

@@ -1,6 +1,6 @@
 //! Claims: granting, admitting and taking over.
 
-use effectd_contracts::{ActionId, Digest};
+use effectd_contracts::{ActionId, Digest, ReceiptId};
 
 use super::Batch;
 use super::groups::Grant;
@@ -20,6 +20,8 @@ pub(crate) struct DraftClaim {
     pub(crate) record: ClaimRecord,
     /// Hashes of what invalidates the key's receipt.
     pub(crate) invalidating: Vec<Hash16>,
+    /// A receipt that the key does not answer with.
+    pub(crate) stale: Option<ReceiptId>,
     pub(crate) leaf: Digest,
 }
 
@@ -113,28 +115,24 @@ impl Batch<'_> {
     fn key_objection(&self, key: Hash16, claim: &DraftClaim) -> Result<Option<ClaimVerdict>, StoreError> {
         let params = &claim.record.params_digest;
         let conflict = Some(ClaimVerdict::Conflict { what: ConflictOf::Key });
-        let known = self.resolution(&schema::key(key))?;
-        let known = match known {
-            Some(known)
-                if is_invalidated(self.view(), &claim.invalidating, |since| {
-                    since.ordinal > known.ordinal
-                })? =>
-            {
-                None
-            }
-            known => known,
-        };
-        if let Some(known) = known {
-            let same = known.digest == *params;
-            return Ok(if same { Some(ClaimVerdict::Done { ordinal: known.ordinal }) } else { conflict });
+        // An open claim is newer than every receipt of its key.
+        if let Some(open) = self.state.claim_on_key(key) {
+            let action_id = open.action_id.clone();
+            let same = open.params_digest == *params;
+            return Ok(if same { Some(ClaimVerdict::InFlight { action_id }) } else { conflict });
         }
-        Ok(match self.state.claim_on_key(key) {
-            None => None,
-            Some(open) if open.params_digest == *params => {
-                Some(ClaimVerdict::InFlight { action_id: open.action_id.clone() })
-            }
-            Some(_) => conflict,
-        })
+        let Some(known) = self.resolution(&schema::key(key))? else {
+            return Ok(None);
+        };
+        let stale = match &claim.stale {
+            Some(stale) => self.receipt_id_of(known.ordinal)? == *stale,
+            None => false,
+        };
+        if stale || is_invalidated(self.view(), &claim.invalidating, |since| since.ordinal > known.ordinal)? {
+            return Ok(None);
+        }
+        let same = known.digest == *params;
+        Ok(if same { Some(ClaimVerdict::Done { ordinal: known.ordinal }) } else { conflict })
     }
 
     pub(super) fn resolution(&self, key: &[u8]) -> Result<Option<Resolution>, StoreError> {

@@ -120,6 +120,7 @@ impl Drafter<'_> {
         Ok(DraftClaim {
             leaf: merkle::leaf(&LogEntry::Intent(entry).bytes()),
             invalidating: schema::invalidating_hashes(&claim.depends),
+            stale: claim.stale,
             record: ClaimRecord {
                 key: claim.key.as_ref().map(|key| schema::asked_hash(&claim.asker, key)),
                 resources: hash_resources(&claim.resources)?,
@@ -200,13 +201,20 @@ impl Drafter<'_> {
 
     /// Drafts a change of family entries; returns its size in bytes too.
     pub(crate) fn change(&self, change: Change) -> Result<(usize, DraftChange), StoreError> {
-        let Change { swaps, leases, events } = change;
+        let Change { swaps, leases, events, notes } = change;
         bound(
-            "swaps, leases and events of one change",
-            swaps.len() + leases.len() + events.len(),
+            "swaps, leases, events and notes of one change",
+            swaps.len() + leases.len() + events.len() + notes.len(),
             COMPLETION_ITEMS_MAX,
         )?;
         let mut bytes = bytes_of(events.iter().map(|(_, event)| event));
+        let notes = notes.into_iter().map(|(about, body)| {
+            bound("note", body.len(), BODY_BYTES_MAX)?;
+            bytes += body.len();
+            let leaf = merkle::leaf(&body);
+            Ok((schema::text_hash(&about), body, leaf))
+        });
+        let notes = notes.collect::<Result<Vec<_>, StoreError>>()?;
         let mut drafts = Vec::with_capacity(swaps.len());
         for swap in swaps {
             bound("entry's key", swap.key.len(), FAMILY_KEY_BYTES_MAX)?;
@@ -220,7 +228,7 @@ impl Drafter<'_> {
             drafts.push(DraftSwap { family: swap.family, key: swap.key, expect: swap.expect, value });
         }
         bound("bytes in one change", bytes, OPERATION_BYTES_MAX)?;
-        let draft = DraftChange { swaps: drafts, leases, events: self.topic_events(events)? };
+        let draft = DraftChange { swaps: drafts, leases, events: self.topic_events(events)?, notes };
         Ok((bytes, draft))
     }
 }

@@ -1,6 +1,9 @@
 //! Compare-and-swap on family entries.
 
+use effectd_contracts::Digest;
+
 use super::Batch;
+use crate::codec::Hash16;
 use crate::error::{StoreError, bound};
 use crate::index::schema::{self, EntryAt};
 use crate::journal::record::{Ending, EventRecord, Payload, Record};
@@ -21,6 +24,8 @@ pub(crate) struct DraftChange {
     pub(crate) swaps: Vec<DraftSwap>,
     pub(crate) leases: Vec<LeaseId>,
     pub(crate) events: Vec<(TopicName, EventRecord)>,
+    /// What each note is about, its body and its leaf.
+    pub(crate) notes: Vec<(Hash16, Vec<u8>, Digest)>,
 }
 
 impl Batch<'_> {
@@ -40,6 +45,9 @@ impl Batch<'_> {
         }
         for lease in &held {
             self.end(lease, Ending::Done)?;
+        }
+        for (about, body, leaf) in change.notes {
+            self.note(about, body, leaf)?;
         }
         for (topic, event) in change.events {
             changed.offsets.push(self.append(&topic, event)?.offset);

@@ -237,6 +237,14 @@ impl Store for LocalStore {
             let live = reader.live.read();
             (live.open_keys.get(&hash).cloned(), live.receipts_begin)
         };
+        // An open claim is newer than every receipt of its key.
+        if let Some((digest, action_id)) = open {
+            return Ok(if digest == *params_digest {
+                Lookup::InFlight { action_id }
+            } else {
+                Lookup::Conflict
+            });
+        }
         let view = reader.index.view(None);
         if let Some(known) = resolution(view, &schema::key(hash), begin)?
             && !is_invalidated(view, &schema::invalidating_hashes(resources), |since| {
@@ -251,11 +259,7 @@ impl Store for LocalStore {
                 return Ok(Lookup::Done { receipt_id });
             }
         }
-        Ok(match open {
-            None => Lookup::Unknown,
-            Some((digest, action_id)) if digest == *params_digest => Lookup::InFlight { action_id },
-            Some(_) => Lookup::Conflict,
-        })
+        Ok(Lookup::Unknown)
     }
 
     fn admit(&self, admission: Admission) -> Wait<Admitted> {

@@ -25,6 +25,7 @@ pub(super) const CASES: &[Case] = &[
     ("a later effect invalidates earlier keys", retired),
     ("a moved folder invalidates the keys beneath it", disturbed),
     ("a key that depends on no resource stays done", held_keys),
+    ("a stale receipt does not answer for its key", stale),
     ("an action overtaken by a move satisfies no key", overtaken),
     ("a lookup claims nothing", lookup),
     ("an admission is decision, delivery and claim in one", admitted),
@@ -278,6 +279,31 @@ fn held_keys(bench: &mut Bench<'_>) {
         assert_eq!(bench.store.claim(mine(&wrong, "other")).wait().unwrap(), conflict);
         bench.reopen();
     }
+}
+
+fn stale(bench: &mut Bench<'_>) {
+    let done = |name: &str| ClaimAnswer::Done { receipt_id: receipt_id(&format!("receipt-{name}")) };
+    let write = |name: &str| on("file:x", claim(name, "k", "p"));
+    let again = |name: &str| Claim { stale: Some(receipt_id("receipt-a")), ..write(name) };
+    finish(bench.store.as_ref(), &write("a"), Status::Ok);
+    // The action itself keeps its receipt.
+    assert_eq!(bench.store.claim(again("a")).wait().unwrap(), done("a"));
+    // A failure leaves the key to the old receipt.
+    let mut failed = completion(&again("b"), Status::Error, Some(grant(bench.store.as_ref(), &again("b"))));
+    failed.retire.clear();
+    bench.store.commit(failed).wait().unwrap();
+    assert_eq!(bench.store.claim(write("c")).wait().unwrap(), done("a"));
+    let fence = grant(bench.store.as_ref(), &again("d"));
+    for _ in 0..2 {
+        // The open claim is newer than the old receipt.
+        let (action_id, asked) = (action("d"), write("e"));
+        let found = bench.store.lookup(&asked.asker, &key("k"), &asked.params_digest, &asked.depends);
+        assert_eq!(found.unwrap(), Lookup::InFlight { action_id: action_id.clone() });
+        assert_eq!(bench.store.claim(asked).wait().unwrap(), ClaimAnswer::InFlight { action_id });
+        bench.reopen();
+    }
+    bench.store.commit(completion(&again("d"), Status::Ok, Some(fence))).wait().unwrap();
+    assert_eq!(bench.store.claim(again("f")).wait().unwrap(), done("d"));
 }
 
 fn lookup(bench: &mut Bench<'_>) {

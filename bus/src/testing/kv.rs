@@ -124,7 +124,12 @@ fn held(bench: &mut Bench<'_>) {
         expect: Expect::Absent,
         change: KvChange::Put(NewBody::Sealed(b"the request".to_vec())),
     };
-    let change = Change { swaps: vec![swap], leases: vec![lease], events: Vec::new() };
+    let change = Change {
+        swaps: vec![swap],
+        leases: vec![lease],
+        notes: vec![("n".into(), b"{}".to_vec())],
+        ..Change::default()
+    };
     bench.store.change(change.clone()).wait().unwrap();
     bench.reopen();
     assert_eq!(bench.store.groups(&t).wait().unwrap()[0].committed, 1);
@@ -135,6 +140,8 @@ fn held(bench: &mut Bench<'_>) {
     again.swaps[0].key = "h2".into();
     assert_eq!(bench.store.change(again).wait(), Err(StoreError::LeaseLost));
     assert_eq!(bench.store.entry(&family("holds"), "h2").unwrap(), None);
+    let notes = bench.store.notes("n", 0, 9).unwrap();
+    assert_eq!(notes.iter().map(|note| note.body.as_deref()).collect::<Vec<_>>(), [Some(&b"{}"[..])]);
 }
 
 fn bounded(bench: &mut Bench<'_>) {

@@ -84,6 +84,7 @@ pub fn claim(about: &str, on: &str, params: &str) -> Claim {
         intent: format!("intent of {about}").into_bytes(),
         resources: Vec::new(),
         depends: Vec::new(),
+        stale: None,
     }
 }
 

@@ -43,6 +43,8 @@ pub struct Claim {
     /// What the key depends on: a change of one of these, or an invalidation of everything below an ancestor, invalidates
     /// the receipt. A key without dependencies is valid as long as its receipt is kept.
     pub depends: Vec<ResourceName>,
+    /// A receipt of this key that no longer describes what it changed: the key does not answer with it.
+    pub stale: Option<ReceiptId>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -26,7 +26,7 @@ pub struct Swap {
     pub change: KvChange,
 }
 
-/// Several swaps, with acks and events, in one atomic step. For example, a decision is held and its delivery ends, or a hold
+/// Several swaps, with acks, events and notes in the log, in one atomic step. For example, a decision is held and its delivery ends, or a hold
 /// is removed and its decision is published again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
@@ -35,6 +35,8 @@ pub struct Change {
     /// Leases whose deliveries end with the change. If one is lost, nothing happens: `LeaseLost`.
     pub leases: Vec<LeaseId>,
     pub events: Vec<(TopicName, NewEvent)>,
+    /// Notes in the Merkle log, in canonical JSON, each with what it is about.
+    pub notes: Vec<(String, Vec<u8>)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -13,7 +13,8 @@ use serde::Deserialize;
 
 use super::traced;
 use crate::app::{App, AppState, Found};
-use crate::extract::{Json, Path, Query, Reply, json};
+use crate::body::BodyShare;
+use crate::extract::{Json, Path, Query, Reply, integer, json, json_holding, whole};
 use crate::headers::{self, AnswerTrace};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -28,6 +29,7 @@ pub(crate) struct SubmitQuery {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WaitQuery {
+    #[serde(default, deserialize_with = "integer")]
     timeout_ms: Option<u64>,
 }
 
@@ -46,9 +48,10 @@ pub(crate) struct WaitQuery {
     ),
     request_body(content = ref("#/components/schemas/ActionRequest"), content_type = "application/json"),
     responses(
-        (status = 200, description = "It has ended, now or before, with this receipt", body = ActionView),
+        (status = 200, description = "It was done, now or before, with this receipt", body = ActionView),
         (status = 202, description = "It is durable, and in flight or waiting for an approval", body = ActionView),
         Problems<400, 403, 404, 409, 413, 429, 502, 503>,
+        Problems<410, 422, 500>,
     )
 )]
 pub(crate) async fn submit(
@@ -66,18 +69,18 @@ pub(crate) async fn submit(
     let trace = AnswerTrace::of_request(&request, trace);
     let incoming = Incoming {
         request: Arc::new(request),
-        principal: peer.principal,
+        principal: peer.principal.clone(),
         origin: Origin::Arbiter,
         interactive: headers::interactive(&headers),
     };
     let response = match wait {
-        None => accept(&app, incoming, bytes).await,
-        Some(asked_ms) => execute(&app, incoming, bytes, asked_ms).await,
+        None => accept(&app, &peer, incoming, bytes).await,
+        Some(asked_ms) => execute(&app, &peer, incoming, bytes, asked_ms).await,
     };
     Ok(traced(trace, response))
 }
 
-async fn accept(app: &App, incoming: Incoming, bytes: u64) -> Result<Response, Problem> {
+async fn accept(app: &App, peer: &Peer, incoming: Incoming, bytes: u64) -> Result<Response, Problem> {
     let action = incoming.request.action_id.clone();
     app.check_backlog(bytes).map_err(|problem| problem.about(&action))?;
     let placed = app.pipeline()?.submit_offset(incoming).await;
@@ -87,14 +90,15 @@ async fn accept(app: &App, incoming: Incoming, bytes: u64) -> Result<Response, P
     }
     // An action that has ended already is answered with its receipt.
     let done = app.receipt_of(&action).ok().flatten();
-    Ok(match done {
-        Some(done) => Json(ActionView::done(action, &done)).into_response(),
-        None => accepted(ActionView::accepted(action)),
-    })
+    match done {
+        Some(done) => answered(action, app.with_result(done, peer).await),
+        None => Ok(accepted(ActionView::accepted(action))),
+    }
 }
 
 async fn execute(
     app: &App,
+    peer: &Peer,
     incoming: Incoming,
     bytes: u64,
     asked_ms: Option<u64>,
@@ -102,14 +106,11 @@ async fn execute(
     let action = incoming.request.action_id.clone();
     let wait = app.wait_time(asked_ms);
     match tokio::time::timeout(wait, app.pipeline()?.exec(incoming.clone())).await {
-        Ok(Answer::Done(done)) => match ended(action, &done) {
-            Ok(view) => Ok(Json(view).into_response()),
-            Err(problem) => Err(*problem),
-        },
+        Ok(Answer::Done(done)) => answered(action, app.with_result(done, peer).await),
         Ok(Answer::Held(held)) => Ok(accepted(ActionView::held(action, &held))),
         Ok(Answer::Refused(failure)) => Err(Problem::failed(&failure).about(&action)),
         // The action may still run, but only a published decision survives a crash: publish it before answering.
-        Err(_) => accept(app, incoming, bytes).await,
+        Err(_) => accept(app, peer, incoming, bytes).await,
     }
 }
 
@@ -126,7 +127,7 @@ pub(crate) async fn show(
 ) -> Result<Response, Problem> {
     let action = action_id(id)?;
     match app.find(&action, &peer).await? {
-        Found::Done(done) => Ok(described(action, &done)),
+        Found::Done(done, share) => Ok(described(action, done, share)),
         Found::Accepted => Ok(Json(ActionView::accepted(action)).into_response()),
         Found::Held(held) => Ok(Json(ActionView::held(action, &held)).into_response()),
         Found::Unknown => Err(unknown(&action)),
@@ -135,17 +136,19 @@ pub(crate) async fn show(
 
 /// Wait until an action has ended
 ///
-/// Answers at once if it has. If `timeout_ms` ends first, the answer is 202; repeat the request to wait longer. An action that
-/// waits for an approval ends by denial or expiry, or after it has run.
+/// Answers at once if it has, with the status that the request itself gets: 403 for a refusal, 404 for a missing file. If
+/// `timeout_ms` ends first, the answer is 202; repeat the request to wait longer. An action that waits for an approval ends by
+/// denial or expiry, or after it has run.
 #[utoipa::path(get, path = "/v1/actions/{id}/wait", tag = "actions",
     params(
         ("id" = String, Path, description = "The action's id, percent-encoded"),
         ("timeout_ms" = Option<u64>, Query, description = "How long to wait at most"),
     ),
     responses(
-        (status = 200, description = "It has ended", body = ActionView),
+        (status = 200, description = "It was done", body = ActionView),
         (status = 202, description = "It has not ended yet", body = ActionView),
-        Problems<404, 503>,
+        Problems<400, 403, 404, 409, 410, 422, 502, 503>,
+        Problems<500>,
     )
 )]
 pub(crate) async fn wait(
@@ -156,17 +159,20 @@ pub(crate) async fn wait(
 ) -> Result<Response, Problem> {
     let action = action_id(id)?;
     match app.find(&action, &peer).await? {
-        Found::Done(done) => return Ok(described(action, &done)),
+        Found::Done(done, share) => return Ok(waited(action, done, share)),
         Found::Unknown => return Err(unknown(&action)),
         Found::Accepted | Found::Held(_) => {}
     }
     let wait = app.wait_time(query.timeout_ms);
     match tokio::time::timeout(wait, app.pipeline()?.wait(&action)).await {
-        Ok(Ok(Answer::Done(done))) => Ok(described(action, &done)),
+        Ok(Ok(Answer::Done(done))) => {
+            let (done, share) = app.with_result(done, &peer).await.map_err(|busy| busy.about(&action))?;
+            Ok(waited(action, done, share))
+        }
         Ok(Ok(Answer::Refused(failure)) | Err(failure)) => Err(Problem::failed(&failure).about(&action)),
         Ok(Ok(Answer::Held(held))) => Ok(accepted(ActionView::held(action, &held))),
         Err(_) => match app.find(&action, &peer).await? {
-            Found::Done(done) => Ok(described(action, &done)),
+            Found::Done(done, share) => Ok(waited(action, done, share)),
             Found::Held(held) => Ok(accepted(ActionView::held(action, &held))),
             Found::Accepted | Found::Unknown => Ok(accepted(ActionView::accepted(action))),
         },
@@ -187,13 +193,25 @@ pub(crate) async fn cancel(State(app): AppState, peer: Peer, Path(id): Path<Stri
         Err(_) => withdraw(app.services(), &action, &by).await,
     };
     let withdrawn = withdrawn.map_err(|failure| Problem::failed(&failure).about(&action))?;
-    withdrawal(&action, &withdrawn).map(Json)
+    withdrawal(&action, withdrawn).map(Json)
+}
+
+/// The answer for an action that has ended: the same on every request that asks for it to be carried out.
+fn answered(action: ActionId, found: Result<(Done, BodyShare), Problem>) -> Result<Response, Problem> {
+    let (done, share) = found.map_err(|busy| busy.about(&action))?;
+    let view = ended(action, done).map_err(|problem| *problem)?;
+    Ok(json_holding(StatusCode::OK, &view, share))
+}
+
+/// [`answered`], with the trace context.
+fn waited(action: ActionId, done: Done, share: BodyShare) -> Response {
+    traced(AnswerTrace::of_receipt(&done.receipt), answered(action, Ok((done, share))))
 }
 
 /// An action that has ended, with its trace context.
-fn described(action: ActionId, done: &Done) -> Response {
+fn described(action: ActionId, done: Done, share: BodyShare) -> Response {
     let trace = AnswerTrace::of_receipt(&done.receipt);
-    traced(trace, Json(ActionView::done(action, done)))
+    traced(trace, json_holding(StatusCode::OK, &ActionView::done(action, done), share))
 }
 
 fn accepted(view: ActionView) -> Response {
@@ -208,7 +226,7 @@ fn action_id(id: String) -> Result<ActionId, Problem> {
 fn wait_ms(text: &str) -> Result<Option<u64>, Problem> {
     match text {
         "" | "true" => Ok(None),
-        number => number.parse().map(Some).map_err(|_| {
+        number => whole(number).map(Some).ok_or_else(|| {
             Problem::of(Kind::QueryInvalid, "wait must be empty, `true` or a number of milliseconds")
         }),
     }

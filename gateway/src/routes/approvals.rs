@@ -6,15 +6,16 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use effectd_actors::Answer;
 use effectd_actors::approvals::decide::{self, StandingApproval};
 use effectd_actors::approvals::{Approve, Decided, Hold, How, edit, repository, view};
-use effectd_actors::{Answer, Done};
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ApprovalId, Mode};
 use serde::Deserialize;
 
 use crate::app::{App, AppState};
-use crate::extract::{Json, Path, Query, Reply, json};
+use crate::body::BodyShare;
+use crate::extract::{Json, Path, Query, Reply, integer, json_holding};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::actions::ActionView;
@@ -30,6 +31,7 @@ use crate::views::policy::PolicyChange;
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageQuery {
     pub(crate) after: Option<String>,
+    #[serde(default, deserialize_with = "integer")]
     pub(crate) wait_ms: Option<u64>,
 }
 
@@ -139,7 +141,7 @@ pub(crate) async fn approve(
             problem
         })?;
     }
-    answer(&app, &decided, query.wait_ms).await
+    answer(&app, &peer, &decided, query.wait_ms).await
 }
 
 fn command(body: ApproveBody) -> Approve {
@@ -209,7 +211,7 @@ pub(crate) async fn deny(
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
     let (DenyBody { reason }, _share) = body.await?;
     let decided = decide::deny(app.services(), &id, &peer.decider(), reason).await?;
-    answer(&app, &decided, Some(0)).await
+    answer(&app, &peer, &decided, Some(0)).await
 }
 
 /// Preview an approval of all calls of the tool
@@ -217,7 +219,7 @@ pub(crate) async fn deny(
 /// Nothing is changed. The answer says whose mode would change, and how many past approvals would not have been needed.
 #[utoipa::path(get, path = "/v1/approvals/{id}/always", tag = "approvals",
     params(("id" = String, Path, description = "The approval's id")),
-    responses((status = 200, description = "What would change", body = StandingView), Problems<403, 404>))]
+    responses((status = 200, description = "What would change", body = StandingView), Problems<403, 404, 409>))]
 pub(crate) async fn preview_always(
     State(app): AppState,
     peer: Peer,
@@ -247,13 +249,19 @@ impl From<StandingApproval> for StandingView {
     }
 }
 
-async fn answer(app: &App, decided: &Decided, wait_ms: Option<u64>) -> Result<Response, Problem> {
+async fn answer(
+    app: &App,
+    peer: &Peer,
+    decided: &Decided,
+    wait_ms: Option<u64>,
+) -> Result<Response, Problem> {
     let lead = decided.hold.lead().ok_or_else(unknown)?.action_id.clone();
+    let mut held = BodyShare::default();
     let (status, action) = match app.ended(&lead, app.wait_time(wait_ms)).await {
         Some(Answer::Done(done)) => {
-            // The tool's result is for the planner only.
-            let done = Done { result: None, ..done };
-            (StatusCode::OK, ActionView::done(lead, &done))
+            let (done, share) = app.with_result(done, peer).await.map_err(|busy| busy.about(&lead))?;
+            held = share;
+            (StatusCode::OK, ActionView::done(lead, done))
         }
         // The action is no longer what was approved, so it needs another approval.
         Some(Answer::Held(held)) => (StatusCode::ACCEPTED, ActionView::held(lead, &held)),
@@ -265,7 +273,7 @@ async fn answer(app: &App, decided: &Decided, wait_ms: Option<u64>) -> Result<Re
         action,
         grant: decided.grant.as_ref().map(|grant| GrantView::of(grant, now)),
     };
-    Ok(json(status, &view))
+    Ok(json_holding(status, &view, held))
 }
 
 fn unknown() -> Problem {

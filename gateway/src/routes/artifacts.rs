@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 
 /// One artifact of a receipt, byte for byte
-#[utoipa::path(get, path = "/v1/receipts/{id}/artifacts/{artifact}", tag = "receipts",
+#[utoipa::path(get, path = "/v1/receipts/{id}/artifacts/{artifact}", tag = "receipts", operation_id = "artifact",
     params(
         ("id" = String, Path, description = "The receipt's id"),
         ("artifact" = String, Path, description = "One of the receipt's `artifact_ids`"),
@@ -31,6 +31,10 @@ pub(crate) async fn get(
     Path((id, artifact)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
     let receipt = receipts::find(&app, &peer, id)?;
+    // Learners read receipts, not contents.
+    if !peer.may_see(&receipt) {
+        return Err(Problem::of(Kind::ReceiptUnknown, "no receipt with this id is visible to you"));
+    }
     let opening = tokio::task::spawn_blocking(move || {
         let services = app.services();
         artifacts::open(&*services.store, &services.files.blobs, &receipt, &artifact)

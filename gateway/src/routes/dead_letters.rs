@@ -41,7 +41,7 @@ pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<S
 }
 
 /// One quarantined action, for review
-#[utoipa::path(get, path = "/v1/quarantine/{letter}", tag = "dlq",
+#[utoipa::path(get, path = "/v1/quarantine/{letter}", tag = "quarantine",
     params(("letter" = u64, Path, description = "The number of its dead letter")),
     responses(
         (status = 200, description = "Its content without secrets and personal data, and why it was quarantined", body = ReviewView),

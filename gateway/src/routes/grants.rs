@@ -67,11 +67,13 @@ pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Rep
     responses((status = 200, description = "Whether it would be active", body = GrantWould), Problems<400>))]
 pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantWould> {
     let new = new_grant(&app, body).await?;
-    let in_force = grants::would_be_in_force(&app.services().policy(), &new, &peer.decider());
+    let in_force = grants::would_be_in_force(&app.services().policy(), &new, &peer.decider())?;
     Ok(Json(GrantWould { in_force }))
 }
 
 /// Activate a grant that somebody requested
+///
+/// Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/grants/{id}/activate", tag = "grants",
     params(("id" = String, Path, description = "The grant's id")),
     responses((status = 200, description = "It is active", body = GrantView), Problems<403, 404>))]

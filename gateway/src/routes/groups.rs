@@ -2,13 +2,13 @@
 
 use axum::extract::State;
 use effectd_actors::operator::replay;
-use effectd_bus::{SeekTo, TopicName};
+use effectd_bus::SeekTo;
 use effectd_contracts::Operation;
 use serde::Deserialize;
 
 use super::operations;
 use crate::app::AppState;
-use crate::extract::{Json, Operator, Path, Query, Reply};
+use crate::extract::{Json, Operator, Path, Query, Reader, Reply};
 use crate::problem::Problems;
 use crate::views::store::{GroupView, Moved};
 
@@ -22,16 +22,17 @@ pub(crate) struct To {
 }
 
 /// The consumer groups of a topic, and their positions
-#[utoipa::path(get, path = "/v1/store/topics/{topic}/groups", tag = "store",
+#[utoipa::path(get, path = "/v1/store/topics/{topic}/groups", tag = "groups",
     params(("topic" = String, Path, description = "Its name")),
-    responses((status = 200, description = "By name", body = Vec<GroupView>), Problems<403>))]
+    responses((status = 200, description = "By name", body = Vec<GroupView>), Problems<400, 403>))]
 pub(crate) async fn list(
     State(app): AppState,
-    _: Operator,
+    by: Reader,
     Path(topic): Path<String>,
 ) -> Reply<Vec<GroupView>> {
+    by.check_topic(&topic)?;
     app.store_query(move |services| {
-        let mut groups = services.store.groups(&TopicName::new(&topic)?).wait()?;
+        let mut groups = services.store.groups(&replay::known_topic(&*services.store, &topic)?).wait()?;
         groups.sort_by(|a, b| a.group.as_str().cmp(b.group.as_str()));
         Ok(groups.into_iter().map(GroupView::from).collect())
     })
@@ -39,17 +40,18 @@ pub(crate) async fn list(
 }
 
 /// The position of a consumer group; a new one begins at the start
-#[utoipa::path(get, path = "/v1/store/topics/{topic}/groups/{group}", tag = "store",
+#[utoipa::path(get, path = "/v1/store/topics/{topic}/groups/{group}", tag = "groups",
     params(
         ("topic" = String, Path, description = "The topic's name"),
         ("group" = String, Path, description = "The group's name"),
     ),
-    responses((status = 200, description = "The next event that it reads", body = Moved), Problems<403>))]
+    responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403>))]
 pub(crate) async fn show(
     State(app): AppState,
-    _: Operator,
+    by: Reader,
     Path((topic, group)): Path<(String, String)>,
 ) -> Reply<Moved> {
+    by.check_topic(&topic)?;
     app.store_query(move |services| {
         let offset = replay::position(&*services.store, &topic, &group)?;
         Ok(Moved { offset })
@@ -60,8 +62,9 @@ pub(crate) async fn show(
 /// Move a consumer group, and create it if it is new
 ///
 /// A reader commits the offset after the last event that it has processed; to replay, give any position. Durable when it is
-/// answered. Moving backwards, or to a position that is not an offset, leaves a receipt.
-#[utoipa::path(post, path = "/v1/store/topics/{topic}/groups/{group}", tag = "store",
+/// answered. Moving backwards, or to a position that is not an offset, leaves a receipt. A learner moves groups whose name begins
+/// with its own.
+#[utoipa::path(post, path = "/v1/store/topics/{topic}/groups/{group}", tag = "groups",
     params(
         ("topic" = String, Path, description = "The topic's name"),
         ("group" = String, Path, description = "The group's name"),
@@ -70,10 +73,11 @@ pub(crate) async fn show(
     responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403>))]
 pub(crate) async fn seek(
     State(app): AppState,
-    by: Operator,
+    by: Reader,
     Path((topic, group)): Path<(String, String)>,
     Query(To { to }): Query<To>,
 ) -> Reply<Moved> {
+    by.check_group(&topic, &group)?;
     let (at, named, target) = (topic.clone(), group.clone(), to.clone());
     // A reader that moves forward needs no receipt.
     let forward = app.store_query(move |services| {
@@ -88,6 +92,7 @@ pub(crate) async fn seek(
         return Ok(Json(Moved { offset }));
     }
     let operation = Operation::SeekGroup { topic: topic.clone(), group: group.clone(), to };
+    let by = Operator(by.0);
     operations::perform_to_end(&app, &by, operation).await?;
-    show(State(app), by, Path((topic, group))).await
+    show(State(app), Reader(by.0), Path((topic, group))).await
 }

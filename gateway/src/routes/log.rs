@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::operations;
 use super::receipts::find;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reply};
+use crate::extract::{Json, Operator, Path, Query, Reply, integer};
 use crate::limits::LOG_LIST_MAX;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -23,8 +23,10 @@ use crate::views::receipts::RotatedView;
 #[into_params(parameter_in = Query)]
 pub(crate) struct Range {
     /// The first entry of the log that may be in the answer.
+    #[serde(default, deserialize_with = "integer")]
     from: Option<u64>,
     /// At most this many.
+    #[serde(default, deserialize_with = "integer")]
     limit: Option<usize>,
 }
 

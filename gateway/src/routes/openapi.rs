@@ -2,8 +2,12 @@
 //!
 //! It is served at `/openapi.json` and checked in as `docs/openapi.json`, so that a change of the interface shows in review.
 
+mod complete;
+
+use effectd_actors::Registry;
 use effectd_contracts::{
-    ActionRequest, AmendmentEntry, Failure, Gate, InclusionProof, LogHead, Operation, Outcome, Phase, Receipt,
+    ActionRequest, AmendmentEntry, Failure, Gate, InclusionProof, LogHead, LogLine, Operation, Outcome,
+    Phase, Receipt, ToolSpec,
 };
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
@@ -30,12 +34,16 @@ pub(super) fn header() -> utoipa::openapi::OpenApi {
     Header::openapi()
 }
 
-/// The whole document.
-pub fn document() -> Value {
+/// The whole document, with the schemas of these tools.
+pub fn document(tools: &Registry) -> Value {
     // Plain data with text keys always serialises.
     let mut document = serde_json::to_value(descriptions()).unwrap_or_default();
     if let Some(Value::Object(schemas)) = document.pointer_mut(SCHEMAS) {
         schemas.extend(contracts());
+    }
+    complete::complete(&mut document);
+    for tool in tools.iter() {
+        complete::add_tool(&mut document, tool);
     }
     document
 }
@@ -50,6 +58,7 @@ fn contracts() -> Map<String, Value> {
     generator.subschema_for::<ActionRequest>();
     generator.subschema_for::<Receipt>();
     generator.subschema_for::<LogHead>();
+    generator.subschema_for::<LogLine>();
     generator.subschema_for::<InclusionProof>();
     generator.subschema_for::<AmendmentEntry>();
     generator.subschema_for::<Failure>();
@@ -57,6 +66,7 @@ fn contracts() -> Map<String, Value> {
     generator.subschema_for::<Outcome>();
     generator.subschema_for::<Phase>();
     generator.subschema_for::<Gate>();
+    generator.subschema_for::<ToolSpec>();
     generator.take_definitions(true)
 }
 
@@ -64,6 +74,9 @@ fn contracts() -> Map<String, Value> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use effectd_actors::{Definition, Source};
+    use serde_json::json;
+    use std::sync::Arc;
 
     fn references(value: &Value, found: &mut Vec<String>) {
         match value {
@@ -78,10 +91,47 @@ mod tests {
         }
     }
 
+    /// Tools of a plugin, whose schemas refer to themselves.
+    fn tools(ids: &[&str]) -> Registry {
+        let schema = json!({
+            "$id": "https://example.org/x",
+            "type": "object",
+            "properties": {
+                "part": { "$ref": "#/$defs/part" },
+                "whole": { "$ref": "#" },
+                "value": { "default": { "$ref": "#/info" } },
+            },
+            "$defs": { "part": { "type": "string" } },
+        });
+        let definition = |id: &&str| {
+            let spec = json!({
+                "tool_id": id, "version": "1.0.0", "caps_required": [], "side_effects": ["read_only"],
+                "safety_class": "LOW", "risk_level": "read", "params_schema": schema, "result_schema": schema,
+            });
+            Definition::new(Source::Plugin, serde_json::from_value(spec).unwrap(), Arc::new(|_| Ok(())))
+        };
+        let (tools, refused) = Registry::assemble(ids.iter().map(definition).collect());
+        assert!(refused.is_empty(), "{refused:?}");
+        tools
+    }
+
+    #[test]
+    fn no_schema_of_a_tool_replaces_another_one() {
+        let ids = ["t.x", "t.x.params", "t.x.result"];
+        let names = |tools: &Registry| document(tools).pointer(SCHEMAS).unwrap().as_object().unwrap().len();
+        assert_eq!(names(&tools(&ids)), names(&Registry::default()) + 3 * ids.len() + 1, "and `ToolCall`");
+    }
+
     #[test]
     fn every_reference_leads_somewhere() {
-        let document = document();
+        let document = document(&tools(&["t.x"]));
         assert_eq!(document["openapi"], "3.1.0");
+        let params = &document["components"]["schemas"]["t.x-params"];
+        assert_eq!(params["properties"]["part"]["$ref"], "#/components/schemas/t.x-params/$defs/part");
+        assert_eq!(params["properties"]["whole"]["$ref"], "#/components/schemas/t.x-params");
+        // It would be the base of the references. What only looks like a reference stays as it is.
+        assert!(params.get("$id").is_none());
+        assert_eq!(params["properties"]["value"]["default"]["$ref"], "#/info");
         let mut found = Vec::new();
         references(&document, &mut found);
         assert!(found.len() > 20);

@@ -102,7 +102,7 @@ pub(crate) async fn explain(State(app): AppState, peer: Peer, body: Body) -> Rep
 }
 
 /// Explain how the policy would decide now, from the facts in a receipt
-#[utoipa::path(get, path = "/v1/receipts/{id}/explanation", tag = "policy",
+#[utoipa::path(get, path = "/v1/receipts/{id}/explanation", tag = "receipts", operation_id = "explain",
     params(("id" = String, Path, description = "The receipt's id")),
     responses((status = 200, description = "Every gate, what it saw, and what has to change", body = Explanation), Problems<404>))]
 pub(crate) async fn explain_receipt(

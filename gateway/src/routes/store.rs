@@ -7,13 +7,12 @@ use axum::extract::State;
 use axum::response::Response;
 use effectd_actors::Services;
 use effectd_actors::operator::{replay, retention, store_admin};
-use effectd_bus::TopicName;
 use serde::Deserialize;
 
 use super::artifacts::Pieces;
 use super::operations::{Preview, to_end};
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reply};
+use crate::extract::{Json, Operator, Path, Query, Reader, Reply, integer};
 use crate::host::Stage;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::store::{self as views, EraseBody, ErasedView, EventList, RetainedView, StoreView};
@@ -26,6 +25,7 @@ pub(crate) struct From {
     /// The first event: `start` (the first that is kept), `end`, an offset, a time (`2026-01-01T00:00:00Z`), or an age (`2h`).
     from: Option<String>,
     /// If there are none, wait this long for one.
+    #[serde(deserialize_with = "integer")]
     wait_ms: Option<u64>,
 }
 
@@ -38,22 +38,25 @@ pub(crate) async fn stats(State(app): AppState, _: Operator) -> Reply<StoreView>
 
 /// Events of a topic, in order
 ///
-/// Sealed events are not opened: they have no body here. To follow new events, pass `next` as `from`, with `wait_ms`.
+/// Each is a CloudEvent with its `offset`. Sealed events are not opened: they have no `data` here. Learners read `ACTION_EXECUTED` and
+/// `AMENDMENTS`. To follow new events, pass `next` as `from`, with `wait_ms`.
 #[utoipa::path(get, path = "/v1/store/topics/{topic}", tag = "store",
     params(("topic" = String, Path, description = "Its name"), From),
-    responses((status = 200, description = "A page of them", body = EventList), Problems<403, 410>))]
+    responses((status = 200, description = "A page of them", body = EventList), Problems<400, 403, 410>))]
 pub(crate) async fn events(
     State(app): AppState,
-    _: Operator,
+    by: Reader,
     Path(topic): Path<String>,
     Query(query): Query<From>,
 ) -> Reply<EventList> {
+    by.check_topic(&topic)?;
     let mut from = query.from.unwrap_or_else(|| "start".to_owned());
     let end = tokio::time::Instant::now() + app.wait_time(Some(query.wait_ms.unwrap_or(0)));
     let mut stage = app.stage.clone();
     loop {
         // Watch before reading the page, so that no later event is missed.
-        let watch = TopicName::new(&topic).and_then(|topic| app.store().watch(&topic));
+        let known = replay::known_topic(app.store(), &topic);
+        let watch = known.and_then(|topic| app.store().watch(&topic));
         let mut news = watch.map_err(|error| Problem::for_operator(&error))?;
         let list = page(&app, topic.clone(), from).await?;
         if !list.0.events.is_empty() || tokio::time::Instant::now() >= end {
@@ -73,7 +76,7 @@ async fn page(app: &Arc<App>, topic: String, from: String) -> Reply<EventList> {
     app.store_query(move |services| {
         let from = replay::parse_position(&from, services.clock.now())?;
         let from = replay::offset_of(&*services.store, &topic, from)?;
-        views::events(&*services.store, &topic, from)
+        views::events(&*services.store, &services.identity.device(), &topic, from)
     })
     .await
 }

@@ -8,7 +8,7 @@ use crate::problem::Problems;
 use crate::views::tree::ActorView;
 
 /// The actors under the pipeline's supervisor
-#[utoipa::path(get, path = "/v1/tree", tag = "health",
+#[utoipa::path(get, path = "/v1/tree", tag = "tree",
     responses((status = 200, description = "Stages first, in the order in which an action passes them", body = Vec<ActorView>), Problems<403, 503>))]
 pub(crate) async fn show(State(app): AppState, _: Operator) -> Reply<Vec<ActorView>> {
     let nodes = app.pipeline()?.tree().await;

@@ -1,7 +1,9 @@
 //! Actions in JSON: where an action is, and what it waits for.
 
+use std::sync::Arc;
+
 use effectd_actors::{Done, Held, Withdrawal};
-use effectd_contracts::{ActionId, Outcome, Receipt};
+use effectd_contracts::{ActionId, Failure, Outcome, Receipt, Redaction};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -16,8 +18,10 @@ pub enum State {
     Accepted,
     /// It waits for an approval.
     Held,
-    /// It has ended and has a receipt.
+    /// It was done, now or before, or tried out as requested.
     Done,
+    /// It has ended otherwise: refused, failed, expired, cancelled, or not done since effects are paused. The receipt says why.
+    Ended,
 }
 
 /// One action.
@@ -29,19 +33,28 @@ pub struct ActionView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::outcome)]
     pub outcome: Option<Outcome>,
+    /// What redaction removes from the parameters before the tool sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = crate::schema::redactions)]
+    pub redactions: Vec<Redaction>,
     /// The approval that it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<HeldView>,
-    /// The receipt is an earlier one, of this action or of one with the same idempotency key; nothing ran now.
+    /// It was done earlier, by this action or one with the same idempotency key; nothing ran now.
     #[serde(default)]
     pub already_done: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::receipt)]
     pub receipt: Option<Box<Receipt>>,
-    /// The tool's whole answer. Only a request that waited for the run gets it; it is not stored.
+    /// The tool's result: whole for the principal who asked; without secrets and pruned for others who may see the action.
+    /// Absent if the tool returned nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub result: Option<Value>,
+    /// Why the tool's result is missing: `result_gone` if it is not kept any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = crate::schema::failure)]
+    pub result_error: Option<Failure>,
 }
 
 /// The approval that an action waits for.
@@ -71,6 +84,7 @@ impl ActionView {
         Self {
             state: State::Held,
             outcome: Some(Outcome::AwaitingApproval),
+            redactions: held.redactions.clone(),
             approval: Some(held.into()),
             ..Self::accepted(action_id)
         }
@@ -81,28 +95,64 @@ impl ActionView {
             action_id,
             state: State::Accepted,
             outcome: None,
+            redactions: Vec::new(),
             approval: None,
             already_done: false,
             receipt: None,
             result: None,
+            result_error: None,
         }
     }
 
-    pub(crate) fn done(action_id: ActionId, done: &Done) -> Self {
+    pub(crate) fn done(action_id: ActionId, done: Done) -> Self {
+        let Done { receipt, before, result } = done;
+        let (state, is_effect) = ending(receipt.outcome);
+        let (result, result_error) = match result {
+            Ok(result) => (result.map(Arc::unwrap_or_clone), None),
+            Err(failure) => (None, Some(failure)),
+        };
         Self {
             action_id,
-            state: State::Done,
-            outcome: Some(done.receipt.outcome),
+            state,
+            outcome: Some(receipt.outcome),
+            redactions: receipt.redactions.clone(),
             approval: None,
-            already_done: done.before,
-            receipt: Some(Box::new((*done.receipt).clone())),
-            result: done.result.as_deref().cloned(),
+            already_done: before && is_effect,
+            receipt: Some(Box::new(Arc::unwrap_or_clone(receipt))),
+            result,
+            result_error,
         }
     }
 }
 
+/// How an action ended, and whether its effect was done.
+const fn ending(outcome: Outcome) -> (State, bool) {
+    match outcome {
+        Outcome::Executed | Outcome::CachedHit => (State::Done, true),
+        Outcome::DryRun => (State::Done, false),
+        Outcome::Paused
+        | Outcome::NotStarted
+        | Outcome::AwaitingApproval
+        | Outcome::Approved
+        | Outcome::Executing
+        | Outcome::DeniedPolicy
+        | Outcome::Quarantined
+        | Outcome::DeniedHuman
+        | Outcome::Expired
+        | Outcome::Invalid
+        | Outcome::NotFound
+        | Outcome::Throttled
+        | Outcome::Reverted
+        | Outcome::Failed
+        | Outcome::TimedOut
+        | Outcome::BreakerOpen
+        | Outcome::Indeterminate
+        | Outcome::Cancelled => (State::Ended, false),
+    }
+}
+
 /// The answer to a request for an action: a failure is a problem that has the receipt.
-pub(crate) fn ended(action_id: ActionId, done: &Done) -> Result<ActionView, Box<Problem>> {
+pub(crate) fn ended(action_id: ActionId, done: Done) -> Result<ActionView, Box<Problem>> {
     match &done.receipt.error {
         Some(failure) => Err(Box::new(Problem::recorded(&done.receipt, failure).about(&action_id))),
         None => Ok(ActionView::done(action_id, done)),
@@ -110,7 +160,7 @@ pub(crate) fn ended(action_id: ActionId, done: &Done) -> Result<ActionView, Box<
 }
 
 /// The answer to a cancellation.
-pub(crate) fn withdrawal(action: &ActionId, withdrawn: &Withdrawal) -> Result<ActionView, Problem> {
+pub(crate) fn withdrawal(action: &ActionId, withdrawn: Withdrawal) -> Result<ActionView, Problem> {
     match withdrawn {
         Withdrawal::Now(done) => Ok(ActionView::done(action.clone(), done)),
         // A repeated request, after its answer was lost.

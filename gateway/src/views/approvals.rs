@@ -7,7 +7,7 @@ use effectd_actors::approvals::{DecideError, Hold, view};
 use effectd_actors::preview::{Foresight, Preview};
 use effectd_contracts::{
     ActionRequest, Approval, ApprovalVerdict, Code, Failure, FolderListing, PathState, Phase, Rationale,
-    Timestamp,
+    Redaction, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -61,9 +61,17 @@ impl ApprovalView {
 /// What a person decides by.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PromptView {
-    /// Without personal data and secrets.
+    /// What redaction removes from the parameters before the tool sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = crate::schema::redactions)]
+    pub redactions: Vec<Redaction>,
+    /// Without personal data and secrets. The tool gets them as sent, except for `redactions`.
     #[schema(value_type = Object)]
     pub params: Map<String, Value>,
+    /// Personal data that is not shown here, and that the tool gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = crate::schema::redactions)]
+    pub hidden: Vec<Redaction>,
     pub tool_version: String,
     /// Why the policy asks for an approval.
     pub reasons: Vec<String>,
@@ -99,6 +107,10 @@ pub struct PreviewView {
     pub space_id: String,
     /// The policy's verdict: `permit`, `needs_approval`, `deny` or `quarantine`.
     pub verdict: String,
+    /// What redaction removes from the parameters before the tool sees them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = crate::schema::redactions)]
+    pub redactions: Vec<Redaction>,
     /// Why, if it is not simply permitted.
     pub reasons: Vec<String>,
     pub rule: String,
@@ -124,6 +136,7 @@ impl PreviewView {
             tool_id: request.tool_id.to_string(),
             space_id: request.space_id.to_string(),
             verdict: decision.verdict.as_str().to_owned(),
+            redactions: foresight.redactions,
             reasons: reasons.map(|reason| reason.text.clone()).collect(),
             rule: decision.rule.clone(),
             tier: format!("{:?}", decision.tier),
@@ -281,7 +294,9 @@ impl PromptView {
             format!("{}: {word}", seen.path)
         });
         Self {
+            redactions: hold.prompt.redactions.clone(),
             params: view::shown(&services.registry, &services.policy(), hold),
+            hidden: hold.prompt.hidden.clone(),
             tool_version: hold.prompt.tool_version.clone(),
             reasons: hold.prompt.reasons(),
             rule: decision.rule.clone(),
@@ -315,19 +330,20 @@ fn state(decided: Option<&Approval>) -> &'static str {
 /// Why a decision was refused.
 impl From<DecideError> for Problem {
     fn from(error: DecideError) -> Self {
-        let failed = |code| Failure::new(code, Phase::Hold, error.to_string()).into();
         match &error {
+            DecideError::Store(error) => error.clone().into(),
             DecideError::Unknown => Problem::of(Kind::ApprovalUnknown, error.to_string()),
             DecideError::Already(_) => Problem::of(Kind::AlreadyDecided, error.to_string()),
             DecideError::Changed | DecideError::Outdated => Problem::of(Kind::AskChanged, error.to_string()),
-            DecideError::Expired(_) => failed(Code::ApprovalExpired),
+            DecideError::Expired(_) => {
+                Failure::new(Code::ApprovalExpired, Phase::Hold, error.to_string()).into()
+            }
             DecideError::Forbidden(reason) => {
                 let mut problem = Problem::of(Kind::MayNotDecide, reason.text.clone());
                 problem.change = Some(By::Operator.can(&reason.change));
                 problem
             }
             DecideError::Invalid(failure) => Problem::failed(failure),
-            DecideError::Store(_) => failed(Code::StoreUnavailable),
         }
     }
 }

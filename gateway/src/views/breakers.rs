@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 /// The state of one circuit breaker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BreakerView {
-    /// Its key: a tool's id, or what requests name in `qos.circuit_breaker_key`.
+    /// Its key: a tool's id, or `<subject>/<key>` for the `qos.circuit_breaker_key` of a subject's requests.
     pub key: String,
     /// `closed`, `open`, `half_open` or `releasing`.
     pub state: String,

@@ -1,10 +1,11 @@
 //! Receipts in JSON: pages of them, amendments, and the signing key.
 
 use effectd_actors::execution::history::Page;
+use effectd_actors::limits::AMENDMENTS_MAX;
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{
-    AmendmentEntry, EntryKind, EventId, KeyEntry, Principal, Receipt, Timestamp, reward,
+    AmendmentEntry, EntryKind, EventId, Judgement, KeyEntry, Principal, Receipt, Timestamp, reward,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -50,8 +51,17 @@ pub struct Amending {
 }
 
 impl Amending {
-    /// The log entry, or why the amendment is not valid.
-    pub fn entry(&self, receipt: &Receipt, by: Principal, at: Timestamp) -> Result<AmendmentEntry, String> {
+    /// The log entry, which adds to the `earlier` amendments of the receipt, or why the amendment is not valid.
+    pub fn entry(
+        &self,
+        receipt: &Receipt,
+        earlier: &[AmendmentEntry],
+        by: Principal,
+        at: Timestamp,
+    ) -> Result<AmendmentEntry, String> {
+        if earlier.len() >= AMENDMENTS_MAX {
+            return Err(format!("the receipt has {AMENDMENTS_MAX} amendments, which is the maximum"));
+        }
         if self.success.is_none() && self.quality.is_none() {
             return Err("give at least one of success and quality".to_owned());
         }
@@ -66,8 +76,9 @@ impl Amending {
         if note.as_ref().is_some_and(|note| note.len() > NOTE_BYTES_MAX) {
             return Err(format!("the note is longer than {NOTE_BYTES_MAX} bytes"));
         }
-        let reward =
-            reward::amended(receipt, self.success, self.quality).map_err(|error| error.to_string())?;
+        let own = Judgement { success: self.success, quality: self.quality };
+        let reward = reward::amended(receipt, Judgement::of(earlier).and(own));
+        let reward = reward.map_err(|error| error.to_string())?;
         Ok(AmendmentEntry {
             entry: EntryKind::Amendment,
             amendment_id: EventId::fresh(),

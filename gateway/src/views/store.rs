@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use effectd_actors::operator::erasure::{Erased, Progress};
 use effectd_actors::operator::store_admin::Erasure;
 use effectd_bus::{Body, GroupInfo, Retained, Store, StoreError, StoredEvent, TopicName};
+use effectd_contracts::Topic;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::limits::OPERATOR_PAGE_MAX;
@@ -153,7 +154,7 @@ impl From<Erased> for ErasedView {
 /// A page of a topic's events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EventList {
-    /// In order; a sealed event has no body here.
+    /// CloudEvents in order, each with its `offset`; a sealed event has no `data` here.
     pub events: Vec<Value>,
     /// The `from` of the next page.
     pub next: u64,
@@ -177,11 +178,16 @@ pub(crate) fn stats(store: &dyn Store) -> Result<StoreView, StoreError> {
     })
 }
 
-pub(crate) fn events(store: &dyn Store, topic: &str, from: u64) -> Result<EventList, StoreError> {
+pub(crate) fn events(
+    store: &dyn Store,
+    source: &str,
+    topic: &str,
+    from: u64,
+) -> Result<EventList, StoreError> {
     let topic = TopicName::new(topic)?;
     let page = store.read(&topic, from, OPERATOR_PAGE_MAX)?;
     Ok(EventList {
-        events: page.events.iter().map(event).collect(),
+        events: page.events.iter().map(|stored| event(&topic, source, stored)).collect(),
         next: page.next,
         begin: page.begin,
         end: page.end,
@@ -193,22 +199,27 @@ fn by_name(topics: impl IntoIterator<Item = (TopicName, u64)>) -> BTreeMap<Strin
     named.collect()
 }
 
-fn event(event: &StoredEvent) -> Value {
-    let body = match &event.body {
-        Body::Clear(bytes) => serde_json::from_slice(bytes)
-            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned())),
-        Body::Opened(_) | Body::Shredded => Value::Null,
+/// A CloudEvent, with its offset as an extension attribute. One that is sealed has `sealed` instead of `data`.
+fn event(topic: &TopicName, source: &str, stored: &StoredEvent) -> Value {
+    let clear: Option<Map<String, Value>> = match &stored.body {
+        Body::Clear(bytes) => serde_json::from_slice(bytes).ok(),
+        Body::Opened(_) | Body::Shredded => None,
     };
-    serde_json::json!({
-        "offset": event.offset,
-        "event_id": event.event_id.as_str(),
-        "time": event.time.to_string(),
-        "stored_at": event.stored_at.to_string(),
-        "trace_id": event.trace_id.as_str(),
-        "action_id": event.action_id.as_ref().map(|id| id.as_str()),
-        "sealed": !matches!(event.body, Body::Clear(_)),
-        "body": body,
-    })
+    let mut event = clear.unwrap_or_else(|| {
+        let own = Topic::ALL.into_iter().find(|own| own.as_str() == topic.as_str());
+        let mut event = Map::new();
+        event.insert("specversion".to_owned(), json!("1.0"));
+        event.insert("id".to_owned(), json!(stored.event_id));
+        event.insert("type".to_owned(), json!(own.map_or(topic.as_str(), |own| own.event_type())));
+        event.insert("time".to_owned(), json!(stored.time));
+        event.insert("traceid".to_owned(), json!(stored.trace_id));
+        event.insert("sealed".to_owned(), json!(!matches!(stored.body, Body::Clear(_))));
+        event.extend(stored.action_id.as_ref().map(|action| ("subject".to_owned(), json!(action))));
+        event
+    });
+    event.insert("source".to_owned(), json!(source));
+    event.insert("offset".to_owned(), json!(stored.offset));
+    Value::Object(event)
 }
 
 /// The position of a consumer group.

@@ -189,7 +189,7 @@ impl Abac {
     fn request(&self, facts: &Facts, risk: &Risk, tables: &Tables) -> Result<Request, String> {
         Request::new(
             uid(&self.names.subject, facts.subject.as_str()),
-            uid(&self.names.action, facts.tool.risk_level.as_str()),
+            uid(&self.names.action, risk.level.as_str()),
             uid(&self.names.space, facts.space.as_str()),
             request::context(facts, risk, tables)?,
             None,

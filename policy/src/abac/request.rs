@@ -1,7 +1,7 @@
 //! The Cedar context of a request: what attribute rules can use, in the shape of the schema.
 
 use cedar_policy::{Context, ExpressionConstructionError, RestrictedExpression};
-use effectd_contracts::{Predicted, SafetyClass, SideEffect};
+use effectd_contracts::{Predicted, RiskLevel, SafetyClass, SideEffect};
 use serde_json::Value;
 
 use crate::facts::Facts;
@@ -47,9 +47,9 @@ fn parts(
     ])?;
     let predicted = record([
         ("known", truth(facts.predicted.is_some())),
-        ("files", predicted(facts, |predicted| predicted.files)),
-        ("deletes", predicted(facts, |predicted| predicted.deletes)),
-        ("bytes", predicted(facts, |predicted| predicted.bytes)),
+        ("files", predicted(facts, risk, |predicted| predicted.files)),
+        ("deletes", predicted(facts, risk, |predicted| predicted.deletes)),
+        ("bytes", predicted(facts, risk, |predicted| predicted.bytes)),
     ])?;
     Ok([
         ("principal", text(facts.principal.as_str())),
@@ -85,9 +85,10 @@ fn number(number: i64) -> RestrictedExpression {
 
 /// A predicted amount. An unknown amount is 0 if nothing can change, or else the largest number, which exceeds every rule's
 /// limit.
-fn predicted(facts: &Facts, which: impl FnOnce(&Predicted) -> u64) -> RestrictedExpression {
+fn predicted(facts: &Facts, risk: &Risk, which: impl FnOnce(&Predicted) -> u64) -> RestrictedExpression {
     let mut effects = facts.tool.side_effects.iter();
-    let changes_nothing = effects.all(|effect| *effect == SideEffect::ReadOnly);
+    let reads = facts.tool.risk_level != RiskLevel::Read && risk.level == RiskLevel::Read;
+    let changes_nothing = reads || effects.all(|effect| *effect == SideEffect::ReadOnly);
     number(match &facts.predicted {
         Some(predicted) => i64::try_from(which(predicted)).unwrap_or(i64::MAX),
         None if changes_nothing || facts.dry_run => 0,

@@ -2,7 +2,7 @@
 //!
 //! The tool's schema annotates fields: `"x-pii": "required"` (the tool needs this personal data), `"x-pii": "face"` (a picture
 //! or description of a face), `"x-space"`, `"x-host"` and `"x-command": true` (what the call reaches), `"x-resource": true`
-//! (another name of what the tool works on).
+//! (another name of what the tool works on, or a text that must match what is there).
 
 mod annotations;
 pub mod safety;
@@ -17,13 +17,16 @@ use crate::facts::InspectionFacts;
 pub struct Inspection {
     /// For the decision and the receipt.
     pub facts: InspectionFacts,
-    /// The redacted parameters. Fields in [`InspectionFacts::personal_required`] are unchanged: the decision either allows them
-    /// or refuses the call.
+    /// The parameters that the tool gets. Fields in [`InspectionFacts::personal_required`] are unchanged: the decision either
+    /// allows them or refuses the call.
     pub params: Map<String, Value>,
     /// What was removed, for the planner and the receipt.
-    pub redacted: Vec<Redaction>,
+    pub redactions: Vec<Redaction>,
+    /// Personal data that the tool gets as it was sent, if the call is not refused. The approver does not see it.
+    pub passed: Vec<Redaction>,
 }
 
 pub(crate) use walk::inspect as inspect_with;
+pub(crate) use walk::inspect_for_people;
 pub use walk::place;
 pub(crate) use walk::{ContentRules, NOT_A_NAME};

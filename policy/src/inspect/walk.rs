@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 
 use effectd_contracts::tool::is_path_name;
-use effectd_contracts::{Digest, Redaction, RedactionKind, SideEffect, ToolSpec, canonical};
+use effectd_contracts::{Digest, Redaction, RedactionKind, SideEffect, SpaceId, ToolSpec, canonical};
 use serde_json::{Map, Value};
 
 use super::Inspection;
 use super::annotations::{Node, Personal};
 use super::safety::Safety;
-use crate::document::Document;
+use crate::document::{Document, Treatment};
 use crate::error::PolicyError;
 use crate::facts::{Finding, InspectionFacts, RedactionCounts};
+use crate::glob::Glob;
 use crate::limits::{FINDINGS_MAX, REDACTIONS_RECORDED_MAX, TARGETS_MAX, VALUE_DEPTH_MAX};
-use crate::redact::personal::{FACE_PLACEHOLDER, PHONE_PLACEHOLDER, is_personal_name, redact_text};
+use crate::redact::personal::{FACE_PLACEHOLDER, PHONE_PLACEHOLDER, redact_path, redact_text};
 use crate::redact::storage::{DEPTH_PLACEHOLDER, words};
 use crate::source::Lines;
 
@@ -22,8 +23,17 @@ pub(crate) struct ContentRules {
     pub(crate) safety: Safety,
     /// In lower case.
     pub(crate) face_fields: BTreeSet<String>,
+    redaction: Vec<RedactionRule>,
     /// The digest of the rules, so that a replay knows whether the inspection used the same ones.
     pub(crate) digest: Digest,
+}
+
+#[derive(Debug)]
+struct RedactionRule {
+    space: Glob,
+    tool: Glob,
+    field: Glob,
+    then: Treatment,
 }
 
 impl ContentRules {
@@ -31,43 +41,101 @@ impl ContentRules {
         let safety = Safety::compile(&document.safety).map_err(|error| {
             lines.invalid(&["safety", error.list, &error.index.to_string()], error.message)
         })?;
+        let mut redaction = Vec::new();
+        for (index, rule) in document.redaction.rules.iter().enumerate() {
+            let invalid = |name, message| {
+                Err(lines.invalid(&["redaction", "rules", &index.to_string(), name], message))
+            };
+            let [space, tool, field] = [&rule.space, &rule.tool, &rule.field].map(Glob::new);
+            if space.is_exact() && !document.spaces.contains_key(space.as_str()) {
+                return invalid("space", format!("unknown space {:?}", rule.space));
+            }
+            if !rule.field.starts_with(['/', '*']) {
+                let message = format!("{:?} is no field; write a JSON pointer such as /text", rule.field);
+                return invalid("field", message);
+            }
+            redaction.push(RedactionRule { space, tool, field, then: rule.then });
+        }
         let face_fields = document.redaction.face_fields.iter();
+        let commands: Vec<_> = document.commands.iter().map(|(name, rule)| (name, &rule.argv)).collect();
         // Plain data with text keys, which serde_json always writes.
-        let value = serde_json::to_value((&document.safety, &document.redaction)).unwrap_or_default();
+        let value =
+            serde_json::to_value((&document.safety, &document.redaction, commands)).unwrap_or_default();
         Ok(Self {
             safety,
             face_fields: face_fields.map(|name| name.to_lowercase()).collect(),
+            redaction,
             digest: canonical::digest(&value),
         })
     }
 }
 
-pub(crate) fn inspect(params: &Map<String, Value>, spec: &ToolSpec, rules: &ContentRules) -> Inspection {
+pub(crate) fn inspect(
+    params: &Map<String, Value>,
+    spec: &ToolSpec,
+    space: &SpaceId,
+    rules: &ContentRules,
+) -> Inspection {
+    let treatments = |space: &str| {
+        let applies =
+            |rule: &&RedactionRule| rule.space.matches(space) && rule.tool.matches(spec.tool_id.as_str());
+        rules.redaction.iter().filter(applies).map(|rule| (&rule.field, rule.then)).collect()
+    };
+    let own: Treatments<'_> = treatments(space.as_str());
+    let seen = walk(params, spec, rules, Reader::Tool(vec![own.clone()]));
+    let others = seen.facts.spaces.iter().filter(|other| *other != space.as_str());
+    let others: Vec<Treatments<'_>> = others.map(|other| treatments(other)).collect();
+    if others.is_empty() {
+        return seen;
+    }
+    walk(params, spec, rules, Reader::Tool([vec![own], others].concat()))
+}
+
+/// Redacts every field, also those that the tool gets unchanged.
+pub(crate) fn inspect_for_people(
+    params: &Map<String, Value>,
+    spec: &ToolSpec,
+    rules: &ContentRules,
+) -> Inspection {
+    walk(params, spec, rules, Reader::Person)
+}
+
+fn walk(
+    params: &Map<String, Value>,
+    spec: &ToolSpec,
+    rules: &ContentRules,
+    reader: Reader<'_>,
+) -> Inspection {
     let mut walk = Walk {
         rules,
         spec,
+        reader,
         facts: InspectionFacts {
             rules: rules.digest,
             findings: Vec::new(),
             redacted: RedactionCounts::default(),
             personal_required: Vec::new(),
+            personal_refused: Vec::new(),
+            personal_passed: Vec::new(),
             spaces: BTreeSet::new(),
             hosts: BTreeSet::new(),
             commands: BTreeSet::new(),
+            named_command: None,
             overflow: false,
         },
-        redacted: Vec::new(),
+        redactions: Vec::new(),
+        passed: Vec::new(),
     };
     let mut value = Value::Object(params.clone());
     let top = Field { pointer: String::new(), name: "", depth: 0 };
-    walk.visit(&mut value, &Node::root(&spec.params_schema), top, false);
+    walk.visit(&mut value, &Node::root(&spec.params_schema), top, Use::Content);
     let params = match value {
         Value::Object(params) => params,
         // Unreachable: the walk leaves the top level an object.
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Map::new(),
     };
-    let Walk { mut facts, redacted, .. } = walk;
-    for Redaction { kind, count, .. } in &redacted {
+    let Walk { mut facts, redactions, passed, .. } = walk;
+    for Redaction { kind, count, .. } in &redactions {
         let counts = &mut facts.redacted;
         let total = match kind {
             RedactionKind::Email => &mut counts.emails,
@@ -76,14 +144,46 @@ pub(crate) fn inspect(params: &Map<String, Value>, spec: &ToolSpec, rules: &Cont
         };
         *total = total.saturating_add(*count);
     }
-    Inspection { facts, params, redacted }
+    Inspection { facts, params, redactions, passed }
 }
 
 struct Walk<'r> {
     rules: &'r ContentRules,
     spec: &'r ToolSpec,
+    reader: Reader<'r>,
     facts: InspectionFacts,
-    redacted: Vec<Redaction>,
+    redactions: Vec<Redaction>,
+    passed: Vec<Redaction>,
+}
+
+/// The treatments of fields in one space. The first that matches counts.
+type Treatments<'r> = Vec<(&'r Glob, Treatment)>;
+
+/// Who reads the parameters.
+enum Reader<'r> {
+    /// The tool, with the treatments in each space that the call names. The strictest counts.
+    Tool(Vec<Treatments<'r>>),
+    Person,
+}
+
+/// What a tool uses a field for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Content,
+    /// It names what the tool works on, or must match what is there: after redaction it would name something else.
+    Name,
+    /// The tool needs its personal data.
+    Required,
+}
+
+/// What happens to personal data in one field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Handling {
+    Redact,
+    Pass,
+    /// It stays unchanged, and the call needs a capability and a consent.
+    Require,
+    Refuse,
 }
 
 /// A field of the parameters.
@@ -94,9 +194,8 @@ struct Field<'a> {
 }
 
 impl Walk<'_> {
-    /// Inspects and redacts a value with everything in it. A value that the tool needs stays unchanged, and is recorded as
-    /// required.
-    fn visit(&mut self, value: &mut Value, node: &Node<'_>, field: Field<'_>, required_above: bool) {
+    /// Inspects and redacts a value with everything in it.
+    fn visit(&mut self, value: &mut Value, node: &Node<'_>, field: Field<'_>, above: Use) {
         if field.depth > VALUE_DEPTH_MAX {
             *value = Value::String(DEPTH_PLACEHOLDER.to_owned());
             self.facts.overflow = true;
@@ -104,44 +203,43 @@ impl Walk<'_> {
         }
         self.collect_targets(value, node, &field);
         let personal = node.personal();
-        let names_resource = required_above || self.names_resource(node, &field);
+        let used = above.max(self.use_of(node, &field, personal));
+        let handling = self.handling(used, &field.pointer);
         if personal == Personal::Face || self.rules.face_fields.contains(&field.name.to_lowercase()) {
             self.scan_all(value, &field.pointer, field.depth);
-            if names_resource && !value.is_null() {
-                self.require(&field.pointer);
-            } else {
+            if handling == Handling::Redact {
                 self.mask_face(value, &field.pointer);
+            } else if !value.is_null() {
+                self.note(handling, &field.pointer, RedactionKind::Face, 1);
             }
             return;
         }
-        let required = names_resource || personal == Personal::Required;
         match value {
             Value::String(text) => {
                 self.scan(text, &field.pointer);
                 // `reach` refuses an invalid host, with a better reason than the redaction gate.
-                let is_refused = node.marked("x-host")
-                    && self.spec.side_effects.contains(&SideEffect::NetworkCall)
-                    && host_of(text) == NOT_A_NAME;
+                let is_refused = node.marked("x-host") && self.uses_network() && host_of(text) == NOT_A_NAME;
                 if !is_refused {
-                    self.redact(text, &field.pointer, required);
+                    // A public name is a path, a pattern of paths or an id.
+                    let is_path =
+                        is_path_name(field.name) || (node.marked("x-resource") && node.marked("x-public"));
+                    self.redact(text, &field.pointer, is_path, handling);
                 }
             }
             Value::Number(number) if is_phone_name(field.name) && number.to_string().len() >= 7 => {
-                if required {
-                    self.require(&field.pointer);
-                } else {
+                if handling == Handling::Redact {
                     *value = Value::String(PHONE_PLACEHOLDER.to_owned());
-                    self.record(&field.pointer, RedactionKind::Phone, 1);
                 }
+                self.note(handling, &field.pointer, RedactionKind::Phone, 1);
             }
             Value::Array(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     let pointer = format!("{}/{index}", field.pointer);
                     let inner = Field { pointer, name: field.name, depth: field.depth + 1 };
-                    self.visit(item, &node.item(index), inner, required);
+                    self.visit(item, &node.item(index), inner, used);
                 }
             }
-            Value::Object(members) => self.visit_members(members, node, &field, required),
+            Value::Object(members) => self.visit_members(members, node, &field, used),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
@@ -151,20 +249,21 @@ impl Walk<'_> {
         members: &mut Map<String, Value>,
         node: &Node<'_>,
         field: &Field<'_>,
-        required: bool,
+        used: Use,
     ) {
         for (name, member) in members.iter_mut() {
             let pointer = format!("{}/{}", field.pointer, segment(node, name));
             self.scan(name, &pointer);
             let inner = Field { pointer, name, depth: field.depth + 1 };
-            self.visit(member, &node.member(name), inner, required);
+            self.visit(member, &node.member(name), inner, used);
         }
         let personal_names: Vec<String> =
-            members.keys().filter(|name| is_personal_name(name)).cloned().collect();
+            members.keys().filter(|name| redact_text(name).is_some()).cloned().collect();
         for name in personal_names {
             let pointer = format!("{}/{}", field.pointer, segment(node, &name));
             let mut text = name.clone();
-            self.redact(&mut text, &pointer, required);
+            let handling = self.handling(used, &pointer);
+            self.redact(&mut text, &pointer, false, handling);
             if text == name {
                 continue;
             }
@@ -181,17 +280,42 @@ impl Walk<'_> {
         }
     }
 
-    fn redact(&mut self, text: &mut String, pointer: &str, required: bool) {
-        if required {
-            if is_personal_name(text) {
-                self.require(pointer);
-            }
-            return;
+    fn handling(&self, used: Use, pointer: &str) -> Handling {
+        let Reader::Tool(treatments) = &self.reader else {
+            return Handling::Redact;
+        };
+        let in_space = |treatments: &Treatments<'_>| {
+            let first = treatments.iter().find(|(field, _)| field.matches(pointer));
+            first.map_or(Treatment::Redact, |(_, then)| *then)
+        };
+        let strictness = |then: &Treatment| match then {
+            Treatment::Pass => 0,
+            Treatment::Redact => 1,
+            Treatment::Refuse => 2,
+        };
+        let strictest = treatments.iter().map(in_space).max_by_key(strictness);
+        match (used, strictest.unwrap_or(Treatment::Redact)) {
+            (Use::Required, Treatment::Redact | Treatment::Pass) => Handling::Require,
+            (Use::Content | Use::Name, _) if self.uses_network() => Handling::Refuse,
+            (_, Treatment::Refuse) => Handling::Refuse,
+            (Use::Content | Use::Name, Treatment::Pass) => Handling::Pass,
+            (Use::Name, Treatment::Redact) => Handling::Require,
+            (Use::Content, Treatment::Redact) => Handling::Redact,
         }
-        let Some(redacted) = redact_text(text) else { return };
-        *text = redacted.text;
-        self.record(pointer, RedactionKind::Email, redacted.emails);
-        self.record(pointer, RedactionKind::Phone, redacted.phones);
+    }
+
+    fn uses_network(&self) -> bool {
+        self.spec.side_effects.contains(&SideEffect::NetworkCall)
+    }
+
+    fn redact(&mut self, text: &mut String, pointer: &str, is_path: bool, handling: Handling) {
+        let found = if is_path { redact_path(text) } else { redact_text(text) };
+        let Some(found) = found else { return };
+        if handling == Handling::Redact {
+            *text = found.text;
+        }
+        self.note(handling, pointer, RedactionKind::Email, found.emails);
+        self.note(handling, pointer, RedactionKind::Phone, found.phones);
     }
 
     /// Text, arrays and objects keep their type, so that they still match the schema; other values become null.
@@ -207,42 +331,44 @@ impl Walk<'_> {
             return;
         }
         *value = masked;
-        self.record(pointer, RedactionKind::Face, 1);
+        self.note(Handling::Redact, pointer, RedactionKind::Face, 1);
     }
 
-    fn require(&mut self, pointer: &str) {
-        let pointer = recordable(pointer);
-        if self.facts.personal_required.len() >= TARGETS_MAX {
-            self.facts.overflow = true;
-        } else if !self.facts.personal_required.contains(&pointer) {
-            self.facts.personal_required.push(pointer);
-        }
-    }
-
-    /// Records a redaction. Beyond `REDACTIONS_RECORDED_MAX`, it counts under the empty pointer.
-    fn record(&mut self, pointer: &str, kind: RedactionKind, count: u32) {
+    /// Notes personal data of a field, by what happens to it.
+    fn note(&mut self, handling: Handling, pointer: &str, kind: RedactionKind, count: u32) {
         if count == 0 {
             return;
         }
-        let mut field = recordable(pointer);
-        let is_same = |field: &str, known: &Redaction| known.field == field && known.kind == kind;
-        if self.redacted.len() >= REDACTIONS_RECORDED_MAX
-            && !self.redacted.iter().any(|known| is_same(&field, known))
-        {
-            field.clear();
+        let facts = &mut self.facts;
+        let (entries, fields) = match handling {
+            Handling::Redact => (Some(&mut self.redactions), None),
+            Handling::Pass => (Some(&mut self.passed), Some(&mut facts.personal_passed)),
+            Handling::Require => (Some(&mut self.passed), Some(&mut facts.personal_required)),
+            Handling::Refuse => (None, Some(&mut facts.personal_refused)),
+        };
+        let pointer = recordable(pointer);
+        if let Some(fields) = fields.filter(|fields| !fields.contains(&pointer)) {
+            if fields.len() < TARGETS_MAX {
+                fields.push(pointer.clone());
+            } else if handling != Handling::Pass {
+                facts.overflow = true;
+            }
         }
-        match self.redacted.iter_mut().find(|known| is_same(&field, known)) {
-            Some(known) => known.count = known.count.saturating_add(count),
-            None => self.redacted.push(Redaction { field, kind, count }),
+        if let Some(entries) = entries {
+            record(entries, pointer, kind, count);
         }
     }
 
-    /// Whether the field names what the call works on: after redaction it would name something else.
-    fn names_resource(&self, node: &Node<'_>, field: &Field<'_>) -> bool {
+    fn use_of(&self, node: &Node<'_>, field: &Field<'_>, personal: Personal) -> Use {
         let marks = ["x-resource", "x-space", "x-host", "x-command"];
-        is_path_name(field.name)
+        let is_name = is_path_name(field.name)
             || (field.depth == 1 && self.spec.names_resource(field.name))
-            || marks.iter().any(|mark| node.marked(mark))
+            || marks.iter().any(|mark| node.marked(mark));
+        match personal {
+            Personal::Required => Use::Required,
+            Personal::Ordinary | Personal::Face if is_name => Use::Name,
+            Personal::Ordinary | Personal::Face => Use::Content,
+        }
     }
 
     fn scan(&mut self, text: &str, pointer: &str) {
@@ -297,6 +423,18 @@ impl Walk<'_> {
         } else {
             set(&mut self.facts).insert(name);
         }
+    }
+}
+
+/// Adds to a list of personal data. Beyond `REDACTIONS_RECORDED_MAX` entries, it counts under the empty pointer.
+fn record(entries: &mut Vec<Redaction>, mut field: String, kind: RedactionKind, count: u32) {
+    let is_same = |field: &str, known: &Redaction| known.field == field && known.kind == kind;
+    if entries.len() >= REDACTIONS_RECORDED_MAX && !entries.iter().any(|known| is_same(&field, known)) {
+        field.clear();
+    }
+    match entries.iter_mut().find(|known| is_same(&field, known)) {
+        Some(known) => known.count = known.count.saturating_add(count),
+        None => entries.push(Redaction { field, kind, count }),
     }
 }
 

@@ -43,10 +43,10 @@ pub(crate) enum ConsentAnswer {
 }
 
 impl Consents {
-    /// Adds a consent. `line` is `None` for the overlay.
-    pub(crate) fn add(&mut self, rule: &ConsentRule, line: Option<u32>) {
+    /// Adds a consent to a purpose. `line` is `None` for the overlay.
+    pub(crate) fn add(&mut self, rule: &ConsentRule, named: &str, line: Option<u32>) {
         self.count += 1;
-        let (subject, purpose) = (Glob::new(&rule.subject), Glob::new(&rule.purpose));
+        let (subject, purpose) = (Glob::new(&rule.subject), Glob::new(named));
         let consent = Consent {
             space: Glob::new(&rule.space),
             revoked: rule.revoked,
@@ -55,7 +55,7 @@ impl Consents {
             line,
         };
         if consent.explicit {
-            let key = (rule.subject.clone(), rule.purpose.clone());
+            let key = (rule.subject.clone(), named.to_owned());
             self.by_name.entry(key).or_default().push(consent);
         } else {
             self.by_pattern.push((subject, purpose, consent));
@@ -69,11 +69,12 @@ impl Consents {
             let rule = ConsentRule {
                 subject: change.subject.to_string(),
                 space: change.space.to_string(),
-                purpose: change.purpose.clone(),
+                purpose: None,
+                tools: Vec::new(),
                 revoked: change.revoked,
                 until: None,
             };
-            all.add(&rule, None);
+            all.add(&rule, &change.purpose, None);
         }
         all
     }

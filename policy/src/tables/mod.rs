@@ -1,6 +1,7 @@
 //! The tables that decisions look up, compiled from `policy.toml`. A document that names something unknown is refused.
 
 pub(crate) mod clock;
+pub(crate) mod commands;
 pub(crate) mod consents;
 pub(crate) mod modes;
 pub(crate) mod roles;
@@ -19,6 +20,7 @@ use crate::overlay::is_purpose;
 use crate::source::{Lines, POLICY_FILE, Source, SourceFile, toml_error};
 
 use clock::{ClockTable, Zone, minute_of_day};
+use commands::Commands;
 use consents::Consents;
 use modes::Modes;
 use roles::{Caps, Holder, Role};
@@ -48,6 +50,8 @@ pub(crate) struct Tables {
     pub(crate) cross_space: BTreeSet<String>,
     pub(crate) hosts: Vec<Glob>,
     pub(crate) commands: Vec<Glob>,
+    /// Commands that may run without a person.
+    pub(crate) named: Commands,
     pub(crate) allow_line: u32,
     pub(crate) timeouts: TimeoutRules,
 }
@@ -131,6 +135,7 @@ impl Tables {
             cross_space: allow.cross_space.iter().cloned().collect(),
             hosts: allow.hosts.iter().map(|host| Glob::new(host.to_lowercase())).collect(),
             commands: allow.commands.iter().map(Glob::new).collect(),
+            named: Commands::compile(&document.commands, lines)?,
             allow_line: lines.line(&["allow"]),
             timeouts: timeouts(document, lines)?,
         })
@@ -148,7 +153,8 @@ fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyErro
         ("orgs", document.orgs.len(), max),
         ("automations", document.automations.len(), max),
         ("spaces", document.spaces.len(), max),
-        ("consents", document.consents.len(), max),
+        ("consents", document.consents.iter().map(|rule| rule.tools.len().max(1)).sum(), max),
+        ("commands", document.commands.len(), limits::COMMANDS_MAX),
         ("examples", document.examples.len(), limits::EXAMPLES_MAX),
     ] {
         check_count(count, max, lines, &[name])?;
@@ -164,7 +170,10 @@ fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyErro
     ] {
         check_list(list, lines, &path)?;
     }
-    Ok(())
+    let (rules, at) = (&document.redaction.rules, ["redaction", "rules"]);
+    check_count(rules.len(), limits::LIST_ENTRIES_MAX, lines, &at)?;
+    let mut names = rules.iter().flat_map(|rule| [&rule.space, &rule.tool, &rule.field]);
+    names.try_for_each(|name| check_name(name, lines, &at))
 }
 
 fn check_count(count: usize, max: usize, lines: &Lines<'_>, path: &[&str]) -> Result<(), PolicyError> {
@@ -264,10 +273,16 @@ fn consents(
     for (index, rule) in document.consents.iter().enumerate() {
         let index = index.to_string();
         let invalid = |field, message| Err(lines.invalid(&["consents", &index, field], message));
-        let (subject, space, purpose) = (&rule.subject, &rule.space, &rule.purpose);
-        if !is_purpose(purpose) {
+        let (subject, space) = (&rule.subject, &rule.space);
+        if rule.purpose.is_some() != rule.tools.is_empty() {
+            return invalid("tools", "a consent needs either tools or a purpose".to_owned());
+        }
+        let tools = rule.tools.iter().map(|tool| ("tools", format!("tool:{tool}")));
+        let purposes = rule.purpose.iter().map(|purpose| ("purpose", purpose.clone()));
+        let purposes: Vec<_> = tools.chain(purposes).collect();
+        if let Some((field, purpose)) = purposes.iter().find(|(_, purpose)| !is_purpose(purpose)) {
             let message = format!("{purpose:?} is not a purpose; write tool:<tool id> or pii:<tool id>");
-            return invalid("purpose", message);
+            return invalid(*field, message);
         }
         if Glob::new(subject).is_exact() && !subjects.contains_key(subject) {
             return invalid("subject", format!("unknown subject {subject:?}"));
@@ -276,7 +291,8 @@ fn consents(
         if Glob::new(space).is_exact() && !known(space) {
             return invalid("space", format!("unknown space {space:?}"));
         }
-        consents.add(rule, Some(lines.line(&["consents", &index])));
+        let line = lines.line(&["consents", &index]);
+        purposes.iter().for_each(|(_, purpose)| consents.add(rule, purpose, Some(line)));
     }
     Ok(consents)
 }
@@ -324,13 +340,18 @@ fn clock(document: &Document, lines: &Lines<'_>) -> Result<ClockTable, PolicyErr
 
 fn timeouts(document: &Document, lines: &Lines<'_>) -> Result<TimeoutRules, PolicyError> {
     let rules = &document.timeouts;
-    let (low, medium) = (rules.low_ms, rules.medium_ms);
+    let low = rules.low_ms.unwrap_or(limits::TIMEOUT_MS_LOW);
+    let medium = rules.medium_ms.unwrap_or(limits::TIMEOUT_MS_MEDIUM.min(low.saturating_sub(1)));
     let invalid = |field, message| Err(lines.invalid(&["timeouts", field], message));
     let max = effectd_contracts::limits::TIMEOUT_MS_MAX;
-    for (field, value) in
-        [("low_ms", low), ("medium_ms", medium), ("high_ms", rules.high_ms), ("egress_ms", rules.egress_ms)]
-    {
-        if !(1..=max).contains(&value) {
+    let set = [
+        ("low_ms", rules.low_ms),
+        ("medium_ms", rules.medium_ms),
+        ("high_ms", rules.high_ms),
+        ("egress_ms", rules.egress_ms),
+    ];
+    for (field, value) in set {
+        if let Some(value) = value.filter(|value| !(1..=max).contains(value)) {
             return invalid(field, format!("{field} is {value}; it must be from 1 to {max}"));
         }
     }

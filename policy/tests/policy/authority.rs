@@ -49,3 +49,17 @@ fn who_is_no_planner_submits_for_nobody() {
         world_with("actors = [\"alice\", \"bob\"]", "actors = [\"alice\", \"bob\"]\nroles = [\"approver\"]");
     assert_denied(&decide(&policy, |_| ()), Gate::Rbac, "subject_not_allowed");
 }
+
+#[test]
+fn a_learner_reads_and_neither_decides_nor_submits() {
+    let person = "[principals.\"user://lea\"]\nsubjects = []\nroles = [\"learner\"]\n\n[roles.reader]";
+    let policy = world_with("[roles.reader]", person);
+    let lea = by("user://lea", false);
+    assert!(policy.may_learn(&lea) && policy.may_learn(&by("user://root", true)));
+    assert!(!policy.may_learn(&by("user://alice", false)));
+    // A learner is no approver: with learners alone, the policy still has one user.
+    assert!(!policy.names_approvers() && !policy.may_view_approvals(&lea) && may(&policy, &lea).is_err());
+    let policy =
+        world_with("actors = [\"alice\", \"bob\"]", "actors = [\"alice\", \"bob\"]\nroles = [\"learner\"]");
+    assert_denied(&decide(&policy, |_| ()), Gate::Rbac, "subject_not_allowed");
+}

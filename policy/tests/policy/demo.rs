@@ -1,7 +1,7 @@
-//! The demo policy permits the quickstart and nothing else.
+//! The preset `household` permits the quickstart and nothing else.
 
 use effectd_contracts::{ActionRequest, Gate, GateResult, Principal, Timestamp};
-use effectd_policy::{Facts, Overlay, Policy, Source, Verdict, demo, evaluate, inspect};
+use effectd_policy::{Facts, Overlay, Policy, Preset, Source, Verdict, evaluate, inspect};
 use serde_json::{Value, json};
 
 use crate::harness::{assert_denied, spec};
@@ -17,14 +17,14 @@ fn quickstart() -> Value {
 
 fn decide(request: Value, policy: &Policy, now: Timestamp) -> effectd_policy::Decision {
     let request: ActionRequest = serde_json::from_value(request).unwrap();
-    let inspection = inspect(&request.params, &spec(), policy);
+    let inspection = inspect(&request.params, &spec(), &request.space_id, policy);
     let facts =
         Facts::of(&request, &spec(), &Principal::new("user://whoever").unwrap(), now, &inspection.facts);
     evaluate(&facts, policy)
 }
 
 fn demo_policy() -> Policy {
-    Policy::compile(&demo::source(), &Overlay::default()).unwrap()
+    Policy::compile(&Preset::Household.source(), &Overlay::default()).unwrap()
 }
 
 #[test]

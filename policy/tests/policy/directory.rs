@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
-use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Source, demo};
+use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Preset, Source};
 
 /// A user that owns nothing here.
 const NOBODY: u32 = 65_534;
@@ -19,7 +19,7 @@ fn load(dir: &Path) -> Result<Source, PolicyError> {
 }
 
 fn write_demo(dir: &Path) {
-    for (name, text) in demo::DEMO_FILES {
+    for (name, text) in Preset::Household.files() {
         fs::write(dir.join(name), text).unwrap();
     }
 }
@@ -32,7 +32,7 @@ fn the_demo_on_disk_is_the_demo_in_the_program() {
     fs::write(dir.path().join(".household.cedar.swp"), "not a policy").unwrap();
     fs::write(dir.path().join(".hidden.cedar"), "not a policy").unwrap();
     let source = load(dir.path()).unwrap();
-    assert_eq!(source, demo::source());
+    assert_eq!(source, Preset::Household.source());
     Policy::compile(&source, &Overlay::default()).unwrap();
     let before = PolicyDir::stamp(dir.path()).unwrap();
     assert_eq!(before, PolicyDir::stamp(dir.path()).unwrap());

@@ -37,6 +37,12 @@ fn every_step_is_shown_also_those_behind_the_refusal() {
     ] {
         assert!(text.contains(line), "{line}\n---\n{text}");
     }
+    // Every step that refuses has to change, not only the first.
+    let (_, changes) = text.split_once("do all of these:\n").unwrap();
+    let mut named: Vec<_> =
+        changes.lines().map(|line| line.trim_start_matches("  - ").split(':').next()).collect();
+    named.dedup();
+    assert_eq!(named, [Some("abac"), Some("space"), Some("mode")], "{text}");
 }
 
 #[test]

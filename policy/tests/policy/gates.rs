@@ -256,6 +256,25 @@ fn needed_personal_data_requires_capability_and_consent() {
     assert_eq!(seen.redacted.emails, 1);
     let revoked = try_with(&format!("{cap}\n{consent}\n{consent}\nrevoked = true"));
     assert_denied(&revoked, Gate::Redaction, "personal_data");
+    let refused =
+        try_with(&format!("{cap}\n{consent}\n[[redaction.rules]]\nfield = \"/to\"\nthen = \"refuse\""));
+    assert_denied(&refused, Gate::Redaction, "personal_data");
+}
+
+#[test]
+fn a_name_is_refused_with_its_remedy_and_passed_with_a_trace() {
+    let params = json!({ "path": "a/bob@example.org", "text": "x", "space_id": "shared:household" });
+    let policy = world();
+    let refused = evaluate(&facts_of(&policy, &spec(), params.clone()), &policy);
+    assert_denied(&refused, Gate::Redaction, "personal_data");
+    let change = &refused.verdict.reasons()[0].change;
+    assert!(change.contains("pass the field in redaction.rules"), "{change}");
+    let policy = world_plus("[[redaction.rules]]\nthen = \"pass\"");
+    let facts = facts_of(&policy, &spec(), params);
+    assert_eq!(facts.inspection.as_ref().unwrap().personal_passed, ["/path"]);
+    let passed = evaluate(&facts, &policy);
+    assert_permitted(&passed);
+    assert_eq!(passed.gates.redaction, GateResult::Applied);
 }
 
 #[test]
@@ -339,5 +358,49 @@ fn class_ceilings_come_from_the_policy() {
     let policy = world_plus("[timeouts]\nlow_ms = 2500\nmedium_ms = 1500");
     assert_eq!(decide(&policy, |_| ()).timeout_ms_max, 2_500);
     assert_eq!(decide(&policy, |f| f.tool.safety_class = SafetyClass::Medium).timeout_ms_max, 1_500);
+    assert_eq!(decide(&policy, |f| f.tool.timeout_ms = Some(30_000)).timeout_ms_max, 2_500);
+    // Where the policy sets none, effectd's own tools have the time that they declare.
     assert_eq!(decide(&world(), |_| ()).timeout_ms_max, 4_000);
+    assert_eq!(decide(&world(), |f| f.tool.timeout_ms = Some(30_000)).timeout_ms_max, 30_000);
+}
+
+#[test]
+fn named_commands_are_r1_or_r2_and_floors_hold() {
+    let commands = "[commands.show]\nargv = [\"cat\", \"*\"]\n[commands.form]\nargv = [\"fmt\"]\nwrites = [\"src\"]\n\
+        timeout_s = 120\n[[consents]]\nsubject = \"*\"\nspace = \"*\"\npurpose = \"tool:command.run\"\n";
+    let run = tool(|spec| {
+        spec.tool_id = "command.run".parse().unwrap();
+        spec.side_effects = BTreeSet::from([SideEffect::ProcessExec, SideEffect::FilesystemWrite]);
+        (spec.safety_class, spec.reversible) = (SafetyClass::Medium, false);
+        spec.params_schema = json!({ "type": "object", "properties": { "argv": { "x-command": true } } });
+    });
+    let decided = |band: &str, modes: &str, argv: serde_json::Value| {
+        let policy = format!("{TOML}\n{commands}").replace("band = \"GREEN\"", &format!("band = {band:?}"));
+        let policy =
+            compile(&policy.replace("[orgs.home]", &format!("[orgs.home]\n{modes}")), CEDAR).unwrap();
+        let facts = facts_of(&policy, &run, json!({ "argv": argv }));
+        evaluate(&facts, &policy)
+    };
+    let (show, form) = (json!(["cat", "a"]), json!(["fmt"]));
+    let allow = "modes = { \"command.run\" = \"allow\" }";
+    for (band, modes, argv, tier, verdict) in [
+        ("GREEN", "", &show, 1, "permit"),
+        ("AMBER", "", &show, 1, "permit"),
+        ("RED", allow, &show, 1, "needs approval"),
+        ("GREEN", "", &form, 2, "needs approval"),
+        ("GREEN", allow, &form, 2, "permit"),
+        ("AMBER", allow, &form, 2, "needs approval"),
+        ("GREEN", allow, &json!(["git", "push"]), 3, "needs approval"),
+        ("GREEN", allow, &json!(["cat", "-n"]), 3, "deny by reach"),
+    ] {
+        let decision = decided(band, modes, argv.clone());
+        assert_eq!(
+            (decision.tier as u8, decision.verdict.to_string().as_str()),
+            (tier, verdict),
+            "{band} {argv}"
+        );
+    }
+    let form = decided("GREEN", "", form);
+    assert_eq!((form.timeout_ms_max, form.grant_allowed), (120_000, true));
+    assert!(!decided("GREEN", "", json!(["git", "push"])).grant_allowed);
 }

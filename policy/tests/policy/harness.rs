@@ -174,7 +174,7 @@ pub(crate) fn params() -> Value {
 
 pub(crate) fn facts_of(policy: &Policy, spec: &ToolSpec, params: Value) -> Facts {
     let request = request(params);
-    let inspection = inspect(&request.params, spec, policy);
+    let inspection = inspect(&request.params, spec, &request.space_id, policy);
     Facts::of(&request, spec, &Principal::new("user://alice").unwrap(), noon(), &inspection.facts)
 }
 

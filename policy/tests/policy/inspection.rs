@@ -1,7 +1,7 @@
 //! The inspection: what it removes from parameters, and what it only records.
 
-use effectd_contracts::RedactionKind;
-use effectd_policy::inspect;
+use effectd_contracts::{Gate, RedactionKind, SideEffect};
+use effectd_policy::{evaluate, inspect, inspect_to_show};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::harness::*;
 
 fn look(schema: Value, params: Value) -> effectd_policy::Inspection {
     let spec = tool(|spec| spec.params_schema = schema);
-    inspect(params.as_object().unwrap(), &spec, &world())
+    inspect(params.as_object().unwrap(), &spec, &space("shared:household"), &world())
 }
 
 #[test]
@@ -35,9 +35,11 @@ fn personal_data_goes_at_any_depth() {
     let counts = seen.facts.redacted;
     assert_eq!((counts.emails, counts.phones, counts.faces), (3, 2, 2));
     assert!(
-        seen.redacted.iter().any(|entry| entry.field == "/list/0/*/0" && entry.kind == RedactionKind::Email)
+        seen.redactions
+            .iter()
+            .any(|entry| entry.field == "/list/0/*/0" && entry.kind == RedactionKind::Email)
     );
-    assert!(!serde_json::to_string(&(seen.facts, seen.redacted)).unwrap().contains("bob@"));
+    assert!(!serde_json::to_string(&(seen.facts, seen.redactions)).unwrap().contains("bob@"));
 }
 
 #[test]
@@ -78,24 +80,171 @@ fn what_names_a_resource_is_required_as_it_is() {
         "path": phone, "list": [{ "from_path": phone }], "host": phone, "argv": ["ls", phone], "id": { "a": phone },
         "space_id": phone, "row": phone, "face": "f.png", "text": phone,
     });
-    let seen = inspect(params.as_object().unwrap(), &spec, &world());
+    let seen = inspect(params.as_object().unwrap(), &spec, &space("shared:household"), &world());
     let mut required = seen.facts.personal_required.clone();
     required.sort();
     assert_eq!(required, ["/*", "/*/0/*", "/argv/1", "/face", "/host", "/id/*"]);
     let mut expected = params.clone();
     expected["text"] = json!("[redacted:phone]");
     assert_eq!(Value::Object(seen.params), expected);
-    assert_eq!(seen.redacted.len(), 1, "{:?}", seen.redacted);
+    assert_eq!(seen.redactions.len(), 1, "{:?}", seen.redactions);
+}
+
+#[test]
+fn the_first_rule_for_space_tool_and_field_decides() {
+    let rule = |words: &str| format!("[[redaction.rules]]\n{words}\n");
+    let rules = [
+        "space = \"shared:garden\"\ntool = \"files.*\"\nfield = \"/text\"\nthen = \"refuse\"",
+        "space = \"shared:garden\"\nthen = \"pass\"",
+        "space = \"private:*\"\nfield = \"/list/*\"\nthen = \"pass\"",
+        "space = \"private:*\"\nthen = \"redact\"",
+    ];
+    let policy = world_plus(&rules.map(rule).concat());
+    let spec = tool(|spec| {
+        spec.params_schema["properties"]["list"] = json!({ "type": "array" });
+        spec.params_schema["properties"]["id"] = json!({ "type": "string", "x-resource": true });
+    });
+    let params = json!({
+        "path": "notes/x.txt", "text": "bob@example.org", "list": ["bob@example.org"], "id": "bob@example.org", "faces": [1],
+    });
+    let seen = |name: &str| inspect(params.as_object().unwrap(), &spec, &space(name), &policy);
+    let garden = seen("shared:garden");
+    assert_eq!(Value::Object(garden.params), params);
+    assert_eq!(
+        (garden.facts.personal_refused, garden.facts.personal_required.len()),
+        (vec!["/text".to_owned()], 0)
+    );
+    let mut passed = garden.facts.personal_passed.clone();
+    passed.sort();
+    assert_eq!((passed, garden.passed.len()), (["/*", "/id", "/list/0"].map(str::to_owned).to_vec(), 3));
+    let private = seen("private:alice");
+    let placeholder = json!("[redacted:email]");
+    assert_eq!(
+        (&private.params["text"], &private.params["list"], &private.params["faces"]),
+        (&placeholder, &params["list"], &json!([]))
+    );
+    assert_eq!(private.facts.personal_required, ["/id"]);
+    let elsewhere = seen("shared:household");
+    assert_eq!((&elsewhere.params["text"], &elsewhere.params["list"]), (&placeholder, &json!([placeholder])));
+    // People see no personal data, whatever the tool gets.
+    let shown = inspect_to_show(params.as_object().unwrap(), &spec, &policy);
+    assert!(!Value::Object(shown.params).to_string().contains("bob@"));
+    assert_eq!(shown.redactions.len(), 4);
+}
+
+#[test]
+fn use_treatment_and_network_decide_what_happens() {
+    for (network, then, expected) in [
+        (false, "redact", ["redacted", "required", "required"]),
+        (false, "refuse", ["refused", "refused", "refused"]),
+        (false, "pass", ["passed", "passed", "required"]),
+        (true, "redact", ["refused", "refused", "required"]),
+        (true, "refuse", ["refused", "refused", "refused"]),
+        (true, "pass", ["refused", "refused", "required"]),
+    ] {
+        let policy = world_plus(&format!("[[redaction.rules]]\nthen = {then:?}"));
+        let spec = tool(|spec| {
+            if network {
+                spec.side_effects = [SideEffect::NetworkCall].into();
+            }
+            spec.params_schema = json!({ "type": "object", "properties": {
+                "a_text": {}, "find": { "x-resource": true }, "to": { "x-pii": "required" },
+            } });
+        });
+        let address = "bob@example.org";
+        let params = json!({ "a_text": address, "find": address, "to": address });
+        let seen = inspect(params.as_object().unwrap(), &spec, &space("shared:household"), &policy);
+        let found = ["/a_text", "/find", "/to"].map(|field| {
+            let is_in = |fields: &[String]| fields.iter().any(|known| known == field);
+            let facts = &seen.facts;
+            match () {
+                () if is_in(&facts.personal_refused) => "refused",
+                () if is_in(&facts.personal_required) => "required",
+                () if is_in(&facts.personal_passed) => "passed",
+                () if seen.redactions.iter().any(|entry| entry.field == field) => "redacted",
+                () => "unseen",
+            }
+        });
+        assert_eq!(found, expected, "network {network}, {then}");
+        let hidden = found.iter().filter(|outcome| matches!(**outcome, "required" | "passed"));
+        assert_eq!(seen.passed.len(), hidden.count(), "network {network}, {then}");
+    }
+}
+
+#[test]
+fn only_paths_are_judged_part_by_part() {
+    let spec = tool(|spec| {
+        spec.params_schema = json!({ "type": "object", "properties": {
+            "find": { "x-resource": true }, "sql": { "x-resource": true }, "argv": { "x-command": true },
+            "to_path": {}, "after": { "x-resource": true, "x-public": true },
+        } });
+    });
+    let look = |params: &Value| {
+        let seen = inspect(params.as_object().unwrap(), &spec, &space("shared:household"), &world());
+        seen.facts.personal_required
+    };
+    let ordinary = json!({
+        "find": "url = https://x-access-token@github.com/org/repo.git", "sql": "select '/tickets/01701234567'",
+        "argv": ["git", "clone", "https://x-access-token@github.com/org/repo.git", "/tickets/01701234567"],
+    });
+    assert_eq!(look(&ordinary), [""; 0]);
+    let paths = json!({ "to_path": "tickets/01701234567", "after": "tickets/01701234567", "find": "+49 171 2345678" });
+    let mut required = look(&paths);
+    required.sort();
+    assert_eq!(required, ["/after", "/find", "/to_path"]);
+    // People see no more of a path than of a text.
+    let shown =
+        inspect_to_show(json!({ "to_path": "notes/0170 1234567.txt" }).as_object().unwrap(), &spec, &world());
+    assert_eq!(shown.params["to_path"], "notes/[redacted:phone].txt");
+}
+
+#[test]
+fn the_strictest_space_that_a_call_names_decides() {
+    let rule = |space: &str, then: &str| format!("[[redaction.rules]]\nspace = {space:?}\nthen = {then:?}\n");
+    let params = |other: &str| json!({ "path": "a", "text": "bob@example.org", "space_id": other });
+    let seen = |rules: &str, other: &str| {
+        let params = params(other);
+        inspect(params.as_object().unwrap(), &spec(), &space("shared:household"), &world_plus(rules))
+    };
+    let pass = rule("shared:household", "pass");
+    assert_eq!(seen(&pass, "shared:household").params["text"], "bob@example.org");
+    assert_eq!(seen(&pass, "shared:garden").params["text"], "[redacted:email]");
+    let refuse = pass + &rule("shared:garden", "refuse");
+    assert_eq!(seen(&refuse, "shared:garden").facts.personal_refused, ["/text"]);
+    assert_eq!(seen(&refuse, "shared:household").facts.personal_passed, ["/text"]);
+}
+
+#[test]
+fn a_tool_that_calls_the_network_refuses_what_it_does_not_need() {
+    let policy = world_plus("[[redaction.rules]]\nthen = \"pass\"");
+    let mail = tool(|spec| {
+        spec.tool_id = "net.post".parse().unwrap();
+        spec.side_effects = [SideEffect::NetworkCall].into();
+        let required = json!({ "type": "string", "x-pii": "required" });
+        spec.params_schema = json!({ "type": "object", "properties": { "to": required, "text": {}, "channel": { "x-resource": true } } });
+    });
+    let params =
+        json!({ "to": "bob@example.org", "text": "call +49 171 2345678", "channel": "jane@example.org" });
+    let seen = inspect(params.as_object().unwrap(), &mail, &space("shared:household"), &policy);
+    assert_eq!(seen.facts.personal_required, ["/to"]);
+    let mut refused = seen.facts.personal_refused.clone();
+    refused.sort();
+    assert_eq!(refused, ["/channel", "/text"]);
+    assert_eq!((Value::Object(seen.params), seen.redactions.len()), (params.clone(), 0));
+    let decision = evaluate(&facts_of(&policy, &mail, params), &policy);
+    assert_denied(&decision, Gate::Redaction, "personal_data");
+    let text = &decision.verdict.reasons()[0].text;
+    assert!(text.contains("/text") && text.contains("calls the network"), "{text}");
 }
 
 #[test]
 fn more_redactions_than_are_recorded_count_together() {
     let texts = vec!["bob@example.org, +49 171 2345678"; 100];
     let seen = look(json!({ "type": "object", "properties": { "list": {} } }), json!({ "list": texts }));
-    assert_eq!(seen.redacted.len(), 66);
+    assert_eq!(seen.redactions.len(), 66);
     let counts = seen.facts.redacted;
     assert_eq!((counts.emails, counts.phones, counts.faces), (100, 100, 0));
-    let rest: Vec<_> = seen.redacted.iter().filter(|entry| entry.field.is_empty()).collect();
+    let rest: Vec<_> = seen.redactions.iter().filter(|entry| entry.field.is_empty()).collect();
     assert_eq!((rest.len(), rest[0].count, rest[1].count), (2, 68, 68));
 }
 

@@ -1,6 +1,6 @@
 //! The published schemas are those of the program.
 
-use effectd_policy::{Document, demo};
+use effectd_policy::{Document, Preset};
 use schemars::schema_for;
 
 const SCHEMA_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/schema/policy.schema.json");
@@ -21,7 +21,7 @@ fn the_demo_fits_the_published_schema_and_a_typo_does_not() {
     let schema: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(SCHEMA_FILE).unwrap()).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
-    let mut value: serde_json::Value = toml::from_str(demo::DEMO_POLICY).unwrap();
+    let mut value: serde_json::Value = toml::from_str(Preset::Household.files()[0].1).unwrap();
     assert!(validator.is_valid(&value), "{:?}", validator.iter_errors(&value).next());
     value["consents"][0]["revokd"] = serde_json::json!(true);
     assert!(!validator.is_valid(&value));

@@ -311,16 +311,17 @@ impl<'a> Run<'a> {
                     (ActionState::Done, Some(Outcome::Executed | Outcome::CachedHit | Outcome::DryRun)) => {
                         return Ok(Ended::Done);
                     }
-                    (ActionState::Done, outcome) => {
+                    (ActionState::Done | ActionState::Ended, outcome) => {
                         let word = outcome.map_or("its outcome is unknown", Outcome::as_str);
                         return Ok(Ended::Otherwise(word.to_owned()));
                     }
                 },
-                // The daemon is busy, which says nothing about the action.
-                ActionReply::Problem(problem) if [429, 503].contains(&problem.status) => {
-                    tokio::time::sleep(RETRY_PAUSE).await;
-                }
-                ActionReply::Problem(problem) => return Ok(Ended::Otherwise(problem.code)),
+                ActionReply::Problem(problem) => match problem.receipt {
+                    Some(receipt) => return Ok(Ended::Otherwise(receipt.outcome.as_str().to_owned())),
+                    // The daemon is busy, which says nothing about the action.
+                    None if [429, 503].contains(&problem.status) => tokio::time::sleep(RETRY_PAUSE).await,
+                    None => return Ok(Ended::Otherwise(problem.code)),
+                },
             }
             if Instant::now() >= end {
                 return Ok(Ended::Open);

@@ -11,17 +11,24 @@ pub(super) fn changes(receipt: &Receipt) -> Vec<String> {
         Effects::Unobserved => vec!["not observed".to_owned()],
         Effects::Possible => vec!["unknown: the action failed, but may have had its effect".to_owned()],
         Effects::Observed(observed) if observed.changes.is_empty() => vec!["nothing".to_owned()],
-        Effects::Observed(observed) => listed(receipt, observed),
+        Effects::Observed(observed) => listed(observed),
     }
 }
 
-fn listed(receipt: &Receipt, observed: &Observed) -> Vec<String> {
+/// The command that undoes the changes, if there is one.
+pub(super) fn undo(receipt: &Receipt) -> Option<String> {
+    match &receipt.effects {
+        Effects::Observed(observed) if observed.undoable && !observed.changes.is_empty() => {
+            Some(format!("effectd undo {}", receipt.receipt_id))
+        }
+        Effects::None | Effects::Unobserved | Effects::Possible | Effects::Observed(_) => None,
+    }
+}
+
+fn listed(observed: &Observed) -> Vec<String> {
     let mut lines: Vec<String> = observed.changes.iter().take(LISTED_MAX).map(change).collect();
     if let Some(more) = observed.changes.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
         lines.push(format!("and {more} more paths"));
-    }
-    if observed.undoable {
-        lines.push(format!("`effectd undo {}` undoes it", receipt.receipt_id));
     }
     lines
 }

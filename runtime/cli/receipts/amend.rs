@@ -6,6 +6,7 @@ use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::Amending;
 use serde_json::json;
 
+use super::amendments;
 use crate::cli::receipt_filter::{ReceiptFilter, each_page};
 use crate::cli::{
     CliError, Common, Confirm, Depth, Printer, eprint_line, line, post, print_json, receipt_ref,
@@ -16,7 +17,8 @@ use crate::settings::config::local_principal;
 
 /// Amend a receipt with what became known later: whether the effect lasted, or how good it was
 ///
-/// The receipt does not change. The amendment is signed, names you, and is a separate entry of the log; learners use its reward.
+/// The receipt does not change. The amendment is signed, names you, and is a separate entry of the log. Amendments add up field by
+/// field; learners use the reward of the last one.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  effectd receipts amend 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --success false --note 'the file was empty' --yes"
@@ -49,21 +51,24 @@ impl Amend {
             quality: self.quality,
             note: self.note.clone(),
         };
-        let receipt = with_client(common, Depth::Store, async |client| {
-            receipt_ref::receipt(client, &self.receipt).await
+        let (receipt, earlier) = with_client(common, Depth::Store, async |client| {
+            let receipt = receipt_ref::receipt(client, &self.receipt).await?;
+            let earlier = amendments(client, &receipt.receipt_id).await?;
+            Ok((receipt, earlier))
         })
         .await?;
         let id = &receipt.receipt_id;
-        let would = amending.entry(&receipt, local_principal()?, SystemClock.now());
+        let would = amending.entry(&receipt, &earlier, local_principal()?, SystemClock.now());
         let would = would.map_err(CliError::request)?.reward.scalar;
-        let says = format!("its reward: {} -> {would}", receipt.reward.scalar);
+        let before = earlier.last().map_or(&receipt.reward, |last| &last.reward).scalar;
+        let says = format!("its reward: {before} -> {would}");
         if !self.confirm.confirmed(&[says]) {
             return Ok(Exit::Usage);
         }
         let path = format!("/v1/receipts/{}/amendments", percent_encoded(id.as_str()));
         let noted: AmendmentEntry = post(common, Depth::Store, &path, &amending).await?;
         if !print_json(common.output, &noted) {
-            line(&format!("amended: its reward is now {}", noted.reward.scalar));
+            line(&format!("amended: its reward was {before} and is now {}", noted.reward.scalar));
         }
         Ok(Exit::Done)
     }

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use effectd_bus::Order;
-use effectd_contracts::{BundleHead, Receipt, ReceiptId, canonical};
+use effectd_contracts::{
+    AmendmentEntry, BundleHead, Choice, Judgement, Receipt, ReceiptId, Reward, canonical,
+};
 use effectd_gateway::client::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::verify::lacks_body;
@@ -22,14 +24,14 @@ use crate::exit::Exit;
 enum Format {
     /// One receipt per line, in canonical JSON, as it was signed.
     Jsonl,
-    /// The figures of each receipt as a row.
+    /// The frame: the figures of each receipt, with its amendments, as a row.
     Csv,
 }
 
 /// Write receipts, oldest first: to standard output, as a dataset, or as a bundle that anybody can verify
 ///
-/// A dataset is a folder with `receipts.jsonl`, `amendments.jsonl` and `manifest.json`; the same receipts give the same bytes on every
-/// machine. A bundle holds entries of the log with a signed head: `effectd receipts verify` checks it anywhere. Memory does not grow with
+/// A dataset is a folder with `frame.jsonl` and `frame.csv` (a row per receipt, with its amendments), `receipts.jsonl`, `amendments.jsonl`
+/// and `manifest.json`; the same receipts give the same bytes on every machine. It leaves out operators' own operations. A bundle holds entries of the log with a signed head: `effectd receipts verify` checks it anywhere. Memory does not grow with
 /// the number of receipts.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -47,6 +49,9 @@ pub(super) struct Export {
     /// Write a dataset into a new folder
     #[arg(long, value_name = "DIR", conflicts_with_all = ["bundle", "after"])]
     dataset: Option<PathBuf>,
+    /// Include operators' own operations in the dataset
+    #[arg(long, requires = "dataset")]
+    operations: bool,
     /// Write a bundle of the log into a new file
     #[arg(long, value_name = "FILE", conflicts_with = "filter")]
     bundle: Option<PathBuf>,
@@ -69,18 +74,27 @@ impl Export {
         let first = PageQuery { order: Order::OldestFirst, after: None, limit: 1, wait_ms: None };
         page(client, &self.which, first).await?;
         if let Some(folder) = &self.dataset {
-            return dataset(client, &self.which, folder).await;
+            let mut which = self.which.clone();
+            if !self.operations {
+                which.filter.push("-space:effectd".to_owned());
+            }
+            return dataset(client, &which, folder, self.operations).await;
         }
         if self.format == Format::Csv && self.after.is_none() {
-            data(&COLUMNS.map(|(name, _)| name).join(","));
+            data(&header());
         }
-        let line = match self.format {
-            Format::Jsonl => text,
-            Format::Csv => csv,
-        };
-        let reached =
-            each_page(client, &self.which, self.after, async |_, page| Ok(lines(page.iter().map(line))))
-                .await?;
+        let reached = each_page(client, &self.which, self.after, async |client, page| match self.format {
+            Format::Jsonl => Ok(lines(page.iter().map(text))),
+            Format::Csv => {
+                let mut rows = Vec::with_capacity(page.len());
+                for receipt in page {
+                    let amendments = amendments(client, &receipt.receipt_id).await?;
+                    rows.push(csv(&Row { receipt, amendments: &amendments }));
+                }
+                Ok(lines(rows.into_iter()))
+            }
+        })
+        .await?;
         if let Some(reached) = reached {
             eprint_line(&format!("to continue from here: --after {reached}"));
         }
@@ -94,40 +108,85 @@ fn text(receipt: &Receipt) -> String {
     canonical::of(receipt).unwrap_or_default()
 }
 
-type CsvColumn = (&'static str, fn(&Receipt) -> String);
-
-fn text_of<T: ToString>(value: Option<T>) -> String {
-    value.map(|value| value.to_string()).unwrap_or_default()
+/// A receipt with its amendments: a row of the frame.
+struct Row<'a> {
+    receipt: &'a Receipt,
+    amendments: &'a [AmendmentEntry],
 }
 
+impl Row<'_> {
+    /// The reward in force.
+    fn reward(&self) -> &Reward {
+        self.amendments.last().map_or(&self.receipt.reward, |last| &last.reward)
+    }
+
+    fn success(&self) -> bool {
+        let judged = Judgement::of(self.amendments).success;
+        judged.unwrap_or_else(|| self.receipt.outcome.is_success())
+    }
+
+    /// A part of what the planner said about its choice; null if it said nothing.
+    fn choice(&self, part: impl Fn(&Choice) -> Value) -> Value {
+        self.receipt.choice.as_ref().map_or(Value::Null, part)
+    }
+}
+
+type Column = (&'static str, fn(&Row<'_>) -> Value);
+
+/// The columns of the frame; docs/receipts.md says what each means.
 #[rustfmt::skip]
-const COLUMNS: [CsvColumn; 22] = [
-    ("receipt_id", |receipt| receipt.receipt_id.to_string()),
-    ("action_id", |receipt| receipt.action_id.to_string()),
-    ("tool_id", |receipt| receipt.tool_id.to_string()),
-    ("tool_version", |receipt| text_of(receipt.tool_version.as_ref())),
-    ("space_id", |receipt| receipt.space_id.to_string()),
-    ("subject_id", |receipt| receipt.subject_id.to_string()),
-    ("principal", |receipt| receipt.principal.to_string()),
-    ("status", |receipt| receipt.status.as_str().to_owned()),
-    ("outcome", |receipt| receipt.outcome.as_str().to_owned()),
-    ("code", |receipt| text_of(receipt.error.as_ref().map(|failure| failure.code))),
-    ("started_at", |receipt| receipt.timing.started_at.to_string()),
-    ("ended_at", |receipt| receipt.timing.ended_at.to_string()),
-    ("queued_ms", |receipt| receipt.timing.queued_ms.as_f64().to_string()),
-    ("exec_ms", |receipt| receipt.timing.exec_ms.as_f64().to_string()),
-    ("total_ms", |receipt| receipt.timing.total_ms.as_f64().to_string()),
-    ("cpu_ms", |receipt| receipt.cost.cpu_ms.as_f64().to_string()),
-    ("energy_mwh", |receipt| receipt.cost.energy_mwh.to_string()),
-    ("bytes_written", |receipt| text_of(receipt.cost.bytes_written)),
-    ("attempts", |receipt| receipt.attempts.len().to_string()),
-    ("reward", |receipt| receipt.reward.scalar.to_string()),
-    ("propensity", |receipt| text_of(receipt.choice.as_ref().and_then(|choice| choice.propensity))),
-    ("trace_id", |receipt| receipt.trace_id.to_string()),
+const COLUMNS: [Column; 31] = [
+    ("receipt_id", |row| json!(row.receipt.receipt_id)),
+    ("action_id", |row| json!(row.receipt.action_id)),
+    ("tool_id", |row| json!(row.receipt.tool_id)),
+    ("tool_version", |row| json!(row.receipt.tool_version)),
+    ("space_id", |row| json!(row.receipt.space_id)),
+    ("subject_id", |row| json!(row.receipt.subject_id)),
+    ("principal", |row| json!(row.receipt.principal)),
+    ("tier", |row| json!(row.receipt.decision.as_ref().map(|decision| decision.tier))),
+    ("status", |row| json!(row.receipt.status)),
+    ("outcome", |row| json!(row.receipt.outcome)),
+    ("code", |row| json!(row.receipt.error.as_ref().map(|failure| failure.code))),
+    ("started_at", |row| json!(row.receipt.timing.started_at)),
+    ("ended_at", |row| json!(row.receipt.timing.ended_at)),
+    ("queued_ms", |row| json!(row.receipt.timing.queued_ms)),
+    ("exec_ms", |row| json!(row.receipt.timing.exec_ms)),
+    ("total_ms", |row| json!(row.receipt.timing.total_ms)),
+    ("cpu_ms", |row| json!(row.receipt.cost.cpu_ms)),
+    ("energy_mwh", |row| json!(row.receipt.cost.energy_mwh)),
+    ("peak_memory_bytes", |row| json!(row.receipt.cost.peak_memory_bytes)),
+    ("bytes_written", |row| json!(row.receipt.cost.bytes_written)),
+    ("attempts", |row| json!(row.receipt.attempts.len())),
+    ("success", |row| json!(row.success())),
+    ("quality", |row| json!(row.reward().components.quality)),
+    ("reward", |row| json!(row.reward().scalar)),
+    ("reward_v2", |row| json!(row.reward().v2)),
+    ("amendments", |row| json!(row.amendments.len())),
+    ("chosen", |row| row.choice(|choice| json!(choice.chosen))),
+    ("propensity", |row| row.choice(|choice| json!(choice.propensity))),
+    ("candidates", |row| row.choice(|choice| json!(choice.candidates))),
+    ("context", |row| row.choice(|choice| json!(choice.context))),
+    ("trace_id", |row| json!(row.receipt.trace_id)),
 ];
 
-fn csv(receipt: &Receipt) -> String {
-    COLUMNS.map(|(_, cell)| quoted(&cell(receipt))).join(",")
+fn header() -> String {
+    COLUMNS.map(|(name, _)| name).join(",")
+}
+
+fn csv(row: &Row<'_>) -> String {
+    let cells = COLUMNS.map(|(_, cell)| match cell(row) {
+        Value::Null => String::new(),
+        Value::String(text) => quoted(&text),
+        other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            quoted(&canonical::to_string(&other))
+        }
+    });
+    cells.join(",")
+}
+
+fn json_line(row: &Row<'_>) -> String {
+    let cells = COLUMNS.map(|(name, cell)| (name.to_owned(), cell(row)));
+    canonical::to_string(&Value::Object(cells.into_iter().collect()))
 }
 
 /// A CSV cell by RFC 4180. A cell that a spreadsheet would take for a formula gets an apostrophe.
@@ -172,19 +231,31 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     Error::Request(format!("{} cannot be written: {error}", path.display()))
 }
 
-/// Writes receipts, amendments and a manifest. Their bytes do not depend on where or when they are written.
-async fn dataset(client: &mut Client, which: &ReceiptFilter, folder: &Path) -> Result<Exit, CliError> {
+/// Writes the frame, receipts, amendments and a manifest. Their bytes do not depend on where or when they are written.
+async fn dataset(
+    client: &mut Client,
+    which: &ReceiptFilter,
+    folder: &Path,
+    operations: bool,
+) -> Result<Exit, CliError> {
     let filter = which.parsed()?;
     fs::create_dir(folder).map_err(|error| failed(folder, &error))?;
     let mut receipts = OutputFile::new(folder.join("receipts.jsonl"))?;
     let mut later = OutputFile::new(folder.join("amendments.jsonl"))?;
+    let mut frame = OutputFile::new(folder.join("frame.jsonl"))?;
+    let mut table = OutputFile::new(folder.join("frame.csv"))?;
+    table.line(&header())?;
     let (mut first, mut last): (Option<ReceiptId>, Option<ReceiptId>) = (None, None);
     each_page(client, which, None, async |client, page| {
         for receipt in page {
             receipts.line(&text(receipt))?;
-            for amendment in amendments(client, &receipt.receipt_id).await? {
-                later.line(&canonical::of(&amendment).unwrap_or_default())?;
+            let amendments = amendments(client, &receipt.receipt_id).await?;
+            for amendment in &amendments {
+                later.line(&canonical::of(amendment).unwrap_or_default())?;
             }
+            let row = Row { receipt, amendments: &amendments };
+            frame.line(&json_line(&row))?;
+            table.line(&csv(&row))?;
             first.get_or_insert_with(|| receipt.receipt_id.clone());
             last = Some(receipt.receipt_id.clone());
         }
@@ -193,13 +264,18 @@ async fn dataset(client: &mut Client, which: &ReceiptFilter, folder: &Path) -> R
     .await?;
     let (receipts, count) = receipts.finish()?;
     let (later, amended) = later.finish()?;
+    let (frame, rows) = frame.finish()?;
+    let (table, table_lines) = table.finish()?;
     let manifest = json!({
         "dataset": 1,
         "since": filter.since().map(|time| time.to_string()),
         "until": filter.until().map(|time| time.to_string()),
         "first": first,
         "last": last,
+        "operations": operations,
         "files": {
+            "frame.jsonl": { "digest": frame, "lines": rows },
+            "frame.csv": { "digest": table, "lines": table_lines },
             "receipts.jsonl": { "digest": receipts, "lines": count },
             "amendments.jsonl": { "digest": later, "lines": amended },
         },
@@ -266,6 +342,7 @@ mod tests {
         let golden = include_str!("../../../contracts/tests/golden/receipt.json");
         let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
         receipt.trace_id = effectd_contracts::TraceId::new("=HYPERLINK(\"x\"),y").unwrap();
+        let csv = |receipt: &Receipt| csv(&Row { receipt, amendments: &[] });
         let row = csv(&receipt);
         assert!(row.ends_with(",\"'=HYPERLINK(\"\"x\"\"),y\""), "{row}");
         receipt.trace_id = effectd_contracts::TraceId::new("t").unwrap();

@@ -14,6 +14,7 @@ use crate::call::Limits;
 use crate::error::SandboxError;
 use crate::limits::OUTPUT_BYTES_MAX;
 use crate::sys::seccomp::Program;
+use crate::view::{TreeAccess, View};
 
 const GROUPS: &str = include_str!("../../profiles/groups.toml");
 const DEFAULT: &str = include_str!("../../profiles/default.toml");
@@ -23,6 +24,13 @@ const HIGH_ISOLATION: &str = include_str!("../../profiles/high_isolation.toml");
 /// System calls that the zygote and its children need only to confine themselves; the narrow filter takes them away again.
 const SETUP: &str = "clone3 socketpair sendmsg recvmsg fsopen fsconfig fsmount move_mount mount capset prctl seccomp \
     signalfd4";
+
+/// Processes and threads of a call with a view: builds use several for each processor.
+const VIEW_PROCESSES: u64 = 512;
+/// Size of each file of such a call: a program with its debugging information.
+const VIEW_FILE_BYTES: u64 = 2 << 30;
+/// Bytes that such a call writes: a first build fills its cache.
+const VIEW_WRITTEN_BYTES: u64 = 16 << 30;
 
 /// The limits of a profile. Unlike in [`Limits`], each has a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,14 +93,6 @@ pub(crate) struct TreeEntry {
     pub(crate) access: TreeAccess,
     #[serde(default)]
     pub(crate) optional: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum TreeAccess {
-    Read,
-    Execute,
-    Device,
 }
 
 /// The namespaces that each child gets for itself.
@@ -221,6 +221,20 @@ impl Profile {
             network: rules.network,
             probes: file.syscalls.probes,
         })
+    }
+
+    /// The same profile with the limits of a view, which may be higher.
+    pub(crate) fn with_view(&self, view: &View) -> Self {
+        let ceilings = Ceilings {
+            cpu_ms: view.cpu_ms,
+            memory_bytes: view.memory_bytes,
+            processes: VIEW_PROCESSES,
+            file_bytes: VIEW_FILE_BYTES,
+            written_bytes: VIEW_WRITTEN_BYTES,
+            tmp_bytes: view.memory_bytes / 2,
+            ..self.ceilings
+        };
+        Self { ceilings, ..self.clone() }
     }
 
     /// Whether a refused system call is one of the profile's probes.

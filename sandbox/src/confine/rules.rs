@@ -13,8 +13,8 @@ use landlock::{
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
-use super::profile::TreeAccess;
 use crate::call::Narrowing;
+use crate::view::TreeAccess;
 
 /// The rules use all rights of this version; `check_landlock` refuses older kernels.
 const VERSION: ABI = ABI::V6;
@@ -22,6 +22,8 @@ const VERSION: ABI = ABI::V6;
 /// What the profile lets a child reach.
 pub(crate) struct Scope<'a> {
     pub(crate) workspace: BorrowedFd<'a>,
+    /// Whether the workspace may only be read.
+    pub(crate) read_only: bool,
     pub(crate) tmp: BorrowedFd<'a>,
     pub(crate) entries: &'a [Visible],
     pub(crate) proc: Option<&'a OwnedFd>,
@@ -53,6 +55,8 @@ fn of_entry(entry: &Visible) -> BitFlags<AccessFs> {
         TreeAccess::Read => readable(),
         TreeAccess::Execute => readable() | AccessFs::Execute,
         TreeAccess::Device => AccessFs::ReadFile | AccessFs::WriteFile,
+        TreeAccess::Write => writable(),
+        TreeAccess::Cache => writable() | AccessFs::Execute,
     };
     if entry.directory { access } else { access & AccessFs::from_file(VERSION) }
 }
@@ -70,7 +74,8 @@ pub(crate) fn restrict_to_profile(scope: &Scope<'_>) -> Result<(), String> {
         .and_then(|rules| rules.scope(LandlockScope::from_all(VERSION)))
         .and_then(Ruleset::create)
         .map_err(text)?;
-    rules = allow(rules, scope.workspace, writable())?;
+    let of_workspace = if scope.read_only { readable() } else { writable() };
+    rules = allow(rules, scope.workspace, of_workspace)?;
     rules = allow(rules, scope.tmp, writable())?;
     for entry in scope.entries {
         rules = allow(rules, entry.handle.as_fd(), of_entry(entry))?;

@@ -8,6 +8,7 @@ use super::pool::Pool;
 use crate::call::Limits;
 use crate::confine::profile::{Ceilings, OnDenied};
 use crate::sys::process::landlock_abi;
+use crate::view::TreeAccess;
 
 /// Without a cgroup, each process has its own memory limit. To bound their sum, each gets a quarter of the call's memory,
 /// and a call has at most this many processes: together they use at most four times its memory.
@@ -47,7 +48,7 @@ pub(crate) fn describe(pool: &Pool, ceilings: &Ceilings) -> Isolation {
     };
     let mechanisms = [
         ("capabilities", "none".to_owned()),
-        ("filesystem", "a separate root".to_owned()),
+        ("filesystem", filesystem(pool)),
         ("identity", identity),
         ("landlock", landlock),
         ("memory", memory),
@@ -59,4 +60,13 @@ pub(crate) fn describe(pool: &Pool, ceilings: &Ceilings) -> Isolation {
         profile: profile.id.as_str().to_owned(),
         mechanisms: BTreeMap::from(mechanisms.map(|(name, got)| (name.to_owned(), got))),
     }
+}
+
+fn filesystem(pool: &Pool) -> String {
+    let Some(mounts) = &pool.boot.view else {
+        return "a separate root".to_owned();
+    };
+    let of = |access| mounts.iter().filter(|mount| mount.access == access).count();
+    let (writable, caches) = (of(TreeAccess::Write), of(TreeAccess::Cache));
+    format!("a separate root, the space read-only but for {writable} paths and {caches} caches")
 }

@@ -16,6 +16,10 @@ pub(crate) fn explain(failure: &SetupFailure, boot: &Boot) -> SandboxError {
             format!("it cannot be mounted ({detail})"),
             "check that it exists, is a folder and can be entered".to_owned(),
         ),
+        Step::View => (
+            format!("a path that the policy names for the command cannot be mounted ({detail})"),
+            "ask again; if it stays, check `writes`, `caches` and `programs` of the command".to_owned(),
+        ),
         Step::OwnerMapping => (
             format!("root owns it and its filesystem cannot translate owners ({detail})"),
             format!("`chown -R {uid}:{uid}` it, or give it to the user whose files these are"),
@@ -53,7 +57,7 @@ pub(crate) fn explain(failure: &SetupFailure, boot: &Boot) -> SandboxError {
         ),
         Step::Landlock | Step::Narrowing => (detail.clone(), landlock_fix()),
     };
-    if matches!(failure.step, Step::Workspace | Step::OwnerMapping) {
+    if matches!(failure.step, Step::Workspace | Step::View | Step::OwnerMapping) {
         let path = boot.space_root.clone();
         return SandboxError::Workspace { path, what, fix };
     }

@@ -14,6 +14,7 @@ pub(crate) const NO_EXEC: u64 = 0x8;
 const IDMAP: u64 = 0x0010_0000;
 const OPEN_TREE_CLONE: u32 = 1;
 const MOVE_EMPTY_SOURCE: u32 = 0x4;
+const MOVE_EMPTY_TARGET: u32 = 0x40;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_SET_FLAG: u32 = 0;
 const FSCONFIG_CREATE: u32 = 6;
@@ -34,9 +35,18 @@ fn own(fd: libc::c_long) -> OwnedFd {
 
 /// A private, detached copy of the mounts at and beneath `path`.
 pub(crate) fn clone_tree(path: &CStr) -> io::Result<OwnedFd> {
-    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_RECURSIVE as u32;
+    copy_tree(libc::AT_FDCWD, path, 0)
+}
+
+/// A private, detached copy of the mounts at and beneath an open file or folder.
+pub(crate) fn clone_open(handle: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    copy_tree(handle.as_raw_fd(), c"", libc::AT_EMPTY_PATH as u32)
+}
+
+fn copy_tree(at: libc::c_int, path: &CStr, flags: u32) -> io::Result<OwnedFd> {
+    let flags = flags | OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | libc::AT_RECURSIVE as u32;
     // SAFETY: the path is a valid C string for the length of the call.
-    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) })?;
+    let fd = check(unsafe { libc::syscall(libc::SYS_open_tree, at, path.as_ptr(), flags) })?;
     let tree = own(fd);
     let attr = MountAttr { propagation: libc::MS_PRIVATE, ..MountAttr::default() };
     set_attributes(tree.as_fd(), attr, libc::AT_RECURSIVE)?;
@@ -77,6 +87,16 @@ pub(crate) fn attach(mount: BorrowedFd<'_>, target: &CStr) -> io::Result<()> {
     check(unsafe {
         let (from, empty) = (mount.as_raw_fd(), c"".as_ptr());
         libc::syscall(libc::SYS_move_mount, from, empty, libc::AT_FDCWD, target.as_ptr(), MOVE_EMPTY_SOURCE)
+    })
+    .map(drop)
+}
+
+/// Attaches a detached mount to an open directory or file.
+pub(crate) fn attach_to(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let (from, to, empty) = (mount.as_raw_fd(), target.as_raw_fd(), c"".as_ptr());
+    // SAFETY: both paths are empty C strings, which mean the descriptors themselves.
+    check(unsafe {
+        libc::syscall(libc::SYS_move_mount, from, empty, to, empty, MOVE_EMPTY_SOURCE | MOVE_EMPTY_TARGET)
     })
     .map(drop)
 }

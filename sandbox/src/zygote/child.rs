@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use effectd_contracts::Code;
@@ -14,12 +14,13 @@ use parking_lot::Mutex;
 
 use super::At;
 use super::identity::write_maps;
-use super::tree::{TMP, WORKSPACE, World};
+use super::tree::{TMP, World};
 use crate::call::{Denial, DenialSource, Denials, Narrowing};
 use crate::confine::profile::ChildNamespace;
 use crate::confine::rules::{self, Scope};
 use crate::limits::{CPU_GRACE_S, DENIAL_TEXT_BYTES_MAX, PIECE_BYTES_MAX, REQUEST_BYTES_MAX, TMP_FILES_MAX};
 use crate::sys::{mount, process, seccomp, socket};
+use crate::view::{TreeAccess, WORKSPACE};
 use crate::wire::{
     Boot, EXIT_ABORTED, EXIT_CPU_LIMIT, EXIT_FILE_LIMIT, EXIT_MEMORY_LIMIT, HEADER_BYTES, Kind, Orders,
     SetupFailure, Step, chunks, frame, header, parse_header, piece_head, unpack_request,
@@ -61,6 +62,7 @@ pub struct ChildCtx {
     receiving: Mutex<Channel>,
     /// Whether this is the warm-up, during which the runtime does not listen.
     is_warming_up: bool,
+    programs: Vec<PathBuf>,
 }
 
 impl ChildCtx {
@@ -71,6 +73,7 @@ impl ChildCtx {
             sending: Mutex::default(),
             receiving: Mutex::new(channel),
             is_warming_up: false,
+            programs: Vec::new(),
         }
     }
 
@@ -94,6 +97,11 @@ impl ChildCtx {
     /// The path of the space's root, for programs that start there.
     pub fn workspace_path(&self) -> &'static Path {
         Path::new(WORKSPACE)
+    }
+
+    /// The folders beyond the system's whose programs the call may execute.
+    pub fn programs(&self) -> &[PathBuf] {
+        &self.programs
     }
 
     /// When the call is killed, for tools that can stop by themselves.
@@ -212,6 +220,7 @@ fn confine(zygote: &ZygoteState, channel: &OwnedFd, scratch: Option<&OwnedFd>) -
 
     let scope = Scope {
         workspace: process::slot(WORKSPACE_SLOT),
+        read_only: boot.view.is_some(),
         tmp: process::slot(TMP_SLOT),
         entries: &zygote.world.entries,
         proc: mounts.as_ref(),
@@ -330,7 +339,9 @@ fn warm_up(zygote: &ZygoteState) {
 fn serve(zygote: &ZygoteState) -> io::Result<Vec<u8>> {
     let mut channel = Channel::default();
     let (orders, request) = receive(&mut channel)?;
-    let ctx = ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel);
+    let mut ctx = ChildCtx::new(Duration::from_millis(orders.timeout_ms), channel);
+    let mounts = zygote.boot.view.iter().flatten();
+    ctx.programs = mounts.filter(|one| one.access == TreeAccess::Execute).map(|one| one.at.clone()).collect();
     if let Err(failure) = narrow(zygote, &orders) {
         return Ok(frame(Kind::Unconfined, &serde_json::to_vec(&failure)?, &[]));
     }

@@ -8,20 +8,20 @@ use std::path::Path;
 use nix::sys::prctl;
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 
-use super::{At, high};
+use super::At;
+use super::tree::Sources;
 use crate::sys::{mount, process};
 use crate::wire::{Boot, Identity, SetupFailure, Step};
 
-/// Drops to the ordinary uid. Root clones the workspace's mount first: the ordinary uid may not be able to reach it by
-/// its path, and only root can make a mount translate owners.
-pub(super) fn take(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
+/// Drops to the ordinary uid. Root clones the mounts of the workspace and the view first: the ordinary uid may not be able
+/// to reach them by their paths, and only root can make a mount translate owners.
+pub(super) fn take(boot: &Boot) -> Result<Option<Sources>, SetupFailure> {
     if !geteuid().is_root() {
         return Ok(None);
     }
-    let tree = mount::clone_tree(c".").at(Step::Workspace)?;
-    let tree = high(tree.as_fd()).at(Step::Workspace)?;
+    let sources = Sources::open(boot)?;
     if let Some(owner) = boot.identity.stands_in_for {
-        map_owner(&tree, owner, boot.identity).at(Step::OwnerMapping)?;
+        map_owner(&sources.of_space(boot), owner, boot.identity).at(Step::OwnerMapping)?;
     }
     let (uid, gid) = (Uid::from_raw(boot.identity.uid), Gid::from_raw(boot.identity.gid));
     setgroups(&[]).at(Step::Identity)?;
@@ -29,11 +29,11 @@ pub(super) fn take(boot: &Boot) -> Result<Option<OwnedFd>, SetupFailure> {
     setresuid(uid, uid, uid).at(Step::Identity)?;
     // A change of uid makes /proc/self unwritable for the process itself, which must still write the mappings there.
     prctl::set_dumpable(true).at(Step::Identity)?;
-    Ok(Some(tree))
+    Ok(Some(sources))
 }
 
-/// Makes the mount show files of `owner` as files of the stand-in, and store the stand-in's new files as `owner`'s.
-fn map_owner(tree: &OwnedFd, owner: (u32, u32), stand_in: Identity) -> io::Result<()> {
+/// Makes the mounts show files of `owner` as files of the stand-in, and store the stand-in's new files as `owner`'s.
+fn map_owner(trees: &[&OwnedFd], owner: (u32, u32), stand_in: Identity) -> io::Result<()> {
     let (uid, gid) = owner;
     let child = process::clone_process(libc::CLONE_NEWUSER as u64)?;
     let (pid, handle) = match child {
@@ -47,7 +47,7 @@ fn map_owner(tree: &OwnedFd, owner: (u32, u32), stand_in: Identity) -> io::Resul
         fs::write(format!("/proc/{pid}/uid_map"), format!("{uid} {} 1", stand_in.uid))?;
         fs::write(format!("/proc/{pid}/gid_map"), format!("{gid} {} 1", stand_in.gid))?;
         let namespace = fs::File::open(format!("/proc/{pid}/ns/user"))?;
-        mount::map_owners(tree.as_fd(), namespace.as_fd())
+        trees.iter().try_for_each(|tree| mount::map_owners(tree.as_fd(), namespace.as_fd()))
     })();
     process::kill(handle.as_fd())?;
     nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;

@@ -15,13 +15,12 @@ use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::stat::Mode;
 
 use super::{At, high};
-use crate::confine::profile::{TreeAccess, TreeEntry};
+use crate::confine::profile::TreeEntry;
 use crate::confine::rules::Visible;
 use crate::sys::mount::{self, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
+use crate::view::{Mount, TreeAccess, WORKSPACE, open_at};
 use crate::wire::{Boot, SetupFailure, Step};
 
-/// Where the space's root lies in the tree.
-pub(crate) const WORKSPACE: &str = "/workspace";
 /// Where the scratch folder lies in the tree, in profiles that give it a name.
 pub(crate) const TMP: &str = "/tmp";
 
@@ -39,16 +38,41 @@ pub(super) fn c_path(path: &Path) -> io::Result<CString> {
 /// Directories that can carry the mount of the new root: every system has one of them, and the setup needs none.
 const STAGING: &[&str] = &["/tmp", "/mnt", "/run", "/var"];
 
-/// Replaces the whole file tree of the process. `workspace` is the mount of the workspace if root opened it already;
-/// otherwise the workspace is the working folder.
-pub(super) fn build(boot: &Boot, workspace: Option<OwnedFd>) -> Result<World, SetupFailure> {
+/// The mounts of the workspace and of the view, attached nowhere yet.
+pub(super) struct Sources {
+    workspace: OwnedFd,
+    view: Vec<OwnedFd>,
+}
+
+impl Sources {
+    /// Copies the mounts. The workspace is the working folder.
+    pub(super) fn open(boot: &Boot) -> Result<Self, SetupFailure> {
+        let workspace = mount::clone_tree(c".").at(Step::Workspace)?;
+        let workspace = high(workspace.as_fd()).at(Step::Workspace)?;
+        let mounts = boot.view.iter().flatten();
+        let copy = |one: &Mount| high(mount::clone_open(one.open_source()?.as_fd())?.as_fd());
+        let view = mounts.map(copy).collect::<io::Result<_>>().at(Step::View)?;
+        Ok(Self { workspace, view })
+    }
+
+    /// The mounts whose files belong to the space.
+    pub(super) fn of_space(&self, boot: &Boot) -> Vec<&OwnedFd> {
+        let view = self.view.iter().zip(boot.view.iter().flatten());
+        let of_space = view.filter(|(_, mount)| mount.is_of_space()).map(|(tree, _)| tree);
+        std::iter::once(&self.workspace).chain(of_space).collect()
+    }
+}
+
+/// Replaces the whole file tree of the process. `sources` are the mounts that root has copied already.
+pub(super) fn build(boot: &Boot, sources: Option<Sources>) -> Result<World, SetupFailure> {
     let none = None::<&str>;
     nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).at(Step::Tree)?;
-    let workspace = match workspace {
-        Some(tree) => tree,
-        None => mount::clone_tree(c".").at(Step::Workspace)?,
+    let Sources { workspace, view } = match sources {
+        Some(sources) => sources,
+        None => Sources::open(boot)?,
     };
-    mount::restrict(workspace.as_fd(), NO_SUID | NO_DEV | NO_EXEC).at(Step::Workspace)?;
+    let writing = if boot.view.is_some() { READ_ONLY } else { 0 };
+    mount::restrict(workspace.as_fd(), writing | NO_SUID | NO_DEV | NO_EXEC).at(Step::Workspace)?;
 
     let staging = STAGING.iter().map(Path::new).find(|path| path.is_dir() && !path.is_symlink());
     let staging = staging.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT)).at(Step::Tree)?;
@@ -71,6 +95,9 @@ pub(super) fn build(boot: &Boot, workspace: Option<OwnedFd>) -> Result<World, Se
     for entry in &entries {
         entry.put(staging).at(Step::Tree)?;
     }
+    for (tree, mount) in view.iter().zip(boot.view.iter().flatten()) {
+        put_view(staging, tree, mount).at(Step::View)?;
+    }
     if let Some(proc) = &proc {
         put(staging, Path::new("/proc"), true, proc).at(Step::Proc)?;
         fs::create_dir(staging.join("tmp")).at(Step::Tree)?;
@@ -78,7 +105,27 @@ pub(super) fn build(boot: &Boot, workspace: Option<OwnedFd>) -> Result<World, Se
     }
     become_root(staging).at(Step::Tree)?;
     mount::restrict_one(root.as_fd(), READ_ONLY | NO_SUID | NO_DEV | NO_EXEC).at(Step::Tree)?;
-    handles(&entries).at(Step::Tree)
+    handles(&entries, boot).at(Step::Tree)
+}
+
+/// Mounts a part of the view. Nothing is created in the workspace.
+fn put_view(staging: &Path, tree: &OwnedFd, part: &Mount) -> io::Result<()> {
+    mount::restrict(tree.as_fd(), attributes(part.access))?;
+    if !part.is_of_space() {
+        return put(staging, &part.at, true, tree);
+    }
+    let workspace = open_at(nix::fcntl::AT_FDCWD, &beneath(staging, Path::new(WORKSPACE)))?;
+    mount::attach_to(tree.as_fd(), part.open_target(workspace.as_fd())?.as_fd())
+}
+
+fn attributes(access: TreeAccess) -> u64 {
+    match access {
+        TreeAccess::Read => READ_ONLY | NO_SUID | NO_DEV | NO_EXEC,
+        TreeAccess::Execute => READ_ONLY | NO_SUID | NO_DEV,
+        TreeAccess::Device => READ_ONLY | NO_SUID | NO_EXEC,
+        TreeAccess::Write => NO_SUID | NO_DEV | NO_EXEC,
+        TreeAccess::Cache => NO_SUID | NO_DEV,
+    }
 }
 
 /// The paths where shells and many programs look for their own descriptors.
@@ -99,7 +146,7 @@ fn become_root(new: &Path) -> nix::Result<()> {
     nix::unistd::chdir("/")
 }
 
-fn handles(entries: &[HostPath]) -> io::Result<World> {
+fn handles(entries: &[HostPath], boot: &Boot) -> io::Result<World> {
     let open_path = |path: &Path| -> io::Result<OwnedFd> {
         high(open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?.as_fd())
     };
@@ -108,6 +155,11 @@ fn handles(entries: &[HostPath]) -> io::Result<World> {
         if let HostPath::Mounted { path, access, directory, .. } = entry {
             opened.push(Visible { handle: open_path(path)?, access: *access, directory: *directory });
         }
+    }
+    for mount in boot.view.iter().flatten() {
+        let handle = high(open_at(nix::fcntl::AT_FDCWD, &mount.path())?.as_fd())?;
+        let directory = nix::sys::stat::fstat(&handle)?.st_mode & libc::S_IFMT == libc::S_IFDIR;
+        opened.push(Visible { handle, access: mount.access, directory });
     }
     Ok(World { workspace: open_workspace()?, entries: opened })
 }
@@ -141,12 +193,7 @@ impl HostPath {
             Err(error) if entry.optional && error.kind() == io::ErrorKind::NotFound => return Ok(None),
             tree => tree?,
         };
-        let attributes = match entry.access {
-            TreeAccess::Read => READ_ONLY | NO_SUID | NO_DEV | NO_EXEC,
-            TreeAccess::Execute => READ_ONLY | NO_SUID | NO_DEV,
-            TreeAccess::Device => READ_ONLY | NO_SUID | NO_EXEC,
-        };
-        mount::restrict(tree.as_fd(), attributes)?;
+        mount::restrict(tree.as_fd(), attributes(entry.access))?;
         Ok(Some(Self::Mounted { path, access: entry.access, directory: target_is_dir, tree }))
     }
 

@@ -91,6 +91,7 @@ impl Scene {
             timeout: Duration::from_secs(60),
             trace_id: TraceId::new("trace-escape").unwrap(),
             narrowing: Narrowing { writable: Some(vec![PathBuf::from(".")]), ..Narrowing::default() },
+            view: None,
         }
     }
 

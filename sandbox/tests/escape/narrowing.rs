@@ -1,9 +1,9 @@
 //! A child that has its request can do no more than the request needs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use effectd_sandbox::{Call, Narrowing};
+use effectd_sandbox::{Call, Narrowing, SpaceRoot, View};
 use serde_json::{Value, json};
 
 use crate::ground::{DEFAULT, EXEC, HIGH, Promise, Scene, replied};
@@ -80,6 +80,56 @@ pub(crate) fn promises() -> Vec<Promise> {
                 let forced = Call { narrowing: Narrowing::default(), high_isolation: true, ..forced };
                 let answer = scene.run(forced);
                 assert_eq!(answer.isolation.profile, "high_isolation");
+            },
+        },
+        Promise {
+            name: "a_view_changes_nothing_but_what_it_names",
+            keep: |scene| {
+                for folder in ["notes", "build"] {
+                    fs::create_dir(scene.workspace.join(folder)).unwrap();
+                }
+                fs::write(scene.workspace.join("notes/old"), "").unwrap();
+                let root = SpaceRoot::open(&scene.workspace).unwrap();
+                let cache = SpaceRoot::open(&scene.outside).unwrap();
+                let mut view = View::new(1 << 30, 60_000);
+                view.add_writable(&root, Path::new("notes")).unwrap();
+                view.add_cache(&root, Path::new("build"), &cache).unwrap();
+                assert!(view.add_writable(&root, Path::new("missing")).is_err());
+                let create = libc::O_WRONLY | libc::O_CREAT;
+                let denied = json!([
+                    [libc::SYS_openat, HERE, "inside", libc::O_WRONLY, 0],
+                    [libc::SYS_openat, HERE, "new", create, 0o644],
+                    [libc::SYS_fchmodat, HERE, "inside", 0o777, 0],
+                    [libc::SYS_utimensat, HERE, "inside", 0, 0],
+                    [libc::SYS_renameat, HERE, "inside", HERE, "notes/inside"],
+                    [libc::SYS_linkat, HERE, "inside", HERE, "notes/inside", 0],
+                    [libc::SYS_unlinkat, HERE, "inside", 0],
+                    [libc::SYS_unlinkat, HERE, "notes", libc::AT_REMOVEDIR],
+                ]);
+                let allowed = json!([
+                    [libc::SYS_openat, HERE, "inside", libc::O_RDONLY, 0],
+                    [libc::SYS_openat, HERE, "notes/old", libc::O_WRONLY, 0],
+                    [libc::SYS_fchmodat, HERE, "notes/old", 0o600, 0],
+                    [libc::SYS_openat, HERE, "notes/new", create, 0o644],
+                    [libc::SYS_openat, HERE, "build/made", create, 0o644],
+                    [libc::SYS_openat, { "fd": "tmp" }, "new", create, 0o644],
+                ]);
+                let call = |attempts: &Value| Call {
+                    narrowing: Narrowing::default(),
+                    view: Some(view.clone()),
+                    ..scene.call(EXEC, "raw", attempts.clone())
+                };
+                let refused = tries(scene, call(&denied));
+                assert!(refused.iter().all(|errno| *errno != 0), "{refused:?}");
+                let made = tries(scene, call(&allowed));
+                assert!(made.iter().all(|errno| *errno == 0), "{made:?}");
+                assert!(scene.outside.join("made").exists() && !scene.workspace.join("build/made").exists());
+                // A folder that was replaced is not mounted by its old identity.
+                fs::remove_dir_all(scene.workspace.join("notes")).unwrap();
+                fs::create_dir(scene.workspace.join("notes")).unwrap();
+                let mut again = View::new(1 << 30, 60_000);
+                again.add_writable(&root, Path::new("notes")).unwrap();
+                assert_ne!(again, view);
             },
         },
         Promise {

@@ -1,0 +1,151 @@
+//! Results of tools: kept sealed for the asker, so that every later request for the action gets them again.
+//!
+//! A result is written before its receipt is committed, but not synced: no kill loses it, a power failure may.
+
+use std::sync::Arc;
+
+use effectd_bus::{BlobError, BlobKind, Blobs};
+use effectd_contracts::{Code, Digest, Failure, KeptResult, Phase, Receipt, ReceiptId, SpaceId};
+use effectd_policy::redact::{prune_result, redact_secrets};
+use serde_json::{Map, Value};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use crate::limits::RESULT_KEPT;
+use crate::services::Services;
+use crate::services::answers::Done;
+
+/// A result that is being written.
+pub(crate) struct Storing {
+    pub(crate) kept: KeptResult,
+    blobs: Arc<Blobs>,
+    space: SpaceId,
+    name: String,
+    writing: JoinHandle<Result<(), BlobError>>,
+}
+
+/// Begins to write the result of an action, unless the tool returned nothing.
+pub(crate) fn store(
+    services: &Services,
+    space: &SpaceId,
+    receipt: &ReceiptId,
+    result: &Value,
+) -> Option<Storing> {
+    if result.is_null() || result.as_object().is_some_and(Map::is_empty) {
+        return None;
+    }
+    // A result is plain data with text keys, for which serde_json has no failure.
+    let content = serde_json::to_vec(result).unwrap_or_default();
+    let bytes = content.len() as u64;
+    let (blobs, space, name) = (services.files.blobs.clone(), space.clone(), name(receipt));
+    let writing = {
+        let (blobs, space, name) = (blobs.clone(), space.clone(), name.clone());
+        spawn_blocking(move || blobs.put(BlobKind::Results, &space, &name, &content))
+    };
+    let digest = format!("hmac-sha256:{}", services.identity.digest(&without_secrets(result)));
+    Some(Storing { kept: KeptResult { digest, bytes }, blobs, space, name, writing })
+}
+
+impl Storing {
+    /// Waits until the result is written. If it cannot be written, the action counts all the same, and its result is gone.
+    pub(crate) async fn finish(&mut self) {
+        match (&mut self.writing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a result is not kept"),
+            Err(error) => tracing::error!(%error, "a result is not kept"),
+        }
+    }
+
+    /// Removes the result again, because its receipt is not committed.
+    pub(crate) async fn discard(self) {
+        let removing = spawn_blocking(move || self.blobs.remove(BlobKind::Results, &self.space, &self.name));
+        if let Ok(Err(error)) = removing.await {
+            tracing::warn!(%error, "a result without a receipt stays until it expires");
+        }
+    }
+}
+
+/// The name of the blob that has the result of this receipt.
+pub(crate) fn name(receipt: &ReceiptId) -> String {
+    Digest::of(format!("result\n{receipt}").as_bytes()).hex()
+}
+
+/// Reads the result of an answer that does not have it, because the action ended earlier.
+pub async fn fill(services: &Services, mut done: Done) -> Done {
+    if matches!(done.result, Ok(None)) {
+        done.result = read(services, &done.receipt).await;
+    }
+    done
+}
+
+/// Reads the result of a receipt. The seal is bound to the receipt's id and proves the content, so the digest in `kept_result` is
+/// not compared.
+async fn read(services: &Services, receipt: &Receipt) -> Result<Option<Arc<Value>>, Failure> {
+    if receipt.kept_result.is_none() {
+        return Ok(None);
+    }
+    if receipt.timing.ended_at.checked_add(RESULT_KEPT).is_ok_and(|end| end <= services.clock.now()) {
+        return Err(gone());
+    }
+    let (blobs, space, name) =
+        (services.files.blobs.clone(), receipt.space_id.clone(), name(&receipt.receipt_id));
+    let reading = move || {
+        let content = blobs.get(BlobKind::Results, &space, &name)?;
+        serde_json::from_slice(&content).map_err(|_| BlobError::Damaged)
+    };
+    match spawn_blocking(reading).await.unwrap_or(Err(BlobError::Damaged)) {
+        Ok(result) => Ok(Some(Arc::new(result))),
+        // A power failure may leave an incomplete file.
+        Err(BlobError::Gone | BlobError::Damaged) => Err(gone()),
+        Err(error) => {
+            let message = format!("the result cannot be read now: {error}; ask again");
+            Err(Failure::new(Code::StoreUnavailable, Phase::Record, message))
+        }
+    }
+}
+
+fn gone() -> Failure {
+    let days = RESULT_KEPT.as_secs() / 86_400;
+    let message = format!(
+        "the action was carried out, but its result is no longer stored: it is kept for {days} days, unless the space's quota, an \
+         erasure or a power failure ends it earlier, or it could not be written; if the tool only reads, send the request under a \
+         new action_id (and a new idempotency_key, if it has one); otherwise that carries it out again"
+    );
+    Failure::new(Code::ResultGone, Phase::Record, message)
+}
+
+/// A result for people who did not ask for it: without secrets, and pruned.
+pub fn safe(result: &Value) -> Value {
+    prune_result(without_secrets(result))
+}
+
+fn without_secrets(result: &Value) -> Value {
+    let mut safe = result.clone();
+    redact_secrets(&mut safe);
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_gone_result_invites_no_second_effect() {
+        let advice = gone().message;
+        assert!(advice.starts_with("the action was carried out"), "{advice}");
+        assert!(
+            advice.contains("if the tool only reads") && advice.contains("carries it out again"),
+            "{advice}"
+        );
+    }
+
+    #[test]
+    fn others_get_a_result_without_secrets_and_pruned() {
+        let result = json!({ "headers": [{ "Authorization": "canary" }], "rows": vec!["row"; 9_000] });
+        let safe = safe(&result);
+        assert_eq!(safe["_truncated"], true);
+        assert!(safe.to_string().len() <= 10_240 && !safe.to_string().contains("canary"), "{safe}");
+        assert_eq!(super::safe(&json!({ "stdout": "3\n" })), json!({ "stdout": "3\n" }));
+    }
+}

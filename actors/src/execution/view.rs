@@ -1,0 +1,39 @@
+//! The view of a named command on its space: what the policy lets it change, keep and execute.
+
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use effectd_contracts::{Failure, SpaceId};
+use effectd_policy::NamedCommand;
+use effectd_sandbox::{SandboxError, SpaceRoot, View};
+
+use crate::services::files::Files;
+
+pub(crate) async fn view_of(
+    files: &Files,
+    space: &SpaceId,
+    command: &Arc<NamedCommand>,
+) -> Result<View, Failure> {
+    let (command, caches, of) = (command.clone(), files.caches.clone(), space.clone());
+    let refused = |error: SandboxError| error.failure();
+    files
+        .blocking(space, move |_, root| {
+            // Each process may use every processor for the whole time: the deadline alone bounds a build.
+            let processors = available_parallelism().map_or(1, usize::from) as u64;
+            let cpu_ms = command.timeout_ms.saturating_mul(processors);
+            let mut view = View::new(command.memory_bytes, cpu_ms);
+            for path in &command.writes {
+                view.add_writable(root, path).map_err(refused)?;
+            }
+            for path in &command.caches {
+                let cache = caches.open(&of, path, root.owner())?;
+                view.add_cache(root, path, &cache).map_err(refused)?;
+            }
+            for folder in &command.programs {
+                let folder = SpaceRoot::open(folder).map_err(refused)?;
+                view.add_programs(&folder).map_err(refused)?;
+            }
+            Ok(view)
+        })
+        .await
+}

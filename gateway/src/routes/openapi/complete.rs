@@ -1,0 +1,580 @@
+//! Completes the OpenAPI document with what the attributes of routes and types do not say.
+//!
+//! Rules that hold for all routes are here once; bounds and links are tables. A row that matches nothing fails a test.
+
+use std::collections::BTreeSet;
+use std::mem;
+
+use effectd_actors::RegisteredTool;
+use effectd_actors::limits::{ERASURE_SUBJECTS_MAX, QUARANTINE_REASON_BYTES_MAX, REASON_BYTES_MAX};
+use effectd_actors::operator::service::OPERATION_LETTERS_MAX;
+use effectd_bus::limits::NAME_BYTES_MAX;
+use effectd_contracts::Code;
+use effectd_contracts::limits::{FILTER_BYTES_MAX, ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
+use effectd_contracts::text::PRINTABLE;
+use serde_json::{Map, Value, json};
+
+use crate::limits::NOTE_BYTES_MAX;
+use crate::problem::{self, Kind, Problem};
+use crate::schema::SCHEMAS;
+
+type Object = Map<String, Value>;
+
+/// The largest integer that is exact in JSON; bodies with larger ones are refused.
+const EXACT_MAX: u64 = (1 << 53) - 1;
+/// Routes that answer with the failure of an action.
+const FAILING: [&str; 5] =
+    ["actions_submit", "actions_wait", "actions_preview", "approvals_approve", "approvals_preview_edited"];
+
+/// Links from an answer to the next request: operation and the beginning of its status, the next operation, and the member of
+/// the answer that is its `id`.
+const LINKS: [(&str, &str, &str, &str); 23] = [
+    ("actions_submit", "2", "actions_show", "action_id"),
+    ("actions_submit", "2", "actions_wait", "action_id"),
+    ("actions_submit", "202", "actions_cancel", "action_id"),
+    ("actions_submit", "202", "approvals_show", "approval/approval_id"),
+    ("actions_submit", "200", "receipts_show", "receipt/receipt_id"),
+    ("actions_show", "200", "approvals_show", "approval/approval_id"),
+    ("actions_show", "200", "receipts_show", "receipt/receipt_id"),
+    ("actions_wait", "202", "approvals_show", "approval/approval_id"),
+    ("actions_wait", "200", "receipts_show", "receipt/receipt_id"),
+    ("receipts_show", "200", "receipts_proof", "receipt_id"),
+    ("receipts_show", "200", "receipts_explain", "receipt_id"),
+    ("receipts_show", "200", "receipts_amendments", "receipt_id"),
+    ("receipts_show", "200", "receipts_amend", "receipt_id"),
+    ("approvals_show", "200", "approvals_approve", "approval_id"),
+    ("approvals_show", "200", "approvals_deny", "approval_id"),
+    ("approvals_show", "200", "approvals_preview_edited", "approval_id"),
+    ("approvals_show", "200", "approvals_preview_always", "approval_id"),
+    ("approvals_approve", "200", "receipts_show", "action/receipt/receipt_id"),
+    ("approvals_deny", "200", "receipts_show", "action/receipt/receipt_id"),
+    ("grants_create", "200", "grants_revoke", "grant_id"),
+    ("grants_request", "200", "grants_activate", "grant_id"),
+    ("grants_request", "200", "grants_revoke", "grant_id"),
+    ("operations_perform", "200", "receipts_show", "receipt_id"),
+];
+
+pub(super) fn complete(document: &mut Value) {
+    if let Some(Value::Object(schemas)) = document.pointer_mut(SCHEMAS) {
+        extend_types(schemas);
+        name_variants(schemas);
+        for (of, field, bound) in bounds() {
+            if let Some(schema) = schemas.get_mut(of).and_then(|schema| schema["properties"].get_mut(field)) {
+                merge(schema, bound);
+            }
+        }
+    }
+    let bodies = document.pointer(SCHEMAS).cloned().unwrap_or_default();
+    if let Some(Value::Object(paths)) = document.get_mut("paths") {
+        for (path, methods) in paths {
+            for operation in methods.as_object_mut().into_iter().flat_map(Map::values_mut) {
+                complete_operation(path, operation, &bodies);
+            }
+        }
+    }
+    walk(document, &mut |schema| {
+        join_words(schema);
+        bound_integer(schema);
+    });
+}
+
+/// A tool in the document: the schemas of its parameters and result, its case of `ToolCall`, and an example of a request.
+pub(super) fn add_tool(document: &mut Value, tool: &RegisteredTool) {
+    let id = tool.spec().tool_id.as_str();
+    // Every tool's id has a dot and no hyphen, and no type's name has either: all names are different.
+    let (params, result) = (format!("{id}-params"), format!("{id}-result"));
+    let call = json!({
+        "type": "object",
+        "required": ["tool_id", "params"],
+        "properties": {
+            "tool_id": { "type": "string", "const": id },
+            "params": reference(&params),
+        },
+    });
+    let schemas = &mut document["components"]["schemas"];
+    let calls = &mut schemas["ToolCall"];
+    if calls.is_null() {
+        *calls = json!({
+            "description": "A tool with its parameters, for the `tool_id` and `params` of an `ActionRequest`.",
+            "oneOf": [],
+            "discriminator": { "propertyName": "tool_id", "mapping": {} },
+        });
+    }
+    if let Some(cases) = calls["oneOf"].as_array_mut() {
+        cases.push(reference(id));
+    }
+    calls["discriminator"]["mapping"][id] = reference(id)["$ref"].take();
+    schemas[id] = call;
+    (schemas[&params], schemas[&result]) =
+        tool.schemas_inside(&format!("{SCHEMAS}/{params}"), &format!("{SCHEMAS}/{result}"));
+    // A plugin's tool need not have an example.
+    if tool.check_params(tool.example()).is_err() {
+        return;
+    }
+    document["paths"]["/v1/actions"]["post"]["requestBody"]["content"]["application/json"]["examples"][id] = json!({
+        "value": {
+            "action_id": format!("example-{id}"),
+            "subject_id": "agent://planner@deviceA",
+            "space_id": "shared:household",
+            "tool_id": id,
+            "params": tool.example(),
+        },
+    });
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#{SCHEMAS}/{name}") })
+}
+
+fn optional(name: &str) -> Value {
+    json!({ "anyOf": [reference(name), { "type": "null" }] })
+}
+
+fn list_of(name: &str) -> Value {
+    json!({ "type": "array", "items": reference(name) })
+}
+
+/// Adds a bound to a schema; a bound that is a type replaces it.
+fn merge(schema: &mut Value, bound: Value) {
+    match (schema, bound) {
+        (Value::Object(schema), Value::Object(bound))
+            if !bound.contains_key("$ref") && !bound.contains_key("anyOf") =>
+        {
+            schema.extend(bound);
+        }
+        (schema, bound) => *schema = bound,
+    }
+}
+
+fn walk(value: &mut Value, visit: &mut impl FnMut(&mut Object)) {
+    match value {
+        Value::Object(members) => {
+            visit(members);
+            members.values_mut().for_each(|member| walk(member, visit));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| walk(item, visit)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Types that the attributes do not name.
+fn extend_types(schemas: &mut Object) {
+    let name = "^[A-Za-z0-9_-][A-Za-z0-9._-]*$";
+    let types = [
+        ("Name", json!({ "type": "string", "maxLength": NAME_BYTES_MAX, "pattern": name })),
+        ("ArtifactId", json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })),
+        (
+            "Position",
+            json!({
+                "description": "`start`, `end`, an offset, a time (`2026-01-01T00:00:00Z`), or an age (`2h`).",
+                "anyOf": [
+                    { "type": "string", "pattern": "^(start|end|[0-9]{1,8}[smhd]?)$" },
+                    { "type": "string", "format": "date-time" },
+                ],
+            }),
+        ),
+    ];
+    schemas.extend(types.map(|(name, schema)| (name.to_owned(), schema)));
+    if let Some(problem) = schemas.get_mut("Problem") {
+        problem["examples"] =
+            json!([Problem::of(Kind::ReceiptUnknown, "no receipt of this id was made for you")]);
+    }
+    // An empty amendment is refused.
+    if let Some(amending) = schemas.get_mut("Amending") {
+        amending["minProperties"] = json!(1);
+    }
+}
+
+/// Bounds of the gateway's own types: type, field, and what holds for it.
+fn bounds() -> Vec<(&'static str, &'static str, Value)> {
+    let name = || json!({ "minLength": 1, "maxLength": ID_BYTES_MAX, "pattern": PRINTABLE });
+    let purpose = || json!({ "pattern": "^(tool|pii):[^\\u0000-\\u001f\\u007f-\\u009f]{1,256}$" });
+    let reason = || json!({ "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE });
+    let subjects = || {
+        let description = format!("At most {ERASURE_SUBJECTS_MAX} different ones.");
+        json!({ "minItems": 1, "items": reference("SubjectId"), "description": description })
+    };
+    let letters = || json!({ "maxItems": OPERATION_LETTERS_MAX });
+    let words = |words: &[&str]| json!({ "enum": words });
+    let codes: BTreeSet<&str> =
+        Code::ALL.iter().map(|code| code.as_str()).chain(Kind::ALL.iter().map(|kind| kind.code())).collect();
+    vec![
+        ("ActionView", "action_id", reference("ActionId")),
+        ("Amending", "note", json!({ "maxLength": NOTE_BYTES_MAX })),
+        ("Amending", "quality", json!({ "minimum": 0, "maximum": 1 })),
+        ("Amending", "source", name()),
+        ("ApprovalView", "asked_at", json!({ "format": "date-time" })),
+        ("ApprovalView", "expires_at", json!({ "format": "date-time" })),
+        ("ApprovalView", "state", words(&["pending", "approved", "denied", "expired"])),
+        ("ApproveBody", "calls_max", json!({ "minimum": 1 })),
+        ("ApproveBody", "reason", reason()),
+        ("BreakerView", "state", words(&["closed", "open", "half_open", "releasing"])),
+        ("DenyBody", "reason", reason()),
+        ("EraseBody", "subjects", subjects()),
+        ("GrantBody", "calls_max", json!({ "minimum": 1 })),
+        (
+            "GrantBody",
+            "org",
+            json!({ "minLength": 1, "maxLength": ID_BYTES_MAX - 4, "pattern": "^([^\\u0000-\\u001f\\u007f-\\u009f]*[^\\u0000-\\u0020\\u007f-\\u00a0])$" }),
+        ),
+        ("GrantBody", "reason", reason()),
+        (
+            "GrantBody",
+            "tool",
+            json!({ "maxLength": ID_BYTES_MAX, "pattern": "^(\\*|[!-)+-~]([ -)+-~]*(\\.\\*|[!-)+-~]))?)$" }),
+        ),
+        ("GrantBody", "session", optional("ActionId")),
+        ("GrantView", "created_at", json!({ "format": "date-time" })),
+        ("GrantView", "expires_at", json!({ "format": "date-time" })),
+        ("GrantView", "state", words(&["requested", "active", "revoked", "expired", "used_up"])),
+        ("LetterNow", "letter", json!({ "maximum": u64::MAX })),
+        ("HeldView", "expires_at", json!({ "format": "date-time" })),
+        (
+            "NotificationView",
+            "delivery",
+            words(&["waiting", "sending", "delivered", "undelivered", "unknown"]),
+        ),
+        ("Operation_drop_letters", "letters", letters()),
+        ("Operation_erase", "subjects", subjects()),
+        ("Operation_quarantine_artifact", "artifact_id", reference("ArtifactId")),
+        ("Operation_quarantine_artifact", "reason", json!({ "maxLength": QUARANTINE_REASON_BYTES_MAX })),
+        ("Operation_release_artifact", "artifact_id", reference("ArtifactId")),
+        ("Operation_requeue_letters", "letters", letters()),
+        ("Operation_reset_breaker", "key", name()),
+        ("Operation_seek_group", "group", reference("Name")),
+        ("Operation_seek_group", "to", reference("Position")),
+        ("Operation_seek_group", "topic", reference("Name")),
+        ("Operation_trip_breaker", "key", name()),
+        ("PolicyChange_grant_consent", "purpose", purpose()),
+        ("PolicyChange_grant_consent", "space", reference("SpaceId")),
+        ("PolicyChange_grant_consent", "subject", reference("SubjectId")),
+        ("PolicyChange_revoke_consent", "purpose", purpose()),
+        ("PolicyChange_revoke_consent", "space", reference("SpaceId")),
+        ("PolicyChange_revoke_consent", "subject", reference("SubjectId")),
+        ("PolicyChange_set_automation_mode", "automation", name()),
+        ("PolicyChange_set_automation_mode", "mode", optional("Mode")),
+        ("PolicyChange_set_automation_mode", "tool", name()),
+        ("PolicyChange_set_org_mode", "mode", optional("Mode")),
+        ("PolicyChange_set_org_mode", "org", name()),
+        ("PolicyChange_set_org_mode", "tool", name()),
+        ("PreviewView", "tier", reference("RiskTier")),
+        ("PreviewView", "verdict", words(&["permit", "needs_approval", "deny", "quarantine"])),
+        ("Problem", "code", json!({ "enum": codes })),
+        ("Problem", "type", json!({ "pattern": format!("^{}[a-z_]+$", problem::TYPE_PREFIX) })),
+        ("PromptView", "tier", reference("RiskTier")),
+        ("QuarantineBody", "reason", json!({ "maxLength": QUARANTINE_REASON_BYTES_MAX })),
+        ("QuarantineView", "artifact_id", reference("ArtifactId")),
+        ("QuarantineView", "since", json!({ "format": "date-time" })),
+    ]
+}
+
+/// Gives each case of a tagged union a name, and the union a discriminator: generators make one type of each.
+fn name_variants(schemas: &mut Object) {
+    let mut named = Object::new();
+    for (name, schema) in schemas.iter_mut() {
+        let Some(cases) = schema.get("oneOf").and_then(Value::as_array) else { continue };
+        let Some(tag) = tag(cases) else { continue };
+        let mut mapping = Object::new();
+        let mut references = Vec::new();
+        for case in cases {
+            let word = word(case, &tag).unwrap_or_default();
+            let variant = format!("{name}_{word}");
+            mapping.insert(word.to_owned(), reference(&variant)["$ref"].take());
+            references.push(reference(&variant));
+            let mut case = case.clone();
+            case["additionalProperties"] = json!(false);
+            named.insert(variant, case);
+        }
+        schema["oneOf"] = Value::Array(references);
+        schema["discriminator"] = json!({ "propertyName": tag, "mapping": mapping });
+    }
+    schemas.extend(named);
+}
+
+/// The property that has another constant in each case.
+fn tag(cases: &[Value]) -> Option<String> {
+    let properties = cases.first()?["properties"].as_object()?;
+    let in_all = |name: &&String| cases.iter().all(|case| word(case, name).is_some());
+    properties.keys().find(in_all).cloned()
+}
+
+fn word<'a>(case: &'a Value, tag: &str) -> Option<&'a str> {
+    let property = &case["properties"][tag];
+    let only = property["enum"].as_array().filter(|words| words.len() == 1).map(|words| &words[0]);
+    property["const"].as_str().or_else(|| only?.as_str())
+}
+
+/// Joins cases that are single words to one enumeration.
+fn join_words(schema: &mut Object) {
+    let Some(Value::Array(cases)) = schema.get_mut("oneOf") else { return };
+    if cases.iter().filter(|case| case["const"].is_string()).count() < 2 {
+        return;
+    }
+    let (words, mut others): (Vec<_>, Vec<_>) =
+        mem::take(cases).into_iter().partition(|case| case["const"].is_string());
+    let lines = words.iter().map(|case| {
+        let (word, meaning) = (&case["const"], case["description"].as_str().unwrap_or_default());
+        format!("- `{}`: {meaning}", word.as_str().unwrap_or_default())
+    });
+    let meanings = lines.collect::<Vec<_>>().join("\n");
+    let words: Vec<_> = words.iter().map(|case| &case["const"]).collect();
+    if others.is_empty() {
+        let description = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+        let description = format!("{description}\n\n{meanings}");
+        schema.remove("oneOf");
+        schema.extend([
+            ("type".to_owned(), json!("string")),
+            ("enum".to_owned(), json!(words)),
+            ("description".to_owned(), json!(description.trim())),
+        ]);
+    } else {
+        others.insert(0, json!({ "type": "string", "enum": words, "description": meanings }));
+        schema.insert("oneOf".to_owned(), Value::Array(others));
+    }
+}
+
+/// Replaces a format of integers by the largest one: generators differ about what the formats mean.
+fn bound_integer(schema: &mut Object) {
+    let max = match schema.get("format").and_then(Value::as_str) {
+        Some("int32" | "uint32") => u32::MAX.into(),
+        Some("int64" | "uint64") => EXACT_MAX,
+        Some(_) | None => return,
+    };
+    schema.remove("format");
+    schema.entry("maximum").or_insert(max.into());
+}
+
+fn complete_operation(path: &str, operation: &mut Value, schemas: &Value) {
+    let id = format!(
+        "{}_{}",
+        operation["tags"][0].as_str().unwrap_or_default(),
+        operation["operationId"].as_str().unwrap_or_default()
+    );
+    operation["operationId"] = json!(id);
+    // Whether the process is alive is always answered.
+    let mut statuses = if path == "/healthz" { BTreeSet::new() } else { BTreeSet::from([500, 503]) };
+    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    for parameter in parameters.into_iter().flatten() {
+        // Names of topics and groups are refused as a query is.
+        statuses.insert(if parameter["in"] != "path" || path.starts_with("/v1/store/") { 400 } else { 404 });
+        let name = parameter["name"].as_str().unwrap_or_default();
+        if let Some(known) = parameter_schema(path, name) {
+            parameter["schema"] = known;
+        } else if parameter["schema"]["type"] == "integer" {
+            parameter["schema"] = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
+        }
+    }
+    if let Some(body) = operation.get_mut("requestBody") {
+        statuses.extend([400, 408, 413]);
+        let body_type = body["content"]["application/json"]["schema"]["$ref"].as_str().unwrap_or_default();
+        let body_type = &schemas[body_type.rsplit('/').next().unwrap_or_default()];
+        // A body in which everything is optional may be left out.
+        let needed = ["required", "oneOf", "minProperties"].iter().any(|word| body_type.get(word).is_some());
+        body["required"] = json!(needed);
+        if let Some(example) = example(&id) {
+            body["content"]["application/json"]["example"] = example;
+        }
+    }
+    if FAILING.contains(&id.as_str()) {
+        statuses.extend(problem::failure_statuses());
+    }
+    for status in statuses {
+        let response = &mut operation["responses"][status.to_string()];
+        if response.is_null() {
+            *response = serde_json::to_value(problem::response(status)).unwrap_or_default();
+        }
+    }
+    for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
+        complete_response(&id, status, response);
+    }
+}
+
+fn complete_response(id: &str, status: &str, response: &mut Value) {
+    if let Some(bytes) = response.pointer_mut("/content/application~1octet-stream/schema") {
+        *bytes = json!({ "type": "string", "format": "binary" });
+    }
+    if matches!(status, "408" | "429" | "503") {
+        response["headers"]["Retry-After"] = json!({
+            "description": "Seconds after which the request may be repeated",
+            "schema": { "type": "integer", "minimum": 0 },
+        });
+    }
+    if !status.starts_with('2') {
+        return;
+    }
+    if matches!(id, "actions_submit" | "actions_show" | "actions_wait" | "receipts_show") {
+        response["headers"] = json!({
+            "traceparent": { "description": "The action's span", "schema": reference("TraceParent") },
+            "tracestate": { "description": "As it came with the request", "schema": reference("TraceState") },
+        });
+    }
+    if let Some(schema) = answer(id) {
+        response["content"]["application/json"]["schema"] = schema;
+    }
+    for (_, _, next, member) in LINKS.iter().filter(|(from, of, ..)| *from == id && status.starts_with(of)) {
+        let parameters = json!({ "id": format!("$response.body#/{member}") });
+        response["links"][next] = json!({ "operationId": next, "parameters": parameters });
+    }
+}
+
+/// A body that the operation accepts.
+fn example(id: &str) -> Option<Value> {
+    Some(match id {
+        "actions_preview" | "policy_explain" => json!({
+            "action_id": "example",
+            "subject_id": "agent://planner@deviceA",
+            "space_id": "shared:household",
+            "tool_id": "files.write_text",
+            "params": { "path": "workspace/notes/w36.txt", "text": "hello", "space_id": "shared:household" },
+        }),
+        "approvals_approve" => json!({ "how": "once", "reason": "as discussed" }),
+        "approvals_deny" => json!({ "reason": "not this file" }),
+        "approvals_preview_edited" => {
+            json!({ "params": { "path": "workspace/notes/w37.txt", "space_id": "shared:household" } })
+        }
+        "artifacts_quarantine" => json!({ "reason": "it may hold a customer's data" }),
+        "grants_create" | "grants_request" | "grants_preview_request" => json!({
+            "org": "household",
+            "session": "agent:agent://planner@deviceA",
+            "tool": "files.delete",
+            "calls_max": 10,
+            "lasts_s": 3_600,
+        }),
+        "operations_perform" => json!({ "do": "disable_tool", "tool_id": "notify.local" }),
+        "policy_change" => json!({
+            "change": "set_org_mode", "org": "household", "tool": "files.move", "mode": "require_approval",
+        }),
+        "receipts_amend" => json!({ "success": false, "note": "the file was for another week" }),
+        "store_erase" => json!({ "subjects": ["agent://planner@deviceA"], "preview": true }),
+        _ => return None,
+    })
+}
+
+/// Answers whose types the attributes cannot name.
+fn answer(id: &str) -> Option<Value> {
+    let words = || json!({ "type": "array", "items": { "type": "string" } });
+    let tool = |more: Value| {
+        let mut tool = json!({
+            "aliases": list_of("ToolId"),
+            "caps_set": list_of("Capability"),
+            "disabled": { "type": "boolean" },
+            "quarantined": { "type": "object" },
+            "source": { "type": "string", "enum": ["core", "provider", "plugin", "connector"] },
+            "tier": reference("RiskTier"),
+        });
+        merge(&mut tool, more);
+        json!({ "type": "object", "properties": tool, "required": ["aliases", "disabled", "source", "tier"] })
+    };
+    Some(match id {
+        "tools_list" => {
+            let summary = json!({
+                "tool_id": reference("ToolId"),
+                "version": { "type": "string" },
+                "description": { "type": "string" },
+                "caps_required": list_of("Capability"),
+                "side_effects": words(),
+                "reversible": { "type": "boolean" },
+            });
+            json!({ "type": "array", "items": tool(summary) })
+        }
+        "tools_show" => tool(json!({
+            "spec": reference("ToolSpec"),
+            "definition_hash": reference("Digest"),
+            "doubtful": words(),
+            "example": { "type": "object" },
+        })),
+        "log_entries" | "log_heads" => list_of("LogLine"),
+        "log_frontier" => list_of("Digest"),
+        "log_keys" => list_of("KeyEntry"),
+        "receipts_amendments" => list_of("AmendmentEntry"),
+        _ => return None,
+    })
+}
+
+/// What a parameter must look like, by the resource of the path and its name.
+fn parameter_schema(path: &str, name: &str) -> Option<Value> {
+    let resource = path.split('/').nth(2)?;
+    Some(match (resource, name) {
+        ("actions", "id") => reference("ActionId"),
+        ("receipts" | "notifications", "id") => reference("ReceiptId"),
+        ("approvals", "id") => reference("ApprovalId"),
+        ("grants", "id") => reference("GrantId"),
+        ("tools", "id") | ("receipts", "tool") => reference("ToolId"),
+        ("artifacts", "id") | ("receipts", "artifact") => reference("ArtifactId"),
+        ("receipts", "subject") => reference("SubjectId"),
+        ("receipts", "space") => reference("SpaceId"),
+        ("receipts", "status") => reference("Status"),
+        ("receipts", "since" | "until") => json!({ "type": "string", "format": "date-time" }),
+        ("receipts", "order") => json!({ "type": "string", "enum": ["oldest", "newest"] }),
+        ("receipts", "q") => json!({ "type": "string", "maxLength": FILTER_BYTES_MAX }),
+        ("store" | "dlq", "topic" | "group") => reference("Name"),
+        ("store", "from" | "to") => reference("Position"),
+        ("breakers", "key") => {
+            json!({ "type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX, "pattern": PRINTABLE })
+        }
+        ("actions", "wait") => json!({ "type": "string", "pattern": "^(true|\\+?[0-9]{1,19})?$" }),
+        ("actions", "Idempotency-Key") => json!({
+            "type": "string",
+            "maxLength": IDEMPOTENCY_KEY_BYTES_MAX,
+            // Bare, or quoted without quotes and backslashes inside.
+            "pattern": "^([!#-~]([ -~]*[!-~])?|\"[!#-\\[\\]-~]([ !#-\\[\\]-~]*[!#-\\[\\]-~])?\")$",
+        }),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use effectd_actors::Registry;
+    use std::collections::BTreeMap;
+
+    /// A field that is renamed must not lose its bound.
+    #[test]
+    fn every_row_of_the_tables_is_about_something() {
+        let document = super::super::document(&Registry::default());
+        for (of, field, _) in bounds() {
+            let field = &document["components"]["schemas"][of]["properties"][field];
+            assert!(field.is_object(), "{of}: {field}");
+        }
+        let paths = document["paths"].as_object().unwrap().values();
+        let operations: BTreeMap<_, _> = paths
+            .flat_map(|methods| methods.as_object().unwrap().values())
+            .map(|operation| (operation["operationId"].as_str().unwrap(), operation))
+            .collect();
+        for (from, of, to, member) in LINKS {
+            assert!(operations.contains_key(to), "{to}");
+            let responses = operations[from]["responses"].as_object().unwrap().iter();
+            let mut linked = 0;
+            for (status, response) in responses.filter(|(status, _)| status.starts_with(of)) {
+                assert!(response["links"][to].is_object(), "{from} {status}: {to}");
+                let schema = &response["content"]["application/json"]["schema"];
+                let member: Vec<_> = member.split('/').collect();
+                assert!(may_have(&document, schema, &member), "{from} {status}: {member:?}");
+                linked += 1;
+            }
+            assert!(linked > 0, "{from} {of}: {to}");
+        }
+        for id in FAILING.into_iter().chain([
+            "log_entries",
+            "log_heads",
+            "log_frontier",
+            "log_keys",
+            "receipts_amendments",
+            "tools_list",
+            "tools_show",
+        ]) {
+            assert!(operations.contains_key(id), "{id}");
+        }
+    }
+
+    /// Whether a value that fits the schema may have the member.
+    fn may_have(document: &Value, schema: &Value, member: &[&str]) -> bool {
+        let Some((first, rest)) = member.split_first() else { return true };
+        let cases = ["oneOf", "anyOf"].into_iter().filter_map(|word| schema[word].as_array()).flatten();
+        let target = schema["$ref"].as_str().and_then(|target| document.pointer(&target[1..]));
+        cases.chain(target).any(|inner| may_have(document, inner, member))
+            || schema["properties"].get(first).is_some_and(|inner| may_have(document, inner, rest))
+    }
+}

@@ -1,0 +1,145 @@
+//! Short ids: the beginning of a UUID stands for it, if only one id begins so.
+//!
+//! Ids that planners choose (`job-1`) have to be written in full: `job-1` must never mean `job-10`.
+
+use effectd_contracts::{ActionId, ApprovalId, Receipt};
+use effectd_gateway::client::{Client, percent_encoded};
+use effectd_gateway::views::ReceiptList;
+
+use super::{ActionReply, CliError, approvals};
+
+/// The length of a UUID.
+pub(super) const FULL: usize = 36;
+/// The length of a digest.
+const DIGEST: usize = 64;
+/// The part of an id that tables show; of a UUID, it is the time in milliseconds.
+pub(super) const SHOWN: usize = 13;
+/// The shortest beginning that is accepted.
+const MIN: usize = 4;
+/// The number of ids that an error lists.
+const LISTED_MAX: usize = 8;
+
+/// Whether the text is a UUID or a digest.
+pub(super) fn is_long(text: &str) -> bool {
+    [FULL, DIGEST].contains(&text.len()) && is_part(text)
+}
+
+fn is_part(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+/// Whether a word may be the beginning of a UUID or of a digest.
+pub(super) fn is_short(word: &str) -> bool {
+    word.len() >= MIN && !is_long(word) && is_part(word)
+}
+
+/// The id that a word names: in full, or by its beginning. `None` if there is none.
+pub(super) fn pick<'a>(
+    word: &str,
+    ids: impl IntoIterator<Item = &'a str>,
+) -> Result<Option<&'a str>, CliError> {
+    let mut found: Vec<&str> = Vec::new();
+    for id in ids {
+        if id == word {
+            return Ok(Some(id));
+        }
+        if is_short(word) && is_part(id) && id.starts_with(word) && !found.contains(&id) {
+            found.push(id);
+        }
+    }
+    match found.as_slice() {
+        [] => Ok(None),
+        [id] => Ok(Some(id)),
+        several => Err(ambiguous(word, several)),
+    }
+}
+
+fn ambiguous(word: &str, ids: &[&str]) -> CliError {
+    let listed = ids.iter().take(LISTED_MAX).copied().collect::<Vec<_>>().join(", ");
+    let more = if ids.len() > LISTED_MAX { ", …" } else { "" };
+    CliError::request(format!("{word} is not unique: {listed}{more}; write more of the id"))
+}
+
+/// The approval that a word names, by its beginning if that is pending. Otherwise the word, which may name a past one.
+pub(super) async fn approval(client: &mut Client, word: &ApprovalId) -> Result<ApprovalId, CliError> {
+    if !is_short(word.as_str()) {
+        return Ok(word.clone());
+    }
+    let pending = approvals::all(client).await?;
+    let found = pick(word.as_str(), pending.iter().map(|view| view.approval_id.as_str()))?;
+    Ok(found.and_then(|id| ApprovalId::new(id).ok()).unwrap_or_else(|| word.clone()))
+}
+
+/// The action that a word names, by its beginning if the action has ended or awaits approval. Otherwise the word.
+pub(super) async fn action(client: &mut Client, word: &ActionId) -> Result<ActionId, CliError> {
+    if !is_short(word.as_str()) || !is_unknown(&client.status(word).await?) {
+        return Ok(word.clone());
+    }
+    let (ended, pending) = (receipts(client, "action", word.as_str()).await?, approvals::all(client).await?);
+    let ended = ended.iter().map(|receipt| receipt.action_id.as_str());
+    let ids = ended.chain(pending.iter().flat_map(|view| view.action_ids.iter().map(String::as_str)));
+    let found = pick(word.as_str(), ids)?;
+    Ok(found.and_then(|id| ActionId::new(id).ok()).unwrap_or_else(|| word.clone()))
+}
+
+fn is_unknown(reply: &ActionReply) -> bool {
+    matches!(reply, ActionReply::Problem(problem) if problem.code == "action_unknown")
+}
+
+/// The receipt whose id, or whose action's id, begins with a word.
+pub(super) async fn receipt(client: &mut Client, word: &str) -> Result<Option<Receipt>, CliError> {
+    if !is_short(word) {
+        return Ok(None);
+    }
+    let mut found = receipts(client, "receipt", word).await?;
+    found.extend(
+        receipts(client, "action", word).await?.into_iter().filter(|it| is_part(it.action_id.as_str())),
+    );
+    // An action may have several receipts, if it was requeued; the newest counts.
+    let mut actions: Vec<&str> = found.iter().map(|receipt| receipt.action_id.as_str()).collect();
+    actions.sort_unstable();
+    actions.dedup();
+    if actions.len() > 1 {
+        return Err(ambiguous(word, &actions));
+    }
+    Ok(found.into_iter().next())
+}
+
+/// Receipts of which this field begins with a word, newest first. Stops when it has more than an error lists.
+async fn receipts(client: &mut Client, field: &str, word: &str) -> Result<Vec<Receipt>, CliError> {
+    let (mut found, mut after) = (Vec::new(), String::new());
+    let query = percent_encoded(&format!("{field}:{word}*"));
+    while found.len() <= LISTED_MAX {
+        let path = format!("/v1/receipts?order=newest&limit=500&q={query}{after}");
+        let page: ReceiptList = client.get(&path).await?;
+        found.extend(page.receipts);
+        match page.next {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_beginning_names_one_id_or_none() {
+        let ids = [
+            "0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36",
+            "0199f6a2-5a4e-7c11-8d53-3f2b5f0c9a36",
+            "0199",
+            "job-10",
+        ];
+        assert_eq!(pick("0199f6a2-5a4e-7c10", ids).unwrap(), Some(ids[0]));
+        assert_eq!(pick("0199", ids).unwrap(), Some("0199"), "a full id counts first");
+        let error = pick("0199f6a2", ids).unwrap_err().to_string();
+        assert!(error.contains("not unique") && error.contains(ids[0]) && error.contains(ids[1]), "{error}");
+        for none in ["job-1", "019", "beef", "0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a37"] {
+            assert_eq!(pick(none, ids).unwrap(), None, "{none}");
+        }
+    }
+}
