@@ -122,6 +122,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Operator {
     }
 }
 
+/// The number of consumer groups that a learner may have for each topic. The store has a limit for all of them together.
+const LEARNER_GROUPS_MAX: usize = 8;
+
 /// A peer that reads events: an operator, or a learner by the policy.
 pub(crate) struct Reader(pub(crate) Peer);
 
@@ -149,15 +152,32 @@ impl Reader {
         Err(Problem::of(Kind::OperatorsOnly, why))
     }
 
-    /// Fails if the group may belong to somebody else: a learner moves `<name>` and `<name>-…`, by its own name.
-    pub(crate) fn check_group(&self, topic: &str, group: &str) -> Result<(), Problem> {
-        self.check_topic(topic)?;
-        let name = self.0.principal.as_str().trim_start_matches("user://");
-        let own = group.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
-        if self.0.operator || own {
-            return Ok(());
+    /// This peer as an operator, if it is one.
+    pub(crate) fn operator(&self) -> Option<Operator> {
+        self.0.operator.then(|| Operator(self.0.clone()))
+    }
+
+    /// Fails unless a learner may move this group, or create it beside these.
+    pub(crate) fn check_group<'a>(
+        &self,
+        group: &str,
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) -> Result<(), Problem> {
+        // By uid: a user name may contain every character that a group may.
+        let name = format!("u{}", self.0.uid);
+        let is_own = |group: &str| {
+            group.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        if !is_own(group) {
+            let why = format!("a learner's groups begin with its uid: use `{name}` or `{name}.…`");
+            return Err(Problem::of(Kind::OperatorsOnly, why));
         }
-        let why = format!("a learner's groups begin with its name: use `{name}` or `{name}-…`");
-        Err(Problem::of(Kind::OperatorsOnly, why))
+        let is_new = known.clone().all(|known| known != group);
+        if is_new && known.filter(|known| is_own(known)).count() >= LEARNER_GROUPS_MAX {
+            let why =
+                format!("a learner has at most {LEARNER_GROUPS_MAX} groups for each topic: use one of them");
+            return Err(Problem::of(Kind::OperatorsOnly, why));
+        }
+        Ok(())
     }
 }

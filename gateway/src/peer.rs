@@ -7,6 +7,7 @@ use tokio::net::UnixStream;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
+    pub(crate) uid: u32,
     pub(crate) principal: Principal,
     /// Root, or the user that the daemon runs as: both can read the state directory anyway.
     pub(crate) operator: bool,
@@ -31,7 +32,7 @@ impl Peer {
             Ok(Ok(None) | Err(_)) | Err(_) => uid.to_string(),
         };
         let principal = Principal::new(format!("user://{name}")).ok()?;
-        Some(Self { principal, operator: is_operator(uid) })
+        Some(Self { uid, principal, operator: is_operator(uid) })
     }
 
     pub(crate) fn decider(&self) -> Decider {

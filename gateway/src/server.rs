@@ -69,7 +69,8 @@ impl Gateway {
     /// A client in this process: the same routes without a socket, for `principal`, who is an operator if this process's user
     /// is. `interactive` if a person waits at a terminal.
     pub fn client(&self, principal: Principal, interactive: bool) -> Client {
-        let peer = Peer { principal, operator: peer::is_operator(nix::unistd::geteuid().as_raw()) };
+        let uid = nix::unistd::geteuid().as_raw();
+        let peer = Peer { uid, principal, operator: peer::is_operator(uid) };
         Client::in_process(routes::all(self.app.clone()).layer(Extension(peer)), interactive)
     }
 

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::receipt_view::{self, Detail};
+use super::short_id::Purpose;
 use super::{
     CliError, Common, Depth, Form, action_output, approval_view, eprint_line, is_in_process, line,
     print_json, print_rows, run, short_id, with_client,
@@ -172,8 +173,11 @@ pub(super) async fn all(client: &mut Client) -> Result<Vec<ApprovalView>, CliErr
 }
 
 async fn show(common: &Common, id: &ApprovalId) -> Result<Exit, CliError> {
-    let view: ApprovalView =
-        with_client(common, Depth::Policy, async |client| get(client, id, "").await).await?;
+    let view: ApprovalView = with_client(common, Depth::Policy, async |client| {
+        let id = short_id::approval(client, id, Purpose::Show).await?;
+        get(client, &id, "").await
+    })
+    .await?;
     if !print_json(common.output, &view) {
         approval_view::print(&approval_view::of_approval(&view));
     }
@@ -181,7 +185,6 @@ async fn show(common: &Common, id: &ApprovalId) -> Result<Exit, CliError> {
 }
 
 async fn get<T: DeserializeOwned>(client: &mut Client, id: &ApprovalId, what: &str) -> Result<T, CliError> {
-    let id = short_id::approval(client, id).await?;
     let path = format!("/v1/approvals/{}{what}", percent_encoded(id.as_str()));
     Ok(client.get(&path).await?)
 }
@@ -192,12 +195,17 @@ async fn post<T: DeserializeOwned>(
     what: &str,
     body: &impl Serialize,
 ) -> Result<T, CliError> {
-    let id = short_id::approval(client, id).await?;
     let path = format!("/v1/approvals/{}/{what}", percent_encoded(id.as_str()));
     Ok(client.post(&path, body).await?)
 }
 
-async fn approve(common: &Common, args: Approve) -> Result<Exit, CliError> {
+async fn approve(common: &Common, mut args: Approve) -> Result<Exit, CliError> {
+    // Once, so that what is shown is what is approved.
+    if short_id::is_short(args.which.id.as_str()) {
+        let find =
+            async |client: &mut Client| short_id::approval(client, &args.which.id, Purpose::Decide).await;
+        args.which.id = with_client(common, Depth::Policy, find).await?;
+    }
     let id = &args.which.id;
     let params = args.edit.as_deref().map(read_params).transpose()?;
     let (mut agreed, mut edited_digest) = (true, None);
@@ -279,7 +287,10 @@ fn is_meant(args: &Approve) -> bool {
 
 async fn deny(common: &Common, id: &ApprovalId, reason: Option<String>) -> Result<Exit, CliError> {
     let body = DenyBody { reason };
-    let decided = with_client(common, Depth::Policy, async |client| post(client, id, "deny", &body).await);
+    let decided = with_client(common, Depth::Policy, async |client| {
+        let id = short_id::approval(client, id, Purpose::Decide).await?;
+        post(client, &id, "deny", &body).await
+    });
     print(&decided.await?, common.output);
     Ok(Exit::Done)
 }

@@ -11,6 +11,7 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
 
 use super::output::Stdout;
+use super::short_id::Purpose;
 use super::{
     CliError, Common, Confirm, Depth, Printer, eprint_line, mutation, print_rows, receipt_ref, short_id,
     with_client,
@@ -166,6 +167,7 @@ async fn release(common: &Common, mut artifact_id: String, confirm: Confirm) -> 
     if short_id::is_short(&artifact_id) {
         let all = quarantined(common).await?;
         let found = short_id::pick(&artifact_id, all.iter().map(|view| view.artifact_id.as_str()))?;
+        Purpose::Decide.check(&artifact_id, found)?;
         artifact_id = found.map_or(artifact_id.clone(), str::to_owned);
     }
     let operation = Operation::ReleaseArtifact { artifact_id };

@@ -3,6 +3,7 @@
 use effectd_contracts::{ActionId, Outcome};
 
 use super::action_output::show_one;
+use super::short_id::Purpose;
 use super::{ActionReply, CliError, Common, Depth, short_id, with_client};
 use crate::exit::Exit;
 
@@ -21,7 +22,7 @@ pub(super) struct Cancel {
 impl Cancel {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let reply = with_client(common, Depth::Policy, async |client| {
-            let action = short_id::action(client, &self.action).await?;
+            let action = short_id::action(client, &self.action, Purpose::Decide).await?;
             Ok(client.cancel(&action).await?)
         });
         let reply = reply.await?;

@@ -3,11 +3,10 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 use super::output::Stdout;
-use super::{Arguments, CliError, eprint_line};
+use super::{CliError, command, eprint_line};
 use crate::exit::Exit;
 
 /// Print completions for a shell
@@ -31,7 +30,7 @@ pub(super) struct Man {
 impl Completions {
     pub(super) fn main(self) -> Exit {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Arguments::command(), "effectd", &mut script);
+        clap_complete::generate(self.shell, &mut command(), "effectd", &mut script);
         print(&script)
     }
 }
@@ -41,11 +40,9 @@ impl Man {
         let mut page = Vec::new();
         let written = match &self.into {
             Some(folder) => std::fs::create_dir_all(folder)
-                .and_then(|()| clap_mangen::generate_to(Arguments::command(), folder))
+                .and_then(|()| clap_mangen::generate_to(command(), folder))
                 .map_err(|error| format!("{} cannot be written: {error}", folder.display())),
-            None => clap_mangen::Man::new(Arguments::command())
-                .render(&mut page)
-                .map_err(|error| error.to_string()),
+            None => clap_mangen::Man::new(command()).render(&mut page).map_err(|error| error.to_string()),
         };
         if let Err(why) = written {
             eprint_line(&why);

@@ -12,6 +12,7 @@ use effectd_gateway::problem::Kind;
 use effectd_gateway::views::dead_letters::{CauseView, LetterList, LetterNow, LetterView};
 
 use super::mutation::RunMode;
+use super::short_id::Purpose;
 use super::{
     CliError, Common, Confirm, Depth, Form, Printer, eprint_line, get, line, lines, mutation, print_rows,
     short_id, with_client,
@@ -150,24 +151,28 @@ pub(super) fn letter_ref(word: &str) -> Result<LetterRef, String> {
 
 impl LetterRef {
     /// The letter's number; `None` if no letter has the id.
-    pub(super) async fn number(&self, client: &mut Client) -> Result<Option<u64>, CliError> {
+    pub(super) async fn number(
+        &self,
+        client: &mut Client,
+        purpose: Purpose,
+    ) -> Result<Option<u64>, CliError> {
         let word = match self {
             LetterRef::Number(number) => return Ok(Some(*number)),
             LetterRef::Id(word) => word,
         };
         let mut found: Vec<(u64, String)> = Vec::new();
-        let may_be =
-            |id: &&String| *id == word || (short_id::is_short(word) && id.starts_with(word.as_str()));
         let filter = LetterFilter::default();
         filter
             .each_page(client, |page| {
                 for letter in page {
-                    let ids = [&letter.action_id, &letter.receipt_id].into_iter().flatten().filter(may_be);
-                    found.extend(ids.cloned().map(|id| (letter.letter, id)));
+                    let ids = [&letter.action_id, &letter.receipt_id].into_iter().flatten();
+                    let named = ids.filter(|id| short_id::is_named(word, id));
+                    found.extend(named.cloned().map(|id| (letter.letter, id)));
                 }
                 true
             })
             .await?;
+        purpose.check(word, found.iter().map(|(_, id)| id.as_str()))?;
         // The ids of one letter begin alike if its action was short.
         let first = found.first().map(|(letter, _)| *letter);
         if found.iter().all(|(letter, _)| Some(*letter) == first) {
@@ -178,11 +183,11 @@ impl LetterRef {
     }
 
     /// The same, with a client of its own.
-    pub(super) async fn find(&self, common: &Common) -> Result<Option<u64>, CliError> {
+    pub(super) async fn find(&self, common: &Common, purpose: Purpose) -> Result<Option<u64>, CliError> {
         match self {
             LetterRef::Number(number) => Ok(Some(*number)),
             LetterRef::Id(_) => {
-                with_client(common, Depth::Store, async |client| self.number(client).await).await
+                with_client(common, Depth::Store, async |client| self.number(client, purpose).await).await
             }
         }
     }
@@ -222,7 +227,7 @@ impl DlqCommand {
             Command::Drain(drain) => drain.main(common).await,
             Command::Drop { chosen, confirm } => discard(common, &chosen, confirm).await,
             Command::Settle { letter, done, confirm, .. } => {
-                let Some(number) = letter.find(common).await? else {
+                let Some(number) = letter.find(common, Purpose::Decide).await? else {
                     return Err(letter.unknown());
                 };
                 let operation = Operation::SettleLetter { letter: number, done };
@@ -248,7 +253,9 @@ impl LetterFilter {
         let mut filter = self.clone();
         if let Some(cause) = filter.cause.as_mut().filter(|cause| cause.len() < CAUSE_CHARS) {
             let causes = all_causes(client).await?;
-            if let Some(full) = short_id::pick(cause, causes.iter().map(|known| known.cause.as_str()))? {
+            let (word, known) = (cause.as_str(), causes.iter().map(|known| known.cause.as_str()));
+            let begins = known.filter(|known| short_id::is_short(word) && known.starts_with(word));
+            if let Some(full) = short_id::only(word, begins)? {
                 full.clone_into(cause);
             }
         }
@@ -277,7 +284,7 @@ impl Chosen {
     async fn picks(&self, client: &mut Client, max: usize) -> Result<Vec<Pick>, CliError> {
         let mut picks = Vec::new();
         for letter in &self.letters {
-            let letter = letter.number(client).await?.ok_or_else(|| letter.unknown())?;
+            let letter = letter.number(client, Purpose::Decide).await?.ok_or_else(|| letter.unknown())?;
             let found = one(client, letter).await?;
             picks.push(found.map_or_else(|| Pick::gone(letter), |found| Pick::of(&found)));
         }
@@ -388,10 +395,11 @@ pub(super) fn known<T>(found: Result<T, ClientError>) -> Result<Option<T>, CliEr
 }
 
 async fn show(common: &Common, which: &LetterRef) -> Result<Exit, CliError> {
-    let found = with_client(common, Depth::Store, async |client| match which.number(client).await? {
-        Some(number) => one(client, number).await,
-        None => Ok(None),
-    });
+    let found =
+        with_client(common, Depth::Store, async |client| match which.number(client, Purpose::Show).await? {
+            Some(number) => one(client, number).await,
+            None => Ok(None),
+        });
     let Some(letter) = found.await? else {
         eprint_line(&format!("there is no dead letter {which}; `effectd dlq list` lists them"));
         return Ok(Exit::Failed);

@@ -11,7 +11,8 @@ use crate::state::State;
 
 /// Create a state directory with a commented policy to start from
 ///
-/// `coding`: an agent reads and writes source code in ./workspace; a person decides about deletions and programs.
+/// `coding`: an agent reads and writes source code in ./workspace and runs three git commands; a person decides about deletions and all
+/// other programs.
 /// `household`: a planner reads and writes notes, also in `examples/write_note.json`; a person decides about deletions.
 /// `locked`: a planner reads; a person decides about each write. An existing policy is not changed.
 #[derive(Debug, clap::Args)]
@@ -37,6 +38,12 @@ impl Init {
         }
         if let Some(journal) = self.journal.as_deref().and_then(JournalKind::named) {
             embedded::choose(state.path(), journal).map_err(Error::from)?;
+        }
+        if self.preset == Preset::Locked.as_str() {
+            eprint_line(
+                &"nobody is named as approver: the user who runs effectd decides, also about its own requests if planners run as \
+                 that user; edit [principals]",
+            );
         }
         line(&state.policy_dir().display().to_string());
         Ok(Exit::Done)

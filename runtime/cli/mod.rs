@@ -72,7 +72,7 @@ use output::{ColorChoice, Form, Printer, data, line, lines, print_json, print_ro
 #[command(
     after_help = "Example:\n  effectd run examples/write_note.json\n\nExit codes: 0 done, 1 failed, 2 usage, \
     3 denied, 4 held for approval, 5 quarantined, 6 outcome unknown, 69 unavailable, 70 broken, 75 try again\n\n\
-    The beginning of a UUID stands for it, if only one id begins so"
+    The beginning of a UUID stands for it, if only one id begins so; a decision needs 18 characters"
 )]
 struct Arguments {
     #[command(flatten)]

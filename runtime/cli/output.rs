@@ -264,8 +264,15 @@ impl Printer {
             return self.padded(cells);
         };
         let now = SystemClock.now();
-        let columns = self.columns.iter().zip(&self.widths).zip(cells);
-        let short = columns.map(|(((name, _), width), cell)| short_cell(name, *width, cell.as_ref(), now));
+        // The last cell that is not empty has the rest of the row.
+        let last = cells.iter().rposition(|cell| !cell.as_ref().is_empty());
+        let rest =
+            |at| self.widths.iter().skip(at).map(|width| width + GAP).sum::<usize>().saturating_sub(GAP);
+        let columns = self.columns.iter().zip(&self.widths).zip(cells).enumerate();
+        let short = columns.map(|(at, (((name, _), width), cell))| {
+            let width = if Some(at) == last { rest(at) } else { *width };
+            short_cell(name, width, cell.as_ref(), now)
+        });
         let cells: Vec<String> = short.collect();
         let row = self.padded(cells.iter().cloned());
         if row.trim_end().width() <= terminal {
@@ -397,6 +404,10 @@ mod tests {
                     "{row}"
                 );
             }
+            // An action without a receipt cannot be found by a short id.
+            let row = printer.aligned(&[then.as_str(), "files.stat", ID, ""]);
+            assert!(row.trim_end().width() <= terminal, "{terminal}: {row}");
+            assert_eq!(row.contains(ID), terminal >= 80, "{terminal}: {row}");
         }
     }
 

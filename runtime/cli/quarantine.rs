@@ -9,6 +9,7 @@ use effectd_gateway::views::dead_letters::{LetterList, ReviewView};
 use serde::Serialize;
 
 use super::dlq::{LetterRef, letter_ref};
+use super::short_id::Purpose;
 use super::{
     CliError, Common, Confirm, Depth, Printer, artifacts, eprint_line, line, mutation, print_json, short_id,
     with_client,
@@ -83,12 +84,13 @@ enum Held {
 
 impl Which {
     /// The quarantined action or artifact. An id that nothing has counts as an artifact's.
-    async fn held(&self, common: &Common) -> Result<Held, CliError> {
-        if let Some(number) = self.which.find(common).await? {
+    async fn held(&self, common: &Common, purpose: Purpose) -> Result<Held, CliError> {
+        if let Some(number) = self.which.find(common, purpose).await? {
             return Ok(Held::Letter(number));
         }
         let (word, artifacts) = (self.which.to_string(), artifacts::quarantined(common).await?);
         let id = short_id::pick(&word, artifacts.iter().map(|artifact| artifact.artifact_id.as_str()))?;
+        purpose.check(&word, id)?;
         Ok(Held::Artifact(id.unwrap_or(&word).to_owned()))
     }
 }
@@ -97,11 +99,11 @@ impl QuarantineCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         match self.verb {
             Verb::List => list(common).await,
-            Verb::Show { which } => match which.held(common).await? {
+            Verb::Show { which } => match which.held(common, Purpose::Show).await? {
                 Held::Letter(number) => show_action(common, number).await,
                 Held::Artifact(id) => show_artifact(common, &id).await,
             },
-            Verb::Release { which, confirm } => match which.held(common).await? {
+            Verb::Release { which, confirm } => match which.held(common, Purpose::Decide).await? {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
                     change(common, letter, &Operation::RequeueLetters { letters }, confirm).await
@@ -114,7 +116,7 @@ impl QuarantineCommand {
                     mutation::run(common, &operation, confirm).await
                 }
             },
-            Verb::Shred { which, confirm } => match which.held(common).await? {
+            Verb::Shred { which, confirm } => match which.held(common, Purpose::Decide).await? {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
                     change(common, letter, &Operation::DropLetters { letters }, confirm).await

@@ -32,9 +32,7 @@ pub(super) fn print(it: &Receipt, before: bool, detail: Detail) {
 
 fn tone(outcome: Outcome) -> Tone {
     match outcome {
-        Outcome::Executed | Outcome::CachedHit | Outcome::DryRun | Outcome::Approved | Outcome::Reverted => {
-            Tone::Good
-        }
+        Outcome::Executed | Outcome::CachedHit | Outcome::DryRun | Outcome::Approved => Tone::Good,
         Outcome::Paused
         | Outcome::NotStarted
         | Outcome::AwaitingApproval
@@ -48,6 +46,7 @@ fn tone(outcome: Outcome) -> Tone {
         | Outcome::Expired
         | Outcome::Invalid
         | Outcome::NotFound
+        | Outcome::Reverted
         | Outcome::Failed
         | Outcome::TimedOut
         | Outcome::Indeterminate => Tone::Bad,

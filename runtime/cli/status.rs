@@ -3,6 +3,7 @@
 use effectd_contracts::ActionId;
 
 use super::action_output::show_one;
+use super::short_id::Purpose;
 use super::{CliError, Common, Depth, short_id, with_client};
 use crate::exit::Exit;
 
@@ -22,7 +23,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let reply = with_client(common, Depth::Store, async |client| {
-            let action = short_id::action(client, &self.action).await?;
+            let action = short_id::action(client, &self.action, Purpose::Show).await?;
             Ok(client.status(&action).await?)
         });
         Ok(show_one(&reply.await?, common.output))

@@ -7,7 +7,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use effectd_contracts::{Clock, SystemClock};
+use effectd_actors::operator::erasure;
+use effectd_contracts::{Clock, SystemClock, Topic};
 use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::approvals::ApprovalList;
 use effectd_gateway::views::dead_letters::CauseView;
@@ -33,17 +34,6 @@ pub(super) struct SupportBundle {
     #[arg(value_name = "FILE")]
     into: PathBuf,
 }
-
-/// effectd's own topics; all others are counted together.
-const TOPICS: [&str; 7] = [
-    "ACTION_DECISION",
-    "ACTION_EXECUTED",
-    "AMENDMENTS",
-    "APPROVALS",
-    "ARTIFACTS",
-    "DEAD_LETTERS",
-    "ERASURES",
-];
 
 impl SupportBundle {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
@@ -139,7 +129,9 @@ async fn store(client: &mut Client) -> Result<Value, CliError> {
         let path = format!("/v1/store/topics/{}/groups", percent_encoded(topic));
         let groups: Vec<GroupView> = client.get(&path).await?;
         groups_behind.extend(groups.iter().map(|group| group.behind));
-        let name = if TOPICS.contains(&topic.as_str()) { topic } else { "others" };
+        // effectd's own topics; all others are counted together.
+        let is_own = topic == erasure::TOPIC || Topic::ALL.iter().any(|own| own.as_str() == topic);
+        let name = if is_own { topic } else { "others" };
         *events.entry(name.to_owned()).or_insert(0) += end;
     }
     Ok(json!({

@@ -4,6 +4,7 @@ use effectd_contracts::{ReceiptId, UNDO_TOOL};
 use serde_json::json;
 
 use super::request_args::{self, RequestArgs};
+use super::short_id::Purpose;
 use super::{CliError, Common, Depth, receipt_ref, with_client};
 use crate::error::Error;
 use crate::exit::Exit;
@@ -30,6 +31,8 @@ impl Undo {
             receipt_ref::receipt(client, &self.receipt).await
         })
         .await?;
+        let purpose = if self.dry_run { Purpose::Show } else { Purpose::Decide };
+        purpose.check(self.receipt.as_str(), [found.receipt_id.as_str(), found.action_id.as_str()])?;
         let params = json!({ "receipt_id": found.receipt_id, "space_id": found.space_id });
         let params = params.as_object().cloned().unwrap_or_default();
         let tool = UNDO_TOOL.parse().map_err(Error::internal)?;

@@ -7,6 +7,7 @@ use effectd_gateway::views::State;
 
 use super::action_output::show_one;
 use super::backend::wait_for;
+use super::short_id::Purpose;
 use super::{ActionReply, CliError, Common, Depth, Session, is_in_process, short_id};
 use crate::exit::Exit;
 
@@ -40,7 +41,7 @@ impl Wait {
     async fn reply(&self, common: &Common) -> Result<ActionReply, CliError> {
         let wait = Duration::from_secs(self.timeout);
         let mut session = Session::reach(common, Depth::Store).await?;
-        let action = match short_id::action(&mut session.client, &self.action).await {
+        let action = match short_id::action(&mut session.client, &self.action, Purpose::Show).await {
             Ok(action) => action,
             Err(error) => return session.close().await.and(Err(error)),
         };

@@ -40,7 +40,7 @@ pub fn without(missing: Missing, command: &mut Command) -> &mut Command {
         true => Verdict::Errno(errno as u16),
         false => Verdict::Allow,
     };
-    let program = compile(verdict, |_| None, Verdict::Allow);
+    let program = compile(verdict, |_| Vec::new(), Verdict::Allow);
     let install = move || {
         nix::sys::prctl::set_no_new_privs()?;
         seccomp::install(&program)

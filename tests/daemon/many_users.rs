@@ -1,6 +1,7 @@
 //! Many users of one daemon, each in a process with its own uid.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -64,7 +65,7 @@ fn as_user(daemon: &Daemon, uid: u32, count: usize, request: &str) -> (Child, Bu
         .env(COUNT, count.to_string())
         .uid(uid)
         // Of the daemon's group, so that it may connect.
-        .gid(crate::harness::NOBODY)
+        .gid(std::fs::metadata(&daemon.socket).unwrap().gid())
         .current_dir("/")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -77,7 +78,7 @@ fn as_user(daemon: &Daemon, uid: u32, count: usize, request: &str) -> (Child, Bu
     (child, out)
 }
 
-fn ask(daemon: &Daemon, uid: u32, method: &str, path: &str, body: &str) -> Reply {
+pub fn ask(daemon: &Daemon, uid: u32, method: &str, path: &str, body: &str) -> Reply {
     let length = body.len();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::approvals::asking;
 use crate::harness::{Daemon, NOBODY, Place, Ran, Serving, is_root, run_to_end, until, write_note};
+use crate::many_users::ask;
 use crate::results::{read, with_long_file};
 
 /// Two ordinary users. The second has no name on this machine.
@@ -15,7 +16,7 @@ const SECOND: u32 = NOBODY - 1;
 
 struct House {
     place: Place,
-    _daemon: Daemon,
+    daemon: Daemon,
     socket: String,
 }
 
@@ -29,7 +30,7 @@ impl House {
         std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
         let socket = place.path("shared.sock").to_str().unwrap().to_owned();
         let daemon = place.serve(&["--socket", &socket, "--set", "gateway.socket_mode=0660"]);
-        Some(Self { place, _daemon: daemon, socket })
+        Some(Self { place, daemon, socket })
     }
 
     fn run(&self, uid: u32, arguments: &[&str], stdin: Option<&Value>) -> Ran {
@@ -201,7 +202,7 @@ fn a_learner_reads_all_receipts_and_events_and_no_more() {
     assert_eq!(listed[0]["receipt_id"], id);
     let export = house.run_plain(SECOND, &["receipts", "export", "--format", "csv"], None);
     assert!(export.code() == 0 && export.stdout().contains(id), "{}", export.stderr());
-    let group = format!("{SECOND}-nightly");
+    let group = format!("u{SECOND}.nightly");
     let tail = |uid: u32, topic: &str, group: &str| {
         house.run_plain(uid, &["bus", "tail", "--once", "--topic", topic, "--group", group], None)
     };
@@ -213,7 +214,8 @@ fn a_learner_reads_all_receipts_and_events_and_no_more() {
     }
     // Nobody else's group, no other topic, no change, and nothing about actions themselves.
     for (ran, said) in [
-        (tail(SECOND, "ACTION_EXECUTED", "root"), "groups begin with its name"),
+        (tail(SECOND, "ACTION_EXECUTED", "root"), "groups begin with its uid"),
+        (tail(SECOND, "ACTION_EXECUTED", &format!("u{SECOND}0")), "groups begin with its uid"),
         (tail(SECOND, "APPROVALS", &group), "for operators"),
         (tail(FIRST, "ACTION_EXECUTED", "nobody"), "the role `learner`"),
         (
@@ -225,6 +227,24 @@ fn a_learner_reads_all_receipts_and_events_and_no_more() {
         let told = ran.stdout() + &ran.stderr();
         assert!(ran.code() != 0 && told.contains(said), "{said}: {told}");
     }
+    // It moves its own groups back without a receipt, and has eight for each topic.
+    let receipts = || house.run(0, &["receipts", "list", "--limit", "100"], None).json(0);
+    let before = receipts();
+    let seek = |group: &str, to: &str| {
+        let path = format!("/v1/store/topics/ACTION_EXECUTED/groups/{group}?to={to}");
+        ask(&house.daemon, SECOND, "POST", &path, "")
+    };
+    for to in ["0", "end", "start"] {
+        seek(&group, to).json(200);
+    }
+    assert_eq!(receipts(), before);
+    for n in 2..=8 {
+        seek(&format!("u{SECOND}.{n}"), "start").json(200);
+    }
+    let ninth = seek(&format!("u{SECOND}"), "start").json(403);
+    assert!(ninth["detail"].as_str().unwrap().contains("at most 8 groups"), "{ninth}");
+    // The others still move.
+    seek(&group, "end").json(200);
 }
 
 #[test]

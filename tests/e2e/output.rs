@@ -133,7 +133,13 @@ fn an_approval_is_decided_by_a_short_id() {
     assert_eq!(place.effectd(&["status", &FIRST[..8], "-o", "json"], None).json(4)["state"], "held");
     let shown = place.effectd(&["approvals", "show", &approval[..8], "-o", "json"], None).json(0);
     assert_eq!(shown["approval_id"], approval);
-    let denied = place.effectd(&["approvals", "deny", &approval[..8]], None);
+    for words in [&["approvals", "approve"][..], &["approvals", "deny"], &["cancel"]] {
+        let id = if words == ["cancel"] { FIRST } else { approval };
+        let refused = place.effectd(&[words, &[&id[..17]]].concat(), None);
+        assert_eq!(refused.code(), 2, "{words:?}: {}", refused.stderr());
+        assert!(refused.stderr().contains("at least 18 characters"), "{words:?}: {}", refused.stderr());
+    }
+    let denied = place.effectd(&["approvals", "deny", &approval[..18]], None);
     assert_eq!(denied.code(), 0, "{}", denied.stderr());
     assert_eq!(place.effectd(&["approvals", "list", "-o", "json"], None).json(0), serde_json::json!([]));
 }

@@ -9,6 +9,7 @@ fn of(preset: &str) -> Place {
     let place = Place::new();
     let made = place.effectd(&["init", "--preset", preset], None);
     assert_eq!(made.code(), 0, "{}", made.stderr());
+    assert_eq!(made.stderr().contains("nobody is named as approver"), preset == "locked");
     let file = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let text = text.replace(

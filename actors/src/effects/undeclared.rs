@@ -88,6 +88,10 @@ pub(crate) fn enter<'c>(
 }
 
 fn declared(files: &Files, action: &Action<Claimed>, prepared: &Prepared) -> Declared {
+    if action.state.gated().is_reading_command() {
+        // It can change nothing, so it explains no change that is found while it runs.
+        return Declared::default();
+    }
     let (spec, trace) = (action.state.gated().tool().spec(), action.ticket.trace_id.as_str());
     Declared::of(&*files.inspector, &prepared.touched, spec, trace)
 }

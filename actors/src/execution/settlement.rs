@@ -85,9 +85,20 @@ impl Execution<'_> {
                 let found = ToolOutput::new(serde_json::json!({ "settled_by": "probe" }), None);
                 Err(Box::pin(self.done(found)).await)
             }
-            Settled::Unknown(why) => Err(self.fail(unknown(why))),
+            Settled::Unknown(why) => Err(self.end_unknown(unknown(why)).await),
             Settled::Abandoned => Err(None),
         }
+    }
+
+    /// Ends an execution of unknown outcome. A named command changes only the paths that it declares, and has ended: what it changed
+    /// there is known, and can be undone.
+    async fn end_unknown(&mut self, failure: Failure) -> Over {
+        let writes = self.action.state.gated().command().is_some_and(|command| !command.writes.is_empty());
+        if !writes {
+            return self.fail(failure);
+        }
+        let left = snapshot::observe(&self.services.files, self.action, &self.prepared).await;
+        self.fail_with(failure, left)
     }
 
     /// Ends the execution of a tool that had undeclared effects. The tool is disabled, and does not run again.

@@ -92,7 +92,10 @@ impl<'a> Execution<'a> {
         let request = &self.action.request;
         let breakers = &self.services.control.breakers;
         let gated = self.action.state.gated();
-        let is_callers = has_callers_deadline(request, gated);
+        let blame = Blame {
+            has_own_deadline: has_callers_deadline(request, gated),
+            is_named: gated.command().is_some(),
+        };
         let passes = match breakers.ask(request, &gated.tool().spec().tool_id) {
             Ok(passes) => passes,
             Err(_) if begun => Vec::new(),
@@ -102,7 +105,7 @@ impl<'a> Execution<'a> {
         let mut budget = Budget::new(request.qos.retries());
         loop {
             let tried = self.attempt().await;
-            report(&passes, &tried.attempted, is_callers).await;
+            report(&passes, &tried.attempted, blame).await;
             let failure = self.judge(tried).await?;
             let took = self.runs.attempts.last().map(|attempt| attempt.exec_ms.micros());
             let took = Duration::from_micros(took.unwrap_or_default());
@@ -217,15 +220,30 @@ fn left_by_failure(may_have_effect: bool, changed: Option<&Effects>) -> Effects 
     }
 }
 
-/// Reports the outcome of an attempt to the breakers. If that opens or closes one, this waits until the change is on disk. A
-/// deadline of the caller's own counts only for the caller's own breaker.
-async fn report(passes: &[Pass], attempted: &Attempted, is_callers: bool) {
+/// Which failures say nothing about the tool, and so do not count for the breaker that all callers share.
+#[derive(Debug, Clone, Copy)]
+struct Blame {
+    /// The caller chose a deadline below the tool's own.
+    has_own_deadline: bool,
+    /// A named command runs the planner's own code.
+    is_named: bool,
+}
+
+impl Blame {
+    fn is_callers(self, code: Code) -> bool {
+        let over_time = matches!(code, Code::TimedOut | Code::ProcessLimit);
+        let over_limits = over_time || matches!(code, Code::CpuLimit | Code::MemoryLimit);
+        self.has_own_deadline && over_time || self.is_named && over_limits
+    }
+}
+
+/// Reports the outcome of an attempt to the breakers. If that opens or closes one, this waits until the change is on disk.
+async fn report(passes: &[Pass], attempted: &Attempted, blame: Blame) {
     for pass in passes {
         let report = match attempted {
             Attempted::Done(_) => Report::Good,
             Attempted::Failed(failure) | Attempted::Unclear(failure)
-                if counts(failure.code)
-                    && !(is_callers && pass.is_shared() && failure.code == Code::TimedOut) =>
+                if counts(failure.code) && !(pass.is_shared() && blame.is_callers(failure.code)) =>
             {
                 Report::Bad
             }

@@ -1,15 +1,16 @@
 //! Consumer groups that replay a topic, for learners.
 
 use axum::extract::State;
+use effectd_actors::Services;
 use effectd_actors::operator::replay;
-use effectd_bus::SeekTo;
+use effectd_bus::{SeekTo, StoreError};
 use effectd_contracts::Operation;
 use serde::Deserialize;
 
 use super::operations;
 use crate::app::AppState;
-use crate::extract::{Json, Operator, Path, Query, Reader, Reply};
-use crate::problem::Problems;
+use crate::extract::{Json, Path, Query, Reader, Reply};
+use crate::problem::{Problem, Problems};
 use crate::views::store::{GroupView, Moved};
 
 /// The new position.
@@ -62,8 +63,8 @@ pub(crate) async fn show(
 /// Move a consumer group, and create it if it is new
 ///
 /// A reader commits the offset after the last event that it has processed; to replay, give any position. Durable when it is
-/// answered. Moving backwards, or to a position that is not an offset, leaves a receipt. A learner moves groups whose name begins
-/// with its own.
+/// answered. If an operator moves a group backwards, or to a position that is not an offset, this leaves a receipt. A learner has up to 8
+/// groups for each topic: `u<uid>` and `u<uid>.…`, with its own uid.
 #[utoipa::path(post, path = "/v1/store/topics/{topic}/groups/{group}", tag = "groups",
     params(
         ("topic" = String, Path, description = "The topic's name"),
@@ -77,7 +78,10 @@ pub(crate) async fn seek(
     Path((topic, group)): Path<(String, String)>,
     Query(To { to }): Query<To>,
 ) -> Reply<Moved> {
-    by.check_group(&topic, &group)?;
+    by.check_topic(&topic)?;
+    let Some(operator) = by.operator() else {
+        return app.blocking(move |app| seek_own(app.services(), &by, &topic, &group, &to)).await.map(Json);
+    };
     let (at, named, target) = (topic.clone(), group.clone(), to.clone());
     // A reader that moves forward needs no receipt.
     let forward = app.store_query(move |services| {
@@ -92,7 +96,16 @@ pub(crate) async fn seek(
         return Ok(Json(Moved { offset }));
     }
     let operation = Operation::SeekGroup { topic: topic.clone(), group: group.clone(), to };
-    let by = Operator(by.0);
-    operations::perform_to_end(&app, &by, operation).await?;
-    show(State(app), Reader(by.0), Path((topic, group))).await
+    operations::perform_to_end(&app, &operator, operation).await?;
+    show(State(app), by, Path((topic, group))).await
+}
+
+/// Moves a learner's own group, in any direction and without a receipt.
+fn seek_own(services: &Services, by: &Reader, topic: &str, group: &str, to: &str) -> Result<Moved, Problem> {
+    let (store, failed) = (&*services.store, |error: StoreError| Problem::for_operator(&error));
+    let known = replay::known_topic(store, topic).and_then(|topic| store.groups(&topic).wait());
+    by.check_group(group, known.map_err(failed)?.iter().map(|known| known.group.as_str()))?;
+    let to = replay::parse_position(to, services.clock.now());
+    let offset = to.and_then(|to| replay::seek(store, topic, group, to)).map_err(failed)?;
+    Ok(Moved { offset })
 }

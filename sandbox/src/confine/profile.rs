@@ -258,7 +258,7 @@ fn parse<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, Sa
 struct Rules {
     denied: BTreeSet<u32>,
     quiet: BTreeMap<u32, u16>,
-    conditions: BTreeMap<u32, Condition>,
+    conditions: BTreeMap<u32, Vec<Condition>>,
     network: BTreeSet<u32>,
     announce: BTreeSet<u32>,
     on_denied: OnDenied,
@@ -302,7 +302,7 @@ impl Rules {
             quiet.insert(number(name)?, errno as u16);
             denied.insert(number(name)?);
         }
-        let mut conditions = BTreeMap::new();
+        let mut conditions: BTreeMap<u32, Vec<Condition>> = BTreeMap::new();
         for rule in &file.syscalls.argument {
             let (at, condition) = rule.read()?;
             // Only a condition that lists allowed arguments is an exception to a ban.
@@ -311,7 +311,7 @@ impl Rules {
             if excepted && !banned_by_modifier {
                 denied.remove(&at);
             }
-            conditions.insert(at, condition);
+            conditions.entry(at).or_default().push(condition);
         }
         Ok(Self {
             denied,
@@ -350,7 +350,7 @@ impl Rules {
             OnDenied::Kill => Verdict::Kill,
             OnDenied::Errno => Verdict::Errno(libc::ENOSYS as u16),
         };
-        compile(verdict, |_| None, unknown)
+        compile(verdict, |_| Vec::new(), unknown)
     }
 
     fn narrow(&self) -> Program {
@@ -365,7 +365,11 @@ impl Rules {
             (None, true) => Verdict::Whatever,
             (None, false) => Verdict::Allow,
         };
-        compile(verdict, |number| self.conditions.get(&number).cloned(), Verdict::Whatever)
+        compile(
+            verdict,
+            |number| self.conditions.get(&number).cloned().unwrap_or_default(),
+            Verdict::Whatever,
+        )
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) enum Test {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Leaf {
     Plain(Verdict),
-    Conditional(Condition),
+    /// All conditions must permit the call.
+    Conditional(Vec<Condition>),
 }
 
 const LOAD_WORD: u16 = 0x20;
@@ -70,10 +71,10 @@ impl Verdict {
 }
 
 /// Compiles `verdict` for every number of the table, and `unknown` for those beyond it. System calls through the 32-bit
-/// and x32 entries always kill the process. A call that its condition refuses is announced.
+/// and x32 entries always kill the process. A call that one of its conditions refuses is announced.
 pub(crate) fn compile(
     verdict: impl Fn(u32) -> Verdict,
-    condition: impl Fn(u32) -> Option<Condition>,
+    conditions: impl Fn(u32) -> Vec<Condition>,
     unknown: Verdict,
 ) -> Program {
     let mut ranges: Vec<(u32, Leaf)> = Vec::new();
@@ -85,9 +86,11 @@ pub(crate) fn compile(
     };
     for number in 0..NUMBER_END {
         let plain = verdict(number);
-        match condition(number) {
-            Some(condition) if plain == Verdict::Allow => push(number, Leaf::Conditional(condition)),
-            Some(_) | None => push(number, Leaf::Plain(plain)),
+        let conditions = conditions(number);
+        if plain == Verdict::Allow && !conditions.is_empty() {
+            push(number, Leaf::Conditional(conditions));
+        } else {
+            push(number, Leaf::Plain(plain));
         }
     }
     push(NUMBER_END, Leaf::Plain(unknown));
@@ -109,7 +112,10 @@ fn emit_tree(ranges: &[(u32, Leaf)], steps: &mut Vec<(u16, u8, u8, u32)>) {
     match ranges {
         [] => steps.push((RETURN, 0, 0, Verdict::Kill.code())),
         [(_, Leaf::Plain(verdict))] => steps.push((RETURN, 0, 0, verdict.code())),
-        [(_, Leaf::Conditional(condition))] => emit_condition(condition, steps),
+        [(_, Leaf::Conditional(conditions))] => {
+            conditions.iter().for_each(|condition| emit_condition(condition, steps));
+            steps.push((RETURN, 0, 0, Verdict::Allow.code()));
+        }
         [_, _, ..] => {
             let (low, high) = ranges.split_at(ranges.len() / 2);
             let mut left = Vec::new();
@@ -129,25 +135,24 @@ fn emit_tree(ranges: &[(u32, Leaf)], steps: &mut Vec<(u16, u8, u8, u32)>) {
     }
 }
 
+/// Announces a call that the condition refuses; otherwise goes on behind it.
 fn emit_condition(condition: &Condition, steps: &mut Vec<(u16, u8, u8, u32)>) {
     steps.push((LOAD_WORD, 0, 0, OFFSET_ARGUMENTS + 8 * condition.argument));
-    let (values, matched, otherwise) = match &condition.test {
-        Test::DenyBits(bits) => {
-            steps.push((JUMP_ANY_BIT, 0, 1, *bits));
-            steps.push((RETURN, 0, 0, Verdict::Announce.code()));
-            steps.push((RETURN, 0, 0, Verdict::Allow.code()));
-            return;
+    // On a match, jumps over the remaining tests and one step more.
+    let mut find = |values: &[u32]| {
+        for (at, value) in values.iter().enumerate() {
+            steps.push((JUMP_EQUAL, (values.len() - at) as u8, 0, *value));
         }
-        Test::Deny(values) => (values, Verdict::Announce, Verdict::Allow),
-        Test::Allow(values) => (values, Verdict::Allow, Verdict::Announce),
     };
-    for (at, value) in values.iter().enumerate() {
-        // On a match, jump over the remaining tests and over the verdict for "none matched".
-        let skip = (values.len() - at) as u8;
-        steps.push((JUMP_EQUAL, skip, 0, *value));
+    match &condition.test {
+        Test::DenyBits(bits) => steps.push((JUMP_ANY_BIT, 0, 1, *bits)),
+        Test::Deny(values) => {
+            find(values);
+            steps.push((JUMP, 0, 0, 1));
+        }
+        Test::Allow(values) => find(values),
     }
-    steps.push((RETURN, 0, 0, otherwise.code()));
-    steps.push((RETURN, 0, 0, matched.code()));
+    steps.push((RETURN, 0, 0, Verdict::Announce.code()));
 }
 
 #[cfg(test)]
@@ -189,7 +194,7 @@ mod tests {
             2 => Verdict::Errno(38),
             _ => Verdict::Allow,
         };
-        let program = compile(verdict, |_| None, Verdict::Errno(1));
+        let program = compile(verdict, |_| Vec::new(), Verdict::Errno(1));
         for number in 0..NUMBER_END {
             assert_eq!(run(&program, ARCH_X86_64, number, [0; 6]), verdict(number).code(), "{number}");
         }
@@ -198,7 +203,7 @@ mod tests {
 
     #[test]
     fn other_entries_to_the_kernel_kill() {
-        let program = compile(|_| Verdict::Allow, |_| None, Verdict::Allow);
+        let program = compile(|_| Verdict::Allow, |_| Vec::new(), Verdict::Allow);
         assert_eq!(run(&program, 0x4000_0003, 1, [0; 6]), Verdict::Kill.code(), "the 32-bit entry");
         assert_eq!(run(&program, ARCH_X86_64, X32_BIT | 1, [0; 6]), Verdict::Kill.code(), "the x32 entry");
         assert_eq!(run(&program, ARCH_X86_64, u32::MAX, [0; 6]), Verdict::Kill.code());
@@ -210,8 +215,11 @@ mod tests {
             (5, Condition { argument: 1, test: Test::Deny(vec![0x5412, 0x541c]) }),
             (9, Condition { argument: 0, test: Test::Allow(vec![3, 4]) }),
             (11, Condition { argument: 2, test: Test::DenyBits(0o6000) }),
+            (13, Condition { argument: 0, test: Test::Allow(vec![1]) }),
+            (13, Condition { argument: 1, test: Test::Allow(vec![0x80005]) }),
+            (13, Condition { argument: 2, test: Test::Deny(vec![7, 8]) }),
         ];
-        let find = |n: u32| rules.iter().find(|(at, _)| *at == n).map(|(_, c)| c.clone());
+        let find = |n: u32| rules.iter().filter(|(at, _)| *at == n).map(|(_, c)| c.clone()).collect();
         let program = compile(|_| Verdict::Allow, find, Verdict::Kill);
         let ask = |n, arguments| run(&program, ARCH_X86_64, n, arguments);
         let (yes, no) = (Verdict::Allow.code(), Verdict::Announce.code());
@@ -223,5 +231,8 @@ mod tests {
             [yes, yes, no]
         );
         assert_eq!([ask(11, [0, 0, 0o644, 0, 0, 0]), ask(11, [0, 0, 0o4755, 0, 0, 0])], [yes, no]);
+        let all = [[1, 0x80005, 0], [2, 0x80005, 0], [1, 2, 0], [1, 0x80005, 7], [1, 0x80005, 8]];
+        let all = all.map(|[a, b, c]| ask(13, [a, b, c, 0, 0, 0]));
+        assert_eq!(all, [yes, no, no, no, no], "every condition of a call must hold");
     }
 }

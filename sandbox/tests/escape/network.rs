@@ -22,6 +22,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
         json!(i32::from((name.as_str().unwrap(), 80).to_socket_addrs().is_err()))
     }),
     ("every family", every_family),
+    ("every pair", every_pair),
 ];
 
 fn outcome(result: std::io::Result<()>) -> Value {
@@ -68,6 +69,23 @@ fn every_family(_: &Ground<'_>, _: &Value) -> Value {
         }
     }
     json!(opened)
+}
+
+/// The pairs of sockets that could be made, by family and kind.
+fn every_pair(_: &Ground<'_>, _: &Value) -> Value {
+    let mut made = Vec::new();
+    for family in 0..64 {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET] {
+            for kind in [kind, kind | libc::SOCK_CLOEXEC] {
+                let mut ends = [0; 2];
+                // SAFETY: `ends` has room for two descriptors.
+                if unsafe { libc::socketpair(family, kind, 0, ends.as_mut_ptr()) } == 0 {
+                    made.push((family, kind));
+                }
+            }
+        }
+    }
+    json!(made)
 }
 
 pub(crate) fn promises() -> Vec<Promise> {
@@ -178,6 +196,26 @@ pub(crate) fn promises() -> Vec<Promise> {
                 }
                 let opened = scene.control("every family", json!(null));
                 assert!(opened.as_array().unwrap().contains(&json!(libc::AF_INET)), "the control: {opened}");
+            },
+        },
+        Promise {
+            name: "a_pair_of_sockets_can_send_to_nobody_else",
+            keep: |scene| {
+                for profile in [DEFAULT, HIGH] {
+                    let answer = scene.attack(profile, "every pair", json!(null));
+                    assert_eq!(killed(&answer).as_str(), "network_denied");
+                }
+                // A datagram socket of a pair could send to any socket by name; a connected one cannot.
+                for profile in scene.profiles().into_iter().skip(2) {
+                    let answer = replied(&scene.attack(profile, "every pair", json!(null)));
+                    let connected = json!([[libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC]]);
+                    assert_eq!(answer, if profile == EXEC { connected } else { json!([]) }, "{profile:?}");
+                }
+                let made = scene.control("every pair", json!(null));
+                assert!(
+                    made.as_array().unwrap().contains(&json!([1, libc::SOCK_DGRAM])),
+                    "the control: {made}"
+                );
             },
         },
     ]
