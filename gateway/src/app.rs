@@ -140,8 +140,13 @@ impl App {
         invalid: Kind,
     ) -> Result<(T, BodyShare), Problem> {
         let BodyBytes { bytes, share } = self.body(body).await?;
-        let value = json::parse(&bytes, CHANGE_BYTES_MAX);
-        let value = value.map_err(|error| Problem::of(invalid, error.to_string()))?;
+        let refused = |error: json::JsonInvalid| Problem::of(invalid, error.to_string());
+        // serde would take a number for the index of a variant.
+        let plain = json::parse_value(&bytes, CHANGE_BYTES_MAX).map_err(refused)?;
+        if ["change", "do"].iter().any(|tag| plain.get(tag).is_some_and(|word| !word.is_string())) {
+            return Err(Problem::of(invalid, "`change` and `do` must be texts"));
+        }
+        let value = json::parse(&bytes, CHANGE_BYTES_MAX).map_err(refused)?;
         Ok((value, share))
     }
 

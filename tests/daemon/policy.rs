@@ -41,8 +41,11 @@ fn consents_and_modes_take_effect_at_once_and_stay() {
     let daemon = place.serve(&[]);
     let denied = daemon.post("/v1/actions?wait", &write_note("p-5", "p-5", "x"));
     denied.problem(403, "policy_denied");
-    for nonsense in [json!({ "change": "everything" }), json!(["set_org_mode", "home", "files.move", "deny"])]
-    {
+    for nonsense in [
+        json!({ "change": "everything" }),
+        json!(["set_org_mode", "home", "files.move", "deny"]),
+        json!({ "change": 0, "subject": "agent://p", "space": "shared:household", "purpose": "tool:files.copy" }),
+    ] {
         daemon.post("/v1/policy/changes", &nonsense).problem(400, "change_invalid");
     }
     assert_eq!(daemon.stop(), 0);
