@@ -71,6 +71,7 @@ kinds! {
     MayNotDecide = "may_not_decide", 403, false, "You may not decide this approval.";
     DecisionInvalid = "decision_invalid", 400, false, "The body is not a valid decision or grant.";
     GrantUnknown = "grant_unknown", 404, false, "No grant with this id is visible to you.";
+    GrantEnded = "grant_ended", 410, false, "The grant was revoked, has expired or is used up.";
     NotExplainable = "not_explainable", 404, false, "The action ended before the policy evaluated it.";
     NotReady = "not_ready", 503, true, "The daemon cannot accept work now.";
     Busy = "overloaded", 503, true, "The daemon has too many requests at once.";

@@ -303,7 +303,10 @@ fn a_grant_is_activated_twice_and_not_after_its_end() {
     };
     assert_eq!(ask("activate").json(200), made);
     assert_eq!(ask("revoke").status, 200);
-    ask("activate").problem(404, "grant_unknown");
+    ask("activate").problem(410, "grant_ended");
+    let over = json!({ "org": "home", "tool": "files.copy", "lasts_s": 0 });
+    let over = daemon.post("/v1/grants", &over).json(200)["grant_id"].as_str().unwrap().to_owned();
+    daemon.post(&format!("/v1/grants/{over}/activate"), &json!({})).problem(410, "grant_ended");
 }
 
 #[test]

@@ -211,8 +211,9 @@ pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result
     let _lock = services.approvals.changes.lock().await;
     let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
     may_make(&services.policy(), grant.session.as_deref(), &grant.tool, by)?;
-    if grant.is_over(services.clock.now()) {
-        return Err(DecideError::Unknown);
+    let now = services.clock.now();
+    if grant.is_over(now) {
+        return Err(DecideError::Expired(grant.revoked_at.or(grant.expires_at).unwrap_or(now)));
     }
     if grant.state == GrantState::Active {
         return Ok(grant);

@@ -76,7 +76,7 @@ pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body
 /// Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/grants/{id}/activate", tag = "grants",
     params(("id" = String, Path, description = "The grant's id")),
-    responses((status = 200, description = "It is active", body = GrantView), Problems<403, 404>))]
+    responses((status = 200, description = "It is active", body = GrantView), Problems<403, 404, 410>))]
 pub(crate) async fn activate(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<GrantView> {
     let id = grant_id(id)?;
     view(&app, grants::activate(app.services(), &id, &peer.decider()).await)
@@ -94,11 +94,19 @@ pub(crate) async fn revoke(State(app): AppState, peer: Peer, Path(id): Path<Stri
 }
 
 fn view(app: &App, changed: Result<Grant, DecideError>) -> Reply<GrantView> {
-    if let Err(DecideError::Unknown) = changed {
-        let why = "there is no such grant, or it has ended";
-        return Err(Problem::of(Kind::GrantUnknown, why));
-    }
-    Ok(Json(GrantView::of(&changed?, app.services().clock.now())))
+    let grant = changed.map_err(|error| match error {
+        DecideError::Unknown => Problem::of(Kind::GrantUnknown, "there is no such grant"),
+        DecideError::Expired(end) => {
+            Problem::of(Kind::GrantEnded, format!("the grant ended at {end}; request another one"))
+        }
+        other @ (DecideError::Already(_)
+        | DecideError::Forbidden(_)
+        | DecideError::Changed
+        | DecideError::Outdated
+        | DecideError::Invalid(_)
+        | DecideError::Store(_)) => other.into(),
+    })?;
+    Ok(Json(GrantView::of(&grant, app.services().clock.now())))
 }
 
 async fn new_grant(app: &App, body: Body) -> Result<NewGrant, Problem> {
