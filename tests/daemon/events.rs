@@ -167,6 +167,8 @@ fn an_unknown_topic_and_an_offset_beyond_the_end_are_errors() {
     refused(&format!("{topics}/nonsense/groups"), "GET", "there are ACTION_DECISION, ACTION_EXECUTED,");
     refused(&format!("{topics}/ACTION_EXECUTED?from=4&wait_ms=60000"), "GET", "which is 3");
     refused(&format!("{topics}/ACTION_EXECUTED/groups/one?to=4"), "POST", "beyond the end");
+    refused("/v1/receipts?after=3&wait_ms=60000", "GET", "beyond the newest receipt, which is 2");
+    assert_eq!(daemon.get("/v1/receipts?after=2").json(200)["follow"], 2);
     // The end itself is a place: the next event is there.
     assert_eq!(daemon.get(&format!("{topics}/ACTION_EXECUTED?from=3")).json(200)["next"], 3);
     // A topic that effectd writes is there before its first event.

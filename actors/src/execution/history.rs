@@ -16,7 +16,8 @@ pub struct Page {
     pub follow: Option<u64>,
 }
 
-/// One page of the receipts that a query selects, without those for which `sees` returns `false`.
+/// One page of the receipts that a query selects, without those for which `sees` returns `false`. A cursor beyond the newest
+/// receipt is refused: a reader there would miss receipts.
 pub fn page(
     store: &dyn Store,
     query: &ReceiptQuery,
@@ -25,17 +26,19 @@ pub fn page(
     let last = ReceiptQuery { order: Order::NewestFirst, limit: 1, ..ReceiptQuery::default() };
     // Read before the page: a receipt that is written in between is in this page or after `follow`.
     let newest = store.receipts(&last)?.receipts.first().map(|last| last.ordinal);
+    if let (Some(Cursor(after)), Some(newest), Order::OldestFirst) = (query.cursor, newest, query.order)
+        && after > newest
+    {
+        let why = format!("after: {after} is beyond the newest receipt, which is {newest}");
+        return Err(StoreError::Invalid(why));
+    }
     let ReceiptPage { receipts, cursor } = store.receipts(query)?;
     let furthest = receipts.iter().map(|stored| stored.ordinal).max();
-    let asked = match query.order {
-        Order::OldestFirst => query.cursor.map(|Cursor(at)| at),
-        Order::NewestFirst => None,
-    };
     let receipts = receipts.iter().map(|stored| stored.parse()).collect::<Result<Vec<_>, _>>()?;
     Ok(Page {
         receipts: receipts.into_iter().filter(|receipt| sees(receipt)).collect(),
         next: cursor.map(|Cursor(at)| at),
-        follow: newest.max(furthest).max(asked),
+        follow: newest.max(furthest),
     })
 }
 
