@@ -26,6 +26,10 @@ use effectd_bus::{
 };
 use effectd_contracts::{EventId, SystemClock, Timestamp, TraceId};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const RECORD_BYTES: usize = 1_024;
 const PRODUCERS: usize = 64;
 const TURNS: usize = 7;

@@ -26,6 +26,10 @@ mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const HOUR: Duration = Duration::from_secs(3_600);
 /// How long receipts and events are kept: a sixth of the day.
 const KEPT: Duration = HOUR.saturating_mul(4);

@@ -32,6 +32,10 @@ mod journal;
 #[path = "figures/lines.rs"]
 mod lines;
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const FEW: u64 = 10_000;
 const MANY: u64 = 1_000_000;
 /// Receipts in one window of a measurement, and pairs of windows, with many and with few, whose median counts.

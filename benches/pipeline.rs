@@ -44,6 +44,10 @@ mod lines;
 #[path = "pipeline/stages.rs"]
 mod stages;
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const TOOL: &str = "files.write_text";
 const FLOODER: &str = "agent://planner@deviceA";
 const OTHER: &str = "agent://other@deviceA";

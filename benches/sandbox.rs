@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 use effectd_contracts::{BaseProfile, SandboxProfile, ToolId, TraceId};
 use effectd_sandbox::{Call, ChildCtx, Ending, Limits, Narrowing, Sandbox, SandboxConfig, SpaceRoot};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROUNDS: usize = 400;
 const LOOP_CALLS: usize = 4_000;
 const IN_FLIGHT: usize = 8;

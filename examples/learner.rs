@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use effectd_contracts::{AmendmentEntry, Judgement, Receipt, ReceiptId, Status};
+use effectd_contracts::{AmendmentEntry, Judgement, Receipt, ReceiptId};
 use serde::de::DeserializeOwned;
 
 /// The quantile of a 95 % confidence interval.
@@ -57,7 +57,7 @@ impl Learner {
             return;
         }
         let later = self.later.get(&receipt.receipt_id).map_or(&[][..], Vec::as_slice);
-        let success = Judgement::of(later).success.unwrap_or(receipt.status == Status::Ok);
+        let success = Judgement::of(later).is_success(receipt);
         let reward = later.last().map_or(&receipt.reward, |last| &last.reward).scalar;
         let tool = self.tools.entry(receipt.tool_id.to_string()).or_default();
         tool.count += 1;

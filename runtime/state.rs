@@ -113,7 +113,9 @@ impl State {
                 let shared = kept.iter().find(|kept| kept.starts_with(folder) || folder.starts_with(kept));
                 let checked = match shared {
                     Some(kept) => Err(format!("{} shares files with {}", folder.display(), kept.display())),
-                    None => View::check_programs(folder, self.owner).map_err(|error| error.to_string()),
+                    None => {
+                        View::check_programs(folder, self.owner).map(drop).map_err(|error| error.to_string())
+                    }
                 };
                 checked.map_err(|why| {
                     let message = format!("the programs of the command {:?}: {why}", command.name);

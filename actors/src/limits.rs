@@ -176,7 +176,10 @@ pub const BUS_TIME_MAX: Duration = Duration::from_secs(25);
 
 /// Most files and folders beneath the paths that a named command may change: each is in the intent and the receipt.
 pub const COMMAND_PATHS_MAX: usize = 1_000;
-/// Most bytes in one cache of a named command: the build of a large project.
-pub const CACHE_BYTES_MAX: u64 = 17_179_869_184;
-/// Most files and folders in one cache: they are counted before each run.
-pub const CACHE_FILES_MAX: u64 = 200_000;
+/// Most files and folders in a folder that is moved in a space with protected paths: all are compared with those.
+pub const MOVED_ENTRIES_MAX: usize = 65_536;
+/// Most changes in a receipt: what an archive may unpack, with its folders and those above it. With their digests they fit into
+/// one record of the Store.
+pub const CHANGES_MAX: usize = 2_064;
+/// Most bytes of the paths of these changes, for the same reason.
+pub const CHANGE_PATHS_BYTES_MAX: usize = 262_144;

@@ -10,7 +10,7 @@ use effectd_policy::Decider;
 use ractor::{Actor, ActorRef};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
 
-use crate::action::decisions::{ID_TAKEN, same_decision, to_publish};
+use crate::action::decisions::{answer_of_ended, id_taken, same_decision, to_publish};
 use crate::action::ticket::{Back, NewTicket, Slot, Ticket, Way};
 use crate::action::{Action, Submitted};
 use crate::approvals::repository::hold_of;
@@ -256,21 +256,12 @@ impl Pipeline {
         self.receipt_of(action)
     }
 
-    /// The answer for an action that has ended: its receipt, or a refusal because its id belongs to another action. Only the
-    /// principal of a receipt sees it.
+    /// The answer for an action that has ended.
     fn known(&self, incoming: &Incoming) -> Result<Option<Answer>, Failure> {
-        let (store, request) = (&*self.services.store, &incoming.request);
-        let ended = ended(store, &request.action_id).map_err(|error| store_failure(&error))?;
-        let Some((receipt, digest)) = ended else {
-            return Ok(None);
-        };
-        let same = receipt.action_id != request.action_id
-            || digest == self.services.identity.keyed(&request.digest());
-        Ok(Some(if same && receipt.principal == incoming.principal {
-            Answer::Done(Done::before(receipt))
-        } else {
-            Answer::Refused(id_taken())
-        }))
+        let ended = answer_of_ended(&self.services, &incoming.request, &incoming.principal)
+            .map_err(|error| store_failure(&error))?;
+        let done = |receipt| Answer::Done(Done::before(receipt));
+        Ok(ended.map(|answer| answer.map_or_else(Answer::Refused, done)))
     }
 
     fn action(
@@ -368,10 +359,6 @@ fn handed_back() -> Failure {
     let message =
         "the runtime is stopping, and the next start continues the action; retry with the same action id";
     Failure::new(Code::ShuttingDown, Phase::Accept, message)
-}
-
-fn id_taken() -> Failure {
-    Failure::new(Code::ActionConflict, Phase::Accept, ID_TAKEN)
 }
 
 fn answered(answer: Result<Answer, oneshot::error::RecvError>) -> Result<Answer, Failure> {

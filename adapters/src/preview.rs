@@ -112,8 +112,11 @@ fn filled(
         return Ok(Vec::new());
     }
     let path = SpacePath::parse(&touch.path).map_err(|why| crate::params::invalid("path", why))?;
-    let beneath = copy.inspect_beneath(&path)?.ok_or_else(too_large)?;
-    let listed = beneath.into_iter().map(|seen| PreviewedPath {
+    let beneath = copy.inspect_beneath(&path, true)?;
+    if beneath.missing.is_some() {
+        return Err(too_large());
+    }
+    let listed = beneath.seen.into_iter().map(|seen| PreviewedPath {
         path: seen.path,
         standing: seen.standing,
         text: None,

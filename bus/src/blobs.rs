@@ -5,9 +5,10 @@
 //! blob's file has the blob's own key, wrapped by the key of all blobs: overwriting the head destroys the blob.
 //! `sealed.rs` has the file format, `stream.rs` the streamed blobs, `catalog.rs` the list of blobs in a folder.
 //!
-//! Each space has a quota for each kind; the oldest blobs are evicted first. Named blobs, pinned blobs (which are neither
-//! evicted nor counted) and blobs that are being written may each take one quota. So a folder takes at most three quotas,
-//! and more than one only while blobs are being written or pinned. Sizes are the lengths of the files.
+//! Each space has a quota for each kind. The oldest blobs are evicted first; of results, the oldest of the principal that has
+//! the most. Named blobs, pinned blobs (which are neither evicted nor counted) and blobs that are being written may each take one
+//! quota. So a folder takes at most three quotas, and more than one only while blobs are being written or pinned. Sizes are
+//! the lengths of the files.
 
 mod catalog;
 mod pins;
@@ -33,13 +34,15 @@ use zeroize::Zeroizing;
 
 use crate::error::Cause;
 use crate::limits::{BLOB_BYTES_MAX, BLOB_WHOLE_BYTES_MAX, BLOBS_PER_FOLDER_MAX};
-use catalog::BlobCatalog;
+use catalog::{BlobCatalog, Share};
 pub use pins::Pins;
 use sealed::{HEAD_BYTES, MARK, SEALED_CHUNK_BYTES, seal_whole, sealed_bytes};
 pub use stream::{BlobReader, BlobWriter};
 pub use verify::{BlobsCheck, BlobsChecked};
 
 const DRAFT: &str = "draft-";
+/// Hex digits in the name of a result that stand for its principal.
+pub const OWNER_DIGITS: usize = 16;
 /// Largest file that is created under its final name. A larger one is a draft that is renamed, which costs a second commit
 /// of the file system's journal. After a crash, decrypting the file shows whether it is complete.
 const IN_PLACE_BYTES_MAX: u64 = (HEAD_BYTES + SEALED_CHUNK_BYTES) as u64;
@@ -71,6 +74,15 @@ impl BlobKind {
         match self {
             BlobKind::Preimages | BlobKind::Artifacts => true,
             BlobKind::Results => false,
+        }
+    }
+
+    /// Whose share of the quota a blob takes: the beginning of a result's name stands for its principal, and the blobs of
+    /// another kind, which several actions may name, have one owner.
+    fn owner(self, name: &str) -> &str {
+        match self {
+            BlobKind::Preimages | BlobKind::Artifacts => "",
+            BlobKind::Results => name.get(..OWNER_DIGITS).unwrap_or(name),
         }
     }
 }
@@ -180,19 +192,22 @@ impl Blobs {
 
     /// Destroys the oldest blobs until there is room.
     fn make_room(&self, known: &mut BlobCatalog, bytes: u64) -> Result<(), BlobError> {
-        // The overhead of sealing does not count, so content of exactly the quota fits.
-        while known.counted() + bytes > sealed_bytes(self.quota_bytes)
-            || known.by_name.len() >= BLOBS_PER_FOLDER_MAX
-        {
-            known.destroy_oldest()?;
+        loop {
+            // The overhead of sealing does not count, so content of exactly the quota fits.
+            if known.counted() + bytes > sealed_bytes(self.quota_bytes) {
+                known.destroy_oldest(|share| share.bytes)?;
+            } else if known.by_name.len() >= BLOBS_PER_FOLDER_MAX {
+                known.destroy_oldest(Share::blobs)?;
+            } else {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Destroys the oldest blobs beyond the quota, after blobs were unpinned.
     fn keep_to_quota(&self, known: &mut BlobCatalog) -> Result<(), BlobError> {
         while known.counted() > sealed_bytes(self.quota_bytes) {
-            known.destroy_oldest()?;
+            known.destroy_oldest(|share| share.bytes)?;
         }
         Ok(())
     }
@@ -239,7 +254,7 @@ impl Blobs {
 
     fn expire_folder(&self, kind: BlobKind, folder: &Path, before: Timestamp) -> Result<u64, BlobError> {
         let catalog = self.catalog(kind, folder)?;
-        let names = catalog.lock().names();
+        let names: Vec<String> = catalog.lock().by_name.keys().cloned().collect();
         let mut gone = 0;
         for name in names {
             // Locks for one blob at a time, since destroying one takes a sync. An action renews the time of a blob before its

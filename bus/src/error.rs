@@ -31,6 +31,9 @@ pub enum StoreError {
     InvalidId(#[from] IdInvalid),
     #[error("{what} is unknown")]
     NotFound { what: &'static str },
+    /// No tool or topic has the name that the caller gave. The text says which names there are.
+    #[error(transparent)]
+    NoSuchName(Cause),
     /// Retention has removed these events.
     #[error(
         "events of {topic} before offset {begins} have expired: continue from there (`seek` the group to the topic's start)"
@@ -92,6 +95,7 @@ impl StoreError {
             | StoreError::Invalid(_)
             | StoreError::InvalidId(_)
             | StoreError::NotFound { .. }
+            | StoreError::NoSuchName(_)
             | StoreError::Dropped { .. }
             | StoreError::LeaseLost
             | StoreError::StaleFence { .. }

@@ -69,6 +69,8 @@ pub const BLOB_WHOLE_BYTES_MAX: u64 = 8 * 1_048_576;
 pub const BLOCK_BYTES_TARGET: usize = 1_048_576;
 /// Operations after which the writer closes a block: bounds what one failed sync loses.
 pub const BLOCK_OPERATIONS_MAX: usize = 1_024;
+/// Longest time that a link to an existing receipt waits for the next block, so that a repeated action needs no sync of its own.
+pub const LINK_DELAY: Duration = Duration::from_millis(20);
 /// Operations that may wait in the writer's queue; the next one is `Overloaded`.
 pub const QUEUE_OPERATIONS_MAX: usize = 8_192;
 /// Bytes that may wait in the writer's queue, in memory.

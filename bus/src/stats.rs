@@ -18,7 +18,7 @@ pub const QUEUE_OPERATIONS: &str = "effectd_store_queue_operations";
 pub const INDEX_LAG_BLOCKS: &str = "effectd_store_index_lag_blocks";
 pub const DEAD_LETTERS: &str = "effectd_dead_letters";
 pub const BATCH_OPERATIONS: &str = "effectd_store_batch_operations";
-/// Metric: how long an operation waited until it was durable.
+/// Metric: how long an operation waited until it was durable; a link waits on purpose, and is left out.
 pub const WAIT_SECONDS: &str = "effectd_store_wait_seconds";
 pub const SYNC_SECONDS: &str = "effectd_store_sync_seconds";
 
@@ -88,7 +88,13 @@ impl Meters {
             index_lag: gauge(INDEX_LAG_BLOCKS, "Blocks that are durable but not yet in the index"),
             letters: gauge(DEAD_LETTERS, "Dead letters that are stored now"),
             batch: histogram(BATCH_OPERATIONS, "Operations per block", 1.0, 2.0, 11),
-            wait: histogram(WAIT_SECONDS, "Time until an operation was durable", 0.000_05, 2.0, 18),
+            wait: histogram(
+                WAIT_SECONDS,
+                "Time until an operation other than a link was durable",
+                0.000_05,
+                2.0,
+                18,
+            ),
             sync: histogram(SYNC_SECONDS, "Time of one sync of the journal", 0.000_02, 2.0, 18),
             batch_last: AtomicU64::new(0),
             batch_max: AtomicU64::new(0),

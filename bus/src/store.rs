@@ -131,7 +131,8 @@ pub trait Store: Send + Sync {
     /// Ends an action: receipt, events, end of the claim, acks, dead letter, in one block.
     fn commit(&self, completion: Completion) -> Wait<Committed>;
 
-    /// Resolves an action to an existing receipt (a cached result), and ends its deliveries. The caller may drop the [`Wait`].
+    /// Resolves an action to an existing receipt (a cached result), and ends its deliveries. It waits up to
+    /// [`LINK_DELAY`](crate::limits::LINK_DELAY) for the next block. The caller may drop the [`Wait`].
     fn link(&self, link: Link) -> Wait<()>;
 
     /// Intents without an outcome, for settlement at start, oldest first, with fences greater than `after`.

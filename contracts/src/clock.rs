@@ -43,8 +43,8 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Monotonic time, for deadlines, leases and measurements.
     fn monotonic(&self) -> Monotonic;
-    /// The offset of local time from UTC in minutes, for rules about the time of day. The default is UTC.
-    fn utc_offset_min(&self) -> i16 {
+    /// The offset of local time from UTC at a time, in minutes: it changes with daylight saving time. The default is UTC.
+    fn utc_offset_min(&self, _at: Timestamp) -> i16 {
         0
     }
 }
@@ -67,8 +67,8 @@ impl Clock for SystemClock {
         Monotonic(Duration::from(time))
     }
 
-    fn utc_offset_min(&self) -> i16 {
-        let offset = jiff::tz::TimeZone::system().to_offset(Timestamp::now());
+    fn utc_offset_min(&self, at: Timestamp) -> i16 {
+        let offset = jiff::tz::TimeZone::system().to_offset(at);
         i16::try_from(offset.seconds() / 60).unwrap_or(0)
     }
 }

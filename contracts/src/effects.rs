@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Code;
+
 /// What was observed to change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -26,7 +28,7 @@ pub enum Effects {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Observed {
-    /// Every path that changed.
+    /// The paths that changed; all of them unless `incomplete`.
     pub changes: Vec<PathChange>,
     /// Whether the pre-images are kept, so that the action can be undone.
     pub undoable: bool,
@@ -37,6 +39,9 @@ pub struct Observed {
     /// them with what is there then.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchanged: Vec<Unchanged>,
+    /// Whether more may have changed than `changes` lists: there are too many files, or names that no tool takes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
 
 impl Observed {
@@ -147,6 +152,28 @@ pub enum FolderListing {
     Listed(String),
     /// The folder is too large to be compared, or not all of it can be read.
     TooMuch,
+}
+
+/// What lies beneath a path, as far as one receipt can list it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Beneath {
+    /// The state of each path.
+    pub seen: Vec<PathSnapshot>,
+    /// Why the list is not complete: a code, and a line for people that ends with the first path that is not listed.
+    pub missing: Option<(Code, String)>,
+    /// The files that have several names.
+    pub linked: Vec<LinkedFile>,
+}
+
+/// A name of a file that has several names (hard links).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkedFile {
+    /// The path as requests write it: `workspace/…`.
+    pub path: String,
+    /// Device and inode.
+    pub identity: (u64, u64),
+    /// The number of its names, wherever they are.
+    pub names: u64,
 }
 
 /// Everything in some folders, to notice changes by comparing two scans.

@@ -1,6 +1,7 @@
 //! Failures: why an action did not succeed, as stable codes for programs and a line for people.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -248,6 +249,19 @@ fn cut(mut text: String) -> String {
     text
 }
 
+/// A path for a message, quoted. A long one is shortened in the middle, so that the message is not cut.
+pub fn quoted(path: impl AsRef<Path>) -> String {
+    /// A name of the usual length, and the folders that it is in.
+    const END_BYTES_MAX: usize = 400;
+    let quoted = format!("{:?}", path.as_ref());
+    if quoted.len() <= 2 * END_BYTES_MAX {
+        return quoted;
+    }
+    let head = quoted.floor_char_boundary(END_BYTES_MAX);
+    let tail = quoted.ceil_char_boundary(quoted.len() - END_BYTES_MAX);
+    format!("{}…{}", &quoted[..head], &quoted[tail..])
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -288,5 +302,13 @@ mod tests {
     fn long_messages_are_cut_at_a_character() {
         let failure = Failure::new(Code::Internal, Phase::Record, "ü".repeat(5_000));
         assert!(failure.message.len() <= FAILURE_MESSAGE_BYTES_MAX && failure.message.ends_with('…'));
+    }
+
+    #[test]
+    fn a_long_path_is_shortened_in_the_middle() {
+        assert_eq!(quoted("workspace/a\nb"), r#""workspace/a\nb""#);
+        let long = quoted(format!("workspace/{}/name", "ü/".repeat(1_300)));
+        assert!(long.starts_with("\"workspace/ü/") && long.ends_with("/name\""), "{long}");
+        assert!(long.contains('…') && long.len() < FAILURE_MESSAGE_BYTES_MAX / 2, "{long}");
     }
 }

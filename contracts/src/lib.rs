@@ -47,14 +47,14 @@ pub use approval::{Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Appr
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
 pub use effects::{
-    Effects, FileState, FolderListing, Mark, Observed, PathChange, PathSnapshot, PathState, Restore, Scan,
-    Touch, Unchanged, Undeclared, UndeclaredKind,
+    Beneath, Effects, FileState, FolderListing, LinkedFile, Mark, Observed, PathChange, PathSnapshot,
+    PathState, Restore, Scan, Touch, Unchanged, Undeclared, UndeclaredKind,
 };
 pub use event::{
     AmendedData, ArtifactChange, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData,
     ToolQuarantinedData, Topic,
 };
-pub use failure::{Code, Failure, Gate, Phase};
+pub use failure::{Code, Failure, Gate, Phase, quoted};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
     ActionId, ApprovalId, Capability, EventId, GrantId, IdInvalid, IdempotencyKey, Principal, ReceiptId,

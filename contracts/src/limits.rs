@@ -70,3 +70,5 @@ pub const LOG_KEYS_MAX: usize = 1_000;
 /// Most entries in one log: a million a second for nine years.
 /// A bundle that claims more is refused.
 pub const LOG_ENTRIES_MAX: u64 = 281_474_976_710_656;
+/// Files that the disk of the state must still take: with fewer, new work is refused and named commands end.
+pub const DISK_FREE_FILES_MIN: u64 = 1_000;

@@ -254,12 +254,13 @@ pub struct DecisionRecord {
     pub facts: Value,
 }
 
-/// What redaction removed from one field of the parameters before the tool saw them.
+/// What redaction removed from one field of the parameters before the tool saw them, or from the choice before it was stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redaction {
     /// The field, as a JSON pointer into the parameters. `*` stands for a name that the tool's schema does not declare; the
-    /// empty pointer for all fields beyond the number that is recorded one by one.
+    /// empty pointer for all fields beyond the number that is recorded one by one. `choice.candidates` and `choice.context` stand
+    /// for the planner's choice.
     pub field: String,
     /// The kind of data.
     pub kind: RedactionKind,
@@ -268,7 +269,7 @@ pub struct Redaction {
 }
 
 crate::wire_enum! {
-    /// A kind of personal data.
+    /// A kind of data that is removed.
     pub enum RedactionKind {
         /// E-mail addresses.
         Email = "email",
@@ -276,6 +277,8 @@ crate::wire_enum! {
         Phone = "phone",
         /// Pictures or descriptions of faces.
         Face = "face",
+        /// Keys, tokens and passwords.
+        Secret = "secret",
     }
 }
 

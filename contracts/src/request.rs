@@ -48,7 +48,7 @@ pub struct ActionRequest {
     /// Check everything, change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// The planner's alternatives, for learners. The receipt holds them in clear.
+    /// The planner's alternatives, for learners. The receipt holds them in clear, without personal data and secrets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = CANDIDATES_MAX))]
     pub candidates: Vec<Candidate>,
@@ -56,11 +56,11 @@ pub struct ActionRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub propensity: Option<f64>,
-    /// The id of the candidate that this action is, for learners. The receipt holds it in clear.
+    /// The id of the candidate that this action is, for learners. The receipt holds it like `candidates`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = ID_BYTES_MAX))]
     pub chosen: Option<String>,
-    /// What the planner knew when it chose, for learners. The receipt holds it in clear.
+    /// What the planner knew when it chose, for learners. The receipt holds it like `candidates`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = CONTEXT_FEATURES_MAX, "propertyNames" = { "pattern": CONTEXT_WORD }))]
     pub context: BTreeMap<String, Feature>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::log::AmendmentEntry;
 use crate::millis::Millis;
 use crate::outcome::Outcome;
-use crate::receipt::Receipt;
+use crate::receipt::{Receipt, Status};
 
 /// The reward of an action: the learning signal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -220,6 +220,18 @@ impl Judgement {
     pub fn of<'a>(amendments: impl IntoIterator<Item = &'a AmendmentEntry>) -> Self {
         let each = amendments.into_iter();
         each.fold(Self::default(), |all, one| all.and(Self { success: one.success, quality: one.quality }))
+    }
+
+    /// Whether the action of a receipt counts as a success: if nothing else became known, its status is `ok`.
+    pub fn is_success(self, receipt: &Receipt) -> bool {
+        self.success.unwrap_or(receipt.status == Status::Ok)
+    }
+
+    /// The quality of a receipt's action; 0 without success, as in the formulas.
+    pub fn quality_of(self, receipt: &Receipt) -> f64 {
+        let reported = receipt.reward.inputs.and_then(|inputs| inputs.quality);
+        let quality = self.quality.or(reported).unwrap_or(QUALITY_DEFAULT);
+        if self.is_success(receipt) { round(unit(quality)) } else { 0.0 }
     }
 
     /// This judgement with the fields of a later one.

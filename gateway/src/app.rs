@@ -274,17 +274,25 @@ impl App {
     }
 
     /// An answer with its result: whole for the principal who asked, and safe to show to others. A long result needs a share of
-    /// the memory for results, which the caller keeps until the answer is written.
+    /// the memory for results, which the caller keeps until the answer is written; the one for others is short.
     pub(crate) async fn with_result(&self, done: Done, peer: &Peer) -> Result<(Done, BodyShare), Problem> {
-        if done.receipt.principal != peer.principal {
-            let mut done = results::fill(self.services(), done).await;
-            done.result = done.result.map(|result| result.map(|result| Arc::new(results::safe(&result))));
-            return Ok((done, BodyShare::default()));
-        }
         let bytes = done.receipt.kept_result.as_ref().map_or(0, |kept| kept.bytes);
         let is_long = bytes > SMALL_RESULT_BYTES_MAX;
-        let share = if is_long { self.results.share(bytes)? } else { BodyShare::default() };
-        Ok((results::fill(self.services(), done).await, share))
+        let share = if is_long { self.results.share(bytes) } else { Ok(BodyShare::default()) };
+        if done.receipt.principal == peer.principal {
+            let share = share?;
+            return Ok((results::fill(self.services(), done).await, share));
+        }
+        // A share for the whole result, until it is pruned. Without one, others still see how the action ended.
+        let mut done = match &share {
+            Err(busy) if matches!(done.result, Ok(None)) => {
+                let failure = Failure::new(Code::Overloaded, Phase::Record, busy.detail.as_str());
+                Done { result: Err(failure.retry_after(OVERLOAD_RETRY)), ..done }
+            }
+            Ok(_) | Err(_) => results::fill(self.services(), done).await,
+        };
+        done.result = done.result.map(|result| result.map(|result| Arc::new(results::safe(&result))));
+        Ok((done, BodyShare::default()))
     }
 
     /// Waits until an action ends or needs an approval. Without a pipeline it only reads the receipt.

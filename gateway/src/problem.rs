@@ -44,6 +44,7 @@ macro_rules! kinds {
 
 kinds! {
     NoSuchPath = "no_such_path", 404, false, "There is nothing at this path.";
+    NotFound = "not_found", 404, false, "Nothing has this name.";
     MethodNotAllowed = "method_not_allowed", 405, false, "The path does not support this method.";
     QueryInvalid = "query_invalid", 400, false, "The query cannot be read.";
     HeaderInvalid = "header_invalid", 400, false, "A header cannot be read.";
@@ -159,6 +160,7 @@ impl Problem {
     pub(crate) fn for_operator(error: &StoreError) -> Self {
         let kind = match error {
             StoreError::NotFound { .. } => Kind::LetterUnknown,
+            StoreError::NoSuchName(_) => Kind::NotFound,
             StoreError::Dropped { .. } => Kind::Dropped,
             StoreError::Invalid(_) | StoreError::InvalidId(_) | StoreError::TooLarge { .. } => {
                 Kind::QueryInvalid
@@ -220,6 +222,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         if let StoreError::Invalid(_) | StoreError::InvalidId(_) | StoreError::TooLarge { .. } = error {
             return Self::of(Kind::QueryInvalid, error.to_string());
+        }
+        if let StoreError::NoSuchName(_) = error {
+            return Self::of(Kind::NotFound, error.to_string());
         }
         Self::unavailable(&error)
     }

@@ -59,12 +59,12 @@ remediations! {
     IdempotencyConflict => Planner, "choose another idempotency key: this one is already used for other parameters";
     TimedOut => Planner, "allow more time in qos.timeout_ms, or request less at once";
     CpuLimit | MemoryLimit | OutputLimit | ProcessLimit | FileLimit => Planner, "request less at once";
-    PathDenied => Planner, "name a path inside the space";
+    PathDenied => Planner, "name a path inside the space that is not protected";
     PermissionDenied => Operator, "give the space's files permissions that the tool can use";
     FileNotFound | NotAFile | NotAFolder | NotText | ArchiveInvalid => Planner, "check what is at the path, and name one that fits the tool";
     FileExists => Planner, "choose another path, or allow the overwrite";
     StateChanged => Planner, "read the current state, and decide again";
-    DiskFull => Operator, "free space on the disk of the space";
+    DiskFull => Operator, "free space on the disk of the space or the state directory";
     UndoGone => Planner, "propose an action that restores the previous state";
     ResultGone => Planner, "if the tool only reads, send the request with a new action id, and a new idempotency key if it has one; otherwise that carries it out again";
     NetworkDenied | SyscallDenied => Operator, "check the tool: it tried something that its profile forbids";

@@ -17,6 +17,10 @@ pub(crate) fn receipts() -> RefOr<Schema> {
     RefOr::T(ArrayBuilder::new().items(receipt()).build().into())
 }
 
+pub(crate) fn amendments() -> RefOr<Schema> {
+    RefOr::T(ArrayBuilder::new().items(of("AmendmentEntry")).build().into())
+}
+
 pub(crate) fn failure() -> RefOr<Schema> {
     of("Failure")
 }

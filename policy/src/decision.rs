@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::Facts;
 use crate::limits::REASON_BYTES_MAX;
 use crate::tables::commands::NamedCommand;
+use crate::tables::spaces::lies_in;
 
 /// One decision of the policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +43,9 @@ pub struct Decision {
     /// The named command that covers the call: how it is confined.
     #[serde(skip)]
     pub command: Option<Arc<NamedCommand>>,
+    /// The protected paths of the space.
+    #[serde(skip)]
+    pub protected: Vec<String>,
 }
 
 /// Whether the action may happen.
@@ -200,6 +204,11 @@ wire_enum! {
 }
 
 impl Decision {
+    /// The first of these existing paths (`workspace/…`) that is protected or lies in a protected folder.
+    pub fn first_protected<'p>(&self, mut paths: impl Iterator<Item = &'p str>) -> Option<&'p str> {
+        paths.find(|path| self.protected.iter().any(|protected| lies_in(protected, path)))
+    }
+
     /// The record for the receipt.
     pub fn record(&self, facts: &Facts) -> DecisionRecord {
         DecisionRecord {

@@ -176,7 +176,7 @@ pub struct DeviceRule {
 #[serde(deny_unknown_fields)]
 pub struct ModeRules {
     /// By tool: its id (`files.write_text`) or `<source>:<action>` (`files:write_text`,
-    /// `connector:<uuid>:search_docs`).
+    /// `connector:<uuid>:search_docs`). `command.run <name>` is one named command.
     #[serde(default)]
     pub modes: BTreeMap<String, Mode>,
 }
@@ -195,6 +195,10 @@ pub struct SpaceRule {
     /// The organisation it belongs to.
     #[serde(default)]
     pub org: Option<String>,
+    /// Paths that no file tool and no named command may change, in any folder of the space: `.git`. If `files.extract` or a named
+    /// command makes one, the action fails after the run, and a person must remove the path.
+    #[serde(default)]
+    pub protected: Vec<String>,
 }
 
 /// A consent to a purpose, or to tools.
@@ -274,7 +278,7 @@ wire_enum! {
     /// What a command may reach.
     #[derive(Default)]
     pub enum CommandNetwork {
-        /// No socket of any kind.
+        /// No socket but connected pairs between the processes of the command.
         #[default]
         None = "none",
     }

@@ -54,6 +54,7 @@ fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {
         (false, SafetyClass::High) => (timeouts.high_ms, TIMEOUT_MS_HIGH),
     };
     let command = risk::named_command(facts, policy.tables()).cloned();
+    let space = policy.tables().spaces.get(&facts.space);
     let timeout_ms_max = match &command {
         Some(command) => command.timeout_ms,
         None => set.or(facts.tool.timeout_ms).unwrap_or(of_class),
@@ -72,6 +73,7 @@ fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {
         grant_allowed: false,
         timeout_ms_max,
         command,
+        protected: space.map(|space| space.protected.clone()).unwrap_or_default(),
     }
 }
 

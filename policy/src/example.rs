@@ -1,7 +1,10 @@
 //! The examples of a policy: requests with the verdict that they must get. A policy that fails one of them is refused.
 
-use effectd_contracts::{Principal, Repeat, SandboxProfile, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec};
-use serde_json::Value;
+use effectd_contracts::tool::is_path_name;
+use effectd_contracts::{
+    Principal, Repeat, SandboxProfile, SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec, Touch,
+};
+use serde_json::{Map, Value};
 
 use crate::decision::Denier;
 use crate::document::{Document, Example, ExampleTool};
@@ -57,7 +60,8 @@ fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Fact
     let now = example.now.unwrap_or(default_now);
     let spec = tool_spec(&example.tool, tool);
     let space = SpaceId::new(&example.space).map_err(text)?;
-    let seen = inspect(&example.params, &spec, &space, policy);
+    let mut seen = inspect(&example.params, &spec, &space, policy);
+    seen.facts.protected = policy.protected(&space, || touched(&spec, &example.params));
     Ok(Facts {
         principal: Principal::new(&example.principal).map_err(text)?,
         subject: SubjectId::new(&example.subject).map_err(text)?,
@@ -76,6 +80,18 @@ fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Fact
         inspection: Some(seen.facts),
         predicted: example.predicted,
     })
+}
+
+/// The paths that a call would change, as far as its parameters say so: those of a tool that changes files. `from_path` is only
+/// read, but for a move.
+fn touched(spec: &ToolSpec, params: &Map<String, Value>) -> Vec<Touch> {
+    let changes = [SideEffect::FilesystemWrite, SideEffect::FilesystemDelete];
+    if !changes.iter().any(|effect| spec.side_effects.contains(effect)) {
+        return Vec::new();
+    }
+    let is_move = spec.tool_id.as_str() == "files.move";
+    let paths = params.iter().filter(|(name, _)| is_path_name(name) && (is_move || *name != "from_path"));
+    paths.filter_map(|(_, path)| path.as_str().map(Touch::replaced)).collect()
 }
 
 /// The spec of an example's tool, so that its tier is derived like that of a real tool.

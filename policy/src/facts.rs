@@ -88,6 +88,11 @@ impl Facts {
         }
     }
 
+    /// The named command that the call is, if it is one.
+    pub fn named_command(&self) -> Option<&str> {
+        self.inspection.as_ref()?.named_command.as_deref()
+    }
+
     /// The facts in a receipt. Fails if another version of effectd wrote facts that this one cannot read.
     pub fn from_record(record: &DecisionRecord) -> Result<Self, serde_json::Error> {
         Self::deserialize(&record.facts)
@@ -178,6 +183,9 @@ pub struct InspectionFacts {
     /// Whether there was more than the inspection records. The safety gate then quarantines the parameters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overflow: bool,
+    /// The protected paths of the space, as the policy writes them, that the call would change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protected: Vec<String>,
 }
 
 /// One finding of a safety check: the kind and the position, never the content.

@@ -2,6 +2,7 @@
 //! order is in `evaluate.rs`.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 
 use effectd_contracts::{Band, Code, Gate, GateResult, SafetyClass, SpaceId};
 
@@ -384,7 +385,19 @@ fn redaction(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
     }
 }
 
-/// Whether all hosts and programs that the call names are on the operator's lists.
+/// The first protected path of the space that the call would change, and the rule.
+fn protected(facts: &Facts, policy: &Policy) -> Option<(String, String)> {
+    let tables = policy.tables();
+    let space = tables.spaces.get(&facts.space)?;
+    let seen = facts.inspection.iter().flat_map(|seen| &seen.protected);
+    let seen = seen.filter(|path| space.protected.contains(path)).cloned();
+    let writes = named_command(facts, tables).into_iter().flat_map(|command| &command.writes);
+    let writes = writes.map(|path| path.iter().map(OsStr::to_string_lossy).collect::<Vec<_>>().join("/"));
+    let by_command = space.protected_among(&writes.collect::<Vec<_>>());
+    seen.chain(by_command).next().map(|path| (path, policy_rule(space.line)))
+}
+
+/// Whether all hosts and programs that the call names are on the operator's lists, and it changes no protected path.
 pub(crate) fn reach(facts: &Facts, policy: &Policy) -> Result<(), (Code, String, Reason)> {
     let tables = policy.tables();
     let rule = policy_rule(tables.allow_line);
@@ -401,6 +414,11 @@ pub(crate) fn reach(facts: &Facts, policy: &Policy) -> Result<(), (Code, String,
             let reason = Reason::new("host_not_listed", text, "add the host to allow.hosts");
             return Err((Code::NetworkNotWhitelisted, rule, reason));
         }
+    }
+    if let Some((path, rule)) = protected(facts, policy) {
+        let text = format!("{tool} may not change {path}, which is protected in {}", facts.space);
+        let change = "let a person change it, or remove it from the space's `protected`";
+        return Err((Code::PathDenied, rule, Reason::new("path_protected", text, change)));
     }
     let mut commands = seen.into_iter().flat_map(|seen| &seen.commands);
     let is_named = named_command(facts, tables).is_some();

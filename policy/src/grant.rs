@@ -2,7 +2,7 @@
 //!
 //! A grant counts only after the cascade has demanded an approval. It weakens no rule; it spares a person the same question.
 
-use effectd_contracts::{GrantId, Principal, Timestamp, ToolId};
+use effectd_contracts::{Digest, GrantId, Principal, Timestamp, ToolId};
 use serde::{Deserialize, Serialize};
 
 use crate::decision::{Decision, Verdict};
@@ -21,6 +21,9 @@ pub struct Grant {
     pub session: Option<String>,
     /// The tools: an id, `<source>.*`, or `*`.
     pub tool: String,
+    /// The named command that it covers. Without one it covers no named command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// How many calls it covers; `None` is any number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
@@ -40,6 +43,9 @@ pub struct Grant {
     pub activated_by: Option<Principal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The digest of the named command when the grant was made or requested. A command that the policy changed is not covered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command_digest: Option<Digest>,
 }
 
 /// Whether a grant is active.
@@ -84,6 +90,8 @@ impl Grant {
             && self.org == ask.org
             && self.session.as_deref().is_none_or(|session| session == ask.session)
             && self.names(ask.tool)
+            && self.command.as_ref() == decision.command.as_ref().map(|command| &command.name)
+            && self.command_digest == decision.command.as_ref().map(|command| command.digest())
     }
 }
 

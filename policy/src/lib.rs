@@ -57,3 +57,4 @@ pub use redact::{prune_result, prune_to, redact_secrets};
 pub use replay::{Recorded, ReplaySummary, Replayed, replay};
 pub use source::{Source, SourceFile};
 pub use tables::commands::NamedCommand;
+pub use tables::modes::mode_key;

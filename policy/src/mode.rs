@@ -6,7 +6,7 @@ use effectd_contracts::{Band, COMMAND_TOOL, Mode, ModeSource, RiskTier};
 use crate::decision::{Clamp, Reason};
 use crate::facts::Facts;
 use crate::policy::Policy;
-use crate::risk::{Risk, band_floor, inferred_mode, tier_floor};
+use crate::risk::{Risk, band_floor, inferred_mode, named_command, tier_floor};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Resolved {
@@ -54,12 +54,14 @@ impl Resolved {
 
 fn cascade(facts: &Facts, risk: &Risk, policy: &Policy) -> (Mode, ModeSource, String) {
     let tool = facts.tool.id.as_str();
-    let by_automation = facts.automation.as_deref().and_then(|id| policy.automation_modes.get(id, tool));
+    let command = named_command(facts, policy.tables()).map(|command| command.name.as_str());
+    let by_automation =
+        facts.automation.as_deref().and_then(|id| policy.automation_modes.get(id, tool, command));
     if let Some((mode, rule)) = by_automation {
         return (mode, ModeSource::AutomationOverride, rule);
     }
     let org = policy.tables().spaces.get(&facts.space).and_then(|space| space.org.as_deref());
-    if let Some((mode, rule)) = org.and_then(|org| policy.org_modes.get(org, tool)) {
+    if let Some((mode, rule)) = org.and_then(|org| policy.org_modes.get(org, tool, command)) {
         return (mode, ModeSource::OrgDefault, rule);
     }
     let rule = format!("the default of tier {:?}", risk.tier);

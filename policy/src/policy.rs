@@ -1,16 +1,17 @@
 //! The policy: compiled from its files, with the overlay applied.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use effectd_contracts::{Digest, SpaceId, Timestamp, ToolSpec};
+use effectd_contracts::{Digest, SpaceId, Timestamp, ToolSpec, Touch};
 use serde_json::{Map, Value};
 
 use crate::abac::Abac;
 use crate::error::{Location, PolicyError};
 use crate::example;
 use crate::inspect::{ContentRules, Inspection, inspect_for_people, inspect_with};
-use crate::overlay::Overlay;
+use crate::overlay::{Change, Overlay};
 use crate::source::{POLICY_FILE, Source};
 use crate::tables::commands::NamedCommand;
 use crate::tables::consents::{ConsentAnswer, Consents};
@@ -120,6 +121,18 @@ impl Policy {
         self.base.tables.spaces.get(space).map(|space| PathBuf::from(&space.root))
     }
 
+    /// The protected paths of a space that a call with these changes would change.
+    pub fn protected(&self, space: &SpaceId, touched: impl FnOnce() -> Vec<Touch>) -> Vec<String> {
+        let Some(space) = self.base.tables.spaces.get(space).filter(|space| !space.protected.is_empty())
+        else {
+            return Vec::new();
+        };
+        let paths = touched().into_iter().flat_map(|touch| [Some(touch.path), touch.goes_to]).flatten();
+        // Without `workspace/`.
+        let beneath = |path: String| path.split_once('/').map_or(path.clone(), |(_, rest)| rest.to_owned());
+        space.protected_among(&paths.map(beneath).collect::<Vec<_>>())
+    }
+
     /// The commands that may run without a person, in order of their names.
     pub fn commands(&self) -> impl Iterator<Item = &NamedCommand> {
         self.base.tables.named.iter()
@@ -130,7 +143,24 @@ impl Policy {
         PolicyError::invalid(Location::new(POLICY_FILE, command.line), message)
     }
 
-    /// Warnings about spaces that the overlay names and the files do not have.
+    /// Refuses a change that sets a mode of a command that the files do not name.
+    pub fn check_change(&self, change: &Change) -> Result<(), PolicyError> {
+        match change {
+            Change::SetOrgMode { tool, mode: Some(_), .. }
+            | Change::SetAutomationMode { tool, mode: Some(_), .. }
+                if !self.base.tables.named.is_mode_key(tool) =>
+            {
+                Err(PolicyError::Overlay(tables::unknown_command(tool)))
+            }
+            Change::SetOrgMode { .. }
+            | Change::SetAutomationMode { .. }
+            | Change::GrantConsent { .. }
+            | Change::RevokeConsent { .. }
+            | Change::SetBand { .. } => Ok(()),
+        }
+    }
+
+    /// Warnings about spaces and commands that the overlay names and the files do not have.
     pub fn warnings(&self) -> Vec<String> {
         let unknown = |space: &&SpaceId| !self.base.tables.spaces.contains_key(*space);
         let bands = self.overlay.bands.keys().filter(unknown);
@@ -140,6 +170,9 @@ impl Policy {
             .map(|space| format!("the overlay names the unknown space {space}"))
             .collect();
         warnings.dedup();
+        let modes = self.overlay.org_modes.values().chain(self.overlay.automation_modes.values());
+        let unknown = modes.flat_map(BTreeMap::keys).filter(|key| !self.base.tables.named.is_mode_key(key));
+        warnings.extend(unknown.map(|key| format!("the overlay has a mode of the unknown command {key:?}")));
         warnings
     }
 

@@ -97,7 +97,7 @@ fn replay_one(record: &Recorded, policy: &Policy) -> Replayed {
                 return Replayed::Unknowable { why: "its parameters were not inspected".to_owned() };
             }
             Some(seen) if seen.rules != policy.content_digest() => {
-                let why = "its content was checked by other rules and was not stored";
+                let why = "its parameters were checked by other rules (content, commands, protected paths) and were not stored";
                 return Replayed::Unknowable { why: why.to_owned() };
             }
             Some(_) => {}

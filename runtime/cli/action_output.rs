@@ -1,14 +1,17 @@
 //! Renders the reply about one action, and maps it to an exit code.
 
-use effectd_contracts::{Code, Receipt};
+use effectd_contracts::{Code, Failure, Receipt};
 pub(super) use effectd_gateway::client::ActionReply;
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::{ActionView, State as ActionState};
 use effectd_policy::prune_result;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::receipt_view::{self, Detail};
 use super::{Form, Printer, eprint_line, line};
 use crate::exit::Exit;
+use crate::host::in_process::failure_of;
 use crate::tui::shown;
 
 pub(super) fn exit_of(reply: &ActionReply) -> Exit {
@@ -42,6 +45,43 @@ pub(super) fn receipt_of(reply: &ActionReply) -> (Option<&Receipt>, bool) {
         ActionReply::View(view) => (view.receipt.as_deref(), view.already_done),
         ActionReply::Problem(problem) => (problem.receipt.as_deref(), false),
     }
+}
+
+/// A receipt for programs: its members, and beside them the tool's result as an [`ActionView`] has it.
+#[derive(Serialize)]
+pub(super) struct WithResult<'a> {
+    #[serde(flatten)]
+    receipt: &'a Receipt,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_error: Option<Failure>,
+}
+
+impl<'a> WithResult<'a> {
+    /// `reply` is about the receipt's action. A requeued action has several receipts, and the result of the last.
+    pub(super) fn new(receipt: &'a Receipt, reply: &'a ActionReply) -> Self {
+        let (result, result_error) = match reply {
+            ActionReply::View(view) if is_of(view, receipt) => {
+                (view.result.as_ref(), view.result_error.clone())
+            }
+            ActionReply::Problem(problem) if hides_result(problem, receipt) => {
+                (None, Some(failure_of(problem)))
+            }
+            ActionReply::View(_) | ActionReply::Problem(_) => (None, None),
+        };
+        Self { receipt, result, result_error }
+    }
+}
+
+/// Whether a problem keeps the result of a receipt from the caller. One who may read the receipt, but not the action, gets none.
+pub(super) fn hides_result(problem: &Problem, receipt: &Receipt) -> bool {
+    receipt.kept_result.is_some() && problem.code != Kind::ActionUnknown.code()
+}
+
+/// Whether an action's last receipt is this one.
+pub(super) fn is_of(view: &ActionView, receipt: &Receipt) -> bool {
+    view.receipt.as_ref().is_some_and(|last| last.receipt_id == receipt.receipt_id)
 }
 
 pub(super) const COLUMNS: [(&str, usize); 4] =

@@ -38,7 +38,8 @@ enum Verb {
     },
 }
 
-const COLUMNS: [(&str, usize); 4] = [("SPACE", 24), ("PATH", 24), ("BYTES", 14), ("FILES", 8)];
+const COLUMNS: [(&str, usize); 5] =
+    [("SPACE", 24), ("COMMAND", 16), ("PATH", 24), ("BYTES", 14), ("FILES", 8)];
 
 impl CachesCommand {
     pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
@@ -49,15 +50,15 @@ impl CachesCommand {
             Verb::List => {
                 let all = caches.list().map_err(failed)?;
                 print_rows(common.output, &COLUMNS, &all, |cache| {
-                    let (space, path) = (cache.space.clone(), cache.path.clone());
-                    [space, path, cache.bytes.to_string(), cache.files.to_string()]
+                    let (space, command) = (cache.space.clone(), cache.command.clone());
+                    [space, command, cache.path.clone(), cache.bytes.to_string(), cache.files.to_string()]
                 });
             }
             Verb::Clear { space, confirm } => {
                 if !confirm.confirmed(&[format!("the caches of {space} -> removed")]) {
                     return Ok(Exit::Usage);
                 }
-                let cleared = caches.clear(space.as_str()).map_err(failed)?;
+                let cleared = caches.clear(&space).map_err(failed)?;
                 let said = if cleared { "has no caches any more" } else { "had no caches" };
                 line(&format!("{space} {said}"));
             }

@@ -15,7 +15,7 @@ use crate::exit::Exit;
 ///
 /// A grant replaces the same approval for further calls. It never covers actions of the risk tiers R3 and R4, spaces that are not
 /// GREEN, or a tool whose description has changed. An approver may grant one tool for one session; everything wider needs an
-/// administrator. Planners can only request.
+/// administrator. Planners can only request. A grant for command.run names one command of the policy.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd grants list")]
 pub(super) struct GrantsCommand {
@@ -65,6 +65,9 @@ struct New {
     /// The tools: an id, `<source>.*`, or `*`
     #[arg(long, value_name = "TOOL")]
     tool: String,
+    /// The named command, for the tool `command.run`
+    #[arg(long, value_name = "NAME")]
+    command: Option<String>,
     /// The session, `agent:<subject>` for a planner without one; a grant for a session needs no administrator
     #[arg(long, value_name = "ID")]
     session: Option<String>,
@@ -82,7 +85,7 @@ struct New {
 #[derive(Debug, clap::Args)]
 struct Create {
     /// The id of a requested grant
-    #[arg(long, value_name = "GRANT", conflicts_with_all = ["org", "tool", "session", "calls", "lasts", "reason"])]
+    #[arg(long, value_name = "GRANT", conflicts_with_all = ["org", "tool", "command", "session", "calls", "lasts", "reason"])]
     from: Option<GrantId>,
     #[command(flatten)]
     new: Option<New>,
@@ -152,11 +155,15 @@ fn cells(view: &GrantView) -> [String; 6] {
     [
         view.grant_id.clone(),
         view.state.clone(),
-        view.tool.clone(),
+        named(&view.tool, view.command.as_deref()),
         format!("{}/{most}", view.calls_used),
         expires.split('.').next().unwrap_or_default().to_owned(),
         view.session.clone().unwrap_or_else(|| format!("all of {}", view.org)),
     ]
+}
+
+fn named(tool: &str, command: Option<&str>) -> String {
+    effectd_policy::mode_key(tool, command)
 }
 
 /// The id that a grant is named by, in full, and the grant as text; only its id if the caller may not see it.
@@ -178,7 +185,8 @@ impl New {
         let calls =
             self.calls.map_or_else(|| "any number of calls".to_owned(), |calls| format!("{calls} calls"));
         let lasts = self.lasts.map_or_else(String::new, |seconds| format!(" within {seconds} s"));
-        format!("{} needs no approval for {whom}: {calls}{lasts}", self.tool)
+        let what = named(&self.tool, self.command.as_deref());
+        format!("{what} needs no approval for {whom}: {calls}{lasts}")
     }
 
     fn body(&self) -> GrantBody {
@@ -186,6 +194,7 @@ impl New {
             org: self.org.clone(),
             session: self.session.clone(),
             tool: self.tool.clone(),
+            command: self.command.clone(),
             calls_max: self.calls,
             lasts_s: self.lasts,
             reason: self.reason.clone(),

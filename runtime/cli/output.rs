@@ -125,6 +125,36 @@ fn relative(time: Timestamp, now: Timestamp) -> String {
     if seconds > 0 { format!("{span} ago") } else { format!("in {span}") }
 }
 
+/// How a table at a terminal shows times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Times {
+    /// `59m ago`
+    Relative,
+    /// `11-17 10:05:33`, in local time: for lines that stay on the screen while time passes.
+    Clock,
+}
+
+impl Times {
+    /// The width of a column of times.
+    const fn columns(self) -> usize {
+        match self {
+            Times::Relative => 7,
+            Times::Clock => 14,
+        }
+    }
+
+    fn text(self, time: Timestamp, clock: &dyn Clock) -> String {
+        match self {
+            Times::Relative => relative(time, clock.now()),
+            Times::Clock => {
+                let local = time.as_second() + i64::from(clock.utc_offset_min(time)) * 60;
+                let local = Timestamp::from_second(local).unwrap_or(time).to_string();
+                local.get(5..19).unwrap_or(&local).replace('T', " ")
+            }
+        }
+    }
+}
+
 /// An output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Form {
@@ -142,8 +172,6 @@ pub(super) type Column = (&'static str, usize);
 
 /// Columns that have times.
 const TIMES: [&str; 7] = ["ENDED", "EXPIRES", "FIRST", "LAST", "SENT", "SINCE", "TIME"];
-/// Columns of a relative time: `59m ago`.
-const TIME_COLUMNS: usize = 7;
 /// Columns that people copy from: their cells are never cut, even if the line becomes longer than the terminal.
 const WHOLE: [&str; 3] = ["KEY", "PUBLIC", "VALUE"];
 /// The narrowest that a column gets.
@@ -151,16 +179,16 @@ const NARROW: usize = 6;
 /// Blanks between two columns.
 const GAP: usize = 2;
 
-/// The widths of columns in a terminal this wide. Ids become short first, then the widest columns narrower: times and ids last.
-/// The last column takes what is left.
-fn fitted(columns: &[Column], terminal: usize) -> Vec<usize> {
-    let is_firm =
-        |(name, width): &Column| TIMES.contains(name) || WHOLE.contains(name) || *width >= short_id::FULL;
+/// The widths of columns in a terminal this wide. Ids become short first, then the widest columns narrower, times last. A short id
+/// stays long enough to be unique, even if the line becomes longer than the terminal. The last column takes what is left.
+fn fitted(columns: &[Column], terminal: usize, times: Times) -> Vec<usize> {
+    let narrowest = |column: &Column| if is_id(column) { short_id::SHOWN } else { NARROW };
+    let is_firm = |column: &Column| TIMES.contains(&column.0) || WHOLE.contains(&column.0) || is_id(column);
     let room = terminal.saturating_sub(GAP * columns.len().saturating_sub(1));
     let mut widths: Vec<usize> = columns
         .iter()
         .map(|(name, width)| match *width {
-            _ if TIMES.contains(name) => TIME_COLUMNS,
+            _ if TIMES.contains(name) => times.columns(),
             0 => 4 * NARROW,
             width => width,
         })
@@ -173,9 +201,11 @@ fn fitted(columns: &[Column], terminal: usize) -> Vec<usize> {
     }
     for firm in [false, true] {
         while widths.iter().sum::<usize>() > room {
-            let narrower = widths.iter_mut().zip(columns).filter(|(_, column)| firm || !is_firm(column));
-            let widest = narrower.map(|(width, _)| width).max();
-            let Some(widest) = widest.filter(|widest| **widest > NARROW) else {
+            let narrower = widths
+                .iter_mut()
+                .zip(columns)
+                .filter(|(width, column)| (firm || !is_firm(column)) && **width > narrowest(column));
+            let Some(widest) = narrower.map(|(width, _)| width).max() else {
                 break;
             };
             *widest -= 1;
@@ -188,6 +218,11 @@ fn fitted(columns: &[Column], terminal: usize) -> Vec<usize> {
     widths
 }
 
+/// Whether a column has ids.
+const fn is_id(column: &Column) -> bool {
+    column.1 >= short_id::FULL
+}
+
 /// Prints results one by one.
 pub(super) struct Printer {
     form: Form,
@@ -196,16 +231,17 @@ pub(super) struct Printer {
     columns: &'static [Column],
     /// The terminal's width.
     terminal: Option<usize>,
+    times: Times,
     widths: Vec<usize>,
     printed: usize,
 }
 
-/// A cell at a terminal: a time is relative, and an id is short if its column is narrow.
-fn short_cell(name: &str, width: usize, cell: &str, now: Timestamp) -> String {
+/// A cell at a terminal: a time as the table shows times, and an id is short if its column is narrow.
+fn short_cell(name: &str, width: usize, cell: &str, times: Times, clock: &dyn Clock) -> String {
     // Some times come without fraction and zone, which is UTC.
     let time = || cell.parse().or_else(|_| format!("{cell}Z").parse::<Timestamp>()).ok();
     match TIMES.contains(&name).then(time).flatten() {
-        Some(time) => relative(time, now),
+        Some(time) => times.text(time, clock),
         None if is_long(cell) && width < cell.len() && !WHOLE.contains(&name) => {
             cell[..short_id::SHOWN].to_owned()
         }
@@ -229,10 +265,19 @@ impl Printer {
     pub(super) fn new(form: Form, many: bool, columns: &'static [Column]) -> Self {
         let terminal = look().columns;
         let widths = match terminal {
-            Some(terminal) => fitted(columns, terminal),
+            Some(terminal) => fitted(columns, terminal, Times::Relative),
             None => columns.iter().map(|(_, width)| *width).collect(),
         };
-        Self { form, many, columns, terminal, widths, printed: 0 }
+        Self { form, many, columns, terminal, times: Times::Relative, widths, printed: 0 }
+    }
+
+    /// Shows the time of the clock instead of relative times.
+    pub(super) fn with_clock_times(mut self) -> Self {
+        self.times = Times::Clock;
+        if let Some(terminal) = self.terminal {
+            self.widths = fitted(self.columns, terminal, self.times);
+        }
+        self
     }
 
     /// Prints one result; `cells` are its columns in a table.
@@ -263,7 +308,6 @@ impl Printer {
             let cells = cells.iter().map(|cell| shown(cell.as_ref(), usize::MAX));
             return self.padded(cells);
         };
-        let now = SystemClock.now();
         // The last cell that is not empty has the rest of the row.
         let last = cells.iter().rposition(|cell| !cell.as_ref().is_empty());
         let rest =
@@ -271,7 +315,7 @@ impl Printer {
         let columns = self.columns.iter().zip(&self.widths).zip(cells).enumerate();
         let short = columns.map(|(at, (((name, _), width), cell))| {
             let width = if Some(at) == last { rest(at) } else { *width };
-            short_cell(name, width, cell.as_ref(), now)
+            short_cell(name, width, cell.as_ref(), self.times, &SystemClock)
         });
         let cells: Vec<String> = short.collect();
         let row = self.padded(cells.iter().cloned());
@@ -284,7 +328,8 @@ impl Printer {
                 if is_whole(column) { cell.clone() } else { shown(cell, *width) }
             });
         let row = self.padded(cut);
-        if self.columns.iter().any(is_whole) { row } else { shown(&row, terminal) }
+        let may_be_longer = |column: &Column| is_whole(column) || is_id(column);
+        if self.columns.iter().any(may_be_longer) { row } else { shown(&row, terminal) }
     }
 
     fn padded(&self, cells: impl Iterator<Item = String>) -> String {
@@ -379,6 +424,7 @@ pub(super) fn data(text: &str) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use effectd_contracts::ManualClock;
     use effectd_contracts::text::is_unprintable;
     use proptest::prelude::*;
 
@@ -392,21 +438,19 @@ mod tests {
         let then = Timestamp::from_second(SystemClock.now().as_second() - 300).unwrap().to_string();
         for terminal in [20, 40, 80, 81, 120, 200] {
             let mut printer = Printer::new(Form::Table, true, COLUMNS);
-            (printer.terminal, printer.widths) = (Some(terminal), fitted(COLUMNS, terminal));
+            (printer.terminal, printer.widths) = (Some(terminal), fitted(COLUMNS, terminal, Times::Relative));
+            // Two short ids, and two other columns that are as narrow as they get.
+            let terminal_or_ids = terminal.max(2 * short_id::SHOWN + 2 * NARROW + 3 * GAP);
             for tool in ["files.stat", "a.very_long_name_of_a_tool_that_does_not_fit_into_its_column"] {
                 let row = printer.aligned(&[then.as_str(), tool, ID, ID]);
-                assert!(row.trim_end().width() <= terminal, "{terminal}: {row}");
-                assert!(row.contains("ago") || terminal == 20, "{row}");
+                assert!(row.trim_end().width() <= terminal_or_ids, "{terminal}: {row}");
+                assert!(row.contains("ago"), "{row}");
                 assert_eq!(row.matches(ID).count(), if terminal >= 120 { 2 } else { 0 }, "{row}");
-                assert_eq!(
-                    row.matches(&ID[..short_id::SHOWN]).count(),
-                    if terminal >= 80 { 2 } else { 0 },
-                    "{row}"
-                );
+                assert_eq!(row.matches(&ID[..short_id::SHOWN]).count(), 2, "{terminal}: {row}");
             }
             // An action without a receipt cannot be found by a short id.
             let row = printer.aligned(&[then.as_str(), "files.stat", ID, ""]);
-            assert!(row.trim_end().width() <= terminal, "{terminal}: {row}");
+            assert!(row.trim_end().width() <= terminal_or_ids, "{terminal}: {row}");
             assert_eq!(row.contains(ID), terminal >= 80, "{terminal}: {row}");
         }
     }
@@ -424,8 +468,28 @@ mod tests {
         ] {
             assert_eq!(relative(time.parse().unwrap(), now), text, "{time}");
         }
-        assert_eq!(short_cell("TIME", 10, "2026-11-17T09:00:00", now), "1h ago");
-        assert_eq!(short_cell("TOOL", 10, "2026-11-17T09:00:00Z", now), "2026-11-17T09:00:00Z");
+        let clock = ManualClock::at(now);
+        let cell = |name, cell, times| short_cell(name, 10, cell, times, &clock);
+        assert_eq!(cell("TIME", "2026-11-17T09:00:00", Times::Relative), "1h ago");
+        assert_eq!(cell("TIME", "2026-11-17T09:00:00.123Z", Times::Clock), "11-17 09:00:00");
+        assert_eq!(cell("TOOL", "2026-11-17T09:00:00Z", Times::Relative), "2026-11-17T09:00:00Z");
+    }
+
+    /// In a process of its own, since a process has one zone.
+    #[test]
+    fn a_clock_time_has_the_offset_of_its_day() {
+        const ZONE: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+        if std::env::var("TZ").as_deref() != Ok(ZONE) {
+            let test = "cli::output::tests::a_clock_time_has_the_offset_of_its_day";
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            let ran = command.args(["--exact", test]).env("TZ", ZONE).output().unwrap();
+            let told = String::from_utf8_lossy(&ran.stdout);
+            assert!(ran.status.success() && told.contains("1 passed"), "{told}");
+            return;
+        }
+        let cell = |time| short_cell("TIME", 14, time, Times::Clock, &SystemClock);
+        assert_eq!(cell("2026-07-01T12:00:00Z"), "07-01 14:00:00");
+        assert_eq!(cell("2026-11-17T12:00:00Z"), "11-17 13:00:00");
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use effectd_policy::{Overlay, Policy, PolicyDir};
 use hyper::Method;
 use serde_json::json;
 
-use super::receipt_filter::{ReceiptFilter, Since, each_page, since};
+use super::receipt_filter::{PageQuery, ReceiptFilter, Since, each_page, since};
 use super::{
     CliError, Common, Confirm, Depth, Form, eprint_line, is_in_process, line, mutation, post, print_json,
     receipt_ref, store, with_client,
@@ -96,7 +96,7 @@ enum Verb {
         /// The automation; its mode overrides that of the organisation
         #[arg(long, value_name = "ID", conflicts_with = "org")]
         automation: Option<String>,
-        /// The tool
+        /// The tool, or one named command: `command.run NAME`
         #[arg(long, value_name = "ID")]
         tool: String,
         /// allow, require_approval or deny; `files` restores what the policy's files say
@@ -339,9 +339,10 @@ async fn history(
     (limit, form): (Option<u64>, Form),
 ) -> Result<ReplaySummary, CliError> {
     let mut all = ReplaySummary::default();
-    each_page(client, filter, None, async |_, receipts| {
+    each_page(client, filter, PageQuery::OLDEST, |page| {
         let left = limit.map_or(u64::MAX, |limit| limit - all.total);
-        let past = receipts.iter().filter_map(Recorded::of).take(usize::try_from(left).unwrap_or(usize::MAX));
+        let past =
+            page.receipts.iter().filter_map(Recorded::of).take(usize::try_from(left).unwrap_or(usize::MAX));
         let replayed = replay(past, policy, |record, replayed| {
             let Some(text) = render(record, replayed) else {
                 return;

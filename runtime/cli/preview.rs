@@ -33,7 +33,7 @@ impl Preview {
         Ok(match (view.verdict.as_str(), &view.preview) {
             ("deny", _) => Exit::Denied,
             ("quarantine", _) => Exit::Quarantined,
-            (_, Shown::WouldFail(_)) => Exit::Failed,
+            (_, Shown::WouldFail(failure)) => Exit::of(failure.code.outcome()),
             ("needs_approval", Shown::Shown(_) | Shown::Unavailable(_)) => Exit::Held,
             (_, Shown::Shown(_) | Shown::Unavailable(_)) => Exit::Done,
         })

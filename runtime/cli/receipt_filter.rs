@@ -3,9 +3,7 @@
 use std::fmt::Write as _;
 
 use effectd_bus::Order;
-use effectd_contracts::{
-    Clock, Filter, Receipt, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, filter,
-};
+use effectd_contracts::{Clock, Filter, SpaceId, Status, SubjectId, SystemClock, Timestamp, ToolId, filter};
 use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::ReceiptList;
 
@@ -81,6 +79,14 @@ pub(super) struct PageQuery {
     pub(super) limit: usize,
     /// How long the request waits for a new receipt if there is none.
     pub(super) wait_ms: Option<u64>,
+    /// Whether the page has the amendments of its receipts.
+    pub(super) amendments: bool,
+}
+
+impl PageQuery {
+    /// The first page, the oldest receipt first.
+    pub(super) const OLDEST: Self =
+        Self { order: Order::OldestFirst, after: None, limit: PAGE, wait_ms: None, amendments: false };
 }
 
 pub(super) async fn page(
@@ -93,17 +99,16 @@ pub(super) async fn page(
     Ok(client.get(&path(filter, query)).await?)
 }
 
-/// Visits receipts page by page, oldest first. Returns the position reached, or `None` if `page_of` returned `false`.
+/// Visits receipts page by page. Returns the position reached, or `None` if `page_of` returned `false`.
 pub(super) async fn each_page(
     client: &mut Client,
     filter: &ReceiptFilter,
-    after: Option<u64>,
-    mut page_of: impl AsyncFnMut(&mut Client, &[Receipt]) -> Result<bool, CliError>,
+    mut query: PageQuery,
+    mut page_of: impl FnMut(&ReceiptList) -> Result<bool, CliError>,
 ) -> Result<Option<u64>, CliError> {
-    let mut query = PageQuery { order: Order::OldestFirst, after, limit: PAGE, wait_ms: None };
     loop {
         let page = page(client, filter, query).await?;
-        if !page_of(client, &page.receipts).await? {
+        if !page_of(&page)? {
             return Ok(None);
         }
         query.after = page.next.or(page.follow).or(query.after);
@@ -129,6 +134,7 @@ fn path(filter: &ReceiptFilter, query: PageQuery) -> String {
     add("q", Some(filter.text()).filter(|text| !text.is_empty()));
     add("after", query.after.map(|after| after.to_string()));
     add("wait_ms", query.wait_ms.map(|wait| wait.to_string()));
+    add("amendments", query.amendments.then(|| "true".to_owned()));
     path
 }
 

@@ -16,8 +16,8 @@ use effectd_gateway::client::{Client, percent_encoded};
 use super::backend::reconnected;
 use super::receipt_filter::{PAGE, PageQuery, ReceiptFilter, page};
 use super::{
-    ActionReply, CliError, Common, Depth, Form, Printer, action_output, is_in_process, line, receipt_ref,
-    receipt_view, with_client,
+    ActionReply, CliError, Common, Depth, Form, Printer, action_output, is_in_process, line, print_json,
+    receipt_ref, receipt_view, with_client,
 };
 use crate::exit::Exit;
 
@@ -107,6 +107,9 @@ impl ReceiptsCommand {
 impl List {
     async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let mut printer = Printer::new(common.output, true, &COLUMNS);
+        if self.watch {
+            printer = printer.with_clock_times();
+        }
         with_client(common, Depth::Store, async |client| {
             if !self.watch {
                 self.list(client, &mut printer).await
@@ -126,7 +129,8 @@ impl List {
     async fn list(&self, client: &mut Client, printer: &mut Printer) -> Result<(), CliError> {
         let (mut after, mut left) = (None, usize::try_from(self.limit).unwrap_or(usize::MAX));
         while left > 0 {
-            let query = PageQuery { order: Order::NewestFirst, after, limit: left.min(PAGE), wait_ms: None };
+            let newest = PageQuery { order: Order::NewestFirst, ..PageQuery::OLDEST };
+            let query = PageQuery { after, limit: left.min(PAGE), ..newest };
             let page = page(client, &self.which, query).await?;
             left = left.saturating_sub(page.receipts.len());
             page.receipts.iter().for_each(|receipt| row(printer, receipt));
@@ -141,17 +145,12 @@ impl List {
     /// Prints the last receipts in order of time, then each new one.
     async fn watch(&self, client: &mut Client, printer: &mut Printer) -> Result<(), CliError> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
-        let mut query =
-            PageQuery { order: Order::NewestFirst, after: None, limit: limit.clamp(1, PAGE), wait_ms: None };
+        let newest = PageQuery { order: Order::NewestFirst, ..PageQuery::OLDEST };
+        let mut query = PageQuery { limit: limit.clamp(1, PAGE), ..newest };
         let first = page(client, &self.which, query).await?;
         let last: Vec<_> = first.receipts.iter().take(limit).collect();
         last.into_iter().rev().for_each(|receipt| row(printer, receipt));
-        query = PageQuery {
-            order: Order::OldestFirst,
-            after: first.follow,
-            limit: PAGE,
-            wait_ms: Some(WATCH_STEP_MS),
-        };
+        query = PageQuery { after: first.follow, wait_ms: Some(WATCH_STEP_MS), ..PageQuery::OLDEST };
         loop {
             let page = match page(client, &self.which, query).await {
                 // The daemon has restarted: continue at the same position.
@@ -185,29 +184,27 @@ impl Show {
     async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let (receipt, action, amended) = with_client(common, Depth::Store, async |client| {
             let receipt = receipt_ref::receipt(client, &self.receipt).await?;
-            let action = match common.output {
-                Form::Table => Some(client.status(&receipt.action_id).await?),
-                Form::Json | Form::Jsonl => None,
-            };
+            let action = client.status(&receipt.action_id).await?;
             let amended = amendments(client, &receipt.receipt_id).await?;
             Ok((receipt, action, amended))
         })
         .await?;
         if common.output == Form::Table {
             receipt_view::print(&receipt, false, receipt_view::Detail::Full);
-            // A requeued action has several receipts, and the result of the last.
-            if let Some(ActionReply::View(view)) = &action
-                && view.receipt.as_ref().is_some_and(|last| last.receipt_id == receipt.receipt_id)
-            {
-                action_output::print_result(view);
+            match &action {
+                ActionReply::View(view) if action_output::is_of(view, &receipt) => {
+                    action_output::print_result(view);
+                }
+                ActionReply::Problem(problem) if action_output::hides_result(problem, &receipt) => {
+                    action_output::explain(&action);
+                }
+                ActionReply::View(_) | ActionReply::Problem(_) => {}
             }
             if !amended.is_empty() {
                 line(receipt_view::amendments(&amended).trim_end());
             }
         } else {
-            let mut printer = Printer::new(common.output, false, &COLUMNS);
-            row(&mut printer, &receipt);
-            printer.finish();
+            print_json(common.output, &action_output::WithResult::new(&receipt, &action));
         }
         Ok(Exit::Done)
     }

@@ -11,6 +11,7 @@ use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
 use effectd_gateway::client::{Client, ClientError};
 use effectd_gateway::problem::Problem;
 
+use super::action_output::WithResult;
 use super::backend::{WAIT_MAX, submit_with_retry};
 use super::receipt_view::Detail;
 use super::{
@@ -27,7 +28,8 @@ use crate::settings::config::{Config, state_dir};
 /// Carry out one request and show its receipt
 ///
 /// The request passes validation and every gate of the policy, runs in a fresh sandbox, and ends in one signed receipt. The same
-/// request again is not carried out again: you get the first receipt. An empty state directory gets the policy `household` first (`effectd init`).
+/// request again is not carried out again: you get the first receipt. JSON output has the tool's `result` beside the members of the receipt.
+/// An empty state directory gets the policy `household` first (`effectd init`).
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd run examples/write_note.json\n  planner | effectd run - -o json"
@@ -59,7 +61,7 @@ impl Run {
 fn print(reply: &ActionReply, form: Form, detail: Detail) -> Exit {
     let (receipt, before) = action_output::receipt_of(reply);
     if let Some(receipt) = receipt {
-        if !print_json(form, receipt) {
+        if !print_json(form, &WithResult::new(receipt, reply)) {
             action_output::print_receipt(reply, receipt, before, detail);
         } else if before && receipt.outcome == Outcome::Executed {
             eprint_line(&"already done; this is the first receipt");

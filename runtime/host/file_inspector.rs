@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use effectd_actors::{FileInspector, Inspected};
 use effectd_adapters::{SpacePath, Workspace, is_local};
-use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase, Scan};
+use effectd_contracts::{Beneath, Code, Failure, FolderListing, PathSnapshot, Phase, Scan};
 use effectd_sandbox::SpaceRoot;
 
 #[derive(Debug, Clone, Copy)]
@@ -67,16 +67,9 @@ impl FileInspector for WorkspaceInspector {
         Ok(workspace.tree_digest(&folder_path(path)?)?)
     }
 
-    fn inspect_beneath(&self, root: &SpaceRoot, path: &str) -> Result<Vec<Inspected>, Failure> {
+    fn inspect_beneath(&self, root: &SpaceRoot, path: &str, digests: bool) -> Result<Beneath, Failure> {
         let workspace = workspace(root);
-        let beneath = workspace.inspect_beneath(&folder_path(path)?)?;
-        let many = || {
-            failed(format!(
-                "{path} has more files and folders than can be listed, or some with names that no tool takes"
-            ))
-        };
-        let found = beneath.ok_or_else(many)?.into_iter();
-        Ok(found.map(|seen| Inspected { seen, content: None }).collect())
+        Ok(workspace.inspect_beneath(&folder_path(path)?, digests)?)
     }
 
     fn open(&self, root: &SpaceRoot, path: &str) -> Result<File, Failure> {

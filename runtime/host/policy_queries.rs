@@ -2,6 +2,7 @@
 
 use effectd_actors::Registry;
 use effectd_actors::control::switches::Switches;
+use effectd_actors::effects::touched_of;
 use effectd_bus::Store;
 use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Receipt, Timestamp};
 use effectd_gateway::problem::{Kind, Problem};
@@ -62,7 +63,9 @@ pub(crate) fn request(
         let message = format!("there is no tool {}", request.tool_id);
         Failure::new(Code::UnknownTool, Phase::Validate, message)
     })?;
-    let inspection = inspect(&request.params, entry.spec(), &request.space_id, policy);
+    let mut inspection = inspect(&request.params, entry.spec(), &request.space_id, policy);
+    let touched = || touched_of(store, &request.space_id, entry, &inspection.params);
+    inspection.facts.protected = policy.protected(&request.space_id, touched);
     let mut facts = Facts::of(request, entry.spec(), principal, now, &inspection.facts);
     facts.tool.timeout_ms = entry.declared_time();
     Switches::new(store).apply(&mut facts);

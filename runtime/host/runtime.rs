@@ -240,6 +240,13 @@ impl OpenState {
         if read_only && !state.keys_dir().exists() && state.path().join("log").exists() {
             keys::check_signing(&state.keys_dir())?;
         }
+        // The store refuses new work below the minimum; commands end before that.
+        let reserve = config.store.disk_free_bytes_min.saturating_mul(2);
+        let caches = Caches::new(state.caches_dir()).keeping_free(reserve);
+        if depth >= Depth::Sandbox {
+            // A command may have filled the disk before the power failed. Opening the store needs some space.
+            caches.make_room();
+        }
         let metrics = prometheus::Registry::new();
         let store: Arc<dyn Store> = Arc::new(open_store(&state, &config, &metrics)?);
         if read_only && !log::keys(&*store)?.is_empty() {
@@ -270,7 +277,7 @@ impl OpenState {
             settings: config.pipeline,
             inspector: Arc::new(WorkspaceInspector),
             blobs: Arc::new(blobs(&state, config.store.blob_quota_bytes)?),
-            caches: Caches::new(state.caches_dir()),
+            caches,
             policy: Arc::new(policy),
         });
         drop(space_services.set(Arc::downgrade(&services)));

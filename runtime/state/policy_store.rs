@@ -40,8 +40,9 @@ pub(crate) fn tried(state: &State, store: &dyn Store, change: Change) -> Result<
 
 fn prepared(state: &State, store: &dyn Store, change: Change) -> Result<(Swap, Policy), Error> {
     let (mut changed, expect) = overlay(store)?;
-    changed.apply(change).map_err(Box::new)?;
+    changed.apply(change.clone()).map_err(Box::new)?;
     let policy = state.load_policy(&changed)?;
+    policy.check_change(&change).map_err(Box::new)?;
     let bytes = serde_json::to_vec(&changed).map_err(Error::internal)?;
     let swap = Swap {
         family: FamilyName::new(FAMILY)?,

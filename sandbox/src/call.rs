@@ -46,7 +46,7 @@ pub struct Limits {
     /// Size of each file that the call writes.
     pub file_bytes: Option<u64>,
     /// Bytes written to storage, all files together. The kernel counts them only when the processes end: a call over the
-    /// limit fails, and its files stay.
+    /// limit fails, and its files stay. It also bounds each cache of a view while the call runs.
     pub written_bytes: Option<u64>,
     pub output_bytes: Option<u64>,
 }

@@ -276,7 +276,7 @@ impl Examination {
             attack("processes", "signalling a process outside", signal, Refused),
             attack("deadline", "staying too long", Drill::Stay, Ends(Code::TimedOut)),
             attack("processor", "computing too long", Drill::Burn, Ends(Code::CpuLimit)),
-            attack("memory", "taking too much", Drill::Eat(128 << 20), Ends(Code::MemoryLimit)),
+            attack("memory", "taking too much", Drill::Eat(48 << 20), Ends(Code::MemoryLimit)),
         ]
     }
 

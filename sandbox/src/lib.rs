@@ -29,6 +29,8 @@ pub mod testing;
 
 pub use call::{Answer, Call, Denial, DenialSource, Ending, Limits, Narrowing, Usage};
 pub use error::SandboxError;
+pub use host::cache::{CacheUsage, disk_room, empty_cache};
+pub use host::outcome::CACHE_FULL;
 pub use host::pool::PoolSize;
 pub use host::reap::Reply;
 pub use root::{Ancestor, RootId, SpaceRoot};

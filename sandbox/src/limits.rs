@@ -42,5 +42,17 @@ pub const REAP_TIME_MAX: Duration = Duration::from_secs(5);
 pub const DENIALS_MAX: u32 = 10_000;
 /// Most files in a child's scratch folder.
 pub const TMP_FILES_MAX: u64 = 4_096;
+/// Most bytes in one cache of a named command: the build of a large project.
+pub const CACHE_BYTES_MAX: u64 = 17_179_869_184;
+/// Most files and folders in one cache: they are counted before each run, and while it lasts.
+pub const CACHE_FILES_MAX: u64 = 200_000;
+/// Deepest folder of a cache, as deep as a path of a tool: counting holds one descriptor for each level.
+pub const CACHE_DEPTH_MAX: usize = 64;
+/// How often the caches of a running call and the disk are checked: each check counts every file.
+pub const CACHE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest pause between two counts of the caches of a running call, however long a count takes.
+pub const CACHE_CHECK_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How fast a call fills a disk at most, 4 GiB in a second: the disk is checked more often when it could be full sooner.
+pub const DISK_BYTES_PER_MS: u64 = 4_194_304;
 /// Most idle memory cgroups that are kept for reuse.
 pub const CGROUPS_IDLE_MAX: usize = 32;

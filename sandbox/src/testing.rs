@@ -119,7 +119,12 @@ fn from_child(bytes: &[u8]) {
         Cause::NotNarrowed(_) => assert!(unpack_failure(payload).is_some()),
         Cause::Panicked => assert_eq!(kind, Kind::Panicked),
         Cause::Garbage | Cause::OutputLimit => {}
-        Cause::Denied { .. } | Cause::TimedOut | Cause::WroteTooMuch | Cause::Silent => {
+        Cause::Denied { .. }
+        | Cause::TimedOut
+        | Cause::WroteTooMuch
+        | Cause::CacheFull
+        | Cause::DiskFull
+        | Cause::Silent => {
             unreachable!("a frame of a child decides none of these")
         }
     }

@@ -13,6 +13,7 @@ use std::time::UNIX_EPOCH;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
@@ -43,6 +44,8 @@ pub struct View {
     pub(crate) memory_bytes: u64,
     /// Of each process.
     pub(crate) cpu_ms: u64,
+    /// A folder, and how much stays free on its disk.
+    pub(crate) reserve: Option<(PathBuf, u64)>,
 }
 
 /// The identity of a file or folder: device, inode, and the time of its creation, since the kernel gives the inode of a removed
@@ -65,7 +68,12 @@ pub(crate) struct Mount {
 impl View {
     /// A view in which nothing of the space is writable. Processor time counts for each process.
     pub fn new(memory_bytes: u64, cpu_ms: u64) -> Self {
-        Self { mounts: Vec::new(), memory_bytes, cpu_ms }
+        Self { mounts: Vec::new(), memory_bytes, cpu_ms, reserve: None }
+    }
+
+    /// Ends a call that can write when less than this is free on the disk of a folder.
+    pub fn keep_free(&mut self, folder: &Path, bytes: u64) {
+        self.reserve = Some((folder.to_owned(), bytes));
     }
 
     /// Lets a path beneath the root be changed. It must exist, and no link may lead to it.
@@ -90,12 +98,13 @@ impl View {
         Ok(())
     }
 
-    /// Lets the programs in a folder of the host be read and executed, by the same path.
-    pub fn add_programs(&mut self, folder: &SpaceRoot) -> Result<(), SandboxError> {
-        let path = folder.path();
-        if let Some(reserved) = RESERVED.iter().find(|reserved| path.starts_with(reserved)) {
-            let why = format!("{} cannot hold programs: a call has a {reserved} of its own", path.display());
-            return Err(SandboxError::Refused(why));
+    /// Lets the programs in a folder of the host be read and executed, by the same path. Refuses a folder that does not pass
+    /// [`View::check_programs`], or that shares files with the space.
+    pub fn add_programs(&mut self, root: &SpaceRoot, path: &Path) -> Result<(), SandboxError> {
+        let folder = Self::check_programs(path, geteuid().as_raw())?;
+        if folder.id() == root.id() || is_above(&folder, root)? || is_above(root, &folder)? {
+            let (path, root) = (path.display(), root.path().display());
+            return Err(SandboxError::Refused(format!("{path} shares files with {root}")));
         }
         let (from, at) = (path.to_owned(), path.to_owned());
         let id = id_of(folder.as_fd()).map_err(SandboxError::io("inspecting a folder of programs"))?;
@@ -103,12 +112,35 @@ impl View {
         Ok(())
     }
 
-    /// Refuses a folder of programs that is missing, or that users other than root, `daemon` and its owner could change.
-    pub fn check_programs(folder: &Path, daemon: u32) -> Result<(), SandboxError> {
-        let opened = SpaceRoot::open(folder)?;
-        opened.check_whole(daemon)?;
-        Self::new(0, 0).add_programs(&opened)
+    /// Opens a folder of programs. Refuses one that is missing, or that users other than root, `daemon` and its owner could change;
+    /// the same for its `bin`, if it has one, which must be a folder and no link.
+    pub fn check_programs(path: &Path, daemon: u32) -> Result<SpaceRoot, SandboxError> {
+        let folder = SpaceRoot::open(path)?;
+        folder.check_whole(daemon)?;
+        if let Some(bin) = SpaceRoot::find(&path.join("bin"))? {
+            bin.check_whole(daemon)?;
+        }
+        if let Some(reserved) = RESERVED.iter().find(|reserved| path.starts_with(reserved)) {
+            let why = format!("{} cannot hold programs: a call has a {reserved} of its own", path.display());
+            return Err(SandboxError::Refused(why));
+        }
+        Ok(folder)
     }
+
+    /// Whether a call with this view can write to a disk.
+    pub(crate) fn can_write(&self) -> bool {
+        self.mounts.iter().any(Mount::is_of_space)
+    }
+
+    pub(crate) fn open_caches(&self) -> io::Result<Vec<OwnedFd>> {
+        let caches = self.mounts.iter().filter(|mount| mount.access == TreeAccess::Cache);
+        caches.map(Mount::open_source).collect()
+    }
+}
+
+fn is_above(one: &SpaceRoot, other: &SpaceRoot) -> Result<bool, SandboxError> {
+    let id = (one.id().device, one.id().inode);
+    Ok(other.ancestors()?.iter().any(|above| above.id == id))
 }
 
 impl Mount {
@@ -161,4 +193,35 @@ fn in_space(root: &SpaceRoot, path: &Path) -> Result<Id, SandboxError> {
         what: format!("the policy lets the command write to {path} in it, which cannot be opened ({error})"),
         fix: format!("create {path}, as a file or folder without links, before the command runs"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn programs_that_others_can_change_are_refused_at_each_use() {
+        let place = tempfile::tempdir().unwrap();
+        let base = place.path().canonicalize().unwrap();
+        let (space, tools) = (base.join("space"), base.join("tools"));
+        for folder in [&space.join("tools"), &tools.join("bin")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let root = SpaceRoot::open(&space).unwrap();
+        let refused = |folder: &Path| View::new(0, 0).add_programs(&root, folder).unwrap_err().to_string();
+        for changed in [tools.join("bin"), tools.clone(), base.clone()] {
+            let mode = |mode| fs::set_permissions(&changed, fs::Permissions::from_mode(mode)).unwrap();
+            mode(0o777);
+            assert!(refused(&tools).contains("mode 0777"), "{changed:?}: {}", refused(&tools));
+            mode(0o755);
+        }
+        // Programs beneath /tmp are refused for another reason, so the folders are compared here.
+        let of = |path: &Path| SpaceRoot::open(path).unwrap();
+        assert!(is_above(&root, &of(&space.join("tools"))).unwrap() && is_above(&of(&base), &root).unwrap());
+        assert!(!is_above(&root, &of(&tools)).unwrap() && !is_above(&root, &root).unwrap());
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use effectd::contracts::{Outcome, Receipt};
+use effectd::contracts::{Effects, Outcome, Receipt};
 use serde_json::json;
 
 use crate::Test;
@@ -14,6 +14,7 @@ use crate::place::{Order, Place};
 pub(crate) const TESTS: &[Test] = &[
     ("a_kill_before_the_rename_changes_nothing_and_leaves_no_draft", before_the_rename),
     ("a_timeout_before_the_rename_leaves_no_draft", out_of_time),
+    ("a_new_folder_that_cannot_be_listed_whole_is_incomplete", odd_name),
 ];
 
 const WRITING: [&str; 9] = [
@@ -105,4 +106,26 @@ fn run(sample: &Sample) {
     assert!(sample.is_done.is_some_and(|is_done| is_done(&place)), "{tool}");
     let left: Vec<_> = all(&place).into_keys().filter(|name| is_draft(name)).collect();
     assert_eq!(left, [""; 0], "{tool} left a draft behind");
+}
+
+/// An archive is unpacked, and before the next start somebody adds a name that no tool takes.
+fn odd_name() {
+    let sample = samples_of("files.extract").next().unwrap();
+    let place = Place::new();
+    place.set_policy(&[]);
+    (sample.ready)(&place);
+    let request = request("a", sample.tool, &(sample.params)(&place));
+    let stop_at = Some("executor.after_child:1".to_owned());
+    let process = place.start(&Order { mode: "exec", requests: vec![request.clone()], stop_at });
+    assert!(process.stopped(&mut Vec::new()), "it was unpacked");
+    process.kill();
+    std::fs::write(place.workspace().join("b/out/a\nb"), "odd").unwrap();
+
+    let ended = place.run("wait", &[request]);
+    let receipt = ended.report.the_receipt("a");
+    assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
+    let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
+    let changed: Vec<_> = observed.changes.iter().map(|change| change.path.as_str()).collect();
+    assert_eq!(changed, ["workspace/b", "workspace/b/out", "workspace/b/out/note.txt"]);
+    assert!(observed.incomplete && !observed.undoable, "{observed:?}");
 }

@@ -18,6 +18,7 @@ mod place;
 mod tools;
 mod undeclared_effects;
 
+mod commands;
 mod embedding;
 mod every_tool;
 mod faults;
@@ -45,6 +46,7 @@ fn tests() -> Vec<Test> {
         every_tool::TESTS,
         power_failure::TESTS,
         settlement::TESTS,
+        commands::TESTS,
         faults::TESTS,
         restarts::TESTS,
         retries::TESTS,

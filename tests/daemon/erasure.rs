@@ -193,6 +193,9 @@ fn holds_are_decided_before_their_subject_is_erased() {
     let (code, told, words) = erase(&place, &["--yes"]);
     assert_eq!((code, &told["done"]), (0, &json!(true)), "{told} {words}");
     daemon.post("/v1/store/erase", &json!({"subjects": []})).problem(400, "query_invalid");
+    let hidden = daemon.post("/v1/store/erase", &json!({"subjects": ["\u{202e}x"]}));
+    let hidden = hidden.problem(400, "query_invalid")["detail"].to_string();
+    assert!(hidden.contains("must be printable") && !hidden.contains('\u{202e}'), "{hidden}");
     assert_eq!(daemon.stop(), 0);
     assert!(!opened(&place.state()).contains(CANARY));
 }

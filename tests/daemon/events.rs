@@ -156,15 +156,20 @@ fn an_unknown_topic_and_an_offset_beyond_the_end_are_errors() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     done(&daemon, (0..3).map(|n| format!("e-{n}")));
-    let refused = |path: &str, method: &str, said: &str| {
-        let told = daemon.ask(method, path, &[], "").problem(400, "query_invalid");
+    let answered = |path: &str, method: &str, (status, code): (u16, &str), said: &str| {
+        let told = daemon.ask(method, path, &[], "").problem(status, code);
         assert!(told["detail"].as_str().unwrap().contains(said), "{told}");
     };
+    let unknown = |path: &str, method: &str, said: &str| answered(path, method, (404, "not_found"), said);
+    let refused = |path: &str, method: &str, said: &str| answered(path, method, (400, "query_invalid"), said);
     let topics = "/v1/store/topics";
     for path in ["action_execute", "ACTION_EXECUTE?wait_ms=60000", "action_executed/groups/one"] {
-        refused(&format!("{topics}/{path}"), "GET", "did you mean ACTION_EXECUTED?");
+        unknown(&format!("{topics}/{path}"), "GET", "did you mean ACTION_EXECUTED?");
     }
-    refused(&format!("{topics}/nonsense/groups"), "GET", "there are ACTION_DECISION, ACTION_EXECUTED,");
+    unknown(&format!("{topics}/nonsense/groups"), "GET", "there are ACTION_DECISION, ACTION_EXECUTED,");
+    unknown(&format!("{topics}/ACTION_EXECUTE/groups/one?to=0"), "POST", "did you mean ACTION_EXECUTED?");
+    // A name that no topic can have is a mistake of another kind.
+    refused(&format!("{topics}/no%20name"), "GET", "must be letters");
     refused(&format!("{topics}/ACTION_EXECUTED?from=4&wait_ms=60000"), "GET", "which is 3");
     refused(&format!("{topics}/ACTION_EXECUTED/groups/one?to=4"), "POST", "beyond the end");
     refused("/v1/receipts?after=3&wait_ms=60000", "GET", "beyond the newest receipt, which is 2");

@@ -183,6 +183,138 @@ fn a_yes_can_cover_one_some_or_all_and_says_so_first() {
     assert_eq!(allowed["receipt"]["decision"]["mode_source"], "org_default");
 }
 
+/// A place whose policy names commands that write, so that a person is asked about each call.
+fn naming(names: &[&str]) -> Place {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let mut text = std::fs::read_to_string(&file).unwrap();
+    text = text
+        .split("[example_tools")
+        .next()
+        .unwrap()
+        .replace("\"diagnose\"]", "\"diagnose\", \"command.run\"]");
+    text += "[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:household\"\n\
+             tools = [\"command.run\"]\n";
+    std::fs::write(&file, text).unwrap();
+    names.iter().for_each(|name| name_command(&place, name));
+    place
+}
+
+fn name_command(place: &Place, name: &str) {
+    let file = place.state().join("policy/policy.toml");
+    let rule =
+        format!("\n[commands.{name}]\nargv = [\"touch\", \"{name}/base\", \"*\"]\nwrites = [\"{name}\"]\n");
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + &rule).unwrap();
+    std::fs::create_dir_all(place.note(name)).unwrap();
+}
+
+#[test]
+fn a_grant_and_always_for_a_command_cover_that_command_alone() {
+    let place = naming(&["one", "two"]);
+    let daemon = place.serve(&[]);
+    let argv =
+        |name: &str, action: &str| json!(["touch", format!("{name}/base"), format!("{name}/{action}")]);
+    let params =
+        |name: &str, action: &str| json!({ "argv": argv(name, action), "space_id": "shared:household" });
+    let run = |action: &str, name: &str| {
+        let mut request = write_note(action, "none", "");
+        request["tool_id"] = "command.run".into();
+        request["params"] = params(name, action);
+        daemon.post("/v1/actions?wait", &request)
+    };
+    let asked = |action: &str, name: &str| {
+        let view = run(action, name).json(202);
+        view["approval"]["approval_id"].as_str().unwrap().to_owned()
+    };
+    for (bad, why) in [
+        (&["--tool", "command.run"][..], "--command NAME"),
+        (&["--tool", "command.run", "--command", "three"], "no command \"three\""),
+        (&["--tool", "files.copy", "--command", "one"], "leave it out"),
+        (&["--tool", "*", "--command", "one"], "leave it out"),
+    ] {
+        let refused = grants(&place, &[&["create", "--org", "home"], bad].concat());
+        assert!(refused.code() == 2 && refused.stderr().contains(why), "{bad:?}: {}", refused.stderr());
+    }
+    let one = ["create", "--org", "home", "--tool", "command.run", "--command", "one"];
+    let made = grants(&place, &one).json(0);
+    assert_eq!(made["command"], "one");
+    for wide in ["command.*", "*"] {
+        assert_eq!(grants(&place, &["create", "--org", "home", "--tool", wide]).code(), 0);
+    }
+    let done = run("c-1", "one").json(200);
+    assert_eq!(done["receipt"]["approval"]["grant_id"], made["grant_id"], "{done}");
+    assert!(place.note("one/c-1").exists());
+    let two = asked("c-2", "two");
+    assert_eq!(grants(&place, &["revoke", made["grant_id"].as_str().unwrap()]).code(), 0);
+
+    let change = daemon.get(&format!("/v1/approvals/{two}/always")).json(200);
+    assert_eq!(change["tool"], "command.run two");
+    let decided = decide(&daemon, &two, "approve", &json!({ "how": "always" })).json(200);
+    assert_eq!(decided["action"]["outcome"], "executed", "{decided}");
+    let allowed = run("c-3", "two").json(200);
+    assert!(allowed["receipt"]["approval"].is_null(), "{allowed}");
+    assert_eq!(allowed["receipt"]["decision"]["mode_source"], "org_default");
+
+    let again = asked("c-4", "one");
+    let decided = decide(&daemon, &again, "approve", &json!({ "how": "grant" })).json(200);
+    assert_eq!(decided["grant"]["command"], "one");
+    assert_eq!(run("c-5", "one").status, 200);
+    // A command that is added later has neither.
+    name_command(&place, "three");
+    assert_eq!(place.effectd(&["policy", "reload", "--yes"], None).code(), 0);
+    let three = asked("c-6", "three");
+    let edited = json!({ "how": "grant", "params": params("one", "c-6") });
+    decide(&daemon, &three, "approve", &edited).problem(403, "may_not_decide");
+    assert!(!place.note("one/c-6").exists() && !place.note("three/c-6").exists());
+}
+
+#[test]
+fn a_grant_covers_its_command_as_the_policy_had_it() {
+    let place = naming(&["one"]);
+    let daemon = place.serve(&[]);
+    let run = |action: &str| {
+        let mut request = write_note(action, "none", "");
+        request["tool_id"] = "command.run".into();
+        let argv = json!(["touch", "one/base", format!("one/{action}")]);
+        request["params"] = json!({ "argv": argv, "space_id": "shared:household" });
+        daemon.post("/v1/actions?wait", &request)
+    };
+    let made =
+        grants(&place, &["create", "--org", "home", "--tool", "command.run", "--command", "one"]).json(0);
+    let activate = format!("/v1/grants/{}/activate", made["grant_id"].as_str().unwrap());
+    assert_eq!(run("d-1").status, 200);
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let reload = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(place.effectd(&["policy", "reload", "--yes"], None).code(), 0);
+    };
+    std::fs::create_dir(place.note("two")).unwrap();
+    let wider = text.replace("writes = [\"one\"]", "writes = [\"one\", \"two\"]");
+    assert_ne!(wider, text);
+    reload(&wider);
+    assert_eq!(run("d-2").status, 202, "the command may write more than was granted");
+    let refused = daemon.post(&activate, &json!({}));
+    assert!(
+        refused.status == 400 && refused.body.contains("changed or removed this command"),
+        "{}",
+        refused.body
+    );
+    reload(&text);
+    assert_eq!(run("d-3").status, 200);
+    // No mode is set for a command that there is not.
+    for tool in ["command.run two", "command.run  one"] {
+        let mode = ["policy", "set-mode", "--org", "home", "--tool", tool, "deny", "--yes"];
+        let refused = place.effectd(&mode, None);
+        assert!(
+            refused.code() != 0 && refused.stderr().contains("is no named command"),
+            "{}",
+            refused.stderr()
+        );
+    }
+    assert_eq!(run("d-4").status, 200);
+}
+
 #[test]
 fn an_edited_approval_leaves_both_digests_in_the_receipt() {
     let place = asking();

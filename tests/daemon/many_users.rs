@@ -1,11 +1,12 @@
 //! Many users of one daemon, each in a process with its own uid.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use effectd_gateway::limits::RESULTS_BYTES_MAX;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, LONG, Place, Reply, Serving, Who, is_root, until, write_note};
@@ -179,6 +180,44 @@ fn a_full_door_lets_those_in_who_can_act_on_it() {
     assert_eq!(later["result"], decided["action"]["result"], "{later}");
     let receipt = later["receipt"]["receipt_id"].as_str().unwrap();
     ask(&daemon, APPROVER, "GET", &format!("/v1/receipts/{receipt}"), "").problem(404, "receipt_unknown");
+}
+
+#[test]
+fn an_operators_read_of_a_long_result_takes_its_share() {
+    if !is_root("an_operators_read_of_a_long_result_takes_its_share") {
+        return;
+    }
+    let place = Place::seeded();
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    // Each of these bytes is six bytes of JSON.
+    std::fs::write(place.note("long.txt"), "\u{1}".repeat(262_144)).unwrap();
+    let socket = place.path("shared.sock");
+    let daemon = place.serve(&[
+        "--socket",
+        socket.to_str().unwrap(),
+        "--set",
+        "gateway.socket_mode=0660",
+        // No client is cut off during this test.
+        "--set",
+        "gateway.write_time_ms_max=600000",
+    ]);
+    let request = crate::results::read("m-1").to_string();
+    let whole = ask(&daemon, FIRST, "POST", "/v1/actions?wait", &request).json(200);
+    assert_eq!(whole["outcome"], "executed", "{}", whole["receipt"]);
+    let operators = || daemon.get("/v1/actions/m-1").json(200);
+    assert_eq!(operators()["result"]["_truncated"], true);
+    let bytes = whole["receipt"]["kept_result"]["bytes"].as_u64().unwrap();
+    let fit = usize::try_from(RESULTS_BYTES_MAX as u64 / bytes).unwrap();
+    let unread = hold(&daemon, FIRST, fit, "GET /v1/actions/m-1 HTTP/1.1\r\nhost: x\r\n\r\n");
+    let answered = format!("{{route=\"/v1/actions/{{id}}\",status=\"200\"}} {}", fit + 1);
+    until("all of them are answered", || daemon.get("/metrics").body.contains(&answered));
+    // How the action ended is said all the same.
+    let view = operators();
+    assert_eq!((&view["state"], &view["result_error"]["code"]), (&json!("done"), &json!("overloaded")));
+    assert!(view.get("result").is_none() && view["receipt"].is_object(), "{view}");
+    drop(unread);
+    until("the memory is free again", || operators()["result"]["_truncated"] == true);
 }
 
 #[test]

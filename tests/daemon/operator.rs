@@ -334,6 +334,40 @@ fn what_was_never_done_is_ended_and_not_already_done() {
 }
 
 #[test]
+fn a_preview_and_a_run_agree_about_switches() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let note = |action: &str| write_note(action, "switch.txt", "same");
+    let preview = |action: &str| daemon.post("/v1/preview", &note(action)).json(200)["preview"].clone();
+    daemon.post("/v1/actions?wait", &note("p-1")).json(200);
+    let repeats = |preview: &Value| {
+        preview["unavailable"].as_str().is_some_and(|why| why.starts_with("already done: receipt "))
+    };
+    assert!(repeats(&preview("p-2")), "the control: {}", preview("p-2"));
+    assert_eq!(run(&place, &["pause", "--yes"]).code(), 0);
+    let told = preview("p-2");
+    assert!(told["unavailable"].as_str().unwrap().starts_with("effects are paused"), "{told}");
+    assert_eq!(daemon.post("/v1/actions?wait", &note("p-2")).json(200)["outcome"], "paused");
+    // An action that has ended is answered all the same: with its receipt, or with a refusal of other content under its id.
+    let ended_is_answered = || {
+        assert!(repeats(&preview("p-1")), "{}", preview("p-1"));
+        assert_eq!(daemon.post("/v1/actions?wait", &note("p-1")).json(200)["already_done"], true);
+        let changed = write_note("p-1", "switch.txt", "changed");
+        let told = daemon.post("/v1/preview", &changed).json(200)["preview"].clone();
+        assert_eq!(told["would_fail"]["code"], "action_conflict", "{told}");
+        daemon.post("/v1/actions?wait", &changed).problem(409, "action_conflict");
+    };
+    ended_is_answered();
+    assert_eq!(run(&place, &["resume", "--yes"]).code(), 0);
+    assert_eq!(run(&place, &["tools", "disable", TOOL, "--yes"]).code(), 0);
+    assert_eq!(preview("p-3")["would_fail"]["code"], "tool_disabled");
+    ended_is_answered();
+    let asked = place.effectd(&["preview", "-"], Some(&note("p-3").to_string()));
+    let ran = place.effectd(&["run", "-"], Some(&note("p-3").to_string()));
+    assert_eq!((asked.code(), ran.code()), (3, 3), "{}", asked.stderr());
+}
+
+#[test]
 fn operations_that_cannot_be_done_are_refused_and_leave_nothing() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
@@ -341,13 +375,17 @@ fn operations_that_cannot_be_done_are_refused_and_leave_nothing() {
         json!({ "do": "explode" }),
         json!(["pause"]),
         json!({ "do": "pause", "for": "ever" }),
-        json!({ "do": "disable_tool", "tool_id": "no.such_tool" }),
         json!({ "do": "trip_breaker", "key": "" }),
         json!({ "do": "quarantine_artifact", "artifact_id": "../x" }),
         json!({ "do": "drop_letters", "letters": (0..501).collect::<Vec<u64>>() }),
         json!({ "do": "seek_group", "topic": "ACTION_DECISION", "group": "pipeline", "to": "start" }),
     ] {
         daemon.post("/v1/operations", &wrong).problem(400, "query_invalid");
+    }
+    for route in ["/v1/operations", "/v1/operations?preview=true"] {
+        let wrong = json!({ "do": "disable_tool", "tool_id": "files.wirte_text" });
+        let told = daemon.post(route, &wrong).problem(404, "not_found");
+        assert_eq!(told["detail"], "there is no tool files.wirte_text; did you mean files.write_text?");
     }
     let gone = daemon.post("/v1/operations", &json!({ "do": "drop_letters", "letters": [7] })).json(200);
     assert_eq!(gone["letters"], json!([{ "letter": 7, "now": "gone" }]));

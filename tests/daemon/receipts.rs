@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use serde_json::Value;
 
 use crate::harness::{LONG, Place, Serving, from_stranger, write_note};
+use crate::shared::Terminal;
 
 fn actions(list: &Value) -> Vec<&str> {
     let all = list.as_array().unwrap().iter();
@@ -90,6 +91,18 @@ fn whoever_watches_sees_each_receipt_once_also_over_a_restart() {
 }
 
 #[test]
+fn a_watched_list_shows_times_that_stay_true() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    daemon.post("/v1/actions?wait", &write_note("w-0", "w-0", "w")).json(200);
+    let terminal = Terminal::effectd(&place, &["receipts", "list", "--watch"], 120, 20);
+    let screen = terminal.wait_for("w-0");
+    let row = screen.lines().find(|line| line.contains("w-0")).unwrap();
+    let digits: String = row.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    assert!(digits.starts_with("00-00 00:00:00  executed "), "{screen}");
+}
+
+#[test]
 fn the_log_is_proved_exported_and_amended_through_the_daemon() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
@@ -124,7 +137,22 @@ fn the_log_is_proved_exported_and_amended_through_the_daemon() {
     );
     std::fs::write(place.path("proof.json"), told(&["receipts", "proof", id])).unwrap();
     told(&["receipts", "export", "--bundle", "bundle.jsonl"]);
+    // One request for a page of receipts and all their amendments.
+    let asked = || {
+        let page = daemon.get("/metrics").body;
+        page.lines().find(|line| line.contains("/amendments\",status=\"200\"")).map(str::to_owned)
+    };
+    let before = asked();
+    assert!(before.is_some(), "amendments were read above");
     told(&["receipts", "export", "--dataset", "data"]);
+    let table = told(&["receipts", "export", "--format", "csv"]);
+    assert_eq!(asked(), before);
+    assert_eq!(std::fs::read_to_string(place.path("data/frame.csv")).unwrap(), table);
+    let judged = table.lines().find(|line| line.contains(id)).unwrap();
+    assert!(judged.contains(",false,0,"), "{judged}");
+    let page = daemon.get("/v1/receipts?amendments=true&limit=2").json(200);
+    assert_eq!((page["amendments"].as_array().unwrap().len(), &page["amendments"]), (1, &amended));
+    assert!(daemon.get("/v1/receipts").json(200).get("amendments").is_none());
     assert_eq!(daemon.stop(), 0);
     for file in ["proof.json", "bundle.jsonl"] {
         let ran = place.effectd(&["receipts", "verify", file], None);

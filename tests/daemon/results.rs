@@ -63,7 +63,13 @@ fn a_result_comes_back_by_every_route_and_after_a_kill() {
     assert_eq!(shown(&daemon, "r-1")["result"], first["result"]);
     let request = keyed("r-1").to_string();
     let by_command = || {
-        for arguments in [&["status", "r-1"][..], &["wait", "r-1"], &["submit", "--wait", "-"]] {
+        for arguments in [
+            &["status", "r-1"][..],
+            &["wait", "r-1"],
+            &["submit", "--wait", "-"],
+            &["run", "-"],
+            &["receipts", "show", "r-1"],
+        ] {
             let told = place.effectd(&[arguments, &["-o", "json"]].concat(), Some(&request)).json(0);
             assert_eq!(told["result"], first["result"], "{arguments:?}");
         }

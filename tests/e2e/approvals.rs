@@ -175,6 +175,30 @@ async fn what_waits_lies_sealed_and_is_gone_when_it_is_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn equal_actions_of_a_question_end_in_few_blocks() {
+    let place = dangerous();
+    let runtime = place.runtime().await;
+    let ids: Vec<String> = (0..24).map(|nth| format!("e-{nth}")).collect();
+    let mut questions = Vec::new();
+    for id in &ids {
+        let note = request(id, "files.write_text", json!({ "path": "workspace/e.txt", "text": "e" }));
+        questions.push(held(&runtime, note).await.approval_id);
+    }
+    assert!(questions.iter().all(|id| *id == questions[0]), "they share a question: {questions:?}");
+    let before = runtime.store().stats().blocks;
+    deny(runtime.pipeline().services(), &questions[0], &operator(&runtime), None).await.unwrap();
+    for id in &ids {
+        let Ok(Answer::Done(done)) = runtime.pipeline().wait(&id.parse().unwrap()).await else {
+            panic!("{id} has no end")
+        };
+        assert_eq!((done.receipt.outcome, done.receipt.action_id.as_str()), (Outcome::DeniedHuman, "e-0"));
+    }
+    let blocks = runtime.store().stats().blocks - before;
+    assert!(blocks < 12, "{blocks} blocks");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn by_the_clock_a_question_is_open_for_a_day_and_not_longer() {
     let place = dangerous();
     let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));

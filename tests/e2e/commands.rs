@@ -1,16 +1,20 @@
 //! Named commands: they run without a person, and the kernel lets them change only what they declare.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use effectd::contracts::{ActionRequest, Code, Effects, Outcome, Receipt, RiskTier};
+use effectd::contracts::{ActionRequest, Code, Digest, Effects, Outcome, Receipt, RiskTier};
 use effectd::internal::Runtime;
 use effectd_actors::Answer;
+use effectd_actors::limits::CHANGES_MAX;
+use effectd_bus::{Asker, Claim, ClaimAnswer, ResourceName};
 use serde_json::{Value, json};
 
 use crate::approvals::{allowing, approved, request};
-use crate::harness::{Place, Running, root};
+use crate::harness::{LONG, Place, Running, root, until};
+use crate::mounts::{Mount, is_root};
 
 /// A place whose policy names these commands, with this mode of `command.run`.
 fn naming(commands: &str, mode: Option<&str>) -> Place {
@@ -127,13 +131,11 @@ async fn a_command_changes_only_what_it_declares_and_is_undone() {
     assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
     assert_eq!(result["stdout"], "built\nend\n", "{result}");
     assert_eq!(state_of(&place.note("lines.txt")), before);
-    assert_eq!(receipt.decision.unwrap().tier, RiskTier::R2);
+    assert_eq!(receipt.decision.as_ref().unwrap().tier, RiskTier::R2);
     assert_eq!(std::fs::read_dir(place.note("cache")).unwrap().count(), 0, "the space has no cache");
     let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
-    let mut changed: Vec<_> = observed.changes.iter().map(|change| change.path.as_str()).collect();
-    changed.sort_unstable();
     let expected = ["deep", "deep/new", "gone", "old", "program"].map(|name| format!("workspace/out/{name}"));
-    assert_eq!(changed, expected);
+    assert_eq!(changed(&receipt), expected);
     assert!(observed.undoable && observed.undeclared.is_empty());
 
     let undo = request("a-2", "files.undo", json!({ "receipt_id": receipt.receipt_id }));
@@ -149,11 +151,161 @@ async fn a_command_changes_only_what_it_declares_and_is_undone() {
     assert!(runtime.stop().await);
     let caches = place.effectd(&["caches", "list", "-o", "json"], None).json(0);
     assert_eq!(
-        (&caches[0]["space"], &caches[0]["path"], &caches[0]["files"]),
-        (&json!("shared:household"), &json!("cache"), &json!(2))
+        (&caches[0]["space"], &caches[0]["command"], &caches[0]["path"], &caches[0]["files"]),
+        (&json!("shared:household"), &json!("attack"), &json!("cache"), &json!(2))
     );
     assert_eq!(place.effectd(&["caches", "clear", "shared:household", "--yes"], None).code(), 0);
     assert_eq!(place.effectd(&["caches", "list", "-o", "json"], None).json(0), json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_executes_nothing_that_another_has_cached() {
+    let rules = "[commands.plant]\nargv = [\"sh\", \"plant.sh\"]\ncaches = [\"cache\"]\n\
+        [commands.build]\nargv = [\"sh\", \"build.sh\"]\nwrites = [\"out\"]\ncaches = [\"cache\"]";
+    let place = naming(rules, Some("allow"));
+    for folder in ["out", "cache"] {
+        std::fs::create_dir(place.note(folder)).unwrap();
+    }
+    std::fs::write(place.note("plant.sh"), "cp /bin/true cache/tool && ls cache").unwrap();
+    std::fs::write(place.note("build.sh"), "cache/tool && echo planted; ls cache; echo own > cache/own")
+        .unwrap();
+    let runtime = place.runtime().await;
+    for (action, script, tier, shown) in [
+        ("c-1", "plant.sh", RiskTier::R1, "tool\n"),
+        ("c-2", "build.sh", RiskTier::R2, ""),
+        ("c-3", "build.sh", RiskTier::R2, "own\n"),
+        ("c-4", "plant.sh", RiskTier::R1, "tool\n"),
+    ] {
+        let (receipt, result) = done(&runtime, command(action, json!(["sh", script]))).await;
+        assert_eq!((receipt.outcome, receipt.decision.unwrap().tier), (Outcome::Executed, tier), "{action}");
+        assert_eq!(result["stdout"], shown, "{action}: {result}");
+    }
+    assert!(runtime.stop().await);
+    // The name alone makes no command: with other rights it starts with an empty cache.
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(
+        &file,
+        text.replace("[\"sh\", \"plant.sh\"]", "[\"sh\", \"plant.sh\"]\nwrites = [\"more\"]"),
+    )
+    .unwrap();
+    std::fs::create_dir(place.note("more")).unwrap();
+    std::fs::write(place.note("plant.sh"), "ls cache").unwrap();
+    let runtime = place.runtime().await;
+    let (receipt, result) = done(&runtime, command("c-5", json!(["sh", "plant.sh"]))).await;
+    assert_eq!((receipt.outcome, receipt.decision.unwrap().tier), (Outcome::Executed, RiskTier::R2));
+    assert_eq!(result["stdout"], "", "{result}");
+    assert!(runtime.stop().await);
+}
+
+fn cached(place: &Place) -> Vec<(String, Value)> {
+    let all = place.effectd(&["caches", "list", "-o", "json"], None).json(0);
+    let one = |it: &Value| (it["command"].as_str().unwrap().to_owned(), it["files"].clone());
+    all.as_array().unwrap().iter().map(one).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_starts_no_command_that_writes() {
+    let rules = "[commands.fill]\nargv = [\"sh\", \"fill.sh\"]\nwrites = [\"out\"]\ncaches = [\"cache\"]\n\
+        [commands.look]\nargv = [\"cat\", \"fill.sh\"]";
+    let place = naming(rules, Some("allow"));
+    for folder in ["out", "cache"] {
+        std::fs::create_dir(place.note(folder)).unwrap();
+    }
+    std::fs::write(place.note("fill.sh"), "echo x > cache/file; echo x > out/file").unwrap();
+    let fill = |action: &str| command(action, json!(["sh", "fill.sh"]));
+    let runtime = place.runtime().await;
+    let (receipt, _) = done(&runtime, fill("f-1")).await;
+    assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
+    assert!(runtime.stop().await);
+    assert_eq!(cached(&place), [("fill".to_owned(), json!(1))]);
+
+    std::fs::remove_file(place.note("out/file")).unwrap();
+    // Commands leave twice what the store needs, which is more than is free.
+    let disk = nix::sys::statvfs::statvfs(&place.state()).unwrap();
+    let mut config = place.config();
+    config.store.disk_free_bytes_min = disk.blocks_available() * disk.fragment_size() / 10 * 7;
+    let runtime = Runtime::start(config).await.unwrap();
+    assert!(cached(&place).is_empty(), "the start removes caches");
+    let (receipt, _) = done(&runtime, fill("f-2")).await;
+    let error = receipt.error.unwrap();
+    assert!(error.code == Code::DiskFull && error.message.contains("not started"), "{error}");
+    assert_eq!((receipt.outcome, receipt.effects), (Outcome::Failed, Effects::None));
+    assert!(!place.note("out/file").exists());
+    let (receipt, _) = done(&runtime, command("f-3", json!(["cat", "fill.sh"]))).await;
+    assert_eq!(receipt.outcome, Outcome::Executed, "it writes nothing: {:?}", receipt.error);
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_fills_the_disk_loses_its_cache_alone() {
+    if !is_root("commands::a_command_that_fills_the_disk_loses_its_cache_alone") {
+        return;
+    }
+    let rules = "[commands.keep]\nargv = [\"sh\", \"keep.sh\"]\ncaches = [\"cache\"]\n\
+        [commands.hog]\nargv = [\"sh\", \"hog.sh\"]\ncaches = [\"cache\"]\n\
+        [commands.hog-out]\nargv = [\"sh\", \"hog.sh\", \"*\"]\nwrites = [\"out\"]\ncaches = [\"cache\"]";
+    let place = naming(rules, Some("allow"));
+    let (state, away) = (place.state(), place.path("away"));
+    std::fs::rename(&state, &away).unwrap();
+    let disk = Mount::tmpfs(state.clone(), 192);
+    assert!(Command::new("cp").arg("-a").arg(away.join(".")).arg(&state).status().unwrap().success());
+    for folder in ["out", "cache"] {
+        std::fs::create_dir(place.note(folder)).unwrap();
+    }
+    std::fs::write(place.note("keep.sh"), "echo x > cache/file").unwrap();
+    let mut config = place.config();
+    config.store.segment_bytes = 1 << 20;
+    config.store.disk_free_bytes_min = 16 << 20;
+    let runtime = Runtime::start(config).await.unwrap();
+    let (receipt, _) = done(&runtime, command("g-1", json!(["sh", "keep.sh"]))).await;
+    assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
+
+    // Each ends at once. Less is left than commands must leave, and more than the store needs.
+    let fill_bytes = || {
+        let it = nix::sys::statvfs::statvfs(&state).unwrap();
+        let bytes = it.blocks_available() * it.fragment_size() - (24 << 20);
+        format!("head -c {bytes} /dev/zero > cache/big")
+    };
+    let hogging = async |action: &str, argv: Value, script: String| {
+        std::fs::write(place.note("hog.sh"), script).unwrap();
+        let mut hog = command(action, argv);
+        hog.qos.max_retries = Some(3);
+        let (receipt, _) = done(&runtime, hog).await;
+        assert_eq!(receipt.attempts.len(), 1, "{action}: {:?}", receipt.attempts);
+        assert_eq!(receipt.attempts[0].code, Some(Code::DiskFull), "{action}");
+        assert_eq!(cached(&place), [("keep".to_owned(), json!(1))], "{action}");
+        receipt.error.unwrap()
+    };
+    let error = hogging("g-2", json!(["sh", "hog.sh"]), fill_bytes()).await;
+    assert_eq!((error.code, error.retryable), (Code::DiskFull, false), "{error}");
+    let error = hogging("g-3", json!(["sh", "hog.sh", "out"]), fill_bytes()).await;
+    assert_eq!(error.code, Code::OutcomeUnknown, "{error}");
+    assert!(error.message.contains("disk_full: the disk of the state directory"), "{error}");
+    // The same for a disk that takes few more files.
+    let it = nix::sys::statvfs::statvfs(&state).unwrap();
+    disk.limit_files(u32::try_from(it.files() - it.files_available()).unwrap() + 1_500);
+    let many = "for n in $(seq 900); do : > cache/$n; done".to_owned();
+    let error = hogging("g-4", json!(["sh", "hog.sh"]), many).await;
+    assert_eq!(error.code, Code::DiskFull, "{error}");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cache_over_its_limits_fails_the_run_and_is_emptied() {
+    let place = naming("[commands.nest]\nargv = [\"sh\", \"nest.sh\"]\ncaches = [\"cache\"]", None);
+    std::fs::create_dir(place.note("cache")).unwrap();
+    let deep = "d/".repeat(effectd_sandbox::limits::CACHE_DEPTH_MAX + 1);
+    std::fs::write(place.note("nest.sh"), format!("ls cache; mkdir -p cache/{deep}")).unwrap();
+    let runtime = place.runtime().await;
+    let nest = |action: &str| command(action, json!(["sh", "nest.sh"]));
+    let error = done(&runtime, nest("n-1")).await.0.error.unwrap();
+    assert_eq!(error.code, Code::FileLimit, "{error}");
+    assert_eq!(error.change.as_deref(), Some("send it again; the cache is emptied"));
+    std::fs::write(place.note("nest.sh"), "ls cache; echo end").unwrap();
+    let (receipt, result) = done(&runtime, nest("n-2")).await;
+    assert_eq!((receipt.outcome, &result["stdout"]), (Outcome::Executed, &json!("end\n")), "{result}");
+    assert!(runtime.stop().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,13 +374,226 @@ async fn a_receipt_promises_no_undo_of_links_and_hidden_names() {
     assert_eq!((observed.changes[0].path.as_str(), observed.undoable), ("workspace/out/link", false));
     // The next command could change where the link leads, which no receipt shows.
     let (receipt, _) = done(&runtime, link("k-2", "out/other")).await;
-    assert!(receipt.error.unwrap().message.contains("workspace/out/link, a link"), "it names the link");
+    let error = receipt.error.unwrap();
+    assert_eq!(error.code, Code::PathDenied);
+    assert!(error.message.contains("is a link or a special file: \"workspace/out/link\""), "{error}");
     assert!(place.note("out/other").symlink_metadata().is_err());
 
     let (receipt, result) =
         done(&runtime, command("k-3", json!(["touch", "hidden/.effectd-mine.draft"]))).await;
     assert_eq!((receipt.outcome, &result["exit_code"]), (Outcome::Executed, &json!(0)), "{result}");
-    assert_eq!(receipt.effects, Effects::Unobserved);
+    let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
+    assert!(observed.incomplete && !observed.undoable && observed.changes.is_empty(), "{observed:?}");
+    // Another tool's draft would be gone soon.
+    let touch = |action: &str| command(action, json!(["touch", "hidden/x"]));
+    let error = done(&runtime, touch("k-4")).await.0.error.unwrap();
+    assert!(error.code == Code::ToolBusy && error.retryable, "{error}");
+    assert!(error.message.contains(": \"workspace/hidden/.effectd-mine.draft\""), "{error}");
+    std::fs::remove_file(place.note("hidden/.effectd-mine.draft")).unwrap();
+    std::fs::create_dir_all(place.note(&format!("hidden{}", "/deep".repeat(40)))).unwrap();
+    let error = done(&runtime, touch("k-5")).await.0.error.unwrap();
+    assert_eq!(error.code, Code::FileLimit, "{error}");
+    assert!(error.message.contains("too deep: \"workspace/hidden/deep/"), "{error}");
+    assert!(error.change.unwrap().starts_with("narrow"));
+    assert!(!place.note("hidden/x").exists());
+    assert!(runtime.stop().await);
+}
+
+/// The names of the changed files, in order.
+fn changed(receipt: &Receipt) -> Vec<&str> {
+    let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
+    let mut changed: Vec<_> = observed.changes.iter().map(|change| change.path.as_str()).collect();
+    changed.sort_unstable();
+    changed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_odd_name_or_too_many_files_hide_no_known_change() {
+    let rules = "[commands.odd]\nargv = [\"sh\", \"odd.sh\"]\nwrites = [\"out\"]\n\
+        [commands.many]\nargv = [\"sh\", \"many.sh\"]\nwrites = [\"many\", \"more\"]";
+    let place = naming(rules, Some("allow"));
+    for folder in ["out", "many", "more"] {
+        std::fs::create_dir(place.note(folder)).unwrap();
+    }
+    let odd = r#"echo changed > out/old; echo new > out/new; touch "out/$(printf 'a\nb')""#;
+    let many = "for n in $(seq 2500); do : > many/$n; done; for n in $(seq 1500); do : > more/$n; done";
+    for (name, text) in [("odd.sh", odd), ("many.sh", many), ("out/old", "old")] {
+        std::fs::write(place.note(name), text).unwrap();
+    }
+    let runtime = place.runtime().await;
+    let run = |action: &str, script: &str| command(action, json!(["sh", script]));
+    let (receipt, result) = done(&runtime, run("o-1", "odd.sh")).await;
+    assert_eq!((receipt.outcome, &result["exit_code"]), (Outcome::Executed, &json!(0)), "{result}");
+    assert_eq!(changed(&receipt), ["workspace/out/new", "workspace/out/old"]);
+    let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
+    assert!(observed.incomplete && !observed.undoable, "{observed:?}");
+    let undo = request("o-2", "files.undo", json!({ "receipt_id": receipt.receipt_id }));
+    let error = done(&runtime, undo).await.0.error.unwrap();
+    assert!(error.code == Code::UndoGone && error.message.contains("more than effectd can list"), "{error}");
+
+    let error = done(&runtime, run("o-3", "odd.sh")).await.0.error.unwrap();
+    assert_eq!(error.code, Code::PathDenied, "{error}");
+    assert!(error.message.contains(r#"a control character: "workspace/out/a\nb""#), "{error}");
+    assert!(error.change.unwrap().starts_with("remove"));
+    std::fs::remove_file(place.note("out/a\nb")).unwrap();
+    let (receipt, _) = done(&runtime, run("o-4", "odd.sh")).await;
+    assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
+
+    let (receipt, result) = done(&runtime, run("o-5", "many.sh")).await;
+    assert_eq!((receipt.outcome, &result["exit_code"]), (Outcome::Executed, &json!(0)), "{result}");
+    let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
+    assert!(observed.incomplete && !observed.undoable);
+    assert_eq!(observed.changes.len(), CHANGES_MAX);
+    let error = done(&runtime, run("o-6", "many.sh")).await.0.error.unwrap();
+    assert_eq!(error.code, Code::FileLimit, "{error}");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_grew_too_large_hides_no_other_change() {
+    let rule = "[commands.grow]\nargv = [\"sh\", \"grow.sh\"]\nwrites = [\"out\"]";
+    let place = naming(rule, Some("allow"));
+    std::fs::create_dir(place.note("out")).unwrap();
+    let grow = "echo changed > out/other; echo new > out/new; truncate -s 65M out/old";
+    for (name, text) in [("grow.sh", grow), ("out/old", "old"), ("out/other", "other")] {
+        std::fs::write(place.note(name), text).unwrap();
+    }
+    let runtime = place.runtime().await;
+    let run = |action: &str| command(action, json!(["sh", "grow.sh"]));
+    let (receipt, result) = done(&runtime, run("g-1")).await;
+    assert_eq!((receipt.outcome, &result["exit_code"]), (Outcome::Executed, &json!(0)), "{result}");
+    assert_eq!(changed(&receipt), ["workspace/out/new", "workspace/out/other"]);
+    let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
+    assert!(observed.incomplete && !observed.undoable, "{observed:?}");
+    let undo = request("g-2", "files.undo", json!({ "receipt_id": receipt.receipt_id }));
+    let error = done(&runtime, undo).await.0.error.unwrap();
+    assert!(error.code == Code::UndoGone && error.message.contains("more than effectd can list"), "{error}");
+    // The next run is refused for the size, by the path.
+    let error = done(&runtime, run("g-3")).await.0.error.unwrap();
+    assert!(error.code == Code::FileLimit && error.message.contains(": \"workspace/out/old\""), "{error}");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_becomes_a_file_or_a_link_is_listed_whole() {
+    let rule = "[commands.swap]\nargv = [\"sh\", \"swap.sh\"]\nwrites = [\"out\"]";
+    let place = naming(rule, Some("allow"));
+    let swap = "rm -r out/a out/b; echo text > out/a; ln -s other out/b";
+    for folder in ["out/a/deep", "out/b"] {
+        std::fs::create_dir_all(place.note(folder)).unwrap();
+    }
+    for (name, text) in [("swap.sh", swap), ("out/a/deep/one", "1"), ("out/b/two", "2")] {
+        std::fs::write(place.note(name), text).unwrap();
+    }
+    let runtime = place.runtime().await;
+    let (receipt, result) = done(&runtime, command("s-1", json!(["sh", "swap.sh"]))).await;
+    assert_eq!((receipt.outcome, &result["exit_code"]), (Outcome::Executed, &json!(0)), "{result}");
+    let expected = ["a", "a/deep", "a/deep/one", "b", "b/two"].map(|name| format!("workspace/out/{name}"));
+    assert_eq!(changed(&receipt), expected);
+    let Effects::Observed(observed) = &receipt.effects else { panic!("{:?}", receipt.effects) };
+    assert!(!observed.incomplete && !observed.undoable, "{observed:?}");
+    let undo = request("s-2", "files.undo", json!({ "receipt_id": receipt.receipt_id }));
+    let error = done(&runtime, undo).await.0.error.unwrap();
+    assert!(error.code == Code::UndoGone && error.message.contains("replaced a folder"), "{error}");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_with_a_name_outside_of_writes_is_refused() {
+    let rule = "[commands.touch]\nargv = [\"touch\", \"*\"]\nwrites = [\"out\", \"one\"]";
+    let place = naming(rule, Some("allow"));
+    std::fs::create_dir(place.note("out")).unwrap();
+    let (outside, shared, one) = (place.path("outside"), place.note("out/shared"), place.note("one"));
+    for file in [&outside, &one] {
+        std::fs::write(file, "text").unwrap();
+    }
+    let runtime = place.runtime().await;
+    let touch = |action: &str| command(action, json!(["touch", "out/shared"]));
+    std::fs::hard_link(&outside, &shared).unwrap();
+    let before = state_of(&outside);
+    let error = done(&runtime, touch("h-1")).await.0.error.unwrap();
+    assert!(error.code == Code::PathDenied && error.message.contains("\"workspace/out/shared\""), "{error}");
+    assert_eq!(state_of(&outside), before);
+
+    for file in [&shared, &one] {
+        std::fs::remove_file(file).unwrap();
+    }
+    std::fs::hard_link(&outside, &one).unwrap();
+    let error = done(&runtime, touch("h-2")).await.0.error.unwrap();
+    assert!(error.code == Code::PathDenied && error.message.contains("\"workspace/one\""), "{error}");
+
+    // Links between what the command may write anyway reach nothing else.
+    std::fs::remove_file(&one).unwrap();
+    std::fs::write(&one, "text").unwrap();
+    std::fs::hard_link(&one, &shared).unwrap();
+    let (receipt, result) = done(&runtime, touch("h-3")).await;
+    assert_eq!(
+        (receipt.outcome, &result["exit_code"]),
+        (Outcome::Executed, &json!(0)),
+        "{:?}",
+        receipt.error
+    );
+    assert!(runtime.stop().await);
+}
+
+/// A pipe in the space, and its end for writing once a command reads from it. The command runs until that end is dropped.
+fn pipe(place: &Place, name: &str) -> impl FnOnce() -> File {
+    let path = place.note(name);
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+    move || {
+        let mut end = None;
+        until("a command reads the pipe", || {
+            // Without a reader this fails.
+            end = File::options().write(true).custom_flags(nix::libc::O_NONBLOCK).open(&path).ok();
+            end.is_some()
+        });
+        end.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reading_command_blocks_nobody_and_a_writing_one_does() {
+    let rules = "[commands.show]\nargv = [\"cat\", \"*\"]\ntimeout_s = 300\n\
+        [commands.wait]\nargv = [\"sh\", \"wait.sh\"]\nwrites = [\"out\"]\ntimeout_s = 300";
+    let place = naming(rules, Some("allow"));
+    std::fs::create_dir(place.note("out")).unwrap();
+    for (name, text) in [("lines.txt", "1\n"), ("wait.sh", "cat second")] {
+        std::fs::write(place.note(name), text).unwrap();
+    }
+    let (first, second) = (pipe(&place, "first"), pipe(&place, "second"));
+    let runtime = place.runtime().await;
+    let reading = runtime.submit(command("q-1", json!(["cat", "first"]))).await.unwrap();
+    let first = first();
+    let beside = done(&runtime, command("q-2", json!(["cat", "lines.txt"])));
+    let (receipt, _) = tokio::time::timeout(LONG, beside).await.expect("it waits for the other reader");
+    assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
+
+    let writing = runtime.submit(command("q-3", json!(["sh", "wait.sh"]))).await.unwrap();
+    let second = second();
+    // What an unnamed command would claim is taken, by the writing command and not by the reading one.
+    let digest = Digest::of(b"other");
+    let unnamed = Claim {
+        action_id: "q-4".parse().unwrap(),
+        action_digest: digest,
+        asker: Asker {
+            space: "shared:household".parse().unwrap(),
+            subject: "agent://planner@deviceA".parse().unwrap(),
+            principal: place.config().principal,
+        },
+        key: None,
+        params_digest: digest,
+        intent: Vec::new(),
+        resources: vec![ResourceName::new("space:shared:household").unwrap()],
+        depends: Vec::new(),
+        stale: None,
+    };
+    let busy = ClaimAnswer::ResourceBusy { action_id: "q-3".parse().unwrap() };
+    assert_eq!(runtime.store().claim(unnamed).await.unwrap(), busy);
+    drop((first, second));
+    for ticket in [reading, writing] {
+        let answer = ticket.receipt().await.unwrap();
+        assert!(matches!(answer, Answer::Done(done) if done.receipt.outcome == Outcome::Executed));
+    }
     assert!(runtime.stop().await);
 }
 
@@ -241,11 +606,22 @@ fn folders_of_programs_are_checked_with_the_policy() {
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     std::os::unix::fs::symlink("/usr", place.path("link")).unwrap();
+    let (tools, inside, linked) = (place.path("tools"), place.note("tools"), place.path("linked"));
+    for folder in [&tools.join("bin"), &inside, &linked] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    // Others can change where it leads.
+    std::os::unix::fs::symlink(&open, linked.join("bin")).unwrap();
+    std::fs::set_permissions(tools.join("bin"), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let state = place.state().canonicalize().unwrap();
     for (folder, why) in [
         ("/no/such/folder".to_owned(), "No such file"),
         (open.display().to_string(), "mode 0777"),
         (place.path("link").display().to_string(), "link"),
+        (tools.display().to_string(), "mode 0777"),
+        (linked.display().to_string(), "has a symbolic link"),
+        (inside.canonicalize().unwrap().display().to_string(), "shares files"),
+        (format!("{}:", tools.display()), "has a colon"),
         (state.display().to_string(), "shares files"),
         ("/proc/self".to_owned(), "link"),
         ("/tmp".to_owned(), "/tmp"),

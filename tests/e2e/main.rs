@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
 
 mod harness;
+#[path = "../../bus/tests/all/mounts.rs"]
+#[allow(dead_code, reason = "these tests use some of it")]
+mod mounts;
 #[path = "../harness/mod.rs"]
 mod shared;
 

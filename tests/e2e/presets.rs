@@ -70,6 +70,96 @@ fn coding_writes_scripts_and_asks_before_it_deletes_or_runs() {
 }
 
 #[test]
+fn coding_leaves_git_as_it_is() {
+    let place = of("coding");
+    let file = place.state().join("policy/policy.toml");
+    let commit = "\n[commands.hook]\nargv = [\"touch\", \".git/hooks/new\"]\nwrites = [\".git/hooks\"]\n";
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + commit).unwrap();
+    std::fs::create_dir_all(place.note(".git/hooks")).unwrap();
+    std::fs::write(place.note(".git/config"), "[core]\n").unwrap();
+    let run = |action: &str, tool: &str, params| act(&place, "shared:code", action, tool, params);
+    let two = |from: &str, to: &str| json!({ "from_path": format!("workspace/{from}"), "to_path": format!("workspace/{to}") });
+    let patch = "--- a/.git/config\n+++ b/.git/config\n@@ -1 +1,2 @@\n [core]\n+\tpager = evil\n";
+    for (number, (tool, params)) in [
+        ("files.write_text", write(".git/hooks/new", SCRIPT)),
+        ("files.write_text", write("deep/in/.GIT/config", SCRIPT)),
+        ("files.append_text", write("./.git//config", "x")),
+        ("files.apply_patch", json!({ "patch": patch })),
+        ("files.copy", two("old.txt", ".git/hooks/new")),
+        ("files.move", two("old.txt", ".git/hooks/new")),
+        ("files.move", two(".git", "elsewhere")),
+        ("files.make_dir", json!({ "path": "workspace/deep/.git" })),
+        ("command.run", json!({ "argv": ["touch", ".git/hooks/new"] })),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let receipt = run(&format!("g-{number}"), tool, params).json(1);
+        assert_eq!(receipt["error"]["code"], "path_denied", "{receipt}");
+        assert!(
+            receipt["error"]["message"].as_str().unwrap().contains(".git, which is protected"),
+            "{receipt}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(place.note(".git/hooks")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_to_string(place.note(".git/config")).unwrap(), "[core]\n");
+    assert!(!place.note("deep").exists() && place.note("old.txt").exists());
+    // It may be read, and its neighbours may be written.
+    run("g-r", "files.read_text", json!({ "path": "workspace/.git/config" })).json(0);
+    run("g-w", "files.write_text", write(".gitignore", "target\n")).json(0);
+    let asked = json!({
+        "action_id": "g-p", "subject_id": "agent://planner@deviceA", "space_id": "shared:code",
+        "tool_id": "files.write_text",
+        "params": { "path": "workspace/.git/config", "text": "x", "space_id": "shared:code" },
+    });
+    let told = place.effectd(&["preview", "-", "-o", "json"], Some(&asked.to_string())).stdout();
+    assert_eq!(serde_json::from_str::<Value>(&told).unwrap()["verdict"], "deny", "{told}");
+}
+
+#[test]
+fn coding_finds_git_in_folders_archives_and_after_commands() {
+    let place = of("coding");
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let modes = "modes = { \"command.run touch\" = \"allow\", \"command.run mkdir\" = \"allow\",";
+    let with = text.replace("modes = {", modes);
+    assert_ne!(with, text, "the preset has no modes");
+    let commands = "\n[commands.touch]\nargv = [\"touch\", \"*\"]\nwrites = [\"src\"]\n\
+                    [commands.mkdir]\nargv = [\"mkdir\", \"*\"]\nwrites = [\"src\"]\n";
+    std::fs::write(&file, with + commands).unwrap();
+    for folder in ["src/.git", "pack/deep/.git", "docs"] {
+        std::fs::create_dir_all(place.note(folder)).unwrap();
+    }
+    for config in ["src/.git/config", "pack/deep/.git/config"] {
+        std::fs::write(place.note(config), "[core]\n").unwrap();
+    }
+    let run = |action: &str, tool: &str, params| act(&place, "shared:code", action, tool, params);
+    let two = |from: &str, to: &str| json!({ "from_path": format!("workspace/{from}"), "to_path": format!("workspace/{to}") });
+    let command = |program: &str, path: &str| json!({ "argv": [program, path] });
+    let denied = |ran: Ran, path: &str| {
+        let receipt = ran.json(1);
+        assert_eq!(receipt["error"]["code"], "path_denied", "{receipt}");
+        let message = receipt["error"]["message"].as_str().unwrap();
+        assert!(message.contains(&format!("{path:?}")) && message.contains("protected"), "{message}");
+        receipt
+    };
+    denied(run("f-1", "command.run", command("touch", "src/new")), "workspace/src/.git");
+    assert!(!place.note("src/new").exists());
+    denied(run("f-2", "files.move", two("pack", "moved")), "workspace/pack/deep/.git");
+    assert!(place.note("pack").exists() && !place.note("moved").exists());
+    run("f-3", "files.move", two("docs", "manual")).json(0);
+
+    // What only the run makes is found after it, and stays.
+    std::fs::remove_dir_all(place.note("src/.git")).unwrap();
+    run("f-4", "command.run", command("touch", "src/new")).json(0);
+    let made = denied(run("f-5", "command.run", command("mkdir", "src/.git")), "workspace/src/.git");
+    assert_eq!(made["effects"]["observed"]["changes"][0]["path"], "workspace/src/.git", "{made}");
+    assert!(place.note("src/.git").exists());
+    run("f-6", "files.archive", two("pack", "pack.zip")).json(0);
+    denied(run("f-7", "files.extract", two("pack.zip", "out")), "workspace/out/deep/.git");
+}
+
+#[test]
 fn household_writes_notes_and_asks_before_it_deletes() {
     let place = of("household");
     let run = |action: &str, tool: &str, params| act(&place, "shared:household", action, tool, params);

@@ -113,6 +113,76 @@ fn a_policy_that_passes_content_changes_no_byte() {
 }
 
 #[test]
+fn a_public_field_that_passes_is_redacted_in_the_receipt() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let rule = "\n[[redaction.rules]]\nspace = \"shared:household\"\nthen = \"pass\"\n";
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + rule).unwrap();
+    let [there, missing] = ["bob@example.org", "jane@example.org"].map(|name| format!("workspace/{name}"));
+    let write = place.run(&write_note("a", &there, "hello")).json(0);
+    assert_eq!(std::fs::read_to_string(place.path(&there)).unwrap(), "hello", "the tool has the name");
+    let read = place.run(&call("b", "files.read_text", json!({ "path": there }))).json(0);
+    let search =
+        place.run(&call("c", "files.search", json!({ "path": "workspace", "glob": "bob@example.org" })));
+    let none = place.run(&call("d", "files.read_text", json!({ "path": missing }))).json(1);
+    std::fs::write(place.note("415-555-0100"), "other\n").unwrap();
+    let patch = "--- a/415-555-0100\n+++ b/415-555-0100\n@@ -1 +1 @@\n-one\n+two\n";
+    let phone = place.run(&call("e", "files.apply_patch", json!({ "patch": patch }))).json(1);
+    let message = phone["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("workspace/[redacted:phone]: "), "{message}");
+    assert_eq!(write["inputs"]["path"], "workspace/[redacted:email]");
+    for mut receipt in [write, read, search.json(0), none, phone] {
+        // An undo needs the names of changed files; the answer has the tool's result.
+        for left in ["effects", "result"] {
+            receipt.as_object_mut().unwrap().remove(left);
+        }
+        let text = receipt.to_string();
+        assert!(!text.contains("@example.org") && !text.contains("415-555-0100"), "{receipt}");
+    }
+}
+
+#[test]
+fn a_choice_is_stored_without_personal_data_and_secrets() {
+    let place = Place::new();
+    let token = format!("ghp_{}", "a1B2".repeat(9));
+    let mut shown = Vec::new();
+    // One that runs, and one that no policy ever sees.
+    for (action, tool, code) in [("a", "files.write_text", 0), ("b", "files.fly", 2)] {
+        let mut request = write_note(action, &format!("workspace/{action}.txt"), "x");
+        request["tool_id"] = tool.into();
+        request["candidates"] = json!([
+            { "id": "mail bob@example.org", "propensity": 0.5 }, { "id": "mail jane@example.org" },
+            { "id": token }, { "id": "note" },
+        ]);
+        request["chosen"] = "mail bob@example.org".into();
+        request["context"] = json!({ "caller": "415-555-0100", "hour": 9 });
+        let ran = place.run(&request);
+        let receipt = ran.json(code);
+        let choice = &receipt["choice"];
+        let candidates = choice["candidates"].as_array().unwrap();
+        let ids: Vec<_> = candidates.iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect();
+        let named: Vec<_> = ids.iter().map(|id| id.split('#').next().unwrap()).collect();
+        assert_eq!(named, ["mail [redacted:email]", "mail [redacted:email]", "[redacted:secret]", "note"]);
+        assert!(ids[0] != ids[1] && ids[3] == "note", "{ids:?}");
+        assert_eq!((&candidates[0]["propensity"], &choice["chosen"]), (&json!(0.5), &json!(ids[0])));
+        shown.push(ids);
+        assert_eq!(choice["context"].as_object().unwrap().keys().collect::<Vec<_>>(), ["hour"]);
+        assert_eq!(
+            receipt["redactions"],
+            json!([
+                { "field": "choice.candidates", "kind": "email", "count": 2 },
+                { "field": "choice.candidates", "kind": "secret", "count": 1 },
+                { "field": "choice.context", "kind": "phone", "count": 1 },
+            ])
+        );
+        for secret in ["bob@example.org", "jane@example.org", token.as_str(), "415-555-0100"] {
+            nowhere(&place, &ran, secret);
+        }
+    }
+    assert_eq!(shown[0], shown[1], "a candidate has one id in all receipts");
+}
+
+#[test]
 fn what_must_match_a_file_is_refused_and_never_changed() {
     let place = Place::seeded();
     std::fs::create_dir_all(place.path("workspace")).unwrap();

@@ -3,24 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd::contracts::{Code, ManualClock, Timestamp};
+use effectd::contracts::{Code, ManualClock, Origin, Timestamp};
 use effectd::internal::Runtime;
-use effectd_actors::Answer;
 use effectd_actors::effects::results;
+use effectd_actors::{Answer, Incoming};
 use serde_json::json;
 
 use crate::harness::{Place, Running, write_note};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Reads a file, now or before, and returns its text or why the result is missing.
+/// [`text_for`] a principal that is alone.
 async fn text(runtime: &Runtime, name: &str) -> Result<String, Code> {
+    text_for(runtime, "user://alone", name).await
+}
+
+/// Reads a file, now or before, and returns its text or why the result is missing.
+async fn text_for(runtime: &Runtime, principal: &str, name: &str) -> Result<String, Code> {
     let mut request = write_note(name, "", "");
     request["tool_id"] = "files.read_text".into();
     request["params"] = json!({ "path": format!("workspace/{name}"), "space_id": "shared:household" });
-    let Answer::Done(done) = runtime.exec(serde_json::from_value(request).unwrap()).await else {
-        panic!("{name} is not done")
+    let incoming = Incoming {
+        request: Arc::new(serde_json::from_value(request).unwrap()),
+        principal: principal.parse().unwrap(),
+        origin: Origin::Arbiter,
+        interactive: false,
     };
+    let Answer::Done(done) = runtime.pipeline().exec(incoming).await else { panic!("{name} is not done") };
     let done = results::fill(runtime.pipeline().services(), done).await;
     let result = done.result.map_err(|failure| failure.code)?;
     Ok(result.unwrap()["text"].as_str().unwrap().to_owned())
@@ -66,5 +75,27 @@ async fn a_result_ends_with_its_days_or_its_quota() {
     assert_eq!(text(&runtime, "c").await, untouched);
     clock.advance(Duration::from_secs(60));
     assert_eq!(text(&runtime, "c").await, Err(Code::ResultGone), "seven days are over");
+    assert!(runtime.stop().await);
+}
+
+/// Both principals claim the same subject.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_noisy_principal_evicts_only_its_own_results() {
+    let place = Place::seeded();
+    std::fs::create_dir_all(place.path("workspace")).unwrap();
+    let mut config = place.config();
+    // Room for three of the four.
+    config.store.blob_quota_bytes = 210_000;
+    let runtime = Runtime::start(config).await.unwrap();
+    let reads = [("user://quiet", "q"), ("user://noisy", "a"), ("user://noisy", "b"), ("user://noisy", "c")];
+    let kept = |name: &str| Ok::<_, Code>(name.repeat(60_000));
+    for (principal, name) in reads {
+        std::fs::write(place.note(name), name.repeat(60_000)).unwrap();
+        assert_eq!(text_for(&runtime, principal, name).await, kept(name));
+    }
+    for (principal, name) in reads {
+        let expected = if name == "a" { Err(Code::ResultGone) } else { kept(name) };
+        assert_eq!(text_for(&runtime, principal, name).await, expected, "{name}");
+    }
     assert!(runtime.stop().await);
 }

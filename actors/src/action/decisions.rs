@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use effectd_bus::{NewEvent, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ActionRequest, Approval, Approved, DecisionData, Digest, Event, EventId, Origin, Outcome,
-    PolicyCtx, Principal, Qos, SpaceId, SubjectId, Timestamp, ToolId, Topic, TraceId, json, limits as bounds,
+    ActionId, ActionRequest, Approval, Approved, Code, DecisionData, Digest, Event, EventId, Failure, Origin,
+    Outcome, Phase, PolicyCtx, Principal, Qos, Receipt, SpaceId, SubjectId, Timestamp, ToolId, Topic,
+    TraceId, json, limits as bounds,
 };
 use serde_json::{Map, Value};
 
@@ -15,6 +16,7 @@ use super::Action;
 use super::ticket::{NewTicket, Slot, Ticket};
 use crate::limits::{APPROVALS_MAX, REQUEUES_MAX};
 use crate::services::Services;
+use crate::services::answers::ended;
 use crate::services::signer::Identity;
 use crate::stored::sealed_event;
 
@@ -170,6 +172,24 @@ impl OwnAction<'_> {
         decision.approved = Some(Approved { record: approval, original: None });
         Ok(decision)
     }
+}
+
+/// The receipt that answers a request whose action has ended, or the refusal because its id belongs to another action. Only the
+/// principal of a receipt sees it.
+pub(crate) fn answer_of_ended(
+    services: &Services,
+    request: &ActionRequest,
+    principal: &Principal,
+) -> Result<Option<Result<Arc<Receipt>, Failure>>, StoreError> {
+    let Some((receipt, digest)) = ended(&*services.store, &request.action_id)? else {
+        return Ok(None);
+    };
+    let same = receipt.action_id != request.action_id || digest == services.identity.keyed(&request.digest());
+    Ok(Some(if same && receipt.principal == *principal { Ok(receipt) } else { Err(id_taken()) }))
+}
+
+pub(crate) fn id_taken() -> Failure {
+    Failure::new(Code::ActionConflict, Phase::Accept, ID_TAKEN)
 }
 
 /// Whether the decision at this offset is the same request from the same principal. `digest` is the request's plain digest, not

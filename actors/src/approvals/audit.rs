@@ -111,6 +111,7 @@ fn fields(grant: &Grant) -> Map<String, Value> {
         "org": grant.org,
         "session": grant.session,
         "tool": grant.tool,
+        "command": grant.command,
         "calls_max": grant.calls_max,
         "calls_used": grant.calls_used,
         "expires_at": grant.expires_at,

@@ -51,7 +51,7 @@ pub enum How {
         calls_max: Option<u32>,
         lasts: Option<Duration>,
     },
-    /// All further calls of the tool. [`Approve::with`] changes the mode in the policy.
+    /// All further calls of the tool, or of the named command. [`Approve::with`] changes the mode in the policy.
     Always,
 }
 
@@ -102,6 +102,11 @@ pub async fn approve(
         let edited = edited(services, &hold, request).await?;
         if approve.edited_digest.is_some_and(|seen| seen != edited.digest) {
             return Err(DecideError::Changed);
+        }
+        let command = edited.foresight.decision.command.as_ref().map(|command| command.name.as_str());
+        if approve.how != How::Once && command != hold.prompt.facts.named_command() {
+            let text = "the edited parameters are another command than the one that was asked about";
+            return Err(forbidden("other_command", text, "approve this call only"));
         }
         digest = edited.question.digest;
         hold.decision.request = edited.request;
@@ -228,12 +233,13 @@ fn grant_of(
         org: org.to_owned(),
         session: (!wide).then(|| hold.session.clone()),
         tool: request.tool_id.to_string(),
+        command: hold.prompt.facts.named_command().map(str::to_owned),
         calls_max: *calls_max,
         expires_at: lasts.map(|lasts| now.checked_add(lasts).unwrap_or(now)),
         reason: None,
     };
     grants::room(&*approvals.store)?;
-    Ok(Some(grants::new_grant(now, new, by, GrantState::Active)))
+    Ok(Some(grants::new_grant(policy, now, new, by, GrantState::Active)))
 }
 
 fn record(
@@ -371,6 +377,7 @@ fn lost(store: &dyn Store, hold: &Hold) -> Result<DecideError, StoreError> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandingApproval {
     pub org: String,
+    /// The tool, or the named command as `command.run <name>`.
     pub tool: String,
     /// Past calls of the tool that needed an approval.
     pub asked: usize,
@@ -389,7 +396,8 @@ pub fn standing_approval(
         return Err(forbidden("no_org", text, "approve this call only"));
     };
     let mut overlay = policy.overlay().clone();
-    let tool = request.tool_id.to_string();
+    let facts = &hold.prompt.facts;
+    let tool = effectd_policy::mode_key(request.tool_id.as_str(), facts.named_command());
     let change = effectd_policy::Change::SetOrgMode {
         org: org.clone(),
         tool: tool.clone(),
@@ -400,7 +408,7 @@ pub fn standing_approval(
     let permits = |facts: &effectd_policy::Facts| {
         matches!(effectd_policy::evaluate(facts, &then).verdict, Verdict::Permit)
     };
-    if !permits(&hold.prompt.facts) {
+    if !permits(facts) {
         let text = "a standing approval would have no effect: the tier, the band or a policy rule requires an approval of each call";
         return Err(forbidden("no_standing", text, "approve this call only"));
     }

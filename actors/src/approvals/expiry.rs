@@ -171,14 +171,18 @@ async fn finish(approvals: &Approvals, answers: &Answers, hold: &Hold) -> Result
     if receipt.outcome == Outcome::Cancelled && hold.is_approved() && hold.members.len() > 1 {
         return hand_on(approvals, hold).await;
     }
-    for member in &hold.members[1..] {
+    // All are queued before the first is awaited: each waits for the next block.
+    let links = hold.members[1..].iter().map(|member| {
         let link = Link {
             action_id: member.action_id.clone(),
             action_digest: member.digest,
             receipt_id: receipt.receipt_id.clone(),
             leases: Vec::new(),
         };
-        match store.link(link).await {
+        (member, store.link(link))
+    });
+    for (member, link) in links.collect::<Vec<_>>() {
+        match link.await {
             Ok(()) => {
                 let done = Done::before(receipt.clone());
                 answers.send(&member.action_id, &Answer::Done(done));

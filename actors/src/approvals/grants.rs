@@ -3,10 +3,10 @@
 
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{
-    ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Code, Failure, GrantId, Phase,
-    Principal, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
+    ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, COMMAND_TOOL, Code, Digest, Failure,
+    GrantId, Phase, Principal, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
 };
-use effectd_policy::{Decider, Grant, GrantAsk, GrantState, Policy, is_tool_pattern};
+use effectd_policy::{Decider, Grant, GrantAsk, GrantState, NamedCommand, Policy, is_tool_pattern};
 use serde::{Deserialize, Serialize};
 
 use super::audit::{self, Deed, GrantAct};
@@ -31,6 +31,8 @@ pub struct NewGrant {
     pub session: Option<String>,
     /// The tools that it is for: an id, `<source>.*`, or `*`.
     pub tool: String,
+    /// The named command, for the tool `command.run`.
+    pub command: Option<String>,
     pub calls_max: Option<u32>,
     pub expires_at: Option<Timestamp>,
     pub reason: Option<String>,
@@ -190,7 +192,7 @@ pub(crate) async fn ended(store: &dyn Store, action: &ActionId) -> Result<(), St
 
 /// Whether a grant is in force as soon as this decider requests it: the decider may also make it.
 pub fn would_be_in_force(policy: &Policy, new: &NewGrant, by: &Decider) -> Result<bool, DecideError> {
-    check(new)?;
+    check(policy, new)?;
     Ok(may_make(policy, new.session.as_deref(), &new.tool, by).is_ok())
 }
 
@@ -214,6 +216,11 @@ pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result
     let now = services.clock.now();
     if grant.is_over(now) {
         return Err(DecideError::Expired(grant.revoked_at.or(grant.expires_at).unwrap_or(now)));
+    }
+    if grant.command_digest != digest_of(&services.policy(), grant.command.as_deref()) {
+        return Err(invalid(
+            "the policy has changed or removed this command since the grant was made or requested: make or request it again",
+        ));
     }
     if grant.state == GrantState::Active {
         return Ok(grant);
@@ -271,9 +278,27 @@ fn may_make(policy: &Policy, session: Option<&str>, tool: &str, by: &Decider) ->
     may.map(drop).map_err(DecideError::Forbidden)
 }
 
-fn check(new: &NewGrant) -> Result<(), DecideError> {
+fn check(policy: &Policy, new: &NewGrant) -> Result<(), DecideError> {
     if !is_tool_pattern(&new.tool) {
         return Err(invalid("a grant's `tools` must be a tool id, `<source>.*` or `*`"));
+    }
+    match &new.command {
+        None if new.tool == COMMAND_TOOL => {
+            return Err(invalid(
+                "a grant for command.run covers one named command: give its name from [commands] in the policy as `command` \
+                 (--command NAME); a person approves each call of a command without a name",
+            ));
+        }
+        Some(_) if new.tool != COMMAND_TOOL => {
+            return Err(invalid(
+                "`command` names a command of the tool command.run; leave it out for other tools",
+            ));
+        }
+        Some(name) if !policy.commands().any(|command| command.name == *name) => {
+            let message = format!("[commands] in the policy has no command {name:?}; give one of its names");
+            return Err(invalid(message));
+        }
+        Some(_) | None => {}
     }
     if new.calls_max == Some(0) {
         return Err(invalid("a grant must allow at least one call"));
@@ -295,7 +320,7 @@ async fn make(
     by: &Decider,
     state: GrantState,
 ) -> Result<Grant, DecideError> {
-    check(&new)?;
+    check(&services.policy(), &new)?;
     let _lock = services.approvals.changes.lock().await;
     let store = &*services.store;
     room(store)?;
@@ -307,7 +332,7 @@ async fn make(
         let failure = Failure::new(Code::PendingLimit, Phase::Hold, message);
         return Err(DecideError::Invalid(failure));
     }
-    let grant = new_grant(services.clock.now(), new, by, state);
+    let grant = new_grant(&services.policy(), services.clock.now(), new, by, state);
     let what = match state {
         GrantState::Active => ApprovalChange::GrantCreated,
         GrantState::Requested => ApprovalChange::GrantRequested,
@@ -316,13 +341,27 @@ async fn make(
     Ok(grant)
 }
 
-pub(super) fn new_grant(now: Timestamp, new: NewGrant, by: &Decider, state: GrantState) -> Grant {
+/// The digest of a named command as the policy has it now.
+fn digest_of(policy: &Policy, command: Option<&str>) -> Option<Digest> {
+    let found = policy.commands().find(|found| Some(found.name.as_str()) == command);
+    found.map(NamedCommand::digest)
+}
+
+pub(super) fn new_grant(
+    policy: &Policy,
+    now: Timestamp,
+    new: NewGrant,
+    by: &Decider,
+    state: GrantState,
+) -> Grant {
     Grant {
+        command_digest: digest_of(policy, new.command.as_deref()),
         grant_id: GrantId::fresh(),
         state,
         org: new.org,
         session: new.session,
         tool: new.tool,
+        command: new.command,
         calls_max: new.calls_max,
         calls_used: 0,
         expires_at: new.expires_at,

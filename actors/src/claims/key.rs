@@ -1,12 +1,13 @@
 //! Idempotency keys: the tool's id, then the values of its key fields, joined by `|`.
 //!
 //! Paths are normalised first, so that `a//b/./c` and `a/b/c` are one file. Case is kept: on the file systems that effectd
-//! supports, `A.txt` and `a.txt` are two files. A field that is not public, or has characters that no id may have, enters as a
-//! keyed digest, since receipts show keys.
+//! supports, `A.txt` and `a.txt` are two files. A field that is not public, or has personal data or characters that no id may
+//! have, enters as a keyed digest, since receipts show keys.
 
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::tool::is_path_name;
 use effectd_contracts::{Code, Failure, IdempotencyKey, KeyField, Phase, SpaceId, ToolSpec};
+use effectd_policy::redact::personal::redact_stored;
 use serde_json::{Map, Value};
 
 use crate::services::signer::Identity;
@@ -23,7 +24,8 @@ pub fn key_of(spec: &ToolSpec, params: &Map<String, Value>, identity: &Identity)
             KeyField::Sha256(_) => part,
         };
         let is_public = (matches!(field, KeyField::Sha256(_)) || spec.is_public_param(field.param()))
-            && !part.chars().any(is_unprintable);
+            && !part.chars().any(is_unprintable)
+            && redact_stored(&part).is_none();
         text.push('|');
         text.push_str(&if is_public { part } else { identity.digest(&Value::String(part)) });
     }
@@ -106,6 +108,13 @@ mod tests {
         assert_eq!(of(family), of(family));
         assert_ne!(of(family), of("workspace/\u{1f468}\u{1f469}.jpg"));
         assert!(!of(family).contains('\u{200d}'));
+    }
+
+    #[test]
+    fn a_path_with_personal_data_is_not_in_the_key() {
+        let of = |path| key(json!(["path"]), path, "");
+        assert!(!of("workspace/bob@example.org.txt").contains("bob"));
+        assert_ne!(of("workspace/bob@example.org.txt"), of("workspace/jane@example.org.txt"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use effectd_bus::ResourceName;
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_contracts::{SpaceId, ToolSpec, Touch};
+use effectd_policy::NamedCommand;
 use serde_json::{Map, Value};
 
 use crate::claims::key;
@@ -24,6 +25,28 @@ pub(crate) fn of_action(
     let paths = touched.iter().map(|touch| touch.path.as_str());
     let names = topmost(paths.collect()).into_iter().take(RESOURCES_MAX);
     names.filter_map(|path| named(space, path)).collect()
+}
+
+/// The resources of a named command. One that writes excludes the commands that are not named, which may change the whole space.
+/// One that only reads excludes nobody, but its caches have one run at a time.
+pub(crate) fn of_command(
+    spec: &ToolSpec,
+    space: &SpaceId,
+    params: &Map<String, Value>,
+    command: &NamedCommand,
+    mut paths: Vec<ResourceName>,
+) -> Vec<ResourceName> {
+    let also = match (command.writes.is_empty(), command.caches.is_empty()) {
+        (true, true) => return Vec::new(),
+        (true, false) => {
+            paths.clear();
+            Some(format!("cache:{space}/{}", command.name))
+        }
+        (false, _) => key::resource_of(spec, space, params),
+    };
+    let also = also.and_then(|name| ResourceName::new(name).ok());
+    paths.extend(also.filter(|name| !paths.contains(name)));
+    paths
 }
 
 /// The name of a path as a resource; `None` if no resource may have that name.

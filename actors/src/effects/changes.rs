@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use effectd_bus::BlobKind;
-use effectd_contracts::{PathChange, PathSnapshot, PathState, SpaceId, Touch};
+use effectd_contracts::{Beneath, PathChange, PathSnapshot, PathState, SpaceId, Touch};
 
 use super::snapshot::{keyed, keyed_name};
+use crate::limits::{CHANGE_PATHS_BYTES_MAX, CHANGES_MAX};
 use crate::services::files::{Files, Inspected};
 use crate::services::signer::Identity;
 
@@ -35,7 +36,7 @@ pub(crate) fn changed<'a>(was: &PathSnapshot, after: &'a [Inspected]) -> Option<
     is.filter(|is| is.seen.standing != was.standing)
 }
 
-/// Adds everything in a folder that the tool made, if any; `false` if there is too much to list, and so to undo.
+/// Adds everything in a folder that the tool made, if any; `false` if that is not all.
 pub(crate) async fn list_made_folder(
     files: &Files,
     space: &SpaceId,
@@ -45,38 +46,43 @@ pub(crate) async fn list_made_folder(
     if !was_made(touch, changes) {
         return true;
     }
-    let Some(seen) = beneath(files, space, &touch.path).await else {
+    let Ok(Beneath { seen, missing, .. }) = files.beneath(space, &touch.path, true).await else {
         return false;
     };
     add_made(&files.identity, touch, seen.into_iter(), changes);
-    true
+    missing.is_none()
 }
 
-/// Adds what is new in a folder that existed before. Returns whether an undo can remove it; `None` if it cannot be listed.
+/// Adds what is new in a folder that existed before; `false` if that is not all.
 pub(crate) async fn list_new(
     files: &Files,
     space: &SpaceId,
     touch: &Touch,
     before: &[PathSnapshot],
     changes: &mut Vec<PathChange>,
-) -> Option<bool> {
+) -> bool {
     if !before.iter().any(|was| was.path == touch.path && was.standing == PathState::Folder) {
-        return Some(true);
+        return true;
     }
-    let seen = beneath(files, space, &touch.path).await?;
-    // An undo removes no links and special files.
-    let removable = seen.iter().all(|seen| seen.standing != PathState::Other);
+    let Ok(Beneath { seen, missing, .. }) = files.beneath(space, &touch.path, true).await else {
+        return false;
+    };
     let known: HashSet<&str> = before.iter().map(|was| was.path.as_str()).collect();
     let new = seen.into_iter().filter(|seen| !known.contains(seen.path.as_str()));
     changes.extend(new.map(|seen| made(&files.identity, seen)));
-    Some(removable)
+    missing.is_none()
 }
 
-async fn beneath(files: &Files, space: &SpaceId, path: &str) -> Option<Vec<PathSnapshot>> {
-    let path = path.to_owned();
-    let inspecting = files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
-    let inspected = inspecting.await.ok()?;
-    Some(inspected.into_iter().map(|inspected| inspected.seen).collect())
+/// Drops the changes for which the receipt has no room; `false` if there are any.
+pub(crate) fn fit(changes: &mut Vec<PathChange>) -> bool {
+    let mut bytes = 0;
+    let fits = changes.iter().take(CHANGES_MAX).take_while(|change| {
+        bytes += change.path.len();
+        bytes <= CHANGE_PATHS_BYTES_MAX
+    });
+    let (fitting, all) = (fits.count(), changes.len());
+    changes.truncate(fitting);
+    fitting == all
 }
 
 fn made(identity: &Identity, seen: PathSnapshot) -> PathChange {
@@ -145,4 +151,29 @@ pub(crate) fn can_restore(files: &Files, space: &SpaceId, was: &PathSnapshot, af
     });
     let name = keyed_name(&files.identity, &old.digest);
     lives_on || files.blobs.has(BlobKind::Preimages, space, &name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_beyond_the_room_of_a_receipt_are_dropped() {
+        let with = |count: usize, bytes: usize| -> Vec<PathChange> {
+            let change = PathChange {
+                path: "x".repeat(bytes),
+                before: PathState::Absent,
+                after: PathState::Folder,
+                moved_to: None,
+                inside: None,
+            };
+            vec![change; count]
+        };
+        for (most, bytes) in [(64, CHANGE_PATHS_BYTES_MAX / 64), (CHANGES_MAX, 1)] {
+            let mut changes = with(most + 1, bytes);
+            assert!(!fit(&mut changes), "{bytes}");
+            assert_eq!(changes.len(), most, "{bytes}");
+            assert!(fit(&mut changes) && changes.len() == most, "{bytes}");
+        }
+    }
 }

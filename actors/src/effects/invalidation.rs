@@ -17,8 +17,10 @@ pub(crate) fn disturbed(
 ) -> Vec<ResourceName> {
     let paths: Vec<&str> = match effects {
         Effects::None => return Vec::new(),
-        // The receipt names only the first undeclared changes.
-        Effects::Observed(observed) if !observed.undeclared.is_empty() => vec![WHOLE_SPACE],
+        // The receipt does not name all changes.
+        Effects::Observed(observed) if !observed.undeclared.is_empty() || observed.incomplete => {
+            vec![WHOLE_SPACE]
+        }
         Effects::Observed(observed) => {
             let changes = observed.changes.iter();
             let changes = changes.filter(|change| holds_others(&change.before));

@@ -102,5 +102,10 @@ pub(crate) async fn terms_of_gated(files: &Files, request: &ActionRequest, gated
         // If the paths cannot be listed, the execution reports it.
         None => Some(snapshot::touched_by(files, &request.space_id, gated).await.unwrap_or_default()),
     };
-    terms_of(files, request, gated.tool(), gated.params(), touched)
+    let mut terms = terms_of(files, request, gated.tool(), gated.params(), touched);
+    if let (Some(command), None) = (gated.command(), gated.dry_run()) {
+        let (spec, space) = (gated.tool().spec(), &request.space_id);
+        terms.resources = resources::of_command(spec, space, gated.params(), command, terms.resources);
+    }
+    terms
 }

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use effectd_bus::blobs::OWNER_DIGITS;
 use effectd_bus::{BlobError, BlobKind, Blobs};
-use effectd_contracts::{Code, Digest, Failure, KeptResult, Phase, Receipt, ReceiptId, SpaceId};
+use effectd_contracts::{Code, Digest, Failure, KeptResult, Phase, Principal, Receipt, ReceiptId, SpaceId};
 use effectd_policy::redact::{prune_result, redact_secrets};
 use serde_json::{Map, Value};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -27,6 +28,7 @@ pub(crate) struct Storing {
 pub(crate) fn store(
     services: &Services,
     space: &SpaceId,
+    principal: &Principal,
     receipt: &ReceiptId,
     result: &Value,
 ) -> Option<Storing> {
@@ -36,7 +38,7 @@ pub(crate) fn store(
     // A result is plain data with text keys, for which serde_json has no failure.
     let content = serde_json::to_vec(result).unwrap_or_default();
     let bytes = content.len() as u64;
-    let (blobs, space, name) = (services.files.blobs.clone(), space.clone(), name(receipt));
+    let (blobs, space, name) = (services.files.blobs.clone(), space.clone(), name(principal, receipt));
     let writing = {
         let (blobs, space, name) = (blobs.clone(), space.clone(), name.clone());
         spawn_blocking(move || blobs.put(BlobKind::Results, &space, &name, &content))
@@ -64,9 +66,13 @@ impl Storing {
     }
 }
 
-/// The name of the blob that has the result of this receipt.
-pub(crate) fn name(receipt: &ReceiptId) -> String {
-    Digest::of(format!("result\n{receipt}").as_bytes()).hex()
+/// The name of the blob that has the result of this receipt. It begins with the principal, whose share of the quota it takes: a
+/// request can claim another subject, but no other principal.
+pub(crate) fn name(principal: &Principal, receipt: &ReceiptId) -> String {
+    let mut name = Digest::of(format!("principal\n{principal}").as_bytes()).hex();
+    let own = Digest::of(format!("result\n{receipt}").as_bytes()).hex();
+    name.replace_range(OWNER_DIGITS.., &own[OWNER_DIGITS..]);
+    name
 }
 
 /// Reads the result of an answer that does not have it, because the action ended earlier.
@@ -86,8 +92,8 @@ async fn read(services: &Services, receipt: &Receipt) -> Result<Option<Arc<Value
     if receipt.timing.ended_at.checked_add(RESULT_KEPT).is_ok_and(|end| end <= services.clock.now()) {
         return Err(gone());
     }
-    let (blobs, space, name) =
-        (services.files.blobs.clone(), receipt.space_id.clone(), name(&receipt.receipt_id));
+    let (blobs, space) = (services.files.blobs.clone(), receipt.space_id.clone());
+    let name = name(&receipt.principal, &receipt.receipt_id);
     let reading = move || {
         let content = blobs.get(BlobKind::Results, &space, &name)?;
         serde_json::from_slice(&content).map_err(|_| BlobError::Damaged)

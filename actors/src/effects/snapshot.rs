@@ -4,29 +4,32 @@
 //! the first snapshot is known whenever the process dies, and a repeated run does not mistake its own effect for the state
 //! before. The changes are in the receipt.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use effectd_bus::limits::RESOURCES_MAX;
-use effectd_bus::{BlobError, BlobKind, Blobs, Pins};
+use effectd_bus::{BlobError, BlobKind, Blobs, Pins, Store};
 use effectd_contracts::{
-    ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, FolderListing, Observed,
-    PathSnapshot, PathState, Phase, Restore, SpaceId, Touch, UNDO_TOOL, Unchanged,
+    ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, FolderListing, LinkedFile,
+    Observed, PathChange, PathSnapshot, PathState, Phase, Restore, SpaceId, Touch, UNDO_TOOL, Unchanged,
+    quoted,
 };
+use effectd_policy::{Decision, NamedCommand};
 use serde_json::{Map, Value};
 
-use super::changes::{can_restore, changed, compare, list_made_folder, list_new};
+use super::changes::{can_restore, changed, compare, fit, list_made_folder, list_new};
 use super::preimages::{put, wait_until_stored};
 use super::streams::failure_of;
-use super::{WHOLE_SPACE, artifacts, undo};
+use super::{WHOLE_SPACE, artifacts, is_beneath, undo};
 use crate::action::proofs::Earlier;
 use crate::action::{Action, Claimed, Gated};
 use crate::claims::{key, resources};
 use crate::control::fair_queue::Join;
 use crate::control::resource_queue::ResourceQueue;
-use crate::limits::{COMMAND_PATHS_MAX, PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
+use crate::limits::{COMMAND_PATHS_MAX, MOVED_ENTRIES_MAX, PREIMAGE_BYTES_MAX, PREIMAGE_EARLY_BYTES_MAX};
 use crate::registry::{RegisteredTool, Registry};
 use crate::services::files::{Files, Inspected};
 use crate::services::signer::Identity;
@@ -58,9 +61,19 @@ pub(crate) fn touched_with(
     tool: &RegisteredTool,
     params: &Map<String, Value>,
 ) -> Vec<Touch> {
+    touched_of(&*files.store, space, tool, params)
+}
+
+/// The same, for those who have only the store.
+pub fn touched_of(
+    store: &dyn Store,
+    space: &SpaceId,
+    tool: &RegisteredTool,
+    params: &Map<String, Value>,
+) -> Vec<Touch> {
     if tool.spec().tool_id.as_str() == UNDO_TOOL {
         // If the receipt to undo is wrong, the execution reports it.
-        return undo::touched(&*files.store, space, params).unwrap_or_default();
+        return undo::touched(store, space, params).unwrap_or_default();
     }
     tool.touches(params).unwrap_or_default()
 }
@@ -71,41 +84,88 @@ pub(crate) async fn touched_by(files: &Files, space: &SpaceId, gated: &Gated) ->
     let Some(command) = gated.command() else {
         return Ok(touched_with(files, space, gated.tool(), gated.params()));
     };
-    let declared = command.writes.iter().map(|path| format!("{WHOLE_SPACE}/{}", path.display()));
-    let declared: Vec<String> = declared.collect();
-    if declared.is_empty() {
+    if command.writes.is_empty() {
         return Ok(Vec::new());
     }
-    let mut touched: Vec<_> = declared.iter().cloned().map(Touch::filled).collect();
-    for inspected in files.inspect(space, declared, 0).await? {
-        if inspected.seen.standing != PathState::Folder {
-            continue;
-        }
-        let path = inspected.seen.path;
-        let listing = files.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path));
-        for found in listing.await? {
-            // No snapshot shows where a link leads, so a changed one would stay unseen.
-            if found.seen.standing == PathState::Other {
-                let message = format!(
-                    "{} may write to {}, a link or a special file, which an undo cannot restore; remove it, or narrow `writes` \
-                     in the policy",
-                    command.name, found.seen.path
-                );
-                return Err(Failure::new(Code::PathDenied, Phase::Sandbox, message));
-            }
-            touched.push(Touch::replaced(found.seen.path));
+    let refused = |code, why: &str| {
+        let change = if code == Code::PathDenied {
+            "remove what the message names, or narrow `writes` of the command in the policy"
+        } else if code == Code::ToolBusy {
+            "try again; if it is still there, remove what the message names"
+        } else {
+            "narrow `writes` of the command in the policy"
+        };
+        let message = format!("{} does not run: beneath its `writes`, {why}", command.name);
+        Err(Failure::new(code, Phase::Sandbox, message).unless(change))
+    };
+    let mut touched = filled_by(command);
+    let (mut linked, mut found) = (Vec::new(), None);
+    // Without its path, or with a link in its place, the command does not start.
+    for path in paths(&touched) {
+        let beneath = files.beneath(space, &path, false).await?;
+        // No snapshot shows where a link leads, so a changed one would stay unseen.
+        let other = beneath.seen.iter().find(|seen| seen.standing == PathState::Other);
+        let other = other.map(|seen| format!("the path is a link or a special file: {}", quoted(&seen.path)));
+        found = found.or(other.map(|why| (Code::PathDenied, why))).or(beneath.missing);
+        linked.extend(beneath.linked);
+        touched.extend(beneath.seen.into_iter().map(|seen| Touch::replaced(seen.path)));
+        if touched.len() > COMMAND_PATHS_MAX {
+            let why = format!(
+                "there are more than the {COMMAND_PATHS_MAX} files and folders that an undo restores"
+            );
+            return refused(Code::FileLimit, &why);
         }
     }
-    if touched.len() > COMMAND_PATHS_MAX {
-        let message = format!(
-            "{} may write to {} files and folders, more than the {COMMAND_PATHS_MAX} that an undo restores; narrow its \
-             `writes` in the policy",
-            command.name,
-            touched.len()
-        );
-        return Err(Failure::new(Code::FileLimit, Phase::Sandbox, message));
+    let shared = || {
+        let why = "the file has other names outside of `writes`, which a write would change";
+        Some((Code::PathDenied, format!("{why}: {}", quoted(has_name_outside(&linked)?))))
+    };
+    let protected = gated.ruling().decision.first_protected(touched.iter().map(|touch| touch.path.as_str()));
+    let protected = protected
+        .map(|path| (Code::PathDenied, format!("the path is protected in the space: {}", quoted(path))));
+    match protected.or(found).or_else(shared) {
+        None => Ok(touched),
+        Some((code, why)) => refused(code, &why),
     }
-    Ok(touched)
+}
+
+/// Refuses to move a folder with a protected path in it, or one that cannot be listed.
+async fn check_moved(
+    files: &Files,
+    space: &SpaceId,
+    decision: &Decision,
+    touched: &[Touch],
+) -> Result<(), Failure> {
+    let moved = touched.iter().filter(|touch| touch.goes_to.is_some()).map(|touch| touch.path.clone());
+    let moved: Vec<String> = moved.collect();
+    if decision.protected.is_empty() || moved.is_empty() {
+        return Ok(());
+    }
+    let scan = files.blocking(space, move |inspector, root| inspector.scan(root, &moved, MOVED_ENTRIES_MAX));
+    let scan = scan.await?;
+    let why = match decision.first_protected(scan.marks.keys().map(String::as_str)) {
+        Some(path) => format!("the folder has {path:?} in it, which is protected in {space}"),
+        None if scan.complete => return Ok(()),
+        None => format!("the folder cannot be listed, so a path that is protected in {space} may be in it"),
+    };
+    let failure = Failure::new(Code::PathDenied, Phase::Sandbox, why);
+    Err(failure.unless("move what is in the folder one by one, or let a person move it"))
+}
+
+/// What a named command declares.
+fn filled_by(command: &NamedCommand) -> Vec<Touch> {
+    let declared = command.writes.iter().map(|path| format!("{WHOLE_SPACE}/{}", path.display()));
+    declared.map(Touch::filled).collect()
+}
+
+/// A file among these that has a name elsewhere: to write to it changes a file that the command does not declare.
+fn has_name_outside(linked: &[LinkedFile]) -> Option<&str> {
+    let mut here: HashMap<(u64, u64), u64> = HashMap::new();
+    for file in linked {
+        *here.entry(file.identity).or_default() += 1;
+    }
+    let outside = linked.iter().find(|file| here.get(&file.identity).is_none_or(|names| *names < file.names));
+    outside.map(|file| file.path.as_str())
 }
 
 /// Pins the blobs that are sent with the call until the action has ended.
@@ -174,7 +234,16 @@ pub(crate) async fn prepare(files: &Files, action: &Action<Claimed>) -> Result<P
     let (gated, space) = (action.state.gated(), &action.request.space_id);
     // What a named command may change can always be undone.
     let reversible = gated.tool().spec().reversible || gated.command().is_some();
+    if let (Some(_), Earlier::Interrupted(_)) = (gated.command(), action.state.earlier())
+        && let Some(before) = first_state(files, action, &[]).await?
+    {
+        // It does not run again, so what it left is observed, whatever it is: beneath what it declared then, not now.
+        let roots = resources::topmost(before.iter().map(|seen| seen.path.as_str()).collect());
+        let touched = roots.into_iter().map(Touch::filled).collect();
+        return Ok(Prepared { touched, before: Some(before), extras: Extras::default() });
+    }
     let touched = touched_by(files, space, gated).await?;
+    check_moved(files, space, &gated.ruling().decision, &touched).await?;
     let extras = extras(files, space, gated.tool(), gated.params(), &touched).await?;
     let prepared = |before| Prepared { touched: touched.clone(), before, extras };
     if touched.is_empty() || gated.dry_run().is_some() {
@@ -377,9 +446,12 @@ pub(crate) async fn observe(files: &Files, action: &Action<Claimed>, prepared: &
         let can_change = !action.state.gated().is_reading_command();
         return if can_change { Effects::Unobserved } else { Effects::None };
     };
-    let paths = before.iter().map(|seen| seen.path.clone()).collect();
-    let Ok(after) = files.inspect(space, paths, 0).await else {
-        return Effects::Unobserved;
+    let is_command = action.state.gated().command().is_some();
+    let paths: Vec<String> = before.iter().map(|seen| seen.path.clone()).collect();
+    let after = match files.inspect(space, paths.clone(), 0).await {
+        Ok(after) => after,
+        Err(_) if is_command => inspect_each(files, space, paths).await,
+        Err(_) => return Effects::Unobserved,
     };
     let mut changes = compare(identity, before, &after, &prepared.touched);
     for change in &mut changes {
@@ -390,26 +462,54 @@ pub(crate) async fn observe(files: &Files, action: &Action<Claimed>, prepared: &
     }
     // Until now the intent holds the pre-images; once there is a receipt, the blobs must.
     wait_until_stored(&action.state.terms().preimages, &files.blobs, space).await;
-    let mut undoable = before.iter().all(|was| match changed(was, &after) {
-        Some(is) => can_restore(files, space, was, &after) && is.seen.standing != PathState::Other,
-        None => true,
-    });
+    let mut undoable =
+        before.iter().all(|was| changed(was, &after).is_none() || can_restore(files, space, was, &after));
+    let mut complete = before.iter().all(|was| after.iter().any(|is| is.seen.path == was.path));
     for touch in prepared.touched.iter().filter(|touch| touch.filled) {
-        undoable &= list_made_folder(files, space, touch, &mut changes).await;
-        if action.state.gated().command().is_some() {
-            let Some(removable) = list_new(files, space, touch, before, &mut changes).await else {
-                return Effects::Unobserved;
-            };
-            undoable &= removable;
+        complete &= list_made_folder(files, space, touch, &mut changes).await;
+        if is_command {
+            complete &= list_new(files, space, touch, before, &mut changes).await;
         }
     }
-    undoable &= !changes.is_empty();
+    complete &= fit(&mut changes);
+    undoable &= complete && !changes.is_empty() && changes.iter().all(can_be_undone);
     let unchanged = after.iter().filter(|is| !changes.iter().any(|change| change.path == is.seen.path));
     let unchanged = unchanged
         .map(|is| Unchanged { path: is.seen.path.clone(), state: keyed(identity, &is.seen.standing) });
     let is_compared = !action.state.terms().depends.is_empty();
     let unchanged = if is_compared { unchanged.collect() } else { Vec::new() };
-    Effects::Observed(Observed { changes, undoable, undeclared: Vec::new(), unchanged })
+    let undeclared = Vec::new();
+    Effects::Observed(Observed { changes, undoable, undeclared, unchanged, incomplete: !complete })
+}
+
+/// An undo removes no links and special files, and exchanges no files and folders.
+fn can_be_undone(change: &PathChange) -> bool {
+    !matches!(
+        (&change.before, &change.after),
+        (_, PathState::Other)
+            | (PathState::Folder, PathState::File(_))
+            | (PathState::File(_), PathState::Folder)
+    )
+}
+
+/// Inspects paths of which one or more cannot be read, such as a file that is too large now; those are left out. What was in a
+/// folder is gone if the folder is a file or a link now.
+async fn inspect_each(files: &Files, space: &SpaceId, paths: Vec<String>) -> Vec<Inspected> {
+    let inspecting = files.blocking(space, move |inspector, root| {
+        let each = paths.iter().map(|path| inspector.inspect(root, std::slice::from_ref(path), 0));
+        let mut found: Vec<Inspected> = each.filter_map(Result::ok).flatten().collect();
+        let is_no_folder = |is: &Inspected| matches!(is.seen.standing, PathState::File(_) | PathState::Other);
+        let is_gone = |path: &&String| {
+            found.iter().all(|is| is.seen.path != **path)
+                && found.iter().any(|is| is_no_folder(is) && is_beneath(path, &is.seen.path))
+        };
+        let absent = |path: &String| PathSnapshot::new(path.clone(), PathState::Absent);
+        let gone = paths.iter().filter(is_gone).map(|path| Inspected { seen: absent(path), content: None });
+        let gone: Vec<_> = gone.collect();
+        found.extend(gone);
+        Ok(found)
+    });
+    inspecting.await.unwrap_or_default()
 }
 
 /// How the declared paths are now, compared with a receipt.

@@ -329,6 +329,7 @@ impl UndeclaredEffects {
                 undoable: false,
                 undeclared: Vec::new(),
                 unchanged: Vec::new(),
+                incomplete: false,
             },
         };
         observed.undeclared.clone_from(&self.undeclared);

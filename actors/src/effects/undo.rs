@@ -41,10 +41,17 @@ fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> R
     }
     match receipt.effects {
         Effects::Observed(observed) if observed.undoable => Ok(observed),
+        Effects::Observed(observed) if observed.incomplete => Err(refused(
+            Code::UndoGone,
+            "that action changed more than effectd can list, so it cannot be undone; the receipt has the known changes",
+        )),
         Effects::Observed(observed) if observed.changes.is_empty() => {
             Err(refused(Code::UndoGone, "that action changed nothing"))
         }
-        Effects::Observed(_) => Err(refused(Code::UndoGone, "no pre-image of that action was stored")),
+        Effects::Observed(_) => Err(refused(
+            Code::UndoGone,
+            "that action cannot be undone: a pre-image is not stored, or it made a link or replaced a folder by a file",
+        )),
         Effects::None => Err(refused(Code::UndoGone, "that action did nothing")),
         Effects::Unobserved | Effects::Possible => {
             Err(refused(Code::UndoGone, "effectd did not observe what that action changed"))

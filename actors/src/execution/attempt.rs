@@ -6,7 +6,7 @@ use effectd_contracts::{
     Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Millis, Monotonic, Phase, ProbeVerdict,
     ToolOutput, ToolReply, json, limits,
 };
-use effectd_sandbox::{Answer, Ending, SandboxError, SideChannel};
+use effectd_sandbox::{Answer, CACHE_FULL, Ending, SandboxError, SideChannel};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -90,7 +90,11 @@ impl Execution<'_> {
                         if mode == CallMode::Run {
                             snapshot::remove_drafts(&services.files, action, &self.prepared).await;
                         }
-                        let failure = Failure::new(code, Phase::Dispatch, detail);
+                        if mode == CallMode::Run && code == Code::DiskFull {
+                            let caches = services.files.caches.clone();
+                            let _has_room = tokio::task::spawn_blocking(move || caches.make_room()).await;
+                        }
+                        let failure = killed(code, detail);
                         if started { Attempted::Unclear(failure) } else { Attempted::Failed(failure) }
                     }
                 };
@@ -229,6 +233,14 @@ impl Used {
     }
 }
 
+fn killed(code: Code, detail: String) -> Failure {
+    let is_cache = detail == CACHE_FULL;
+    let mut failure = Failure::new(code, Phase::Dispatch, detail);
+    // It would fill the disk again.
+    failure.retryable &= code != Code::DiskFull;
+    if is_cache { failure.unless("send it again; the cache is emptied") } else { failure }
+}
+
 /// Parses the untrusted reply of a run.
 fn read_reply(bytes: &[u8], tool: &RegisteredTool) -> Attempted {
     let invalid = |why: &str| Attempted::Unclear(Failure::new(Code::ResultInvalid, Phase::Capture, why));
@@ -249,7 +261,7 @@ fn read_reply(bytes: &[u8], tool: &RegisteredTool) -> Attempted {
 /// Whether a change was observed.
 pub(crate) fn has_changed(effects: &Effects) -> bool {
     match effects {
-        Effects::Observed(observed) => !observed.changes.is_empty(),
+        Effects::Observed(observed) => !observed.changes.is_empty() || observed.incomplete,
         Effects::None | Effects::Unobserved | Effects::Possible => false,
     }
 }

@@ -50,7 +50,7 @@ pub(crate) async fn call_of(
         return Err(Failure::new(Code::TimedOut, Phase::Dispatch, message));
     }
     let view = match gated.command() {
-        Some(command) => Some(view_of(&services.files, &action.request.space_id, command).await?),
+        Some(command) => Some(view_of(&services.files, &action.request.space_id, command, mode).await?),
         None => None,
     };
     let narrowing = match mode {

@@ -1,10 +1,11 @@
 //! Receipts, page by page, and the cursor for following new ones.
 
 use effectd_bus::{Cursor, Order, ReceiptPage, ReceiptQuery, Store, StoreError};
-use effectd_contracts::{Filter, Receipt, ToolId};
+use effectd_contracts::{AmendmentEntry, Filter, Receipt, ToolId};
 use effectd_policy::Facts;
 
-use crate::limits::ASKS_LOOKED_AT_MAX;
+use super::log;
+use crate::limits::{AMENDMENTS_MAX, ASKS_LOOKED_AT_MAX};
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Page {
@@ -14,13 +15,16 @@ pub struct Page {
     pub next: Option<u64>,
     /// The cursor for reading later receipts, oldest first.
     pub follow: Option<u64>,
+    /// The amendments of these receipts, in the same order.
+    pub amendments: Vec<AmendmentEntry>,
 }
 
-/// One page of the receipts that a query selects, without those for which `sees` returns `false`. A cursor beyond the newest
-/// receipt is refused: a reader there would miss receipts.
+/// One page of the receipts that a query selects, without those for which `sees` returns `false`. With amendments, it ends early
+/// if they are many. A cursor beyond the newest receipt is refused: a reader there would miss receipts.
 pub fn page(
     store: &dyn Store,
     query: &ReceiptQuery,
+    with_amendments: bool,
     sees: impl Fn(&Receipt) -> bool,
 ) -> Result<Page, StoreError> {
     let last = ReceiptQuery { order: Order::NewestFirst, limit: 1, ..ReceiptQuery::default() };
@@ -34,12 +38,23 @@ pub fn page(
     }
     let ReceiptPage { receipts, cursor } = store.receipts(query)?;
     let furthest = receipts.iter().map(|stored| stored.ordinal).max();
-    let receipts = receipts.iter().map(|stored| stored.parse()).collect::<Result<Vec<_>, _>>()?;
-    Ok(Page {
-        receipts: receipts.into_iter().filter(|receipt| sees(receipt)).collect(),
-        next: cursor.map(|Cursor(at)| at),
-        follow: newest.max(furthest),
-    })
+    let next = cursor.map(|Cursor(at)| at);
+    let mut page = Page { next, follow: newest.max(furthest), ..Page::default() };
+    for stored in &receipts {
+        let receipt = stored.parse()?;
+        if !sees(&receipt) {
+            continue;
+        }
+        if with_amendments {
+            page.amendments.extend(log::amendments(store, &receipt.receipt_id)?);
+        }
+        page.receipts.push(receipt);
+        if page.amendments.len() >= AMENDMENTS_MAX {
+            page.next = Some(stored.ordinal);
+            break;
+        }
+    }
+    Ok(page)
 }
 
 /// The filter, in which each action id is replaced by that of the action whose receipt it is linked to.

@@ -12,6 +12,8 @@ use effectd_contracts::{
     IdempotencyKey, Isolation, KeptResult, Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status,
     Timestamp, Timing, ToolOutput, ToolSpec, Topic,
 };
+use effectd_policy::inspect::redact_choice;
+use effectd_policy::redact::personal::{redact_stored, redact_values};
 use effectd_policy::redact::{prune_result, redact_secrets};
 use serde_json::{Map, Value, json};
 
@@ -93,8 +95,10 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
     let (gated, terms, ended) = (claimed.gated(), claimed.terms(), action.state.ended());
     let receipt_id = ReceiptId::fresh();
     let output = ended.result.as_ref().ok();
-    let result = output
-        .and_then(|output| results::store(services, &action.request.space_id, &receipt_id, &output.result));
+    let result = output.and_then(|output| {
+        let (space, principal) = (&action.request.space_id, &action.ticket.principal);
+        results::store(services, space, principal, &receipt_id, &output.result)
+    });
     let account = Account {
         receipt_id,
         params: gated.params(),
@@ -114,7 +118,9 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
     let (receipt, body) = receipt(services, key, account);
     let has_changed = match &receipt.effects {
         Effects::None => false,
-        Effects::Observed(observed) => !observed.changes.is_empty() || !observed.undeclared.is_empty(),
+        Effects::Observed(observed) => {
+            !observed.changes.is_empty() || !observed.undeclared.is_empty() || observed.incomplete
+        }
         Effects::Unobserved | Effects::Possible => gated.dry_run().is_none(),
     };
     let mut changed = Changed { depends: terms.depends.clone(), ..Changed::default() };
@@ -204,7 +210,11 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
             how
         }
     };
-    let inputs_shown = shown(&services.identity, account.params, how);
+    let inputs_shown = shown(&services.identity, account.params, account.plain, how);
+    let mut redactions = account.ruling.map_or_else(Vec::new, |ruling| ruling.redactions.clone());
+    let mut choice = Choice::of(account.request);
+    let digest = |id: &str| services.identity.digest(&Value::String(id.to_owned()));
+    redactions.extend(choice.as_mut().map(|choice| redact_choice(choice, digest)).unwrap_or_default());
     let outputs_shown = outputs(&services.identity, &account);
     let Account { ticket, request, spec, ruling, outcome, used, .. } = account;
     let timing = timing(&*services.clock, ticket, used.exec);
@@ -217,7 +227,7 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         space_id: request.space_id.clone(),
         subject_id: request.subject_id.clone(),
         status: outcome.project().receipt.unwrap_or(Status::Error),
-        error: account.result.err().cloned(),
+        error: account.result.err().cloned().map(without_personal_data),
         inputs: inputs_shown,
         outputs: outputs_shown,
         policy: ruling.map_or_else(GateResults::default, |ruling| ruling.decision.gates),
@@ -232,13 +242,13 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         principal: ticket.principal.clone(),
         request_digest: format!("hmac-sha256:{}", ticket.digest.hex()),
         decision: ruling.map(|ruling| ruling.decision.record(&ruling.facts)),
-        redactions: ruling.map_or_else(Vec::new, |ruling| ruling.redactions.clone()),
+        redactions,
         approval: ticket.approval().cloned(),
         attempts: account.attempts,
         isolation: account.isolation,
         effects: account.effects,
         preview: account.preview,
-        choice: Choice::of(request),
+        choice,
         kept_result: account.kept_result,
         signature: None,
     };
@@ -312,11 +322,21 @@ impl Shown {
 /// How the name of a digest begins.
 const DIGEST_PREFIX: &str = "hmac_sha256_";
 
-/// Fields as the receipt shows them: undeclared ones together, under one keyed digest; in clear only without secrets, since a tool
-/// may put one into a field that it declares public. The result is pruned to stay small.
+/// Messages name paths.
+fn without_personal_data(mut failure: Failure) -> Failure {
+    if let Some(found) = redact_stored(&failure.message) {
+        failure.message = found.text;
+    }
+    failure
+}
+
+/// Fields as the receipt shows them: undeclared ones together, under one keyed digest; in clear only without secrets and personal
+/// data, since those may be in a field that is declared public. An operation on effectd itself (`plain`) names its principals.
+/// The result is pruned to stay small.
 fn shown(
     identity: &Identity,
     fields: &Map<String, Value>,
+    plain: bool,
     how: impl Fn(&str) -> Shown,
 ) -> Map<String, Value> {
     let (mut clear, mut digests, mut unnamed) = (Map::new(), Map::new(), Map::new());
@@ -333,6 +353,9 @@ fn shown(
     }
     let mut fields_shown = Value::Object(clear);
     redact_secrets(&mut fields_shown);
+    if !plain {
+        redact_values(&mut fields_shown);
+    }
     if let Value::Object(fields_shown) = &mut fields_shown {
         fields_shown.append(&mut digests);
     }
@@ -355,7 +378,7 @@ fn outputs(identity: &Identity, account: &Account<'_>) -> Map<String, Value> {
         Shown::result(spec, name)
     };
     let fields = output.result.as_object();
-    let mut shown = fields.map(|fields| shown(identity, fields, how)).unwrap_or_default();
+    let mut shown = fields.map(|fields| shown(identity, fields, account.plain, how)).unwrap_or_default();
     if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
         shown.insert("dry_run".to_owned(), json!(true));
     } else {
@@ -481,14 +504,14 @@ mod tests {
     #[test]
     fn a_public_field_hides_its_secrets_whatever_its_name() {
         let identity = Identity::new(&[1; 32], [2; 32]);
-        let fields =
-            json!({ "hmac_sha256_x": { "token": "canary", "n": 1 }, "private": "canary", "more": "canary" });
+        let fields = json!({ "hmac_sha256_x": { "token": "canary", "n": 1 }, "private": "canary", "more": "canary", "to": ["a/canary@example.org"] });
         let how = |name: &str| match name {
             "private" => Shown::AsDigest,
             "more" => Shown::Unnamed,
             _ => Shown::InClear,
         };
-        let shown = Value::Object(shown(&identity, fields.as_object().unwrap(), how));
+        let shown = Value::Object(shown(&identity, fields.as_object().unwrap(), false, how));
+        assert_eq!(shown["to"], json!(["a/[redacted:email]"]));
         assert_eq!(shown["hmac_sha256_x"], json!({ "token": "[redacted:secret]", "n": 1 }));
         assert!(!shown.to_string().contains("canary"), "{shown}");
         // A digest is shown as it is.

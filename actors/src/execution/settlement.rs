@@ -27,14 +27,15 @@ impl Execution<'_> {
     /// otherwise, neither declaration covers a further run: a person must look.
     pub(crate) async fn settle_interrupted(&mut self, intent: Option<&Intent>) -> Result<(), Over> {
         let (services, action) = (self.services, self.action);
-        let (spec, repeat) = (action.state.gated().tool().spec(), action.state.gated().repeat());
+        let repeat = action.state.gated().repeat();
         // Puts back what the interrupted run had set aside before the probe looks; no other tool is blamed for that.
         let _call = undeclared::enter(services, self.calls, action, &self.prepared);
         snapshot::remove_drafts(&services.files, action, &self.prepared).await;
         let settled = match intent {
             None => Settled::Unknown("the stored intent can no longer be read"),
             Some(intent) if intent.dry_run => Settled::MayRun,
-            Some(intent) if intent.tool_version != spec.version && intent.repeat != repeat => {
+            // The same version has other rules if the policy has changed what a named command may write.
+            Some(intent) if intent.repeat != repeat => {
                 Settled::Unknown("the tool was replaced by one with other rules for recovery")
             }
             Some(intent) => match (self.settle(intent.repeat).await, intent.repeat) {
@@ -45,7 +46,7 @@ impl Execution<'_> {
                 (settled, Repeat::Safe | Repeat::Probe | Repeat::Never) => settled,
             },
         };
-        self.go_on(settled).await
+        self.go_on(settled, None).await
     }
 
     /// Settles a failed attempt of this execution. One with an invalid result has run, and needs no settlement.
@@ -76,8 +77,8 @@ impl Execution<'_> {
         }
     }
 
-    /// Continues if the tool may run again; otherwise ends the execution.
-    pub(crate) async fn go_on(&mut self, settled: Settled) -> Result<(), Over> {
+    /// Continues if the tool may run again; otherwise ends the execution. `after` is the failure of the attempt.
+    pub(crate) async fn go_on(&mut self, settled: Settled, after: Option<&Failure>) -> Result<(), Over> {
         match settled {
             Settled::MayRun => Ok(()),
             // The effect happened, but the reply of that run is lost.
@@ -85,16 +86,15 @@ impl Execution<'_> {
                 let found = ToolOutput::new(serde_json::json!({ "settled_by": "probe" }), None);
                 Err(Box::pin(self.done(found)).await)
             }
-            Settled::Unknown(why) => Err(self.end_unknown(unknown(why)).await),
+            Settled::Unknown(why) => Err(self.end_unknown(unknown(why, after)).await),
             Settled::Abandoned => Err(None),
         }
     }
 
     /// Ends an execution of unknown outcome. A named command changes only the paths that it declares, and has ended: what it changed
-    /// there is known, and can be undone.
+    /// there is known, and can be undone, whatever it declares now.
     async fn end_unknown(&mut self, failure: Failure) -> Over {
-        let writes = self.action.state.gated().command().is_some_and(|command| !command.writes.is_empty());
-        if !writes {
+        if self.action.state.gated().command().is_none() || self.prepared.before.is_none() {
             return self.fail(failure);
         }
         let left = snapshot::observe(&self.services.files, self.action, &self.prepared).await;
@@ -115,7 +115,7 @@ impl Execution<'_> {
             Attempted::Done(_) => undeclared.failure(),
             Attempted::Failed(failure) => undeclared.added_to(failure),
             Attempted::Unclear(failure) => match self.settle_after(&failure).await {
-                Settled::Unknown(why) => undeclared.added_to(unknown(why)),
+                Settled::Unknown(why) => undeclared.added_to(unknown(why, Some(&failure))),
                 Settled::Done => undeclared.failure(),
                 Settled::MayRun => undeclared.added_to(failure),
                 Settled::Abandoned => return None,
@@ -130,6 +130,7 @@ impl Execution<'_> {
     }
 }
 
-pub(crate) fn unknown(why: &str) -> Failure {
-    Failure::new(Code::OutcomeUnknown, Phase::Settle, why)
+pub(crate) fn unknown(why: &str, after: Option<&Failure>) -> Failure {
+    let ended = after.map(|failure| format!("; it ended with {failure}")).unwrap_or_default();
+    Failure::new(Code::OutcomeUnknown, Phase::Settle, format!("{why}{ended}"))
 }

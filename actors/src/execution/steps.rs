@@ -7,7 +7,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use effectd_contracts::{CallMode, Code, Effects, Failure, Monotonic, Outcome, Repeat, ToolOutput};
+use effectd_contracts::{CallMode, Code, Effects, Failure, Monotonic, Outcome, Phase, Repeat, ToolOutput};
 
 use super::attempt::{Attempted, Tried, has_changed};
 use super::call::has_callers_deadline;
@@ -124,7 +124,7 @@ impl<'a> Execution<'a> {
         match snapshot::prepare(&self.services.files, self.action).await {
             Ok(prepared) => self.prepared = prepared,
             Err(_) if self.may_have_effect => {
-                return Err(self.fail(unknown("the changes cannot be inspected")));
+                return Err(self.fail(unknown("the changes cannot be inspected", None)));
             }
             Err(failure) => return Err(self.fail(failure)),
         }
@@ -156,7 +156,7 @@ impl<'a> Execution<'a> {
                 if self.dry_run().is_none() {
                     self.may_have_effect |= !self.action.state.gated().is_reading_command();
                     let settled = Box::pin(self.settle_after(&failure)).await;
-                    self.go_on(settled).await?;
+                    self.go_on(settled, Some(&failure)).await?;
                 }
                 failure
             }
@@ -203,7 +203,40 @@ impl<'a> Execution<'a> {
         effects: Effects,
         dead_letter: bool,
     ) -> Over {
+        let (result, outcome) = match (self.protected_change(&effects), result) {
+            (None, result) => (result, outcome),
+            (Some(why), Ok(_)) => {
+                let failure = Failure::new(Code::PathDenied, Phase::Capture, why);
+                let outcome = failure.code.outcome();
+                (Err(failure), outcome)
+            }
+            (Some(why), Err(mut failure)) => {
+                failure.message.push_str("; ");
+                failure.message.push_str(&why);
+                (Err(failure), outcome)
+            }
+        };
         Some(Box::new(Ended { result, outcome, effects, dead_letter, runs: std::mem::take(&mut self.runs) }))
+    }
+
+    /// Why the changes are a failure: the run has changed a protected path that it did not declare, or may have.
+    fn protected_change(&self, effects: &Effects) -> Option<String> {
+        let Effects::Observed(observed) = effects else {
+            return None;
+        };
+        let gated = self.action.state.gated();
+        let (decision, space) = (&gated.ruling().decision, &self.action.request.space_id);
+        let changed = observed.changes.iter().map(|change| change.path.as_str());
+        if let Some(path) = decision.first_protected(changed) {
+            return Some(format!(
+                "it changed {path:?}, which is protected in {space}; a person must look at it and restore it"
+            ));
+        }
+        (observed.incomplete && gated.command().is_some() && !decision.protected.is_empty()).then(|| {
+            format!(
+                "it changed more than a receipt lists, so a path that is protected in {space} may be changed"
+            )
+        })
     }
 
     fn left(&self) -> Effects {
@@ -275,6 +308,7 @@ mod tests {
             undoable: true,
             undeclared: Vec::new(),
             unchanged: Vec::new(),
+            incomplete: false,
         });
         assert!(has_changed(&half) && !has_changed(&Effects::None));
         assert_eq!(left_by_failure(false, Some(&half)), half);

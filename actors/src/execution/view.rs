@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use effectd_contracts::{Failure, SpaceId};
+use effectd_contracts::{CallMode, Code, Failure, Phase, SpaceId};
 use effectd_policy::NamedCommand;
-use effectd_sandbox::{SandboxError, SpaceRoot, View};
+use effectd_sandbox::{SandboxError, View};
 
 use crate::services::files::Files;
 
@@ -13,25 +13,32 @@ pub(crate) async fn view_of(
     files: &Files,
     space: &SpaceId,
     command: &Arc<NamedCommand>,
+    mode: CallMode,
 ) -> Result<View, Failure> {
     let (command, caches, of) = (command.clone(), files.caches.clone(), space.clone());
     let refused = |error: SandboxError| error.failure();
     files
         .blocking(space, move |_, root| {
+            let can_write = !command.writes.is_empty() || !command.caches.is_empty();
+            if mode == CallMode::Run && can_write && !caches.make_room() {
+                let message = "the command was not started: the disk of the state directory is almost full";
+                return Err(Failure::new(Code::DiskFull, Phase::Sandbox, message));
+            }
             // Each process may use every processor for the whole time: the deadline alone bounds a build.
             let processors = available_parallelism().map_or(1, usize::from) as u64;
             let cpu_ms = command.timeout_ms.saturating_mul(processors);
             let mut view = View::new(command.memory_bytes, cpu_ms);
+            caches.reserve(&mut view);
             for path in &command.writes {
                 view.add_writable(root, path).map_err(refused)?;
             }
+            let rights = &command.digest().hex()[..16];
             for path in &command.caches {
-                let cache = caches.open(&of, path, root.owner())?;
+                let cache = caches.open((&of, &command.name, rights, path), root.owner())?;
                 view.add_cache(root, path, &cache).map_err(refused)?;
             }
             for folder in &command.programs {
-                let folder = SpaceRoot::open(folder).map_err(refused)?;
-                view.add_programs(&folder).map_err(refused)?;
+                view.add_programs(root, folder).map_err(refused)?;
             }
             Ok(view)
         })

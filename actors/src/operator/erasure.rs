@@ -226,7 +226,7 @@ fn blobs_of(receipt: &Receipt) -> BTreeSet<(BlobKind, String)> {
     let state = Digest::of(format!("before\n{}", receipt.action_id).as_bytes()).hex();
     found.insert((BlobKind::Preimages, state));
     if receipt.kept_result.is_some() {
-        found.insert((BlobKind::Results, results::name(&receipt.receipt_id)));
+        found.insert((BlobKind::Results, results::name(&receipt.principal, &receipt.receipt_id)));
     }
     if let Effects::Observed(observed) = &receipt.effects {
         for standing in observed.changes.iter().flat_map(|change| [&change.before, &change.after]) {

@@ -104,6 +104,7 @@ fn is_refusal(error: &StoreError) -> bool {
         StoreError::Invalid(_)
             | StoreError::InvalidId(_)
             | StoreError::NotFound { .. }
+            | StoreError::NoSuchName(_)
             | StoreError::TooLarge { .. }
     )
 }

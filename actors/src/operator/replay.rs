@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use effectd_bus::{GroupName, SeekTo, Store, StoreError, TopicName};
+use effectd_bus::{Cause, GroupName, SeekTo, Store, StoreError, TopicName};
 use effectd_contracts::{Timestamp, Topic, filter};
 
 use super::erasure;
@@ -77,7 +77,7 @@ pub fn known_topic(store: &dyn Store, name: &str) -> Result<TopicName, StoreErro
         Some(nearest) => format!("did you mean {nearest}?"),
         None => format!("there are {}", Vec::from_iter(known).join(", ")),
     };
-    Err(StoreError::Invalid(format!("there is no topic {name}; {meant}")))
+    Err(StoreError::NoSuchName(Cause::new(format!("there is no topic {name}; {meant}"))))
 }
 
 /// Refuses the pipeline's own topic: moving its group would run decisions twice, or never.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use effectd_bus::{Store, StoreError, TopicName};
+use effectd_bus::{Cause, Store, StoreError, TopicName};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{Capability, Operation, Principal, ReceiptId, Timestamp, ToolId, Topic};
@@ -232,8 +232,7 @@ fn settle_letter(store: &dyn Store, now: Timestamp, number: u64, happened: bool)
 
 /// Resolves an alias to the tool's id.
 fn own_id(registry: &Registry, tool: &ToolId) -> Result<ToolId, StoreError> {
-    let found = registry.find(tool);
-    let found = found.map_err(|error| StoreError::Invalid(error.to_string()))?;
+    let found = registry.find(tool).map_err(|error| StoreError::NoSuchName(Cause::new(error)))?;
     Ok(found.spec().tool_id.clone())
 }
 

@@ -74,9 +74,7 @@ pub async fn erase(services: Arc<Services>, erasure: Erasure, by: Principal) -> 
 }
 
 fn run(services: &Services, erasure: &Erasure, turn: RetentionMode) -> Result<Erased, StoreError> {
-    let subjects = erasure.subjects.iter().map(|subject| {
-        SubjectId::new(subject.as_str()).map_err(|error| StoreError::Invalid(format!("{subject}: {error}")))
-    });
+    let subjects = erasure.subjects.iter().map(|subject| SubjectId::new(subject.as_str()));
     let subjects = subjects.collect::<Result<_, _>>()?;
     let (store, now) = (&*services.store, services.clock.now());
     erasure::erase(store, &services.files.blobs, now, &subjects, (turn, erasure.progress))

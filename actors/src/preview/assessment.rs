@@ -1,12 +1,16 @@
 //! Assessment: what the policy decides about a request, with a preview if a rule needs one.
 
-use effectd_contracts::{ActionRequest, Failure, PathSnapshot, Predicted, Principal, Timestamp, TraceId};
+use effectd_bus::StoreError;
+use effectd_contracts::{
+    ActionRequest, Code, Failure, PathSnapshot, Phase, Predicted, Principal, Timestamp, TraceId,
+};
 use effectd_policy::{Decision, Facts, Inspection, Policy, Verdict, evaluate, inspect};
 
 use super::Trial;
 use crate::action::preview::Preview;
-use crate::action::proofs::Ruling;
+use crate::action::proofs::{DryRun, Ruling};
 use crate::control::switches::Switches;
+use crate::effects::snapshot::touched_with;
 use crate::registry::RegisteredTool;
 use crate::services::Services;
 
@@ -34,12 +38,14 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
     let Question { request, tool, .. } = question;
     let policy = services.policy();
     let mut inspection = inspect(&request.params, tool.spec(), &request.space_id, &policy);
+    let touched = || touched_with(&services.files, &request.space_id, tool, &inspection.params);
+    inspection.facts.protected = policy.protected(&request.space_id, touched);
     let mut facts =
         Facts::of(request, tool.spec(), question.principal, question.accepted_at, &inspection.facts);
     facts.tool.timeout_ms = tool.declared_time();
     // Rules about time use the present time, since an action may have waited.
     facts.now = services.clock.now();
-    facts.utc_offset_min = services.clock.utc_offset_min();
+    facts.utc_offset_min = services.clock.utc_offset_min(facts.now);
     Switches::new(&*services.store).apply(&mut facts);
     let mut decision = evaluate(&facts, &policy);
     let (mut preview, mut before) = (None, Vec::new());
@@ -72,4 +78,24 @@ fn might_be(decision: &Decision, facts: &Facts, policy: &Policy) -> bool {
     };
     let harmless = Facts { predicted: Some(Predicted::default()), ..facts.clone() };
     !refused(decision) || !refused(&evaluate(&harmless, policy))
+}
+
+/// What the operator's switches make of a request that the policy does not deny: a dry run, or a refusal of the tool.
+pub(crate) fn switched(
+    services: &Services,
+    request: &ActionRequest,
+    tool: &RegisteredTool,
+) -> Result<Option<DryRun>, Failure> {
+    let unreadable = |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
+    let switches = Switches::new(&*services.store);
+    // By the tool's own id, even if the request uses an alias.
+    let tool_id = &tool.spec().tool_id;
+    if switches.tool_disabled(tool_id).map_err(unreadable)? {
+        let message = format!("the tool {tool_id} is disabled");
+        return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
+    }
+    if request.dry_run {
+        return Ok(Some(DryRun::Asked));
+    }
+    Ok(switches.paused().map_err(unreadable)?.then_some(DryRun::Paused))
 }

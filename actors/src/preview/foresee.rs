@@ -1,13 +1,16 @@
 //! Foresight: what a request would lead to: the policy's decision, and a preview if the action might run.
 
-use effectd_bus::{Asker, Lookup};
-use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Redaction, ToolId, TraceId};
+use effectd_bus::{Asker, Lookup, StoreError};
+use effectd_contracts::{
+    ActionRequest, Code, Failure, Phase, Principal, ReceiptId, Redaction, ToolId, TraceId,
+};
 use effectd_policy::{Decision, Verdict};
 use serde_json::{Map, Value};
 
-use super::assessment::{Assessed, Question, assess};
+use super::assessment::{Assessed, Question, assess, switched};
 use super::{Preview, Trial, of};
-use crate::action::proofs::Ruling;
+use crate::action::decisions::answer_of_ended;
+use crate::action::proofs::{DryRun, Ruling};
 use crate::claims::key::key_taken;
 use crate::effects::repeats::{look_up, terms_of};
 use crate::effects::snapshot;
@@ -45,8 +48,8 @@ pub async fn foresee(
         (Verdict::Deny { .. } | Verdict::Quarantine { .. }, _) => {
             Preview::Unavailable("the policy denies the action, so its changes are not shown".to_owned())
         }
-        (Verdict::Permit | Verdict::NeedsApproval { .. }, preview) => {
-            match (of_repeat(services, &question, &inspection.params).await?, preview) {
+        (verdict @ (Verdict::Permit | Verdict::NeedsApproval { .. }), preview) => {
+            match (without_run(services, &question, &inspection.params, verdict).await?, preview) {
                 // A rule may have needed the preview as well.
                 (Some(preview), _) | (None, Some(preview)) => preview,
                 (None, None) => {
@@ -62,29 +65,46 @@ pub async fn foresee(
     Ok(Foresight { decision, redactions, preview })
 }
 
-/// The preview of a request that the receipt of an earlier one would answer: nothing would run.
-async fn of_repeat(
+/// The preview of a request for which nothing would run: its action has ended, an operator's switch is set, or the receipt of an
+/// earlier request is the answer.
+async fn without_run(
     services: &Services,
     question: &Question<'_>,
     params: &Map<String, Value>,
+    verdict: &Verdict,
 ) -> Result<Option<Preview>, Failure> {
     let request = question.request;
+    let unavailable =
+        |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Idempotency, error.to_string());
+    let already_done = |receipt_id: &ReceiptId| {
+        let why = format!("already done: receipt {receipt_id} is the answer, and nothing would run");
+        Preview::Unavailable(why)
+    };
+    // An action that has ended is answered whatever the switches say.
+    match answer_of_ended(services, request, question.principal).map_err(unavailable)? {
+        Some(Ok(receipt)) => return Ok(Some(already_done(&receipt.receipt_id))),
+        Some(Err(failure)) => return Ok(Some(Preview::WouldFail(failure))),
+        None => {}
+    }
+    let dry_run = match switched(services, request, question.tool) {
+        Ok(dry_run) => dry_run,
+        Err(failure) => return Ok(Some(Preview::WouldFail(failure))),
+    };
+    if dry_run == Some(DryRun::Paused) && matches!(verdict, Verdict::Permit) {
+        let why = "effects are paused: nothing would run until an operator resumes them";
+        return Ok(Some(Preview::Unavailable(why.to_owned())));
+    }
     let asker = Asker {
         space: request.space_id.clone(),
         subject: request.subject_id.clone(),
         principal: question.principal.clone(),
     };
     let (files, tool) = (&services.files, question.tool);
-    let touched = (!request.dry_run).then(|| snapshot::touched_with(files, &request.space_id, tool, params));
+    let touched = dry_run.is_none().then(|| snapshot::touched_with(files, &request.space_id, tool, params));
     let mut terms = terms_of(files, request, tool, params, touched);
-    let found = look_up(services, &asker, &request.action_id, &mut terms)
-        .await
-        .map_err(|error| Failure::new(Code::StoreUnavailable, Phase::Idempotency, error.to_string()))?;
+    let found = look_up(services, &asker, &request.action_id, &mut terms).await.map_err(unavailable)?;
     Ok(match found {
-        Lookup::Done { receipt_id } => {
-            let why = format!("already done: receipt {receipt_id} is the answer, and nothing would run");
-            Some(Preview::Unavailable(why))
-        }
+        Lookup::Done { receipt_id } => Some(already_done(&receipt_id)),
         Lookup::Conflict => Some(Preview::WouldFail(key_taken())),
         Lookup::InFlight { .. } | Lookup::Unknown => None,
     })

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use effectd_bus::{Blobs, Store};
-use effectd_contracts::{Code, Failure, FolderListing, PathSnapshot, Phase, Scan, SpaceId};
+use effectd_contracts::{Beneath, Code, Failure, FolderListing, PathSnapshot, Phase, Scan, SpaceId};
 use effectd_sandbox::SpaceRoot;
 
 use super::SpaceRoots;
@@ -35,8 +35,9 @@ pub trait FileInspector: Send + Sync {
     /// A digest of everything in the folder at a path beneath the root.
     fn inside(&self, root: &SpaceRoot, path: &str) -> Result<FolderListing, Failure>;
 
-    /// The state of everything beneath a folder that a tool has made. An error if there is more than a tool may make.
-    fn inspect_beneath(&self, root: &SpaceRoot, path: &str) -> Result<Vec<Inspected>, Failure>;
+    /// What lies beneath a folder, as far as it can be listed. Without `digests` no file is read, and the digests are empty. Of a
+    /// path that is a file, only whether it has other names.
+    fn inspect_beneath(&self, root: &SpaceRoot, path: &str, digests: bool) -> Result<Beneath, Failure>;
 
     /// Opens the file at a path beneath the root.
     fn open(&self, root: &SpaceRoot, path: &str) -> Result<File, Failure>;
@@ -117,6 +118,16 @@ impl Files {
                 self.blocking(space, inspect).await
             }
         }
+    }
+
+    pub(crate) async fn beneath(
+        &self,
+        space: &SpaceId,
+        path: &str,
+        digests: bool,
+    ) -> Result<Beneath, Failure> {
+        let path = path.to_owned();
+        self.blocking(space, move |inspector, root| inspector.inspect_beneath(root, &path, digests)).await
     }
 
     /// The digest of a folder's contents; `TooMuch` if it cannot be computed.

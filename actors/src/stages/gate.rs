@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use effectd_bus::StoreError;
 use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
 use effectd_policy::Verdict;
 use serde_json::{Map, Value};
@@ -10,13 +9,11 @@ use tracing::Instrument;
 
 use crate::action::proofs::{DryRun, Ruling};
 use crate::action::{Action, Asked, Gated, Validated};
-use crate::control::switches::Switches;
 use crate::failpoint::hit;
 use crate::limits::OVERLOAD_RETRY;
 use crate::messages::{Record, Refusal};
 use crate::operator::review::{ReviewTally, not_kept};
-use crate::preview::assessment::{Assessed, Question, assess};
-use crate::registry::RegisteredTool;
+use crate::preview::assessment::{Assessed, Question, assess, switched};
 use crate::services::Services;
 use crate::stage::{Address, Stage, pass, put_off};
 use crate::stored::json_bytes;
@@ -112,7 +109,7 @@ impl Gate {
                 return Ok((ruling, Err(failure)));
             }
         };
-        let judged = self.switches(request, tool).and_then(|dry_run| {
+        let judged = switched(&self.services, request, tool).and_then(|dry_run| {
             // Redacted parameters must fit the tool's schema as well. Unredacted ones have passed the validator.
             if !ruling.redactions.is_empty() {
                 tool.check_params(&inspection.params)?;
@@ -120,21 +117,5 @@ impl Gate {
             Ok((Arc::new(inspection.params), dry_run, ask))
         });
         Ok((ruling, judged))
-    }
-
-    fn switches(&self, request: &ActionRequest, tool: &RegisteredTool) -> Result<Option<DryRun>, Failure> {
-        let unreadable =
-            |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
-        let switches = Switches::new(&*self.services.store);
-        // By the tool's own id, even if the request uses an alias.
-        let tool_id = &tool.spec().tool_id;
-        if switches.tool_disabled(tool_id).map_err(unreadable)? {
-            let message = format!("the tool {tool_id} is disabled");
-            return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
-        }
-        if request.dry_run {
-            return Ok(Some(DryRun::Asked));
-        }
-        Ok(switches.paused().map_err(unreadable)?.then_some(DryRun::Paused))
     }
 }

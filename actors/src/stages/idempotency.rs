@@ -40,6 +40,10 @@ impl Stage for Idempotency {
     }
 
     async fn work(&self, mut action: Action<Gated>, this: &Address<Action<Gated>>) {
+        if action.state.is_reading_command() {
+            // It joined the queue of its tool's resource before the policy named it.
+            action.ticket.slot.leave_queue();
+        }
         if let Some(position) = action.ticket.slot.must_wait() {
             let extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
             let again = this.clone();

@@ -28,7 +28,9 @@ pub struct Stat {
     pub modified_s: i64,
     /// The last change of anything about the entry, in seconds and nanoseconds. Nobody can set it back.
     pub(super) changed: (i64, i64),
-    identity: (u64, u64),
+    /// The number of its names (hard links).
+    pub(super) names: u64,
+    pub(super) identity: (u64, u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +69,21 @@ impl Stat {
             mode: stat.st_mode & 0o777,
             modified_s: stat.st_mtime,
             changed: (stat.st_ctime, stat.st_ctime_nsec),
+            names: stat.st_nlink,
             identity: (stat.st_dev, stat.st_ino),
+        }
+    }
+
+    /// The state of the path, without the digest of a file.
+    pub(super) fn standing(&self) -> Result<PathState, FileProblem> {
+        match self.kind {
+            FileKind::Folder => Ok(PathState::Folder),
+            FileKind::Link | FileKind::Special => Ok(PathState::Other),
+            FileKind::File => {
+                FileProblem::check_size(self.bytes, INSPECT_BYTES_MAX)?;
+                let digest = String::new();
+                Ok(PathState::File(FileState { digest, bytes: self.bytes, mode: self.mode }))
+            }
         }
     }
 

@@ -14,12 +14,25 @@ pub(super) struct Listed {
     pub(super) bytes: u64,
 }
 
+/// What one owner has in a folder.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    pub(super) bytes: u64,
+    by_age: BTreeMap<u64, String>,
+}
+
+impl Share {
+    pub(super) fn blobs(&self) -> u64 {
+        self.by_age.len() as u64
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct BlobCatalog {
     kind: BlobKind,
     folder: PathBuf,
     pub(super) by_name: HashMap<String, Listed>,
-    by_age: BTreeMap<u64, String>,
+    shares: HashMap<String, Share>,
     pub(super) bytes: u64,
     /// Bytes for which room was made and whose blobs have no name yet, so that concurrent writers keep the quota together.
     pub(super) coming: u64,
@@ -38,7 +51,7 @@ impl BlobCatalog {
             kind,
             folder,
             by_name: HashMap::new(),
-            by_age: BTreeMap::new(),
+            shares: HashMap::new(),
             bytes: 0,
             coming: 0,
             drafted: 0,
@@ -53,7 +66,9 @@ impl BlobCatalog {
         self.forget(name);
         let age = self.next;
         self.by_name.insert(name.to_owned(), Listed { age, bytes });
-        self.by_age.insert(age, name.to_owned());
+        let share = self.shares.entry(self.kind.owner(name).to_owned()).or_default();
+        share.bytes += bytes;
+        share.by_age.insert(age, name.to_owned());
         self.bytes += bytes;
         self.next += 1;
     }
@@ -61,14 +76,16 @@ impl BlobCatalog {
     fn forget(&mut self, name: &str) {
         self.unproven.remove(name);
         if let Some(entry) = self.by_name.remove(name) {
-            self.by_age.remove(&entry.age);
             self.bytes -= entry.bytes;
+            let owner = self.kind.owner(name);
+            if let Some(share) = self.shares.get_mut(owner) {
+                share.bytes -= entry.bytes;
+                share.by_age.remove(&entry.age);
+                if share.by_age.is_empty() {
+                    self.shares.remove(owner);
+                }
+            }
         }
-    }
-
-    /// All names, the oldest first.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.by_age.values().cloned().collect()
     }
 
     /// Makes a blob the newest, also on disk; `false` if it does not exist.
@@ -93,9 +110,11 @@ impl BlobCatalog {
         pinned.map(|entry| entry.bytes).sum()
     }
 
-    pub(super) fn destroy_oldest(&mut self) -> Result<(), BlobError> {
-        let free = |name: &&String| !self.pinned.contains_key(*name);
-        let oldest = self.by_age.values().find(free).cloned();
+    /// Destroys the oldest blob of the owner who has the most.
+    pub(super) fn destroy_oldest(&mut self, most: fn(&Share) -> u64) -> Result<(), BlobError> {
+        let largest = self.shares.values().max_by_key(|share| most(share));
+        let mut names = largest.into_iter().flat_map(|share| share.by_age.values());
+        let oldest = names.find(|name| !self.pinned.contains_key(*name)).cloned();
         // Without an oldest blob, every blob is pinned or still being written.
         let oldest = oldest.ok_or(BlobError::Full)?;
         if self.kind.is_durable() {

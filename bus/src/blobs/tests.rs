@@ -125,6 +125,35 @@ fn a_removed_blob_cannot_be_read_through_an_open_file() {
 }
 
 #[test]
+fn a_noisy_owner_evicts_only_its_own_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = space("shared:h");
+    let of = |owner: char, nth: u64| format!("{}{nth:048x}", owner.to_string().repeat(OWNER_DIGITS));
+    let content = long();
+    let first = blobs(folder.path(), 8 * sealed_bytes(content.len() as u64));
+    for nth in 0..3 {
+        first.put(BlobKind::Results, &home, &of('a', nth), &content).unwrap();
+    }
+    let mut all = first;
+    for nth in 0..40 {
+        if nth == 20 {
+            // The shares are known again after a restart.
+            all = blobs(folder.path(), 8 * sealed_bytes(content.len() as u64));
+        }
+        all.put(BlobKind::Results, &home, &of('b', nth), &content).unwrap();
+    }
+    let left =
+        |owner: char| (0..40).filter(|nth| all.has(BlobKind::Results, &home, &of(owner, *nth))).count();
+    assert_eq!((left('a'), left('b')), (3, 5));
+    assert!(all.has(BlobKind::Results, &home, &of('b', 39)), "the newest stays");
+    // A new owner takes from the one that has the most.
+    all.put(BlobKind::Results, &home, &of('c', 0), &content).unwrap();
+    let left =
+        |owner: char| (0..40).filter(|nth| all.has(BlobKind::Results, &home, &of(owner, *nth))).count();
+    assert_eq!((left('a'), left('b'), left('c')), (3, 4, 1));
+}
+
+#[test]
 fn a_result_is_whole_or_gone_and_has_a_quota_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let (home, large) = (space("shared:h"), vec![3; 3 * CHUNK_BYTES]);

@@ -68,10 +68,7 @@ impl LocalStore {
         T: Send + 'static,
         D: FnOnce(&mut Batch<'_>) -> Result<T, StoreError> + Send + 'static,
     {
-        self.queue(bytes, move |batch| {
-            let value = decide(batch)?;
-            Ok(Box::new(move || Ok(value)) as Finish<T>)
-        })
+        self.queue(bytes, false, at_once(decide))
     }
 
     /// Queues an operation whose answer is read when its block is durable.
@@ -83,13 +80,13 @@ impl LocalStore {
         R: FnOnce(&Shared, U) -> Result<T, StoreError> + Send + 'static,
     {
         let shared = self.shared().clone();
-        self.queue(bytes, move |batch| {
+        self.queue(bytes, false, move |batch| {
             let decided = decide(batch)?;
             Ok(Box::new(move || read(&shared, decided)) as Finish<T>)
         })
     }
 
-    fn queue<T, D>(&self, bytes: usize, decide: D) -> Wait<T>
+    fn queue<T, D>(&self, bytes: usize, can_wait: bool, decide: D) -> Wait<T>
     where
         T: Send + 'static,
         D: FnOnce(&mut Batch<'_>) -> Result<Finish<T>, StoreError> + Send + 'static,
@@ -98,6 +95,7 @@ impl LocalStore {
         let job = Job {
             bytes: bytes + OPERATION_OVERHEAD_BYTES,
             since: Instant::now(),
+            can_wait,
             work: Box::new(Operation { promise, decide }),
         };
         match self.shared().queue.push(job) {
@@ -109,6 +107,18 @@ impl LocalStore {
                 Wait::ready(Err(error))
             }
         }
+    }
+}
+
+/// An operation whose answer is complete when it is decided.
+fn at_once<T, D>(decide: D) -> impl FnOnce(&mut Batch<'_>) -> Result<Finish<T>, StoreError> + Send
+where
+    T: Send + 'static,
+    D: FnOnce(&mut Batch<'_>) -> Result<T, StoreError> + Send + 'static,
+{
+    move |batch| {
+        let value = decide(batch)?;
+        Ok(Box::new(move || Ok(value)) as Finish<T>)
     }
 }
 
@@ -297,7 +307,7 @@ impl Store for LocalStore {
     fn link(&self, link: Link) -> Wait<()> {
         or_refuse(|| {
             bound("leases of one link", link.leases.len(), COMPLETION_ITEMS_MAX)?;
-            Ok(self.submit(0, move |batch| batch.link(&link)))
+            Ok(self.queue(0, true, at_once(move |batch| batch.link(&link))))
         })
     }
 

@@ -11,15 +11,15 @@
 //! written four times. So keys are inserted some blocks ahead, with empty values, when splitting their pages costs almost
 //! nothing; a chunk then replaces an empty value. An empty value is not a chunk.
 //!
-//! sled returns no space to the disk. So when at least a third of the blocks of a database are dropped, the others are
-//! copied into a new database: most by the thread that stages the checkpoint, the rest by the writer when it truncates
+//! sled returns no space to the disk. So when at least a third of the blocks of a database are dropped, or its file has grown
+//! by half since it was written, the others are copied into a new database: most by the thread that stages the checkpoint, the rest by the writer when it truncates
 //! the journal. A database is in `<first block>.db`. The rename that activates a checkpoint activates its database: the
 //! latest one that does not begin after the checkpoint.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -96,6 +96,8 @@ struct Database {
     db: sled::Db,
     file: File,
     durability: Durability,
+    /// Size of its file when the blocks of another one were copied into it.
+    copied_bytes: OnceLock<u64>,
     ahead: Mutex<Ahead>,
     /// The buffer in which chunks are put together.
     scratch: Mutex<Vec<u8>>,
@@ -160,17 +162,18 @@ impl SledJournal {
         self.database.read().clone()
     }
 
-    /// Whether at least a third of the database's blocks are before block `seq`: then at most two blocks are copied for each
-    /// dropped one.
+    /// Whether at least a third of the database's blocks are before block `seq`, or its file has grown by half: then at most two
+    /// blocks are copied for each dropped or new one. Blocks differ in size, so their number alone does not bound the file.
     fn is_worth_a_new_database(&self, seq: u64) -> bool {
         let left = (self.last.load(Ordering::Acquire) + 1).saturating_sub(seq);
-        (seq - self.database().begin) * 2 >= left
+        let database = self.database();
+        let has_grown = |copied: &u64| database.file_bytes() * 2 >= copied * 3;
+        (seq - database.begin) * 2 >= left || database.copied_bytes.get().is_some_and(has_grown)
     }
 
     /// Whether a second database would need the space that is reserved for work in progress.
     fn has_no_room_for_another(&self) -> bool {
-        let size = std::fs::metadata(self.database().path.join("db")).map_or(0, |file| file.len());
-        let needed = self.config.disk_free_bytes_min.saturating_add(size);
+        let needed = self.config.disk_free_bytes_min.saturating_add(self.database().file_bytes());
         state_dir::refusal(&self.config.state, needed).is_some()
     }
 
@@ -232,9 +235,14 @@ impl Database {
             file: File::open(path.join("db")).map_err(|error| io_error(&path, error))?,
             path,
             durability: config.durability,
+            copied_bytes: OnceLock::new(),
             ahead: Mutex::default(),
             scratch: Mutex::default(),
         })
+    }
+
+    fn file_bytes(&self) -> u64 {
+        self.file.metadata().map_or(0, |file| file.len())
     }
 
     fn sync(&self) -> Result<(), StoreError> {
@@ -470,6 +478,7 @@ impl Journal for SledJournal {
                 if self.last.load(Ordering::Acquire) < seq {
                     self.last.store(0, Ordering::Release);
                 }
+                let _ = new.copied_bytes.set(new.file_bytes());
                 *self.database.write() = Arc::new(new);
                 remove_others(&self.directory, seq)?;
             }
@@ -628,5 +637,27 @@ mod tests {
         journal.append(111, &block(111)).unwrap();
         drop(journal);
         assert_eq!(blocks(&open(state.path())), [111]);
+    }
+
+    #[test]
+    fn a_file_that_has_grown_by_half_is_written_again() {
+        let state = tempfile::tempdir().unwrap();
+        let journal = open(state.path());
+        (1..=100).for_each(|seq| journal.append(seq, &[1; 100]).unwrap());
+        journal.stage(90, b"90").unwrap();
+        journal.truncate_before(90).unwrap();
+        assert_eq!(journal.database().begin, 90);
+        let drop_one = |seq| {
+            journal.stage(seq, b"one").unwrap();
+            journal.truncate_before(seq).unwrap();
+            journal.database().begin
+        };
+        assert_eq!(drop_one(91), 90);
+        // A few blocks, and many bytes.
+        (101..=103).for_each(|seq| journal.append(seq, &vec![seq as u8; 4 << 20]).unwrap());
+        assert_eq!(drop_one(92), 92);
+        assert_eq!(journal.bounds(), Ok(Some((92, 103))));
+        assert_eq!(journal.block(103).unwrap(), vec![103; 4 << 20]);
+        assert_eq!(drop_one(93), 92);
     }
 }

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use effectd_contracts::limits::DISK_FREE_FILES_MIN;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -49,7 +50,10 @@ pub fn journal_of(state: &Path) -> Result<JournalKind, StoreError> {
 /// Why a store in this directory refuses new work, if it does. If the check itself fails, the write decides.
 pub fn refusal(state: &Path, disk_free_bytes_min: u64) -> Option<StoreError> {
     let stat = nix::sys::statvfs::statvfs(state).ok()?;
-    if stat.blocks_available().saturating_mul(stat.fragment_size()) < disk_free_bytes_min {
+    // A file system without a bound on its files counts none.
+    let has_few_files = stat.files() > 0 && stat.files_available() < DISK_FREE_FILES_MIN;
+    let free_bytes = stat.blocks_available().saturating_mul(stat.fragment_size());
+    if has_few_files || free_bytes < disk_free_bytes_min {
         return Some(StoreError::Full);
     }
     // A file system that went read-only after an error may not show it in its flags, so this opens a file.

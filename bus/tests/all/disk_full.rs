@@ -91,6 +91,11 @@ fn nearly_full(journal: JournalKind) {
     drop(ballast);
     publish(&store, "1").unwrap();
     assert_eq!(store.refusal(), None);
+    // The same for a disk that takes few more files.
+    disk.limit_files(900);
+    assert_eq!(publish(&store, "2"), Err(StoreError::Full));
+    disk.limit_files(100_000);
+    publish(&store, "2").unwrap();
     assert_eq!(store.stats().reopens, 0);
     store.close().unwrap();
 }

@@ -45,6 +45,11 @@ impl Mount {
         Mount::at(path, &["-t", "tmpfs", "-o", &format!("size={megabytes}m"), "tmpfs"])
     }
 
+    /// Lets a tmpfs hold this many files in all.
+    pub(crate) fn limit_files(&self, most: u32) {
+        run("mount", &["-o", &format!("remount,nr_inodes={most}"), self.path.to_str().unwrap()]);
+    }
+
     /// Mounts a folder over itself, read-only for every file that is opened from now on.
     pub(crate) fn read_only(path: PathBuf) -> Self {
         let source = path.to_str().unwrap().to_owned();

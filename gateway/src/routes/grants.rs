@@ -117,6 +117,7 @@ async fn new_grant(app: &App, body: Body) -> Result<NewGrant, Problem> {
         org: body.org,
         session: body.session,
         tool: body.tool,
+        command: body.command,
         calls_max: body.calls_max,
         expires_at: body.lasts_s.map(end),
         reason: body.reason,

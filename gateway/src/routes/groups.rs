@@ -25,7 +25,7 @@ pub(crate) struct To {
 /// The consumer groups of a topic, and their positions
 #[utoipa::path(get, path = "/v1/store/topics/{topic}/groups", tag = "groups",
     params(("topic" = String, Path, description = "Its name")),
-    responses((status = 200, description = "By name", body = Vec<GroupView>), Problems<400, 403>))]
+    responses((status = 200, description = "By name", body = Vec<GroupView>), Problems<400, 403, 404>))]
 pub(crate) async fn list(
     State(app): AppState,
     by: Reader,
@@ -46,7 +46,7 @@ pub(crate) async fn list(
         ("topic" = String, Path, description = "The topic's name"),
         ("group" = String, Path, description = "The group's name"),
     ),
-    responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403>))]
+    responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403, 404>))]
 pub(crate) async fn show(
     State(app): AppState,
     by: Reader,
@@ -71,7 +71,7 @@ pub(crate) async fn show(
         ("group" = String, Path, description = "The group's name"),
         To,
     ),
-    responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403>))]
+    responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403, 404>))]
 pub(crate) async fn seek(
     State(app): AppState,
     by: Reader,

@@ -34,7 +34,7 @@ pub(crate) struct Preview {
 #[utoipa::path(post, path = "/v1/operations", tag = "operations",
     params(Preview),
     request_body(content = ref("#/components/schemas/Operation"), content_type = "application/json"),
-    responses((status = 200, description = "What changed, or would", body = OperationView), Problems<400, 403>))]
+    responses((status = 200, description = "What changed, or would", body = OperationView), Problems<400, 403, 404>))]
 pub(crate) async fn perform(
     State(app): AppState,
     by: Operator,

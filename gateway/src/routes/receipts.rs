@@ -111,6 +111,8 @@ pub(crate) struct ListQuery {
     limit: Option<usize>,
     #[serde(default, deserialize_with = "integer")]
     wait_ms: Option<u64>,
+    #[serde(default)]
+    amendments: bool,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -158,6 +160,7 @@ impl ListQuery {
         ("after" = Option<u64>, Query, description = "Where the page before ended"),
         ("limit" = Option<usize>, Query, description = "At most this many"),
         ("wait_ms" = Option<u64>, Query, description = "If there are none, wait this long for one"),
+        ("amendments" = Option<bool>, Query, description = "`true`: with the amendments of these receipts"),
     ),
     responses(
         (status = 200, description = "A page of them; it may be shorter than the limit although there are more", body = ReceiptList),
@@ -178,7 +181,8 @@ pub(crate) async fn list(
     let now = app.services().clock.now();
     let filter = Filter::parse(asked.q.as_deref().unwrap_or_default(), now);
     let filter = filter.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
-    let list = read(&app, &peer, &filter, asked.to_query(&filter), wait).await?;
+    let query = (asked.to_query(&filter), asked.amendments);
+    let list = read(&app, &peer, &filter, query, wait).await?;
     Ok(Json(list))
 }
 
@@ -187,7 +191,7 @@ async fn read(
     app: &Arc<App>,
     peer: &Peer,
     filter: &Filter,
-    mut query: ReceiptQuery,
+    (mut query, amendments): (ReceiptQuery, bool),
     wait: Option<Duration>,
 ) -> Result<ReceiptList, Problem> {
     let end = wait.map(|wait| tokio::time::Instant::now() + wait);
@@ -195,7 +199,7 @@ async fn read(
     loop {
         // Watch before reading the page, so that no later receipt is missed.
         let mut news = app.store().watch(&Topic::ActionExecuted.into())?;
-        let list = page(app, peer, filter, &query).await?;
+        let list = page(app, peer, filter, (&query, amendments)).await?;
         let Some(end) = end.filter(|_| list.receipts.is_empty() && list.next.is_none()) else {
             return Ok(list);
         };
@@ -213,14 +217,14 @@ async fn page(
     app: &Arc<App>,
     peer: &Peer,
     filter: &Filter,
-    query: &ReceiptQuery,
+    (query, amendments): (&ReceiptQuery, bool),
 ) -> Result<ReceiptList, Problem> {
     let (peer, filter, query) = (peer.clone(), filter.clone(), query.clone());
     app.blocking(move |app| {
         let filter = history::resolved(app.store(), filter)?;
         let all = app.may_learn(&peer);
         let sees = |receipt: &Receipt| (all || peer.may_see(receipt)) && filter.matches(receipt);
-        Ok(history::page(app.store(), &query, sees)?.into())
+        Ok(history::page(app.store(), &query, amendments, sees)?.into())
     })
     .await
 }

@@ -42,7 +42,7 @@ pub(crate) async fn stats(State(app): AppState, _: Operator) -> Reply<StoreView>
 /// `AMENDMENTS`. To follow new events, pass `next` as `from`, with `wait_ms`.
 #[utoipa::path(get, path = "/v1/store/topics/{topic}", tag = "store",
     params(("topic" = String, Path, description = "Its name"), From),
-    responses((status = 200, description = "A page of them", body = EventList), Problems<400, 403, 410>))]
+    responses((status = 200, description = "A page of them", body = EventList), Problems<400, 403, 404, 410>))]
 pub(crate) async fn events(
     State(app): AppState,
     by: Reader,

@@ -229,6 +229,7 @@ pub struct DenyBody {
 pub struct StandingView {
     /// The organisation whose mode of the tool becomes `allow`.
     pub org: String,
+    /// The tool, or one named command: `command.run <name>`.
     pub tool: String,
     /// Past approvals of the tool that were examined.
     pub asked: u64,

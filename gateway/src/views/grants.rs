@@ -18,6 +18,9 @@ pub struct GrantView {
     pub session: Option<String>,
     /// The tools that it covers: an id, `<source>.*`, or `*`.
     pub tool: String,
+    /// The named command that it covers. A grant without one covers no named command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// How many calls it covers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
@@ -62,6 +65,9 @@ pub struct GrantBody {
     pub session: Option<String>,
     /// The tools: an id, `<source>.*`, or `*`.
     pub tool: String,
+    /// The name of one command in the policy; required for the tool `command.run`, and for no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,6 +96,7 @@ impl GrantView {
             org: grant.org.clone(),
             session: grant.session.clone(),
             tool: grant.tool.clone(),
+            command: grant.command.clone(),
             calls_max: grant.calls_max,
             calls_used: grant.calls_used,
             expires_at: grant.expires_at.map(|end| end.to_string()),

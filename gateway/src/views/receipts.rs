@@ -24,11 +24,15 @@ pub struct ReceiptList {
     /// The `after` that follows new receipts; left out if there is no receipt yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow: Option<u64>,
+    /// The amendments of these receipts, in the same order, if the request asks for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = crate::schema::amendments)]
+    pub amendments: Vec<AmendmentEntry>,
 }
 
 impl From<Page> for ReceiptList {
     fn from(page: Page) -> Self {
-        Self { receipts: page.receipts, next: page.next, follow: page.follow }
+        Self { receipts: page.receipts, next: page.next, follow: page.follow, amendments: page.amendments }
     }
 }
 

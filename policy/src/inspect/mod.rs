@@ -5,6 +5,7 @@
 //! (another name of what the tool works on, or a text that must match what is there).
 
 mod annotations;
+mod choice;
 pub mod safety;
 mod walk;
 
@@ -26,6 +27,7 @@ pub struct Inspection {
     pub passed: Vec<Redaction>,
 }
 
+pub use choice::redact_choice;
 pub(crate) use walk::inspect as inspect_with;
 pub(crate) use walk::inspect_for_people;
 pub use walk::place;

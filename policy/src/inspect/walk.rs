@@ -14,8 +14,11 @@ use crate::error::PolicyError;
 use crate::facts::{Finding, InspectionFacts, RedactionCounts};
 use crate::glob::Glob;
 use crate::limits::{FINDINGS_MAX, REDACTIONS_RECORDED_MAX, TARGETS_MAX, VALUE_DEPTH_MAX};
-use crate::redact::personal::{FACE_PLACEHOLDER, PHONE_PLACEHOLDER, redact_path, redact_text};
-use crate::redact::storage::{DEPTH_PLACEHOLDER, words};
+use crate::redact::personal::{
+    FACE_PLACEHOLDER, PHONE_DIGITS_MIN, PHONE_PLACEHOLDER, insert_apart, is_phone_name, redact_path,
+    redact_text,
+};
+use crate::redact::storage::DEPTH_PLACEHOLDER;
 use crate::source::Lines;
 
 #[derive(Debug)]
@@ -58,9 +61,11 @@ impl ContentRules {
         }
         let face_fields = document.redaction.face_fields.iter();
         let commands: Vec<_> = document.commands.iter().map(|(name, rule)| (name, &rule.argv)).collect();
+        let spaces = document.spaces.iter().map(|(name, rule)| (name, &rule.protected));
+        let protected: Vec<_> = spaces.filter(|(_, protected)| !protected.is_empty()).collect();
         // Plain data with text keys, which serde_json always writes.
-        let value =
-            serde_json::to_value((&document.safety, &document.redaction, commands)).unwrap_or_default();
+        let rules = (&document.safety, &document.redaction, commands, protected);
+        let value = serde_json::to_value(rules).unwrap_or_default();
         Ok(Self {
             safety,
             face_fields: face_fields.map(|name| name.to_lowercase()).collect(),
@@ -122,6 +127,7 @@ fn walk(
             commands: BTreeSet::new(),
             named_command: None,
             overflow: false,
+            protected: Vec::new(),
         },
         redactions: Vec::new(),
         passed: Vec::new(),
@@ -141,6 +147,8 @@ fn walk(
             RedactionKind::Email => &mut counts.emails,
             RedactionKind::Phone => &mut counts.phones,
             RedactionKind::Face => &mut counts.faces,
+            // Secrets in parameters are quarantined, never removed.
+            RedactionKind::Secret => continue,
         };
         *total = total.saturating_add(*count);
     }
@@ -226,7 +234,9 @@ impl Walk<'_> {
                     self.redact(text, &field.pointer, is_path, handling);
                 }
             }
-            Value::Number(number) if is_phone_name(field.name) && number.to_string().len() >= 7 => {
+            Value::Number(number)
+                if is_phone_name(field.name) && number.to_string().len() >= PHONE_DIGITS_MIN =>
+            {
                 if handling == Handling::Redact {
                     *value = Value::String(PHONE_PLACEHOLDER.to_owned());
                 }
@@ -270,13 +280,7 @@ impl Walk<'_> {
             let Some(member) = members.remove(&name) else {
                 continue;
             };
-            let mut fresh = text.clone();
-            let mut number = 2;
-            while members.contains_key(&fresh) {
-                fresh = format!("{text}#{number}");
-                number += 1;
-            }
-            members.insert(fresh, member);
+            insert_apart(members, text, member);
         }
     }
 
@@ -427,7 +431,7 @@ impl Walk<'_> {
 }
 
 /// Adds to a list of personal data. Beyond `REDACTIONS_RECORDED_MAX` entries, it counts under the empty pointer.
-fn record(entries: &mut Vec<Redaction>, mut field: String, kind: RedactionKind, count: u32) {
+pub(super) fn record(entries: &mut Vec<Redaction>, mut field: String, kind: RedactionKind, count: u32) {
     let is_same = |field: &str, known: &Redaction| known.field == field && known.kind == kind;
     if entries.len() >= REDACTIONS_RECORDED_MAX && !entries.iter().any(|known| is_same(&field, known)) {
         field.clear();
@@ -465,11 +469,6 @@ fn host_of(text: &str) -> String {
         None => authority.split(':').next().unwrap_or_default(),
     };
     plain_name(host.trim_end_matches('.').to_lowercase().as_str())
-}
-
-fn is_phone_name(name: &str) -> bool {
-    const WORDS: [&str; 7] = ["phone", "telephone", "cellphone", "mobile", "tel", "fax", "msisdn"];
-    words(name).iter().any(|word| WORDS.contains(&word.as_str()))
 }
 
 /// One step of a recorded pointer. A name that the schema does not declare is `*`, since it may be content.

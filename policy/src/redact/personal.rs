@@ -4,6 +4,10 @@
 //! amount is easier to read that way. A phone number has the form of one that people dial and stands alone: digits inside an
 //! id, a hash, a fraction or a version are not phone numbers.
 
+use serde_json::{Map, Value};
+
+use super::storage::words;
+
 pub const EMAIL_PLACEHOLDER: &str = "[redacted:email]";
 pub const PHONE_PLACEHOLDER: &str = "[redacted:phone]";
 pub const FACE_PLACEHOLDER: &str = "[redacted:face]";
@@ -50,6 +54,66 @@ pub fn redact_path(path: &str) -> Option<Redacted> {
         phones += redacted.map_or(0, |redacted| redacted.phones);
     }
     (emails + phones > 0).then_some(Redacted { text, emails, phones })
+}
+
+/// Like [`redact_text`] for a text that may be or name a path. As a path first: in text, the folder before an address is part of
+/// the address.
+pub fn redact_stored(text: &str) -> Option<Redacted> {
+    let as_path = redact_path(text);
+    match (redact_text(as_path.as_ref().map_or(text, |found| &found.text)), as_path) {
+        (Some(found), Some(before)) => Some(Redacted {
+            text: found.text,
+            emails: found.emails.saturating_add(before.emails),
+            phones: found.phones.saturating_add(before.phones),
+        }),
+        (found, before) => found.or(before),
+    }
+}
+
+/// Removes e-mail addresses and phone numbers from a value that is stored: from texts, names, and numbers under the name of a phone.
+pub fn redact_values(value: &mut Value) {
+    redact_under("", value);
+}
+
+fn redact_under(name: &str, value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(found) = redact_stored(text) {
+                *text = found.text;
+            }
+        }
+        Value::Number(number) if is_phone_name(name) && number.to_string().len() >= PHONE_DIGITS_MIN => {
+            *value = Value::String(PHONE_PLACEHOLDER.to_owned());
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| redact_under(name, item)),
+        Value::Object(members) => {
+            for (name, mut member) in std::mem::take(members) {
+                redact_under(&name, &mut member);
+                let name = redact_stored(&name).map_or(name, |found| found.text);
+                insert_apart(members, name, member);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// A shorter number under the name of a phone is a count or an extension.
+pub(crate) const PHONE_DIGITS_MIN: usize = 7;
+
+/// Whether the value under this name is a phone number.
+pub(crate) fn is_phone_name(name: &str) -> bool {
+    const WORDS: [&str; 7] = ["phone", "telephone", "cellphone", "mobile", "tel", "fax", "msisdn"];
+    words(name).iter().any(|word| WORDS.contains(&word.as_str()))
+}
+
+/// Inserts a member whose name may be taken: two names can be the same without their personal data.
+pub(crate) fn insert_apart(members: &mut Map<String, Value>, name: String, member: Value) {
+    let (mut free, mut number) = (name.clone(), 2);
+    while members.contains_key(&free) {
+        free = format!("{name}#{number}");
+        number += 1;
+    }
+    members.insert(free, member);
 }
 
 fn redact_once(text: &str) -> Option<Redacted> {
@@ -420,6 +484,36 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_is_stored_keeps_its_folders() {
+        let stored = |text: &str| redact_stored(text).map_or_else(|| text.to_owned(), |found| found.text);
+        for (text, safe) in [
+            ("workspace/bob@example.org", "workspace/[redacted:email]"),
+            ("workspace/415-555-0100/a.txt", "workspace/[redacted:phone]/a.txt"),
+            ("\"workspace/415-555-0100\" does not exist", "\"workspace/[redacted:phone]\" does not exist"),
+            ("ask bob@example.org, 415-555-0100", "ask [redacted:email], [redacted:phone]"),
+            ("workspace/2026-11-17/a.txt", "workspace/2026-11-17/a.txt"),
+        ] {
+            assert_eq!(stored(text), safe);
+        }
+        let found = redact_stored("a/bob@example.org and 415-555-0100").unwrap();
+        assert_eq!((found.emails, found.phones), (1, 1));
+    }
+
+    #[test]
+    fn stored_values_have_no_personal_names_and_numbers() {
+        let mut value = serde_json::json!({
+            "bob@example.org": 1, "jane@example.org": 2, "phone": 4155550100u64, "mobile": [4155550100u64, 12],
+            "bytes": 4155550100u64, "list": [{ "tel_home": 4155550100u64 }],
+        });
+        redact_values(&mut value);
+        let expected = serde_json::json!({
+            "[redacted:email]": 1, "[redacted:email]#2": 2, "phone": PHONE_PLACEHOLDER,
+            "mobile": [PHONE_PLACEHOLDER, 12], "bytes": 4155550100u64, "list": [{ "tel_home": PHONE_PLACEHOLDER }],
+        });
+        assert_eq!(value, expected);
+    }
 
     fn redacted(text: &str) -> String {
         redact_text(text).map_or_else(|| text.to_owned(), |redacted| redacted.text)

@@ -41,6 +41,11 @@ pub fn is_secret_name(name: &str) -> bool {
     })
 }
 
+/// Whether the value under this name is secret. A number under a plural name is a count: `max_tokens`.
+pub(crate) fn is_secret(name: &str, is_number: bool) -> bool {
+    is_secret_name(name) && !(is_number && name.to_lowercase().ends_with('s'))
+}
+
 /// Lower case by way of upper case, so that look-alikes such as the long s become the plain letter.
 fn fold(c: char) -> impl Iterator<Item = char> {
     c.to_uppercase().flat_map(char::to_lowercase)
@@ -79,9 +84,7 @@ fn walk(value: &mut Value, depth: usize) -> usize {
                 .any(|label| members.get(*label).and_then(Value::as_str).is_some_and(is_secret_name));
             let mut count = 0;
             for (name, member) in members.iter_mut() {
-                let counts =
-                    matches!(member, Value::Number(_) | Value::Bool(_)) && name.to_lowercase().ends_with('s');
-                if (is_secret_name(name) && !counts)
+                if is_secret(name, matches!(member, Value::Number(_) | Value::Bool(_)))
                     || (names_secret && name.to_lowercase().starts_with("val"))
                 {
                     count += usize::from(hide(member, SECRET_PLACEHOLDER));

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use effectd_contracts::tool::is_path_name;
-use effectd_contracts::{COMMAND_TOOL, ToolId};
+use effectd_contracts::{COMMAND_TOOL, Digest, ToolId, canonical};
 use serde_json::{Map, Value};
 
 use super::{check_count, check_name};
@@ -81,6 +81,11 @@ impl NamedCommand {
             let message = format!("{path:?} is no absolute path without `.` and `..`");
             return invalid("programs", message);
         }
+        if let Some(path) = rule.programs.iter().find(|path| path.contains(':')) {
+            let message =
+                format!("{path:?} has a colon, which separates the folders in PATH: rename the folder");
+            return invalid("programs", message);
+        }
         let all: Vec<_> = writes.iter().chain(caches).map(Path::new).collect();
         let nested = |one: &&Path| all.iter().filter(|other| one.starts_with(other)).count() > 1;
         if let Some(path) = all.iter().copied().find(nested) {
@@ -107,6 +112,13 @@ impl NamedCommand {
             memory_bytes: rule.memory_mib * 1_048_576,
             line: lines.line(&["commands", name]),
         })
+    }
+
+    /// The digest of what it executes and may change: a grant and a cache are for one such command.
+    pub fn digest(&self) -> Digest {
+        // Paths of a TOML document, which serde_json always writes.
+        let value = serde_json::to_value((&self.argv, &self.writes, &self.caches, &self.programs));
+        canonical::digest(&value.unwrap_or_default())
     }
 
     fn matches(&self, argv: &[&str]) -> bool {
@@ -157,6 +169,12 @@ impl Commands {
 
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<NamedCommand>> {
         self.0.get(name)
+    }
+
+    /// Whether a mode may have this key: a tool, or `command.run` and the name of a command.
+    pub(crate) fn is_mode_key(&self, key: &str) -> bool {
+        let command = key.split_once(' ');
+        command.is_none_or(|(tool, name)| tool == COMMAND_TOOL && self.get(name).is_some())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &NamedCommand> {
@@ -271,6 +289,7 @@ mod tests {
             ("argv = [\"ls\"]\ncaches = [\"/a\"]", "beneath the space"),
             ("argv = [\"ls\"]\nprograms = [\"opt\"]", "no absolute path"),
             ("argv = [\"ls\"]\nprograms = [\"/opt/../etc\"]", "no absolute path"),
+            ("argv = [\"ls\"]\nprograms = [\"/opt/a:b\"]", "has a colon"),
             ("argv = [\"ls\"]\ntimeout_s = 601", "from 1 to 600"),
             ("argv = [\"ls\"]\nmemory_mib = 1", "from 16"),
             ("argv = [\"ls\"]\nnetwork = \"all\"", "none"),

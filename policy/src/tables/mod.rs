@@ -114,8 +114,9 @@ impl Tables {
         let roles = roles::compile(&document.roles, lines)?;
         let subjects = holders("subjects", &document.subjects, &roles, lines)?;
         let actors = holders("actors", &document.actors, &roles, lines)?;
-        let org_modes = modes("orgs", &document.orgs, lines)?;
-        let automation_modes = modes("automations", &document.automations, lines)?;
+        let named = Commands::compile(&document.commands, lines)?;
+        let org_modes = modes("orgs", &document.orgs, &named, lines)?;
+        let automation_modes = modes("automations", &document.automations, &named, lines)?;
         let spaces = spaces::compile(&document.spaces, &roles, |org| org_modes.knows(org), lines)?;
         let principals = principals(document, lines, &subjects)?;
         let consents = consents(document, lines, &subjects, &spaces)?;
@@ -135,7 +136,7 @@ impl Tables {
             cross_space: allow.cross_space.iter().cloned().collect(),
             hosts: allow.hosts.iter().map(|host| Glob::new(host.to_lowercase())).collect(),
             commands: allow.commands.iter().map(Glob::new).collect(),
-            named: Commands::compile(&document.commands, lines)?,
+            named,
             allow_line: lines.line(&["allow"]),
             timeouts: timeouts(document, lines)?,
         })
@@ -297,13 +298,26 @@ fn consents(
     Ok(consents)
 }
 
-fn modes(table: &str, owners: &BTreeMap<String, ModeRules>, lines: &Lines<'_>) -> Result<Modes, PolicyError> {
+/// Says that a mode has the key of no tool and no named command.
+pub(crate) fn unknown_command(key: &str) -> String {
+    format!("{key:?} is no named command: write `command.run`, one blank and a name from [commands]")
+}
+
+fn modes(
+    table: &str,
+    owners: &BTreeMap<String, ModeRules>,
+    named: &Commands,
+    lines: &Lines<'_>,
+) -> Result<Modes, PolicyError> {
     let mut modes = Modes::default();
     for (owner, rules) in owners {
         modes.introduce(owner);
         for (key, mode) in &rules.modes {
             let path = [table, owner, "modes", key];
             check_name(key, lines, &path)?;
+            if !named.is_mode_key(key) {
+                return Err(lines.invalid(&path, unknown_command(key)));
+            }
             if modes.add(owner, key, *mode, lines.line(&path)).is_err() {
                 return Err(lines.invalid(&path, format!("{key:?} has two modes, under two spellings")));
             }

@@ -20,10 +20,16 @@ struct ModeRule {
     line: Option<u32>,
 }
 
+/// The key of a tool's mode, or of one named command: `command.run cargo-fmt`.
+pub fn mode_key(tool: &str, command: Option<&str>) -> String {
+    command.map_or_else(|| tool.to_owned(), |command| format!("{tool} {command}"))
+}
+
 /// The tool ids that a key may mean: the key itself, or `<source>:<action>` with a dot. A source may contain colons, so the
-/// last one separates.
+/// last one separates. The key of a named command has one spelling.
 fn tool_ids(key: &str) -> impl Iterator<Item = String> {
-    let view = key.rsplit_once(':').map(|(source, action)| format!("{source}.{action}"));
+    let view = key.rsplit_once(':').filter(|_| !key.contains(' '));
+    let view = view.map(|(source, action)| format!("{source}.{action}"));
     std::iter::once(key.to_owned()).chain(view)
 }
 
@@ -77,8 +83,12 @@ impl Modes {
         Ok(all)
     }
 
-    pub(crate) fn get(&self, owner: &str, tool: &str) -> Option<(Mode, String)> {
-        let rule = self.owners.get(owner)?.get(tool)?;
+    /// The mode of the named command, if it has its own, or of the tool. A deny of the tool denies its commands.
+    pub(crate) fn get(&self, owner: &str, tool: &str, command: Option<&str>) -> Option<(Mode, String)> {
+        let modes = self.owners.get(owner)?;
+        let of_tool = modes.get(tool);
+        let own = command.and_then(|_| modes.get(&mode_key(tool, command)));
+        let rule = own.filter(|_| of_tool.is_none_or(|rule| rule.mode != Mode::Deny)).or(of_tool)?;
         let name = rule.line.map_or_else(|| OVERLAY_RULE.to_owned(), policy_rule);
         Some((rule.mode, name))
     }
@@ -95,7 +105,7 @@ mod tests {
         modes.add("home", "connector:7f3a:search_docs", Mode::Allow, 1).unwrap();
         modes.add("home", "files:write_text", Mode::Deny, 2).unwrap();
         modes.add("home", "github:repos.list", Mode::Deny, 3).unwrap();
-        let mode = |tool| modes.get("home", tool).map(|(mode, _)| mode);
+        let mode = |tool| modes.get("home", tool, None).map(|(mode, _)| mode);
         assert_eq!(mode("connector:7f3a.search_docs"), Some(Mode::Allow));
         assert_eq!(mode("files.write_text"), Some(Mode::Deny));
         assert_eq!(mode("github.repos.list"), Some(Mode::Deny));
@@ -111,7 +121,22 @@ mod tests {
         let changes = [("a:x", Mode::Allow), ("a:y", Mode::Allow)].map(|(key, mode)| (key.to_owned(), mode));
         let changes = BTreeMap::from([("home".to_owned(), BTreeMap::from(changes))]);
         let all = modes.with_changes(&changes).unwrap();
-        assert_eq!(all.get("home", "a.x"), Some((Mode::Deny, "policy.toml:1".to_owned())));
-        assert_eq!(all.get("home", "a.y"), Some((Mode::Allow, "overlay".to_owned())));
+        assert_eq!(all.get("home", "a.x", None), Some((Mode::Deny, "policy.toml:1".to_owned())));
+        assert_eq!(all.get("home", "a.y", None), Some((Mode::Allow, "overlay".to_owned())));
+    }
+
+    #[test]
+    fn the_mode_of_a_command_is_its_own_unless_the_tool_is_denied() {
+        let mut modes = Modes::default();
+        modes.add("home", "command.run a:b", Mode::Allow, 1).unwrap();
+        let mode = |modes: &Modes, command| modes.get("home", "command.run", command).map(|(mode, _)| mode);
+        assert_eq!(mode(&modes, Some("a:b")), Some(Mode::Allow));
+        assert_eq!((mode(&modes, Some("a.b")), mode(&modes, None)), (None, None));
+        modes.add("home", "command.run", Mode::RequireApproval, 2).unwrap();
+        assert_eq!(mode(&modes, Some("a:b")), Some(Mode::Allow));
+        assert_eq!(mode(&modes, Some("c")), Some(Mode::RequireApproval));
+        let deny = BTreeMap::from([("command.run".to_owned(), Mode::Deny)]);
+        let denied = modes.with_changes(&BTreeMap::from([("home".to_owned(), deny)])).unwrap();
+        assert_eq!(mode(&denied, Some("a:b")), Some(Mode::Deny));
     }
 }

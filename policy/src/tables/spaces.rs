@@ -6,6 +6,7 @@ use std::path::{Component, Path};
 
 use effectd_contracts::{Band, SpaceId};
 
+use super::check_list;
 use super::roles::{Holder, Role};
 use crate::document::SpaceRule;
 use crate::error::PolicyError;
@@ -19,6 +20,7 @@ pub(crate) struct Space {
     pub(crate) org: Option<String>,
     pub(crate) line: u32,
     visible_to: Vec<Audience>,
+    pub(crate) protected: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -28,12 +30,33 @@ enum Audience {
 }
 
 impl Space {
+    /// The protected paths that a change of one of these paths beneath the root would change.
+    pub(crate) fn protected_among(&self, changed: &[String]) -> Vec<String> {
+        let is_met = |protected: &&String| changed.iter().any(|path| meets(protected, path));
+        self.protected.iter().filter(is_met).cloned().collect()
+    }
+
     pub(crate) fn visible(&self, subject: &str, holder: &Holder) -> bool {
         self.visible_to.iter().any(|audience| match audience {
             Audience::Subjects(glob) => glob.matches(subject),
             Audience::Role(role) => holder.has_role(role),
         })
     }
+}
+
+/// Whether a path leads into a protected one, or is a folder above it, in any folder of the space. Some file systems ignore the
+/// case of letters.
+fn meets(protected: &str, path: &str) -> bool {
+    let (protected, path): (Vec<_>, Vec<_>) = (protected.split('/').collect(), path.split('/').collect());
+    let begins = |from: usize| path[from..].iter().zip(&protected).all(|(a, b)| a.eq_ignore_ascii_case(b));
+    (0..path.len()).any(begins)
+}
+
+/// Whether a path (`workspace/…`) that exists is protected or lies in a protected folder.
+pub(crate) fn lies_in(protected: &str, path: &str) -> bool {
+    let (protected, path): (Vec<_>, Vec<_>) = (protected.split('/').collect(), path.split('/').collect());
+    let same = |part: &[&str]| part.iter().zip(&protected).all(|(a, b)| a.eq_ignore_ascii_case(b));
+    path[1..].windows(protected.len()).any(same)
 }
 
 pub(crate) fn compile(
@@ -59,6 +82,12 @@ pub(crate) fn compile(
                 None => visible_to.push(Audience::Subjects(Glob::new(audience))),
             }
         }
+        check_list(&rule.protected, lines, &["spaces", name, "protected"])?;
+        let is_odd = |path: &&String| path.split('/').any(|part| matches!(part, "" | "." | ".."));
+        if let Some(path) = rule.protected.iter().find(is_odd) {
+            let message = format!("{path:?} is no path beneath the space: write `.git` or `.git/hooks`");
+            return Err(invalid("protected", message));
+        }
         let root = rule.root.clone().unwrap_or_else(|| default_root(&id));
         if root.is_empty() || root.contains('\0') || components(&root).contains(&Component::ParentDir) {
             return Err(invalid(
@@ -72,6 +101,7 @@ pub(crate) fn compile(
             org: rule.org.clone(),
             line: lines.line(&["spaces", name]),
             visible_to,
+            protected: rule.protected.clone(),
         };
         spaces.insert(id, space);
     }
@@ -116,6 +146,23 @@ fn refuse_overlap(spaces: &BTreeMap<SpaceId, Space>, lines: &Lines<'_>) -> Resul
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_protected_path_is_met_inside_above_and_in_every_folder() {
+        for path in [".git", ".git/hooks", ".git/hooks/pre-commit", "deep/in/.git/HOOKS/x", "deep/.Git"] {
+            assert!(meets(".git/hooks", path), "{path}");
+        }
+        for path in [".git/index", ".gitignore", "hooks/x", "a.git/hooks", "git/hooks"] {
+            assert!(!meets(".git/hooks", path), "{path}");
+        }
+        // Of what exists, every path beneath is listed, so a folder above is none.
+        for path in ["workspace/.git/hooks", "workspace/deep/.GIT/hooks/x"] {
+            assert!(lies_in(".git/hooks", path), "{path}");
+        }
+        for path in ["workspace", "workspace/.git", "workspace/.git/index", ".git/hooks"] {
+            assert!(!lies_in(".git/hooks", path), "{path}");
+        }
+    }
 
     #[test]
     fn default_roots_cannot_climb() {

@@ -71,6 +71,21 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
         ("words = [\"falcon\"]", "patterns = [\"ok\", \"(a{999}){999}\"]", "the pattern is refused"),
         ("words = [\"falcon\"]", "patterns = [\"(\"]", "unclosed group"),
         ("[safety]", "[timeouts]\nmedium_ms = 4000\n[safety]", "must be less than low_ms"),
+        (
+            "[orgs.home]",
+            "[orgs.home]\nmodes = { \"command.run cargo-fnt\" = \"deny\" }",
+            "\"command.run cargo-fnt\" is no named command",
+        ),
+        (
+            "[orgs.home]",
+            "[commands.one]\nargv = [\"true\"]\n[orgs.home]\nmodes = { \"command.run  one\" = \"deny\" }",
+            "is no named command",
+        ),
+        (
+            "[orgs.home]",
+            "[commands.one]\nargv = [\"true\"]\n[orgs.home]\nmodes = { \"files.copy one\" = \"deny\" }",
+            "is no named command",
+        ),
     ];
     for (from, to, expected) in cases {
         let error = edit(from, to);

@@ -72,6 +72,24 @@ fn modes_are_set_and_unset() {
 }
 
 #[test]
+fn a_mode_of_an_unknown_command_is_refused_or_warned_about() {
+    let set = |tool: &str, mode| Change::SetOrgMode { org: "home".into(), tool: tool.into(), mode };
+    let named = world_plus("[commands.one]\nargv = [\"true\"]");
+    let one = set("command.run one", Some(Mode::Deny));
+    named.check_change(&one).unwrap();
+    named.check_change(&set("files.copy", Some(Mode::Deny))).unwrap();
+    for bad in ["command.run two", "command.run  one", "files.copy one"] {
+        let error = named.check_change(&set(bad, Some(Mode::Deny))).unwrap_err().to_string();
+        assert!(error.contains("is no named command"), "{bad}: {error}");
+        named.check_change(&set(bad, None)).unwrap();
+    }
+    let changed = after(&named, &[one]);
+    assert!(changed.warnings().is_empty());
+    let removed = world().with_overlay(changed.overlay()).unwrap();
+    assert_eq!(removed.warnings(), ["the overlay has a mode of the unknown command \"command.run one\""]);
+}
+
+#[test]
 fn the_digest_names_files_and_changes_and_not_their_order() {
     let world = world();
     let one = after(&world, &[grant("tool:a.b"), grant("tool:c.d")]);

@@ -83,10 +83,12 @@ fn ten_thousand_replayed_decisions_flip_only_as_computed() {
 fn other_content_rules_are_unknowable_unless_a_gate_refuses() {
     let policy = world();
     let history = history(&policy, 1_000);
-    let other = world_with("words = [\"falcon\"]", "words = [\"eagle\"]");
-    let mut unknowable = 0;
-    let summary =
-        replay(history.iter().map(|(_, record)| record.clone()), &other, |record, replayed| match replayed {
+    let words = world_with("words = [\"falcon\"]", "words = [\"eagle\"]");
+    let protected = world_with("band = \"GREEN\"", "band = \"GREEN\"\nprotected = [\".git\"]");
+    for other in [words, protected] {
+        let mut unknowable = 0;
+        let records = history.iter().map(|(_, record)| record.clone());
+        let summary = replay(records, &other, |record, replayed| match replayed {
             Replayed::Unknowable { why } => {
                 unknowable += 1;
                 assert!(why.contains("other rules"));
@@ -95,8 +97,9 @@ fn other_content_rules_are_unknowable_unless_a_gate_refuses() {
             Replayed::Same => assert_eq!(record.verdict, "deny"),
             Replayed::Flip { .. } => panic!("{} cannot be known to flip", record.id),
         });
-    assert!(unknowable > 0 && summary.same > 0);
-    assert_eq!(summary.unknowable, unknowable);
+        assert!(unknowable > 0 && summary.same > 0);
+        assert_eq!(summary.unknowable, unknowable);
+    }
 }
 
 #[test]

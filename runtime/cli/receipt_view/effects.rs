@@ -10,7 +10,9 @@ pub(super) fn changes(receipt: &Receipt) -> Vec<String> {
         Effects::None => Vec::new(),
         Effects::Unobserved => vec!["not observed".to_owned()],
         Effects::Possible => vec!["unknown: the action failed, but may have had its effect".to_owned()],
-        Effects::Observed(observed) if observed.changes.is_empty() => vec!["nothing".to_owned()],
+        Effects::Observed(observed) if observed.changes.is_empty() && !observed.incomplete => {
+            vec!["nothing".to_owned()]
+        }
         Effects::Observed(observed) => listed(observed),
     }
 }
@@ -29,6 +31,9 @@ fn listed(observed: &Observed) -> Vec<String> {
     let mut lines: Vec<String> = observed.changes.iter().take(LISTED_MAX).map(change).collect();
     if let Some(more) = observed.changes.len().checked_sub(LISTED_MAX).filter(|more| *more > 0) {
         lines.push(format!("and {more} more paths"));
+    }
+    if observed.incomplete {
+        lines.push("and perhaps more that cannot be listed".to_owned());
     }
     lines
 }

@@ -7,7 +7,7 @@ use effectd_gateway::views::Amending;
 use serde_json::json;
 
 use super::amendments;
-use crate::cli::receipt_filter::{ReceiptFilter, each_page};
+use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page};
 use crate::cli::{
     CliError, Common, Confirm, Depth, Printer, eprint_line, line, post, print_json, receipt_ref,
     state_dir_of, with_client,
@@ -114,8 +114,8 @@ impl Recompute {
             Err(why) => eprint_line(&format!("receipt {}: {why}", receipt.receipt_id)),
         };
         with_client(common, Depth::Store, async |client| {
-            each_page(client, &self.which, None, async |_, page| {
-                page.iter().for_each(&mut row);
+            each_page(client, &self.which, PageQuery::OLDEST, |page| {
+                page.receipts.iter().for_each(&mut row);
                 Ok(true)
             })
             .await

@@ -8,7 +8,7 @@ use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
 use crate::cli::mutation::{self, RunMode};
-use crate::cli::receipt_filter::{ReceiptFilter, each_page};
+use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page};
 use crate::cli::{CliError, Common, Confirm, Depth, Form, Printer, eprint_line, with_client};
 use crate::exit::Exit;
 
@@ -79,8 +79,8 @@ impl Audit {
         let mut printer = Printer::new(form, true, &COLUMNS);
         let mut artifacts = BTreeMap::new();
         let (mut looked, mut found) = (0, 0);
-        each_page(client, &self.which, None, async |_, page| {
-            for receipt in page {
+        each_page(client, &self.which, PageQuery::OLDEST, |page| {
+            for receipt in &page.receipts {
                 looked += 1;
                 for (kind, what) in findings(receipt) {
                     found += 1;

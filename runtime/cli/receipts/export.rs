@@ -5,16 +5,16 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use effectd_bus::Order;
 use effectd_contracts::{
     AmendmentEntry, BundleHead, Choice, Judgement, Receipt, ReceiptId, Reward, canonical,
 };
 use effectd_gateway::client::Client;
+use effectd_gateway::views::ReceiptList;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use super::log;
 use super::verify::lacks_body;
-use super::{amendments, log};
 use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page, page};
 use crate::cli::{CliError, Common, Depth, data, eprint_line, lines, with_client};
 use crate::error::Error;
@@ -71,7 +71,7 @@ impl Export {
 
     async fn receipts(&self, client: &mut Client) -> Result<Exit, CliError> {
         // A first request, so that no file is created if it fails.
-        let first = PageQuery { order: Order::OldestFirst, after: None, limit: 1, wait_ms: None };
+        let first = PageQuery { limit: 1, ..PageQuery::OLDEST };
         page(client, &self.which, first).await?;
         if let Some(folder) = &self.dataset {
             let mut which = self.which.clone();
@@ -83,16 +83,13 @@ impl Export {
         if self.format == Format::Csv && self.after.is_none() {
             data(&header());
         }
-        let reached = each_page(client, &self.which, self.after, async |client, page| match self.format {
-            Format::Jsonl => Ok(lines(page.iter().map(text))),
-            Format::Csv => {
-                let mut rows = Vec::with_capacity(page.len());
-                for receipt in page {
-                    let amendments = amendments(client, &receipt.receipt_id).await?;
-                    rows.push(csv(&Row { receipt, amendments: &amendments }));
-                }
-                Ok(lines(rows.into_iter()))
-            }
+        let amendments = self.format == Format::Csv;
+        let query = PageQuery { after: self.after, amendments, ..PageQuery::OLDEST };
+        let reached = each_page(client, &self.which, query, |page| {
+            Ok(match self.format {
+                Format::Jsonl => lines(page.receipts.iter().map(text)),
+                Format::Csv => lines(rows(page).map(|row| csv(&row))),
+            })
         })
         .await?;
         if let Some(reached) = reached {
@@ -114,15 +111,25 @@ struct Row<'a> {
     amendments: &'a [AmendmentEntry],
 }
 
+/// The rows of a page, in which the amendments are in the order of the receipts.
+fn rows(page: &ReceiptList) -> impl Iterator<Item = Row<'_>> {
+    let mut left = page.amendments.as_slice();
+    page.receipts.iter().map(move |receipt| {
+        let own = left.iter().take_while(|amendment| amendment.receipt_id == receipt.receipt_id).count();
+        let (amendments, later) = left.split_at(own);
+        left = later;
+        Row { receipt, amendments }
+    })
+}
+
 impl Row<'_> {
     /// The reward in force.
     fn reward(&self) -> &Reward {
         self.amendments.last().map_or(&self.receipt.reward, |last| &last.reward)
     }
 
-    fn success(&self) -> bool {
-        let judged = Judgement::of(self.amendments).success;
-        judged.unwrap_or_else(|| self.receipt.outcome.is_success())
+    fn judged(&self) -> Judgement {
+        Judgement::of(self.amendments)
     }
 
     /// A part of what the planner said about its choice; null if it said nothing.
@@ -157,8 +164,8 @@ const COLUMNS: [Column; 31] = [
     ("peak_memory_bytes", |row| json!(row.receipt.cost.peak_memory_bytes)),
     ("bytes_written", |row| json!(row.receipt.cost.bytes_written)),
     ("attempts", |row| json!(row.receipt.attempts.len())),
-    ("success", |row| json!(row.success())),
-    ("quality", |row| json!(row.reward().components.quality)),
+    ("success", |row| json!(row.judged().is_success(row.receipt))),
+    ("quality", |row| json!(row.judged().quality_of(row.receipt))),
     ("reward", |row| json!(row.reward().scalar)),
     ("reward_v2", |row| json!(row.reward().v2)),
     ("amendments", |row| json!(row.amendments.len())),
@@ -246,14 +253,13 @@ async fn dataset(
     let mut table = OutputFile::new(folder.join("frame.csv"))?;
     table.line(&header())?;
     let (mut first, mut last): (Option<ReceiptId>, Option<ReceiptId>) = (None, None);
-    each_page(client, which, None, async |client, page| {
-        for receipt in page {
+    each_page(client, which, PageQuery { amendments: true, ..PageQuery::OLDEST }, |page| {
+        for row in rows(page) {
+            let receipt = row.receipt;
             receipts.line(&text(receipt))?;
-            let amendments = amendments(client, &receipt.receipt_id).await?;
-            for amendment in &amendments {
+            for amendment in row.amendments {
                 later.line(&canonical::of(amendment).unwrap_or_default())?;
             }
-            let row = Row { receipt, amendments: &amendments };
             frame.line(&json_line(&row))?;
             table.line(&csv(&row))?;
             first.get_or_insert_with(|| receipt.receipt_id.clone());
@@ -348,5 +354,24 @@ mod tests {
         receipt.trace_id = effectd_contracts::TraceId::new("t").unwrap();
         assert_eq!(csv(&receipt).split(',').count(), COLUMNS.len());
         assert_eq!((quoted("-0.1"), quoted("-x")), ("-0.1".to_owned(), "'-x".to_owned()));
+    }
+
+    #[test]
+    fn success_and_quality_follow_from_the_status() {
+        use effectd_contracts::{Outcome, Status};
+        let golden = include_str!("../../../contracts/tests/golden/receipt.json");
+        let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
+        for (outcome, status, success) in [
+            (Outcome::Executed, Status::Ok, true),
+            (Outcome::CachedHit, Status::Ok, true),
+            (Outcome::DryRun, Status::Skipped, false),
+            (Outcome::Failed, Status::Error, false),
+        ] {
+            (receipt.outcome, receipt.status) = (outcome, status);
+            let row: Value =
+                serde_json::from_str(&json_line(&Row { receipt: &receipt, amendments: &[] })).unwrap();
+            assert_eq!(row["success"], success, "{row}");
+            assert_eq!(row["quality"].as_f64().unwrap() > 0.0, success, "{row}");
+        }
     }
 }

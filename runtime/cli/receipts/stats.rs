@@ -6,7 +6,7 @@ use effectd_contracts::{Code, Millis, Receipt, Status};
 use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
-use crate::cli::receipt_filter::{ReceiptFilter, each_page};
+use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page};
 use crate::cli::{CliError, Common, Depth, Printer, with_client};
 use crate::exit::Exit;
 
@@ -51,8 +51,8 @@ impl Stats {
 
     async fn all(&self, client: &mut Client) -> Result<BTreeMap<String, Count>, CliError> {
         let mut tools = BTreeMap::new();
-        each_page(client, &self.which, None, async |_, page| {
-            page.iter().for_each(|receipt| add(&mut tools, receipt));
+        each_page(client, &self.which, PageQuery::OLDEST, |page| {
+            page.receipts.iter().for_each(|receipt| add(&mut tools, receipt));
             Ok(true)
         })
         .await?;

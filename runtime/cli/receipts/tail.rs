@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use effectd_bus::Order;
 use effectd_contracts::canonical;
 use effectd_gateway::client::Client;
 
 use super::WATCH_STEP_MS;
 use crate::cli::backend::reconnected;
-use crate::cli::receipt_filter::{PAGE, PageQuery, ReceiptFilter, page};
+use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, page};
 use crate::cli::{CliError, Common, Depth, is_in_process, lines, with_client};
 use crate::exit::Exit;
 
@@ -44,12 +43,7 @@ impl Tail {
     async fn follow(&self, client: &mut Client, begin: Option<u64>, once: bool) -> Result<Exit, CliError> {
         let mut after = begin;
         loop {
-            let query = PageQuery {
-                order: Order::OldestFirst,
-                after,
-                limit: PAGE,
-                wait_ms: (!once).then_some(WATCH_STEP_MS),
-            };
+            let query = PageQuery { after, wait_ms: (!once).then_some(WATCH_STEP_MS), ..PageQuery::OLDEST };
             let page = match page(client, &self.which, query).await {
                 Err(error) if error.is_disconnect() && !once && after != begin => {
                     reconnected(client, &error).await;

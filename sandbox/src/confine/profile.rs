@@ -12,7 +12,7 @@ use super::seccomp::{Condition, Test, Verdict, compile};
 use super::syscalls;
 use crate::call::Limits;
 use crate::error::SandboxError;
-use crate::limits::OUTPUT_BYTES_MAX;
+use crate::limits::{CACHE_BYTES_MAX, OUTPUT_BYTES_MAX};
 use crate::sys::seccomp::Program;
 use crate::view::{TreeAccess, View};
 
@@ -29,8 +29,6 @@ const SETUP: &str = "clone3 socketpair sendmsg recvmsg fsopen fsconfig fsmount m
 const VIEW_PROCESSES: u64 = 512;
 /// Size of each file of such a call: a program with its debugging information.
 const VIEW_FILE_BYTES: u64 = 2 << 30;
-/// Bytes that such a call writes: a first build fills its cache.
-const VIEW_WRITTEN_BYTES: u64 = 16 << 30;
 
 /// The limits of a profile. Unlike in [`Limits`], each has a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +129,7 @@ struct SyscallsFile {
 enum Errno {
     Enosys,
     Eperm,
+    Eopnotsupp,
 }
 
 #[derive(Debug, Deserialize)]
@@ -230,7 +229,8 @@ impl Profile {
             memory_bytes: view.memory_bytes,
             processes: VIEW_PROCESSES,
             file_bytes: VIEW_FILE_BYTES,
-            written_bytes: VIEW_WRITTEN_BYTES,
+            // A first build fills its cache.
+            written_bytes: CACHE_BYTES_MAX,
             tmp_bytes: view.memory_bytes / 2,
             ..self.ceilings
         };
@@ -298,6 +298,7 @@ impl Rules {
             let errno = match errno {
                 Errno::Enosys => libc::ENOSYS,
                 Errno::Eperm => libc::EPERM,
+                Errno::Eopnotsupp => libc::EOPNOTSUPP,
             };
             quiet.insert(number(name)?, errno as u16);
             denied.insert(number(name)?);

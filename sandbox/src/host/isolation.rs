@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use effectd_contracts::Isolation;
+use effectd_contracts::{BaseProfile, Isolation};
 
 use super::pool::Pool;
 use crate::call::Limits;
@@ -38,6 +38,10 @@ pub(crate) fn describe(pool: &Pool, ceilings: &Ceilings) -> Isolation {
         OnDenied::Errno => "a banned call fails and is counted",
     };
     let list = if profile.id.high_isolation { "allowlist" } else { "banlist" };
+    let sockets = match (profile.id.base, profile.id.high_isolation) {
+        (BaseProfile::Exec, false) => "sockets banned but connected pairs in the sandbox",
+        (BaseProfile::Exec, true) | (BaseProfile::Default, _) => "sockets banned",
+    };
     let identity = match pool.boot.identity.stands_in_for {
         Some((uid, _)) => format!("uid {}, files stored as uid {uid}", pool.boot.identity.uid),
         None => format!("uid {}", pool.boot.identity.uid),
@@ -52,7 +56,7 @@ pub(crate) fn describe(pool: &Pool, ceilings: &Ceilings) -> Isolation {
         ("identity", identity),
         ("landlock", landlock),
         ("memory", memory),
-        ("network", "an empty namespace, sockets banned".to_owned()),
+        ("network", format!("an empty namespace, {sockets}")),
         ("processes", "a separate PID namespace".to_owned()),
         ("seccomp", format!("{list}, {denied}")),
     ];

@@ -1,5 +1,6 @@
 //! The runtime's side: pools of ready children, the threads that own their zygotes, and one session for each call.
 
+pub(crate) mod cache;
 pub(crate) mod cgroup;
 pub(crate) mod denials;
 pub(crate) mod isolation;

@@ -9,6 +9,9 @@ use crate::wire::{
     unpack_notes,
 };
 
+/// The detail of a call that ended because of a cache, which is emptied before the next call.
+pub const CACHE_FULL: &str = "a cache is too large, too deep or cannot be read";
+
 /// Why the exchange with a child is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -21,6 +24,10 @@ pub(crate) enum Cause {
     TimedOut,
     /// The child answered, but exceeded its limit of written bytes.
     WroteTooMuch,
+    /// A cache of the call is too large, or cannot be read.
+    CacheFull,
+    /// Little is free on the disk that the view protects.
+    DiskFull,
     /// The reply exceeds its size limit.
     OutputLimit,
     /// The child sent bytes that are not a frame, or a frame that is not allowed at this point.
@@ -80,6 +87,10 @@ pub(crate) fn classify(cause: Cause, facts: &Facts) -> Ending {
         }
         Cause::TimedOut => (Code::TimedOut, "the deadline passed".to_owned(), true),
         Cause::WroteTooMuch => (Code::FileLimit, "it exceeded its limit of written bytes".to_owned(), true),
+        Cause::CacheFull => (Code::FileLimit, CACHE_FULL.to_owned(), true),
+        Cause::DiskFull => {
+            (Code::DiskFull, "the disk of the state directory is almost full".to_owned(), true)
+        }
         Cause::OutputLimit => (Code::OutputLimit, "the reply exceeds its size limit".to_owned(), true),
         Cause::Garbage => (Code::SandboxFailed, "the reply is malformed".to_owned(), true),
         Cause::Panicked => (Code::SandboxFailed, "the tool's code panicked".to_owned(), true),

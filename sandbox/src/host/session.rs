@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
@@ -11,6 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
+use super::cache::Fillable;
 use super::cgroup::Cgroups;
 use super::isolation;
 use super::outcome::Cause;
@@ -41,10 +42,24 @@ pub(crate) async fn run(
             .map_err(SandboxError::io("bounding a child's memory"))?;
     }
     let frame = frame(call, &ceilings, pool.cgroups.as_deref(), drill)?;
+    let fillable = Fillable::of(call.view.as_ref(), ceilings.written_bytes)?;
     let begun = Instant::now();
     let mut denials = Denials::default();
     let output_max = ceilings.output_bytes as usize;
-    let cause = exchange(pool, &child, &frame, side_channel, call.timeout, output_max, &mut denials).await?;
+    let deadline = tokio::time::Instant::now() + call.timeout;
+    let limit = async {
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => Cause::TimedOut,
+            cause = fillable.overflow() => cause,
+        }
+    };
+    let mut cause = exchange(pool, &child, &frame, side_channel, limit, output_max, &mut denials).await?;
+    // Filling a disk takes less time than passes between two checks. Now nothing of the call runs any more.
+    if matches!(cause, Cause::Replied(_))
+        && let Some(full) = fillable.overflowed().await
+    {
+        cause = full;
+    }
     Ok(Reply {
         child,
         tool_id: call.tool_id.clone(),
@@ -76,17 +91,16 @@ fn frame(
     Ok(wire::frame(Kind::Request, &orders, &call.request))
 }
 
-/// Sends the request, waits for the answer or another end, kills the tree, and waits until no process of it can run.
+/// Sends the request, waits for the answer, a limit or another end, kills the tree, and waits until no process of it can run.
 async fn exchange(
     pool: &Pool,
     child: &ReadyChild,
     frame: &[u8],
     mut side_channel: SideChannel,
-    timeout: Duration,
+    limit: impl Future<Output = Cause>,
     output_max: usize,
     denials: &mut Denials,
 ) -> Result<Cause, SandboxError> {
-    let deadline = tokio::time::Instant::now() + timeout;
     // Send first: the child works while the rest is prepared here. A dead child is noticed when the channel is read.
     let sent = send(child.channel.as_raw_fd(), frame, SEND_FLAGS);
     let frame = &frame[sent.unwrap_or(0)..];
@@ -103,7 +117,7 @@ async fn exchange(
         cause = answer_refused_calls(&pool.profile, &listener, denials) => cause,
         cause = receive(&channel, output_max, &mut reported, side_channel.outward.as_mut()) => cause,
         never = send_all(&channel, frame, &mut side_channel.inward) => match never {},
-        () = tokio::time::sleep_until(deadline) => Cause::TimedOut,
+        cause = limit => cause,
     };
     let _gone = process::kill(child.pidfd.as_fd());
     for denial in reported {

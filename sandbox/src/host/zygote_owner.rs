@@ -79,6 +79,8 @@ fn start(pool: &Pool, exe: &Path) -> Result<ZygoteProcess, SandboxError> {
     let guard = Command::new(exe)
         .arg(ZYGOTE_ARGUMENT)
         .env_clear()
+        // No arenas: even the smallest is 64 MiB, which a child could use beyond its memory limit.
+        .env("MIMALLOC_ARENA_RESERVE", "0")
         .current_dir("/")
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())

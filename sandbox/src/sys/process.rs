@@ -198,6 +198,12 @@ pub(crate) fn can_map(bytes: usize) -> bool {
     }
 }
 
+/// Removes all environment variables. The caller has no other threads.
+pub(crate) fn clear_environment() {
+    // SAFETY: no other thread reads the environment meanwhile. The call cannot fail in glibc.
+    unsafe { libc::clearenv() };
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -107,6 +107,8 @@ fn start(
     warm_up: Option<&'static [u8]>,
 ) -> Result<Never, SetupFailure> {
     prctl::set_pdeathsig(Signal::SIGKILL).at(Step::Start)?;
+    // The allocator has read its variable; children inherit none.
+    process::clear_environment();
     nix::unistd::setsid().ok();
     let (boot, root) = receive_boot(control).at(Step::Start)?;
     // From here on the root is the working folder: the kernel carries it into the new mount namespace without a path lookup.

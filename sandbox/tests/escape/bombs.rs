@@ -1,8 +1,9 @@
 //! No call can exceed its limits, and each limit has its own code.
 
+use std::path::Path;
 use std::time::Duration;
 
-use effectd_sandbox::{Call, Limits};
+use effectd_sandbox::{Call, Ending, Limits, Narrowing, SpaceRoot, View};
 use serde_json::{Value, json};
 
 use crate::ground::{Attack, DEFAULT, EXEC, EXEC_HIGH, Ground, HIGH, Promise, killed, replied};
@@ -23,6 +24,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("tree eats", tree_eats),
     ("fill", fill),
+    ("hoard", hoard),
     ("open", open),
     ("shout", |_, size| json!("x".repeat(size.as_u64().unwrap() as usize))),
 ];
@@ -140,6 +142,24 @@ fn fill(_: &Ground<'_>, with: &Value) -> Value {
         match file.write(&block[..count]) {
             Ok(written) => left -= written,
             Err(error) => return json!(error.raw_os_error()),
+        }
+    }
+    json!(0)
+}
+
+/// Fills a file in the cache, as deep as asked. With `closed`, takes the permissions of its folder away; with `stay`, never ends.
+fn hoard(_: &Ground<'_>, with: &Value) -> Value {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = format!("build/in/{}", "d/".repeat(with["depth"].as_u64().unwrap_or(0) as usize));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(format!("{folder}file"), vec![7u8; with["bytes"].as_u64().unwrap() as usize]).unwrap();
+    if with["closed"] == true {
+        std::fs::set_permissions("build/in", std::fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    if with["stay"] == true {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
         }
     }
     json!(0)
@@ -291,6 +311,49 @@ pub(crate) fn promises() -> Vec<Promise> {
                 assert_eq!(killed(&answer).as_str(), "file_limit", "all files together: {answer:?}");
                 assert_eq!(scene.control("fill", json!(4 << 20)), json!(0), "the control");
                 assert_eq!(scene.control("open", json!(100)), json!(100), "the control");
+            },
+        },
+        Promise {
+            name: "a_call_that_fills_its_cache_or_the_disk_fails",
+            keep: |scene| {
+                std::fs::create_dir(scene.workspace.join("build")).unwrap();
+                let root = SpaceRoot::open(&scene.workspace).unwrap();
+                let cache = SpaceRoot::open(&scene.outside).unwrap();
+                let run = |with: &Value, written_bytes: u64, free: u64, timeout: u64| {
+                    effectd_sandbox::empty_cache(&cache).unwrap();
+                    let mut view = View::new(1 << 30, 60_000);
+                    view.add_cache(&root, Path::new("build"), &cache).unwrap();
+                    view.keep_free(&scene.outside, free);
+                    let limits = Limits { written_bytes: Some(written_bytes), ..Limits::default() };
+                    let call = limited(scene.call(EXEC, "hoard", with.clone()), limits);
+                    let (view, timeout) = (Some(view), Duration::from_secs(timeout));
+                    scene.run(Call { view, timeout, narrowing: Narrowing::default(), ..call })
+                };
+                // The controls: within its bounds, a call outlives the checks while it runs and the one at its end.
+                let within = run(&json!({ "bytes": 4 << 20, "stay": true }), 64 << 20, 0, 4);
+                assert_eq!(killed(&within).as_str(), "timed_out", "the control: {within:?}");
+                let within = run(&json!({ "bytes": 4 << 20 }), 64 << 20, 0, 60);
+                assert_eq!(replied(&within), json!(0), "the control");
+                let (cached, disk) = (("file_limit", "a cache"), ("disk_full", "the disk"));
+                let over = json!({ "bytes": 4 << 20 });
+                let deep = json!({ "bytes": 1, "depth": effectd_sandbox::limits::CACHE_DEPTH_MAX });
+                let mut rows = vec![(over, 1 << 20, 0, cached), (deep, 64 << 20, 0, cached)];
+                // Root reads a folder without permissions and counts it.
+                if !nix::unistd::geteuid().is_root() {
+                    rows.push((json!({ "bytes": 1, "closed": true }), 64 << 20, 0, cached));
+                }
+                rows.push((json!({ "bytes": 1 }), 64 << 20, u64::MAX, disk));
+                for (mut with, written, free, (expected, why)) in rows {
+                    for stay in [true, false] {
+                        with["stay"] = stay.into();
+                        let answer = run(&with, written, free, 60);
+                        let Ending::Killed { code, detail, started } = &answer.ending else {
+                            panic!("{with}: {answer:?}")
+                        };
+                        assert_eq!((code.as_str(), *started), (expected, true), "{with}: {answer:?}");
+                        assert!(detail.starts_with(why), "{with}: {detail}");
+                    }
+                }
             },
         },
         Promise {

@@ -34,6 +34,10 @@ mod unsupported;
 
 use ground::{Attack, Promise};
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn promises() -> Vec<Promise> {
     let all = [
         smoke::promises(),

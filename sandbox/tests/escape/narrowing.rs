@@ -80,6 +80,7 @@ pub(crate) fn promises() -> Vec<Promise> {
                 let forced = Call { narrowing: Narrowing::default(), high_isolation: true, ..forced };
                 let answer = scene.run(forced);
                 assert_eq!(answer.isolation.profile, "high_isolation");
+                assert_eq!(replied(&answer), json!([0, no, no, 0, no, no, 0]));
             },
         },
         Promise {
@@ -94,7 +95,8 @@ pub(crate) fn promises() -> Vec<Promise> {
                 let mut view = View::new(1 << 30, 60_000);
                 view.add_writable(&root, Path::new("notes")).unwrap();
                 view.add_cache(&root, Path::new("build"), &cache).unwrap();
-                assert!(view.add_writable(&root, Path::new("missing")).is_err());
+                let missing = view.add_writable(&root, Path::new("missing")).unwrap_err().to_string();
+                assert!(missing.contains("create missing"), "{missing}");
                 let create = libc::O_WRONLY | libc::O_CREAT;
                 let denied = json!([
                     [libc::SYS_openat, HERE, "inside", libc::O_WRONLY, 0],
@@ -114,22 +116,45 @@ pub(crate) fn promises() -> Vec<Promise> {
                     [libc::SYS_openat, HERE, "build/made", create, 0o644],
                     [libc::SYS_openat, { "fd": "tmp" }, "new", create, 0o644],
                 ]);
-                let call = |attempts: &Value| Call {
+                let call = |view: &View, attempts: &Value| Call {
                     narrowing: Narrowing::default(),
                     view: Some(view.clone()),
                     ..scene.call(EXEC, "raw", attempts.clone())
                 };
-                let refused = tries(scene, call(&denied));
-                assert!(refused.iter().all(|errno| *errno != 0), "{refused:?}");
-                let made = tries(scene, call(&allowed));
-                assert!(made.iter().all(|errno| *errno == 0), "{made:?}");
+                let [read_only, other_mount] = [libc::EROFS, libc::EXDEV].map(i64::from);
+                assert_eq!(
+                    tries(scene, call(&view, &denied)),
+                    [
+                        read_only,
+                        read_only,
+                        read_only,
+                        read_only,
+                        other_mount,
+                        other_mount,
+                        read_only,
+                        read_only
+                    ]
+                );
+                assert_eq!(tries(scene, call(&view, &allowed)), [0; 6]);
                 assert!(scene.outside.join("made").exists() && !scene.workspace.join("build/made").exists());
-                // A folder that was replaced is not mounted by its old identity.
+                // A folder that was replaced is writable neither for a zygote that has mounted the old one, nor for one that
+                // would mount it now.
+                let writing_notes = |cpu_ms| {
+                    let mut view = View::new(1 << 30, cpu_ms);
+                    view.add_writable(&root, Path::new("notes")).unwrap();
+                    view
+                };
+                let unused = writing_notes(50_000);
                 fs::remove_dir_all(scene.workspace.join("notes")).unwrap();
                 fs::create_dir(scene.workspace.join("notes")).unwrap();
-                let mut again = View::new(1 << 30, 60_000);
-                again.add_writable(&root, Path::new("notes")).unwrap();
-                assert_ne!(again, view);
+                let write = json!([[libc::SYS_openat, HERE, "notes/new", create, 0o644]]);
+                assert_eq!(tries(scene, call(&view, &write)), [read_only]);
+                let stale = scene.try_run(call(&unused, &write)).unwrap_err();
+                assert_eq!(stale.code().as_str(), "sandbox_unavailable");
+                assert!(stale.to_string().contains("Stale file handle"), "{stale}");
+                assert!(!scene.workspace.join("notes/new").exists());
+                assert_eq!(tries(scene, call(&writing_notes(50_000), &write)), [0]);
+                assert!(scene.workspace.join("notes/new").exists());
             },
         },
         Promise {
