@@ -47,6 +47,11 @@ fn kind(word: &str) -> Option<&'static str> {
         Some("HEX")
     } else if word.starts_with("20") && word.contains('T') && word.contains(':') {
         Some("TIME")
+    } else if let [h, _, b':', m, _] = word.as_bytes()
+        && h.is_ascii_digit()
+        && m.is_ascii_digit()
+    {
+        Some("CLOCK")
     } else {
         None
     }
