@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use effectd_contracts::{BaseProfile, Isolation};
 
 use super::pool::Pool;
-use crate::call::Limits;
+use crate::call::Call;
 use crate::confine::profile::{Ceilings, OnDenied};
 use crate::sys::process::landlock_abi;
 use crate::view::TreeAccess;
@@ -13,13 +13,19 @@ use crate::view::TreeAccess;
 /// Without a cgroup, each process has its own memory limit. To bound their sum, each gets a quarter of the call's memory,
 /// and a call has at most this many processes: together they use at most four times its memory.
 const PROCESSES_WITHOUT_CGROUP_MAX: u64 = 16;
+/// The same for a call with a view. The kernel counts threads too, and a compiler starts dozens, so their sum is bounded less well.
+const VIEW_PROCESSES_WITHOUT_CGROUP_MAX: u64 = 128;
 
 /// The limits of one call: the profile's, the call's, and what this host can count.
-pub(crate) fn ceilings(pool: &Pool, limits: &Limits) -> Ceilings {
-    let mut ceilings = pool.profile.ceilings.narrowed(limits);
+pub(crate) fn ceilings(pool: &Pool, call: &Call) -> Ceilings {
+    let mut ceilings = pool.profile.ceilings.narrowed(&call.limits);
     if pool.cgroups.is_none() && ceilings.processes > 1 {
         ceilings.memory_bytes /= 4;
-        ceilings.processes = ceilings.processes.min(PROCESSES_WITHOUT_CGROUP_MAX);
+        let most = match call.view {
+            Some(_) => VIEW_PROCESSES_WITHOUT_CGROUP_MAX,
+            None => PROCESSES_WITHOUT_CGROUP_MAX,
+        };
+        ceilings.processes = ceilings.processes.min(most);
     }
     ceilings
 }

@@ -36,7 +36,7 @@ pub(crate) async fn run(
     side_channel: SideChannel,
 ) -> Result<Reply, SandboxError> {
     let pool = in_flight.pool();
-    let ceilings = isolation::ceilings(pool, &call.limits);
+    let ceilings = isolation::ceilings(pool, call);
     if let Some(slot) = &mut child.cgroup {
         slot.limit(ceilings.memory_bytes, ceilings.processes)
             .map_err(SandboxError::io("bounding a child's memory"))?;
