@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use effectd_actors::control::rates::Rules;
 use effectd_actors::limits::LEASE_TTL;
 use effectd_actors::{
     Answer, Caches, Identity, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Settings, SpaceRoots,
@@ -281,6 +282,8 @@ impl Bench {
         let workspace = self.workspace();
         let space_roots: SpaceRoots =
             Arc::new(move |_| SpaceRoot::open(&workspace).map_err(|error| error.failure()));
+        let mut settings = Settings::default();
+        settings.control.rates = Rules::UNLIMITED;
         let services = Services::new(ServicesBuilder {
             store,
             registry: Arc::new(effectd::internal::registry(&[]).expect("the tools")),
@@ -290,7 +293,7 @@ impl Bench {
             space_roots,
             metrics: Metrics::register(&prometheus::Registry::new()).expect("metrics"),
             lease_ttl: LEASE_TTL,
-            settings: Settings::default(),
+            settings,
             inspector: Arc::new(effectd::internal::WorkspaceInspector),
             blobs: Arc::new(Blobs::new(
                 self.scratch.join(format!("blobs-{without:?}")),
@@ -301,7 +304,7 @@ impl Bench {
             policy: self.policy.clone(),
         });
         if matches!(without, Without::Sandbox | Without::Both) {
-            services.control.breakers.trip(TOOL).await.expect("a breaker");
+            services.control.breakers.trip(TOOL, None).await.expect("a breaker");
         }
         Arc::new(Pipeline::start(services).await.expect("a pipeline"))
     }

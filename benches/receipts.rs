@@ -6,6 +6,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
+    clippy::disallowed_types,
     reason = "a measurement prints, and stops on errors"
 )]
 

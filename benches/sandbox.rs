@@ -3,7 +3,12 @@
 //!
 //! `apt-get install bubblewrap`, then `cargo bench --bench sandbox`, as root, on a machine that does nothing else. It prints
 //! the tables of `docs/performance.md`. Without bubblewrap it says so and continues.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures and prints")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_types,
+    reason = "a program that measures and prints"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

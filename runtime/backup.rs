@@ -2,8 +2,8 @@
 //!
 //! Journal files only grow at their end. So a copy of each file up to its length at one moment is what a power failure at that
 //! moment would have left, and effectd can start from it. The process that has a sled journal open reads it block by block, and
-//! the backup holds it as files. The index is not copied: a restore rebuilds it. Keys have a directory of their own; sealed data
-//! is unreadable without them. Blobs are copied after the journal, so that no blob that it names is missing.
+//! the backup holds it as files. The index is not copied: a restore rebuilds it. Nor is the state's id: a restored state is another
+//! state. Keys have a directory of their own; sealed data is unreadable without them. Blobs are copied after the journal, so that no blob that it names is missing.
 //!
 //! A backup is written under a draft name, checked, synced to disk, and then renamed. Its manifest has the length and the digest
 //! of each file.
@@ -27,7 +27,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{AtPath, Error};
 
-pub(crate) use restore::restore;
+pub(crate) use restore::{check_restore, restore};
 
 const MANIFEST: &str = "manifest.json";
 /// The version of the backup format.
@@ -86,14 +86,8 @@ fn refused(why: impl Into<String>) -> Error {
     Error::Request(why.into())
 }
 
-/// Backs up a state that may be in use, and its keys if `keys` names a directory for them.
-pub(crate) fn make(
-    state: &Path,
-    into: &Path,
-    keys: Option<&Path>,
-    clock: &dyn Clock,
-    in_use: InUse<'_>,
-) -> Result<Manifest, Error> {
+/// Checks whether a backup can be made, and changes nothing.
+pub(crate) fn check_backup(state: &Path, into: &Path, keys: Option<&Path>) -> Result<JournalKind, Error> {
     let is_there = |name: &str| state.join("journal").join(name).is_dir();
     if !is_there("segments") && !is_there("sled") {
         return Err(refused(format!("{} has no store yet", state.display())));
@@ -119,6 +113,18 @@ pub(crate) fn make(
             return Err(refused(why));
         }
     }
+    Ok(journal)
+}
+
+/// Backs up a state that may be in use, and its keys if `keys` names a directory for them.
+pub(crate) fn make(
+    state: &Path,
+    into: &Path,
+    keys: Option<&Path>,
+    clock: &dyn Clock,
+    in_use: InUse<'_>,
+) -> Result<Manifest, Error> {
+    let journal = check_backup(state, into, keys)?;
     for _ in 0..TRIES {
         match attempt((state, journal), into, keys, clock, in_use) {
             Ok(made) => return Ok(made),

@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_gateway::socket::make_private;
 use effectd_gateway::{Readiness, SharedSettings, Socket, Stage};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use crate::error::{Error, chain};
+use crate::error::{AtPath, Error, chain};
 use crate::host::runtime::Runtime;
-use crate::settings::Settings;
 use crate::settings::config::Config;
+use crate::settings::{Settings, default_socket};
 use crate::telemetry::LogDial;
 use service_manager::ServiceManager;
 use signals::{SignalEvent, Signals};
@@ -72,6 +73,9 @@ impl Daemon {
         read_settings: ReadSettings,
     ) -> Result<Self, Error> {
         let path = std::path::absolute(settings.socket(state)).unwrap_or_else(|_| settings.socket(state));
+        if let Some(folder) = default_socket(state).parent() {
+            make_private(folder).at(folder)?;
+        }
         let socket = Socket::bind(&path, settings.socket_mode())?;
         let (stage, open) = watch::channel(Stage::Open);
         let dial = SharedSettings::new(settings.values().door.clone());

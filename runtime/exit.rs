@@ -39,6 +39,23 @@ impl Exit {
         self as u8
     }
 
+    /// The word, as in the help.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Exit::Done => "done",
+            Exit::Failed => "failed",
+            Exit::Usage => "usage",
+            Exit::Denied => "denied",
+            Exit::Held => "held",
+            Exit::Quarantined => "quarantined",
+            Exit::Unknown => "outcome_unknown",
+            Exit::Unavailable => "unavailable",
+            Exit::Broken => "broken",
+            Exit::Output => "output",
+            Exit::TryAgain => "try_again",
+        }
+    }
+
     pub(crate) const fn of(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Executed | Outcome::CachedHit | Outcome::DryRun | Outcome::Paused => Exit::Done,

@@ -20,6 +20,7 @@ pub(crate) mod config;
 mod keys;
 mod layers;
 
+pub(crate) use keys::SOCKET_VARIABLE;
 pub use keys::{KEYS, Key, Takes};
 use keys::{nearest, nearest_variable};
 use layers::read_file;
@@ -260,6 +261,11 @@ impl Settings {
         !self.values.socket.is_empty()
     }
 
+    /// Whether the socket is that of the state directory: set in its file, or the default.
+    pub(crate) fn is_own_socket(&self) -> bool {
+        !matches!(self.origins.get("gateway.socket"), Some(Origin::Flag | Origin::Environment(_)))
+    }
+
     pub(crate) fn socket_mode(&self) -> u32 {
         u32::from_str_radix(&self.values.socket_mode, 8).unwrap_or(0o600)
     }
@@ -321,9 +327,25 @@ mod tests {
     }
 
     #[test]
+    fn every_key_takes_its_default_and_sets_a_field_of_its_own() {
+        let others = "1 2 0.25 1000 20000000 0660 text off sled".split(' ');
+        for key in KEYS {
+            let set = |value: &str| {
+                let mut settings = load("", None, &[]).unwrap();
+                settings.set(key.name, value.to_owned(), Origin::Flag).map(|()| settings)
+            };
+            let default = key.default();
+            assert_eq!(set(&default).unwrap().values(), &Values::default(), "{}", key.name);
+            let other = others.clone().filter(|other| *other != default).find_map(|other| set(other).ok());
+            let changed = other.unwrap_or_else(|| panic!("{}: no other value fits", key.name));
+            let differing = changed.differing(&load("", None, &[]).unwrap());
+            assert_eq!(differing.iter().map(|key| key.name).collect::<Vec<_>>(), [key.name]);
+        }
+    }
+
+    #[test]
     fn the_defaults_are_those_of_the_parts() {
         let settings = load("", None, &[]).unwrap();
-        assert_eq!(settings.values(), &Values::default());
         let mut config = Config::embedded("unused").unwrap();
         let before = config.clone();
         settings.apply(&mut config);

@@ -1,5 +1,6 @@
 //! The state directory: private to its owner, outside of every space, with the policy, the keys and the roots of spaces.
 
+pub(crate) mod id;
 pub(crate) mod keys;
 pub(crate) mod policy_store;
 pub(crate) mod spaces;
@@ -9,10 +10,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Preset};
+use effectd_actors::Registry;
+use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Preset, Source};
 use effectd_sandbox::View;
 
 use crate::error::Error;
+use crate::tool_registry;
 
 #[derive(Debug, Clone)]
 pub(crate) struct State {
@@ -89,9 +92,17 @@ impl State {
 
     /// Compiles the policy. Refuses a space whose root contains the state or the policy, since tools could change them, and a command
     /// whose programs others could replace.
-    pub(crate) fn load_policy(&self, overlay: &Overlay) -> Result<Policy, Error> {
+    pub(crate) fn load_policy(&self, overlay: &Overlay, registry: &Registry) -> Result<Policy, Error> {
         let source = PolicyDir::load(&self.policy_dir, self.owner).map_err(Box::new)?;
-        let policy = Policy::compile(&source, overlay).map_err(Box::new)?;
+        self.check_policy(tool_registry::compile_policy(&source, overlay, registry).map_err(Box::new)?)
+    }
+
+    /// [`State::load_policy`] from files that were in force before, without their examples.
+    pub(crate) fn load_policy_again(&self, source: &Source, overlay: &Overlay) -> Result<Policy, Error> {
+        self.check_policy(Policy::compile_unchecked(source, overlay).map_err(Box::new)?)
+    }
+
+    fn check_policy(&self, policy: Policy) -> Result<Policy, Error> {
         for space in policy.spaces() {
             let root = spaces::root_of(&policy, space, &self.base());
             // This compares paths; `Roots` follows no link when it opens a root.
@@ -179,7 +190,8 @@ mod tests {
         assert!(matches!(none, Err(Error::NoState(_))), "{none:?}");
         fs::create_dir(folder.path().join("journal")).unwrap();
         let state = State::existing(folder.path()).unwrap();
-        assert!(matches!(state.load_policy(&Overlay::default()), Err(Error::Policy(_))));
+        let registry = tool_registry::registry(&[]).unwrap();
+        assert!(matches!(state.load_policy(&Overlay::default(), &registry), Err(Error::Policy(_))));
     }
 
     #[test]
@@ -191,9 +203,10 @@ mod tests {
         fs::rename(state.join("policy"), space.join("policy")).unwrap();
         std::os::unix::fs::symlink(&space, folder.path().join("link")).unwrap();
         let real = fs::canonicalize(space.join("policy")).unwrap();
+        let registry = tool_registry::registry(&[]).unwrap();
         for named in ["workspace/policy", "link/policy", ".effectd/../workspace/policy"] {
             let state = State::prepare(&state, Some(&folder.path().join(named)), None).unwrap();
-            let refused = state.load_policy(&Overlay::default()).map(drop);
+            let refused = state.load_policy(&Overlay::default(), &registry).map(drop);
             assert!(
                 matches!(&refused, Err(Error::StateInSpace { directory, .. }) if *directory == real),
                 "{named}: {refused:?}"

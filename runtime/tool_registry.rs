@@ -10,6 +10,7 @@ use effectd_actors::{Definition, Registry, RegistryError, Source};
 use effectd_adapters::limits::CALL_BYTES_MAX;
 use effectd_adapters::{Tool, ToolChannel, Workspace, answer};
 use effectd_contracts::{ToolCall, ToolId, json};
+use effectd_policy::{Overlay, Policy, PolicyError, Source as PolicySource};
 use effectd_sandbox::ChildCtx;
 
 /// Tools of an embedding program.
@@ -84,6 +85,19 @@ pub fn registry(own: Tools) -> Result<Registry, RegistryError> {
         Some(error) => Err(error),
         None => Ok(registry),
     }
+}
+
+/// Compiles a policy. Its examples are tried with the registered tools; one without parameters fits every schema.
+pub(crate) fn compile_policy(
+    source: &PolicySource,
+    overlay: &Overlay,
+    registry: &Registry,
+) -> Result<Policy, PolicyError> {
+    Policy::compile_with(source, overlay, &|id, params| {
+        let tool = registry.get(id)?;
+        let fits = if params.is_empty() { Ok(()) } else { tool.check_params(params) };
+        Some(fits.map(|()| tool.spec().clone()).map_err(|failure| failure.message))
+    })
 }
 
 /// The description of a tool for the pipeline.

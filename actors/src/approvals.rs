@@ -14,6 +14,7 @@ pub(crate) mod expiry;
 pub mod grants;
 pub mod hold;
 pub mod question;
+pub mod rejudge;
 pub mod repository;
 pub(crate) mod suspend;
 pub mod view;

@@ -116,8 +116,10 @@ pub const INTENT_CONTENTS_BYTES_MAX: usize = 4_096;
 pub const RECENT_RECEIPTS_MAX: usize = 256;
 /// The `retry_after` of a call that a half-open or releasing breaker refuses, since as many as it allows are in flight.
 pub const BREAKER_TRY_AGAIN: Duration = Duration::from_secs(1);
-/// Breakers in all. Requests choose keys, so a new key replaces an idle closed breaker.
+/// Breakers in all. Requests choose keys, so a new key replaces an idle breaker. Those of tools and of operators may exceed it.
 pub const BREAKERS_MAX: usize = 1_024;
+/// Breakers that one subject may name: one for each service that it depends on, and few enough that many subjects find room.
+pub const BREAKERS_SUBJECT_MAX: usize = 16;
 /// Keys of one kind that a rate distinguishes: beyond it, new keys share one rate until old ones are idle.
 pub const RATE_KEYS_MAX: usize = 16_384;
 /// The window in which a session's actions are counted.

@@ -1,4 +1,5 @@
 //! `command.run`: runs one program of the system in the space, without a shell.
+#![expect(clippy::disallowed_types, reason = "it runs in the child: this is the tool that starts programs")]
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

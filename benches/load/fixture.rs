@@ -10,6 +10,7 @@ use effectd::contracts::{
 };
 use effectd::internal::{Config, Runtime};
 use effectd_actors::Answer;
+use effectd_actors::control::rates::Rules;
 use serde_json::{Map, Value, json};
 
 pub(crate) const TOOLS_MAX: usize = 200;
@@ -86,6 +87,7 @@ pub(crate) async fn open(state: &Path, change: impl FnOnce(&mut Config)) -> Runt
     let mut config = Config::embedded(state).expect("a configuration");
     config.store.journal = crate::journal::journal();
     config.desktop = false;
+    config.pipeline.control.rates = Rules::UNLIMITED;
     change(&mut config);
     Runtime::start(config).await.expect("a runtime")
 }

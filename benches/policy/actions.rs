@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use effectd::internal::{Config, Runtime};
 use effectd_actors::Answer;
+use effectd_actors::control::rates::Rules;
 use effectd_contracts::Status;
 use effectd_policy::Source;
 use tracing::span::{Attributes, Id, Record};
@@ -30,8 +31,9 @@ pub(crate) fn measure(source: &Source) -> (Duration, Duration) {
     }
     let threads = tokio::runtime::Runtime::new().expect("threads");
     let times = threads.block_on(async {
-        let runtime =
-            Runtime::start(Config::embedded(&state).expect("a configuration")).await.expect("a runtime");
+        let mut config = Config::embedded(&state).expect("a configuration");
+        config.pipeline.control.rates = Rules::UNLIMITED;
+        let runtime = Runtime::start(config).await.expect("a runtime");
         let mut times = Vec::with_capacity(ACTIONS);
         for n in 0..FIRST_ACTIONS + ACTIONS {
             let request = request(n, n * 7 % SUBJECTS);

@@ -1,15 +1,17 @@
 //! Fingerprints of failures: a short hash of the cause that does not depend on who, when, where or how much.
 //!
 //! Ten thousand dead letters often have a handful of causes. Two failures have the same fingerprint when they have the same
-//! code and their details differ only in ids, numbers, paths, addresses and quoted values.
+//! tool and code, and their details differ only in ids, numbers, paths, addresses and quoted values.
 
 use crate::codec::Hash16;
 use crate::limits::FINGERPRINT_WORDS_MAX;
 
-/// The fingerprint of a failure. Stored with the dead letter.
-pub fn fingerprint(code: &str, detail: &str) -> Hash16 {
+/// The fingerprint of a failure, of a tool if that is known. Stored with the dead letter.
+pub fn fingerprint(tool: Option<&str>, code: &str, detail: &str) -> Hash16 {
     let words = essence(detail);
-    Hash16::of(&[b"effectd fingerprint 1", code.as_bytes(), words.as_bytes()])
+    let mut parts = vec![b"effectd fingerprint 1".as_slice(), code.as_bytes(), words.as_bytes()];
+    parts.extend(tool.map(str::as_bytes));
+    Hash16::of(&parts)
 }
 
 /// The words of a text, with each variable part replaced by a sign for its kind.
@@ -88,10 +90,15 @@ mod tests {
             "write of 4096 bytes to notes/week.txt failed: No space left (os error 28)",
             "Write of 1 bytes to ~/x failed: no space left (os error 28).",
         ];
-        let prints: BTreeSet<Hash16> = same.iter().map(|text| fingerprint("io", text)).collect();
+        let prints: BTreeSet<Hash16> = same.iter().map(|text| fingerprint(None, "io", text)).collect();
         assert_eq!(prints.len(), 1, "{:?}", same.map(essence));
-        assert_ne!(fingerprint("io", same[0]), fingerprint("timed_out", same[0]));
-        assert_ne!(fingerprint("io", same[0]), fingerprint("io", "permission denied"));
+        let other = [
+            fingerprint(None, "timed_out", same[0]),
+            fingerprint(None, "io", "permission denied"),
+            fingerprint(Some("files.copy"), "io", same[0]),
+            fingerprint(Some("files.write_text"), "io", same[0]),
+        ];
+        assert_eq!(prints.iter().chain(&other).collect::<BTreeSet<_>>().len(), 5);
         assert_eq!(
             essence(
                 "action 0198c5e2-7d30-7000-8000-00000000abcd of agent://mia: the tool said \"it's late\" at 10:31"
@@ -120,14 +127,14 @@ mod tests {
                 5 => ("result_invalid", format!("field \"f{n}\" of '{id}' is no text")),
                 _ => ("memory_limit", format!("{n} MiB of {} MiB used", n + 1)),
             };
-            prints.insert(fingerprint(code, &detail));
+            prints.insert(fingerprint(None, code, &detail));
         }
         assert_eq!(prints.len(), 7);
     }
 
     #[test]
     fn the_bytes_of_a_fingerprint_stay_what_they_are() {
-        let print = fingerprint("timed_out", "no answer within 30 s");
+        let print = fingerprint(None, "timed_out", "no answer within 30 s");
         assert_eq!(effectd_contracts::digest::hex(&print.0), GOLDEN);
     }
 

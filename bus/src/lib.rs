@@ -53,8 +53,8 @@ pub use types::claims::{
     Admission, Admitted, Asker, Claim, ClaimAnswer, ConflictOf, Fence, Lookup, OpenIntent,
 };
 pub use types::dead_letters::{
-    DeadLetter, DeadLetterGroup, DeadLetterOrigin, DeadLetterPage, FailedAttempt, Fingerprint, NewDeadLetter,
-    OTHER_CAUSES, Requeued,
+    DELIVERIES_EXHAUSTED, DeadLetter, DeadLetterGroup, DeadLetterOrigin, DeadLetterPage, FailedAttempt,
+    Fingerprint, NewDeadLetter, OTHER_CAUSES, Requeued,
 };
 pub use types::events::{Body, EventPage, NewBody, NewEvent, Published, StoredEvent};
 pub use types::groups::{

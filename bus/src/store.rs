@@ -204,9 +204,14 @@ pub trait Store: Send + Sync {
     fn letters(&self, topic: Option<&TopicName>, from: u64, max: usize)
     -> Result<DeadLetterPage, StoreError>;
 
-    /// Dead letters of one topic or of all, grouped by cause, largest group first. Beyond
-    /// [`crate::limits::LETTER_GROUPS_MAX`] causes, the others are one last group, `other_causes`.
-    fn letter_groups(&self, topic: Option<&TopicName>) -> Result<Vec<DeadLetterGroup>, StoreError>;
+    /// Dead letters of one topic or of all, only those that `takes` accepts, grouped by cause, largest group first. Beyond
+    /// [`crate::limits::LETTER_GROUPS_MAX`] causes, the others are one last group, `other_causes`. Without `takes`, no dead
+    /// letter is opened.
+    fn letter_groups(
+        &self,
+        topic: Option<&TopicName>,
+        takes: Option<&dyn Fn(&DeadLetter) -> bool>,
+    ) -> Result<Vec<DeadLetterGroup>, StoreError>;
 
     /// Publishes a dead letter again, as an event that the caller makes of its payload, for the same action and under a
     /// new id. In the same block, the dead letter is removed and its action may get another receipt; the failing receipt
@@ -271,9 +276,9 @@ pub trait Store: Send + Sync {
         self.acknowledge(lease, Acknowledgement::Defer { delay })
     }
 
-    /// [`Acknowledgement::Term`].
+    /// [`Acknowledgement::Term`], for no known tool.
     fn term(&self, lease: LeaseId, code: &str, detail: &str) -> Wait<Acknowledged> {
         let (code, detail) = (code.to_owned(), detail.to_owned());
-        self.acknowledge(lease, Acknowledgement::Term { code, detail })
+        self.acknowledge(lease, Acknowledgement::Term { tool: None, code, detail })
     }
 }

@@ -119,7 +119,7 @@ crate::wire_enum! {
         Reopened = "reopened",
         /// A person approved.
         Approved = "approved",
-        /// A person refused.
+        /// A person refused, or the policy denies it now.
         Denied = "denied",
         /// Nobody decided in time.
         Expired = "expired",
@@ -133,6 +133,8 @@ crate::wire_enum! {
         GrantRevoked = "grant_revoked",
         /// A grant was used up, expired, or was never activated.
         GrantEnded = "grant_ended",
+        /// The policy or a grant permits it now: it runs without a person.
+        Released = "released",
     }
 }
 

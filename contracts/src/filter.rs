@@ -4,6 +4,8 @@
 //! separated by commas, of which one must match; `*` stands for any text. A leading minus negates a condition. Values with
 //! blanks or commas need double quotes.
 
+use std::time::Duration;
+
 use crate::clock::Timestamp;
 use crate::ids::{ActionId, SpaceId, SubjectId, ToolId};
 use crate::limits::{FILTER_BYTES_MAX, FILTER_TERMS_MAX};
@@ -230,22 +232,31 @@ pub fn moment(text: &str, now: Timestamp) -> Result<Timestamp, FilterInvalid> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Ok(time);
     }
-    let wrong = || {
+    let ago = span(text).and_then(|ago| now.checked_sub(ago).ok());
+    ago.ok_or_else(|| {
         FilterInvalid(format!(
             "{text:?} is not a time; write 2026-01-01T00:00:00Z or an age: 90s, 15m, 2h, 7d"
         ))
-    };
-    let unit = text.chars().last().ok_or_else(wrong)?;
+    })
+}
+
+/// Parses the end of a span of time that begins now and is not empty: `90s`, `30m`, `2h`, `7d`.
+pub fn end_of(text: &str, now: Timestamp) -> Result<Timestamp, FilterInvalid> {
+    let end = span(text).filter(|span| !span.is_zero()).and_then(|span| now.checked_add(span).ok());
+    end.ok_or_else(|| FilterInvalid(format!("{text:?} is not a span of time; write 90s, 30m, 2h or 7d")))
+}
+
+fn span(text: &str) -> Option<Duration> {
+    let unit = text.chars().last()?;
     let seconds = match unit {
         's' => 1,
         'm' => 60,
         'h' => 3_600,
         'd' => 86_400,
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    let number: u64 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| wrong())?;
-    let ago = std::time::Duration::from_secs(number.checked_mul(seconds).ok_or_else(wrong)?);
-    now.checked_sub(ago).map_err(|_| wrong())
+    let number: u64 = text[..text.len() - unit.len_utf8()].parse().ok()?;
+    Some(Duration::from_secs(number.checked_mul(seconds)?))
 }
 
 /// Splits a filter into conditions: characters without the quotes, each with whether it was in quotes.

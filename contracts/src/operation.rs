@@ -119,6 +119,10 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<Mode>,
     },
+    /// Takes all changes beside the policy's files back.
+    ClearOverlay {},
+    /// Judges pending approvals again: releases those that need no person now, and ends those that are denied.
+    Rejudge {},
     /// Reloads the policy's files.
     ReloadPolicy {},
     /// Applies retention now.
@@ -152,6 +156,8 @@ impl Operation {
             Operation::GrantConsent { .. } => "effectd.grant_consent",
             Operation::RevokeConsent { .. } => "effectd.revoke_consent",
             Operation::SetMode { .. } => "effectd.set_mode",
+            Operation::ClearOverlay {} => "effectd.clear_overlay",
+            Operation::Rejudge {} => "effectd.rejudge",
             Operation::ReloadPolicy {} => "effectd.reload_policy",
             Operation::Retain {} => "effectd.retain",
             Operation::Erase { .. } => "effectd.erase",

@@ -1,5 +1,5 @@
 //! The JSON forms are stable: this version reads what an earlier one wrote, and writes the same.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use effectd_contracts::schemas;
 use effectd_contracts::{

@@ -9,7 +9,7 @@ use effectd_actors::action::decisions;
 use effectd_actors::approvals::view;
 use effectd_actors::effects::results;
 use effectd_actors::limits::OVERLOAD_RETRY;
-use effectd_actors::{Answer, Done, Held, Pipeline, Services};
+use effectd_actors::{Answer, Done, Held, Pipeline, PrincipalRole, Services};
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, ActionRequest, Code, Failure, Phase, Principal, Topic, json};
 use serde::de::DeserializeOwned;
@@ -110,6 +110,11 @@ impl App {
     /// Whether this peer may read all receipts and their events: an operator, or a learner by the policy.
     pub(crate) fn may_learn(&self, peer: &Peer) -> bool {
         self.services().policy().may_learn(&peer.decider())
+    }
+
+    /// Whether this peer may do this part of an operator's work.
+    pub(crate) fn may_operate(&self, peer: &Peer, part: PrincipalRole) -> bool {
+        self.services().policy().may_operate(&peer.decider(), part)
     }
 
     /// How long a request may wait: as long as it asks for, up to the limit.

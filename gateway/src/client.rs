@@ -1,6 +1,7 @@
 //! The client of all routes, over two transports: the socket of a daemon, or the same routes in this process.
 //!
 //! Every request may be repeated: the action's id ensures that an accepted action does not run twice.
+#![expect(clippy::disallowed_methods, reason = "connects to the daemon")]
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use crate::headers::INTERACTIVE;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::views::actions::ActionView;
+use crate::views::health::Health;
 
 /// The largest answer that is read at once: a receipt with the largest output of a tool fits several times.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
@@ -32,7 +34,13 @@ const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
 pub enum ClientError {
     #[error("no daemon answers on {}; start one with `effectd serve`, with the same --state", .0.display())]
     NoDaemon(PathBuf),
-    #[error("you may not connect to {}; ask the daemon's operator to add you to its group", .0.display())]
+    #[error(
+        "the daemon on {} serves the state {found}, not {} ({}); leave out --state or --socket, or correct gateway.socket in the \
+         state's config.toml",
+        socket.display(), expected.directory.display(), expected.id.as_deref().unwrap_or("not used yet, so it has no id")
+    )]
+    OtherState { socket: PathBuf, found: String, expected: ExpectedState },
+    #[error("you may not connect to {}; ask the daemon's operator to set gateway.socket_mode = \"0660\" and to add you to the socket's group", .0.display())]
     NotPermitted(PathBuf),
     /// Whether the daemon accepted the request is unknown; repeating it is harmless.
     #[error("the connection to the daemon broke: {0}; it is safe to retry")]
@@ -51,10 +59,11 @@ impl ClientError {
     pub fn may_retry(&self) -> bool {
         match self {
             ClientError::NoDaemon(_) | ClientError::Broken(_) => true,
-            ClientError::NotPermitted(_)
+            ClientError::Refused(problem) => problem.retry_after_ms.is_some(),
+            ClientError::OtherState { .. }
+            | ClientError::NotPermitted(_)
             | ClientError::Failed(_)
-            | ClientError::Strange(_)
-            | ClientError::Refused(_) => false,
+            | ClientError::Strange(_) => false,
         }
     }
 }
@@ -66,13 +75,25 @@ pub enum ActionReply {
     Problem(Problem),
 }
 
+/// The state that a daemon must serve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedState {
+    pub directory: PathBuf,
+    /// `None` if no process has opened it yet; then no daemon serves it.
+    pub id: Option<String>,
+}
+
 enum Transport {
     /// A daemon's socket; the client connects on demand, and again after the connection broke.
-    Socket {
-        path: PathBuf,
-        sender: Option<SendRequest<Full<Bytes>>>,
-    },
+    Socket(Connection),
     InProcess(TowerToHyperService<Router>),
+}
+
+struct Connection {
+    path: PathBuf,
+    /// Compared with the daemon's state after each connect, before any other request.
+    expected: Option<ExpectedState>,
+    sender: Option<SendRequest<Full<Bytes>>>,
 }
 
 pub struct Client {
@@ -90,8 +111,13 @@ impl std::fmt::Debug for Client {
 impl Client {
     /// A client of a daemon. It is interactive if standard input is a terminal.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        let (path, sender) = (socket.into(), None);
-        Self { transport: Transport::Socket { path, sender }, interactive: io::stdin().is_terminal() }
+        Self::of_state(socket, None)
+    }
+
+    /// A client of the daemon of this state; refuses a daemon of another state.
+    pub fn of_state(socket: impl Into<PathBuf>, expected: Option<ExpectedState>) -> Self {
+        let connection = Connection { path: socket.into(), expected, sender: None };
+        Self { transport: Transport::Socket(connection), interactive: io::stdin().is_terminal() }
     }
 
     pub(crate) fn in_process(routes: Router, interactive: bool) -> Self {
@@ -101,9 +127,9 @@ impl Client {
     /// Another client of the same routes.
     pub fn another(&self) -> Self {
         let transport = match &self.transport {
-            Transport::Socket { path, .. } => {
-                let (path, sender) = (path.clone(), None);
-                Transport::Socket { path, sender }
+            Transport::Socket(Connection { path, expected, .. }) => {
+                let (path, expected) = (path.clone(), expected.clone());
+                Transport::Socket(Connection { path, expected, sender: None })
             }
             Transport::InProcess(routes) => Transport::InProcess(routes.clone()),
         };
@@ -113,14 +139,14 @@ impl Client {
     /// The daemon's socket; `None` if the routes are in this process.
     pub fn socket(&self) -> Option<&Path> {
         match &self.transport {
-            Transport::Socket { path, .. } => Some(path),
+            Transport::Socket(connection) => Some(&connection.path),
             Transport::InProcess(_) => None,
         }
     }
 
     pub async fn connect(&mut self) -> Result<(), ClientError> {
         match &mut self.transport {
-            Transport::Socket { path, sender } => connected(path, sender).await.map(drop),
+            Transport::Socket(connection) => connection.ready().await.map(drop),
             Transport::InProcess(_) => Ok(()),
         }
     }
@@ -140,7 +166,7 @@ impl Client {
             None => "/v1/actions".to_owned(),
             Some(wait) => format!("/v1/actions?wait={}", wait.as_millis()),
         };
-        action_reply(self.ask(Method::POST, &path, body.into()).await?)
+        action_reply(self.ask(Method::POST, &path, body.into()).await)
     }
 
     pub async fn status(&mut self, action: &ActionId) -> Result<ActionReply, ClientError> {
@@ -164,7 +190,7 @@ impl Client {
         rest: &str,
     ) -> Result<ActionReply, ClientError> {
         let path = format!("/v1/actions/{}{rest}", percent_encoded(action.as_str()));
-        action_reply(self.ask(method, &path, Bytes::new()).await?)
+        action_reply(self.ask(method, &path, Bytes::new()).await)
     }
 
     pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
@@ -248,37 +274,30 @@ impl Client {
     fn cut_off(&mut self, why: String) -> ClientError {
         self.hang_up();
         match &self.transport {
-            Transport::Socket { .. } => ClientError::Broken(why),
+            Transport::Socket(_) => ClientError::Broken(why),
             Transport::InProcess(_) => ClientError::Failed(why),
         }
     }
 
     fn hang_up(&mut self) {
-        if let Transport::Socket { sender, .. } = &mut self.transport {
-            *sender = None;
+        if let Transport::Socket(connection) = &mut self.transport {
+            connection.sender = None;
         }
     }
 
     async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Body>, ClientError> {
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, "effectd")
-            .header(CONTENT_TYPE, "application/json")
-            .header(INTERACTIVE, self.interactive.to_string())
-            .body(Full::new(body))
-            .map_err(|error| ClientError::Strange(error.to_string()))?;
+        let request = request(method, path, self.interactive, body)?;
         match &mut self.transport {
             Transport::InProcess(routes) => match routes.call(request).await {
                 Ok(response) => Ok(response),
                 Err(never) => match never {},
             },
-            Transport::Socket { path, sender } => {
-                let sent = connected(path, sender).await?.send_request(request).await;
+            Transport::Socket(connection) => {
+                let sent = connection.ready().await?.send_request(request).await;
                 match sent {
                     Ok(response) => Ok(response.map(Body::new)),
                     Err(error) => {
-                        *sender = None;
+                        connection.sender = None;
                         Err(ClientError::Broken(error.to_string()))
                     }
                 }
@@ -287,19 +306,72 @@ impl Client {
     }
 }
 
-async fn connected<'a>(
-    path: &Path,
-    sender: &'a mut Option<SendRequest<Full<Bytes>>>,
-) -> Result<&'a mut SendRequest<Full<Bytes>>, ClientError> {
-    let alive = match sender {
-        Some(sender) => sender.ready().await.is_ok(),
-        None => false,
-    };
-    let ready = match sender.take().filter(|_| alive) {
-        Some(sender) => sender,
-        None => connect(path).await?,
-    };
-    Ok(sender.insert(ready))
+impl Connection {
+    async fn ready(&mut self) -> Result<&mut SendRequest<Full<Bytes>>, ClientError> {
+        let alive = match &mut self.sender {
+            Some(sender) => sender.ready().await.is_ok(),
+            None => false,
+        };
+        let ready = match self.sender.take().filter(|_| alive) {
+            Some(sender) => sender,
+            None => self.connect().await?,
+        };
+        Ok(self.sender.insert(ready))
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
+        let Some(expected) = &self.expected else {
+            return connect(&self.path).await;
+        };
+        // A full daemon answers `/healthz` and hangs up. One that stops does, too, and does not answer a second time.
+        for _ in 0..2 {
+            let mut sender = connect(&self.path).await?;
+            self.check(&mut sender, expected).await?;
+            if sender.ready().await.is_ok() {
+                return Ok(sender);
+            }
+        }
+        let why = "the daemon has too many connections and only reports its health; try again shortly";
+        Err(ClientError::Refused(Box::new(Problem::of(Kind::Busy, why))))
+    }
+
+    /// Refuses the daemon of another state.
+    async fn check(
+        &self,
+        sender: &mut SendRequest<Full<Bytes>>,
+        expected: &ExpectedState,
+    ) -> Result<(), ClientError> {
+        let request = request(Method::GET, "/healthz", false, Bytes::new())?;
+        let sent = sender.send_request(request).await;
+        let response = sent.map_err(|error| ClientError::Broken(error.to_string()))?.map(Body::new);
+        let status = response.status().as_u16();
+        let body = whole(response).await.map_err(ClientError::Broken)?;
+        if status >= 400 {
+            return Err(ClientError::Refused(read(&body)?));
+        }
+        let found = read::<Health>(&body)?.state_id;
+        if expected.id.as_ref() != Some(&found) {
+            let (socket, expected) = (self.path.clone(), expected.clone());
+            return Err(ClientError::OtherState { socket, found, expected });
+        }
+        Ok(())
+    }
+}
+
+fn request(
+    method: Method,
+    path: &str,
+    interactive: bool,
+    body: Bytes,
+) -> Result<Request<Full<Bytes>>, ClientError> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, "effectd")
+        .header(CONTENT_TYPE, "application/json")
+        .header(INTERACTIVE, interactive.to_string())
+        .body(Full::new(body))
+        .map_err(|error| ClientError::Strange(error.to_string()))
 }
 
 async fn connect(path: &Path) -> Result<SendRequest<Full<Bytes>>, ClientError> {
@@ -328,7 +400,12 @@ async fn whole(response: Response<Body>) -> Result<Bytes, String> {
     body.map(Collected::to_bytes).map_err(|error| error.to_string())
 }
 
-fn action_reply((status, body): (u16, Bytes)) -> Result<ActionReply, ClientError> {
+fn action_reply(answer: Result<(u16, Bytes), ClientError>) -> Result<ActionReply, ClientError> {
+    let (status, body) = match answer {
+        // The daemon refused the check of its state, and the request with it.
+        Err(ClientError::Refused(problem)) => return Ok(ActionReply::Problem(*problem)),
+        answer => answer?,
+    };
     if status < 400 { read(&body).map(ActionReply::View) } else { read(&body).map(ActionReply::Problem) }
 }
 

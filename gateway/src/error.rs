@@ -10,6 +10,8 @@ pub enum GatewayError {
     /// The gateway does not touch the file.
     #[error("{} already exists and is not a socket; move it away, or choose another socket", .0.display())]
     NotASocket(PathBuf),
+    #[error("there is no folder {}; create it for those who may connect, or choose another socket", .0.display())]
+    NoFolder(PathBuf),
     #[error("the path {} is too long for a socket ({max} bytes at most); choose a shorter one with --socket", path.display())]
     TooLong { path: PathBuf, max: usize },
     #[error("the socket {} cannot be created: {source}", path.display())]
@@ -25,6 +27,7 @@ impl GatewayError {
         match self {
             GatewayError::InUse(_) => true,
             GatewayError::NotASocket(_)
+            | GatewayError::NoFolder(_)
             | GatewayError::TooLong { .. }
             | GatewayError::Socket { .. }
             | GatewayError::Metrics(_) => false,

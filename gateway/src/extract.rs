@@ -7,6 +7,8 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use effectd_actors::PrincipalRole;
+use effectd_actors::approvals::DecideError;
 use effectd_contracts::Topic;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -106,27 +108,76 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     }
 }
 
-/// A peer that is an operator; everybody else gets a problem.
+/// A peer that may operate; everybody else gets a problem.
 pub(crate) struct Operator(pub(crate) Peer);
 
-impl<S: Send + Sync> FromRequestParts<S> for Operator {
+/// A peer that may look at what operators see.
+pub(crate) struct Viewer {
+    /// Whether it may also operate: error messages, which may quote contents, are only for operators.
+    pub(crate) operates: bool,
+}
+
+/// A peer that may erase subjects.
+pub(crate) struct Eraser(pub(crate) Operator);
+
+/// The peer, if it is root or the daemon's user, or has this part of an operator's work by the policy.
+async fn with_part(parts: &mut Parts, app: &Arc<App>, part: PrincipalRole) -> Result<Peer, Problem> {
+    let peer = Peer::from_request_parts(parts, app).await?;
+    if app.may_operate(&peer, part) {
+        return Ok(peer);
+    }
+    let why = format!(
+        "only root, the user that the daemon runs as, and principals with the role `{}` may do this",
+        part.as_str()
+    );
+    Err(Problem::of(Kind::OperatorsOnly, why))
+}
+
+impl FromRequestParts<Arc<App>> for Operator {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let peer = Peer::from_request_parts(parts, state).await?;
-        if peer.operator {
-            return Ok(Self(peer));
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        with_part(parts, app, PrincipalRole::Operate).await.map(Self)
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Viewer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let peer = with_part(parts, app, PrincipalRole::Look).await?;
+        Ok(Self { operates: app.may_operate(&peer, PrincipalRole::Operate) })
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Eraser {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        with_part(parts, app, PrincipalRole::Erase).await.map(|peer| Self(Operator(peer)))
+    }
+}
+
+impl Operator {
+    /// Fails unless this peer may also change what the policy requires: root and the daemon's user may, others as administrators.
+    pub(crate) fn check_administers(&self, app: &App) -> Result<(), Problem> {
+        if self.0.operator {
+            return Ok(());
         }
-        let why = "only root and the user that the daemon runs as may do this";
-        Err(Problem::of(Kind::OperatorsOnly, why))
+        let may = app.services().policy().may_administer(&self.0.decider());
+        Ok(may.map(drop).map_err(DecideError::Forbidden)?)
     }
 }
 
 /// The number of consumer groups that a learner may have for each topic. The store has a limit for all of them together.
 const LEARNER_GROUPS_MAX: usize = 8;
 
-/// A peer that reads events: an operator, or a learner by the policy.
-pub(crate) struct Reader(pub(crate) Peer);
+/// A peer that reads events: one that may look, or a learner by the policy.
+pub(crate) struct Reader {
+    peer: Peer,
+    looks: bool,
+    operates: bool,
+}
 
 impl FromRequestParts<Arc<App>> for Reader {
     type Rejection = Problem;
@@ -134,9 +185,11 @@ impl FromRequestParts<Arc<App>> for Reader {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let peer = Peer::from_request_parts(parts, app).await?;
         if app.may_learn(&peer) {
-            return Ok(Self(peer));
+            let [looks, operates] =
+                [PrincipalRole::Look, PrincipalRole::Operate].map(|part| app.may_operate(&peer, part));
+            return Ok(Self { peer, looks, operates });
         }
-        let why = "only operators and principals with the role `learner` may read events";
+        let why = "only operators and principals with the role `learner` or `look` may read events";
         Err(Problem::of(Kind::OperatorsOnly, why))
     }
 }
@@ -145,7 +198,7 @@ impl Reader {
     /// Fails if a learner may not read this topic.
     pub(crate) fn check_topic(&self, topic: &str) -> Result<(), Problem> {
         let learned = [Topic::ActionExecuted, Topic::Amendments].map(Topic::as_str);
-        if self.0.operator || learned.contains(&topic) {
+        if self.looks || learned.contains(&topic) {
             return Ok(());
         }
         let why = format!("a learner reads the topics {}; the others are for operators", learned.join(", "));
@@ -154,7 +207,7 @@ impl Reader {
 
     /// This peer as an operator, if it is one.
     pub(crate) fn operator(&self) -> Option<Operator> {
-        self.0.operator.then(|| Operator(self.0.clone()))
+        self.operates.then(|| Operator(self.peer.clone()))
     }
 
     /// Fails unless a learner may move this group, or create it beside these.
@@ -164,7 +217,7 @@ impl Reader {
         known: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<(), Problem> {
         // By uid: a user name may contain every character that a group may.
-        let name = format!("u{}", self.0.uid);
+        let name = format!("u{}", self.peer.uid);
         let is_own = |group: &str| {
             group.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };

@@ -7,16 +7,22 @@ use effectd_bus::Swap;
 use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
 
 use crate::problem::Problem;
-use crate::views::policy::{Explanation, PolicyChange, PolicyView};
+use crate::views::policy::{Explanation, PolicyChange, PolicyFiles, PolicyView};
 
 /// What the gateway needs from the daemon. The methods may block.
 pub trait Host: Send + Sync + 'static {
     /// The services of the pipeline.
     fn services(&self) -> &Arc<Services>;
+    /// The id of the state directory.
+    fn state_id(&self) -> &str;
     /// The registry that `/metrics` shows.
     fn metrics(&self) -> &prometheus::Registry;
     /// The policy in force.
     fn policy(&self) -> PolicyView;
+    /// Whether the policy's files have a fault and an earlier policy decides.
+    fn policy_files_faulty(&self) -> bool;
+    /// The files in force, and the changes beside them.
+    fn policy_files(&self) -> Result<PolicyFiles, Problem>;
     /// Checks the policy's files with the overlay, and puts nothing in force.
     fn check_policy(&self) -> Result<PolicyView, Problem>;
     /// Puts the policy's files in force. Each space keeps its root.

@@ -13,6 +13,8 @@ pub const CONNECTIONS_REFUSED_TOTAL: &str = "effectd_http_connections_refused_to
 pub const BACKLOG: &str = "effectd_backlog_decisions";
 /// The bytes of these decisions.
 pub const BACKLOG_BYTES: &str = "effectd_backlog_bytes";
+/// 1 while the policy's files are in force, 0 while they have a fault and an earlier policy decides.
+pub const POLICY_FILES_IN_FORCE: &str = "effectd_policy_files_in_force";
 
 #[derive(Clone)]
 pub(crate) struct Metrics {
@@ -22,6 +24,7 @@ pub(crate) struct Metrics {
     pub(crate) refused: IntCounterVec,
     pub(crate) backlog: IntGauge,
     pub(crate) backlog_bytes: IntGauge,
+    pub(crate) policy_files: IntGauge,
 }
 
 impl Metrics {
@@ -41,11 +44,12 @@ impl Metrics {
             )?,
             backlog: IntGauge::new(BACKLOG, "Accepted decisions that are unfinished")?,
             backlog_bytes: IntGauge::new(BACKLOG_BYTES, "Bytes of accepted decisions that are unfinished")?,
+            policy_files: IntGauge::new(POLICY_FILES_IN_FORCE, "Whether the policy's files are in force")?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;
         registry.register(Box::new(metrics.refused.clone()))?;
-        for gauge in [&metrics.connections, &metrics.backlog, &metrics.backlog_bytes] {
+        for gauge in [&metrics.connections, &metrics.backlog, &metrics.backlog_bytes, &metrics.policy_files] {
             registry.register(Box::new(gauge.clone()))?;
         }
         Ok(metrics)

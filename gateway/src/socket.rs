@@ -1,5 +1,6 @@
 //! The unix socket and its file: private from the start, never taken from a program that still listens, and restored when
 //! somebody removes it.
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "the door, and its file")]
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
@@ -29,15 +30,16 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Creates the socket with these permissions, and a private folder for it if there is none. Replaces the socket of a dead
-    /// daemon, but not one that answers.
+    /// Creates the socket with these permissions, in a folder that exists. Replaces the socket of a dead daemon, but not one that
+    /// answers.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, GatewayError> {
         if path.as_os_str().as_bytes().len() > PATH_BYTES_MAX {
             return Err(GatewayError::TooLong { path: path.to_owned(), max: PATH_BYTES_MAX });
         }
         let failed = |source| GatewayError::Socket { path: path.to_owned(), source };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            make_private(folder).map_err(failed)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return Err(GatewayError::NoFolder(folder.to_owned()));
         }
         check_free(path)?;
         let made = || -> io::Result<(UnixListener, Metadata)> {
@@ -136,7 +138,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Creates a private folder; leaves an existing one as it is: the operator may share it with a group on purpose.
-fn make_private(folder: &Path) -> io::Result<()> {
+pub fn make_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).recursive(true).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         Ok(()) | Err(_) => Ok(()),
@@ -169,8 +171,13 @@ mod tests {
     async fn the_socket_is_private_and_is_removed_when_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/effectd.sock");
+        let folder = path.parent().unwrap();
+        let refused = Socket::bind(&path, 0o600).unwrap_err();
+        assert!(matches!(&refused, GatewayError::NoFolder(missing) if missing == folder), "{refused}");
+        assert!(!folder.exists());
+        make_private(folder).unwrap();
         let socket = Socket::bind(&path, 0o600).unwrap();
-        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        assert_eq!((mode(&path), mode(folder)), (0o600, 0o700));
         drop(socket);
         assert!(!path.exists());
     }
@@ -195,6 +202,7 @@ mod tests {
     async fn a_socket_that_was_removed_is_made_again_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/effectd.sock");
+        make_private(path.parent().unwrap()).unwrap();
         let mut socket = Socket::bind(&path, 0o660).unwrap();
         // An operator has given it another mode since.
         fs::set_permissions(&path, Permissions::from_mode(0o606)).unwrap();

@@ -48,8 +48,17 @@ impl Policy {
 
     /// Whether `by` may read the receipts of everybody, and their events.
     pub fn may_learn(&self, by: &Decider) -> bool {
+        self.may_operate(by, PrincipalRole::Learner)
+    }
+
+    /// Whether `by` may do this part of an operator's work. Who has any part may also look, and who may look may learn.
+    pub fn may_operate(&self, by: &Decider, part: PrincipalRole) -> bool {
+        let parts = [PrincipalRole::Look, PrincipalRole::Operate, PrincipalRole::Erase];
+        let any = matches!(part, PrincipalRole::Look | PrincipalRole::Learner);
         let mut entries = self.tables().principals.matching(by.principal.as_str());
-        by.operator || entries.any(|entry| entry.roles.contains(&PrincipalRole::Learner))
+        by.operator
+            || entries
+                .any(|entry| entry.roles.iter().any(|role| *role == part || (any && parts.contains(role))))
     }
 
     /// Whether `by` may see pending approvals.

@@ -46,7 +46,7 @@ pub struct Document {
     /// Organisations, with the modes of tools in their spaces.
     #[serde(default)]
     pub orgs: BTreeMap<String, ModeRules>,
-    /// Automations, with modes that override the organisation's.
+    /// Automations, with modes that override the organisation's. No request names one yet.
     #[serde(default)]
     pub automations: BTreeMap<String, ModeRules>,
     /// The spaces in which actions may happen. All others are denied.
@@ -70,7 +70,7 @@ pub struct Document {
     /// What happens to personal data in the parameters of tools.
     #[serde(default)]
     pub redaction: RedactionRules,
-    /// Tools of the examples.
+    /// Tools of the examples that are not registered in the program.
     #[serde(default)]
     pub example_tools: BTreeMap<String, ExampleTool>,
     /// Requests with the verdict that they must get. A policy that fails one of them is refused.
@@ -115,7 +115,8 @@ pub struct PrincipalRule {
     #[serde(default)]
     pub actors: Vec<String>,
     /// What it may do: submit for its subjects (`planner`, the default), decide about approvals (`approver`), or also change
-    /// what needs an approval (`admin`). A `learner` reads the receipts of everybody.
+    /// what needs an approval (`admin`). A `learner` reads the receipts of everybody. The parts of an operator are `look`,
+    /// `operate` and `erase`.
     #[serde(default = "planner")]
     pub roles: Vec<PrincipalRole>,
 }
@@ -123,6 +124,12 @@ pub struct PrincipalRule {
 wire_enum! {
     /// What a principal may do.
     pub enum PrincipalRole {
+        /// See what operators see: figures, lists, all receipts and the policy. No contents, and no changes.
+        Look = "look",
+        /// Look, see contents without secrets and personal data, and operate effectd: tools, breakers, dead letters, quarantine.
+        Operate = "operate",
+        /// Look, and erase subjects.
+        Erase = "erase",
         /// Read all receipts, amendments and their events; no contents, and nothing else.
         Learner = "learner",
         /// Submit for its subjects, and read their actions.
@@ -460,7 +467,7 @@ pub struct Example {
     pub subject: String,
     /// The space.
     pub space: String,
-    /// The tool, one of `example_tools`.
+    /// The tool: a registered one, or else one of `example_tools`.
     pub tool: ToolId,
     /// The actor that the request names.
     #[serde(default)]
@@ -474,16 +481,16 @@ pub struct Example {
     /// The time that the request names.
     #[serde(default)]
     pub time: Option<Timestamp>,
-    /// The automation, if one submits it.
+    /// The automation. No request names one yet.
     #[serde(default)]
     pub automation: Option<String>,
     /// The parameters.
     #[serde(default)]
     pub params: serde_json::Map<String, serde_json::Value>,
-    /// Whether a connection to the tool's service exists.
+    /// Whether a connection to the tool's service exists. There are no connections yet.
     #[serde(default)]
     pub connection: bool,
-    /// Whether success is verified and the effect can be rolled back.
+    /// Whether success is verified and the effect can be rolled back. Nothing is verified yet.
     #[serde(default)]
     pub verified: bool,
     /// What a preview predicts; unknown if left out.

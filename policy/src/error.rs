@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::limits::FAULTS_MAX;
+
 /// A line of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
@@ -72,6 +74,45 @@ pub enum PolicyError {
     /// An invalid overlay.
     #[error("overlay: {0}")]
     Overlay(String),
+    /// Several faults, one a line; of more than [`FAULTS_MAX`], the first and how many more there are.
+    #[error("{}", lines(.0))]
+    Many(Vec<PolicyError>),
+}
+
+fn lines(faults: &[PolicyError]) -> String {
+    let mut lines: Vec<_> = faults.iter().take(FAULTS_MAX).map(ToString::to_string).collect();
+    if let Some(more) = faults.len().checked_sub(FAULTS_MAX).filter(|more| *more > 0) {
+        lines.push(format!("and {more} more"));
+    }
+    lines.join("\n")
+}
+
+/// The faults of a policy, in the order in which they are found. A later fault never hides an earlier one.
+#[derive(Debug, Default)]
+pub(crate) struct Faults(Vec<PolicyError>);
+
+impl Faults {
+    /// The value; `None` for a fault, which is kept.
+    pub(crate) fn keep<T>(&mut self, found: Result<T, PolicyError>) -> Option<T> {
+        match found {
+            Ok(value) => return Some(value),
+            Err(PolicyError::Many(faults)) => self.0.extend(faults),
+            Err(fault) => self.0.push(fault),
+        }
+        None
+    }
+
+    /// Fails if there is a fault.
+    pub(crate) fn result(mut self) -> Result<(), PolicyError> {
+        match (self.0.pop(), self.0.is_empty()) {
+            (None, _) => Ok(()),
+            (Some(only), true) => Err(only),
+            (Some(last), false) => {
+                self.0.push(last);
+                Err(PolicyError::Many(self.0))
+            }
+        }
+    }
 }
 
 impl PolicyError {
@@ -85,7 +126,8 @@ impl PolicyError {
             | Self::Syntax { .. }
             | Self::Invalid { .. }
             | Self::Example { .. }
-            | Self::Overlay(_) => false,
+            | Self::Overlay(_)
+            | Self::Many(_) => false,
         }
     }
 

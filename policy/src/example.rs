@@ -8,38 +8,51 @@ use serde_json::{Map, Value};
 
 use crate::decision::Denier;
 use crate::document::{Document, Example, ExampleTool};
-use crate::error::{ExampleFailed, PolicyError};
+use crate::error::{ExampleFailed, Faults, PolicyError};
 use crate::evaluate::evaluate;
 use crate::facts::{Facts, ToolFacts, skew_s};
-use crate::policy::{Policy, inspect};
+use crate::policy::{Policy, RealTool, inspect};
 use crate::source::Lines;
 
 /// The time in examples that name none: noon of a Wednesday, in UTC.
 const EXAMPLE_NOW: &str = "2026-01-07T12:00:00Z";
 
-/// Checks all examples; the first that fails is the error.
-pub(crate) fn check_all(document: &Document, lines: &Lines<'_>, policy: &Policy) -> Result<(), PolicyError> {
-    for (index, example) in document.examples.iter().enumerate() {
-        let index = index.to_string();
-        let path = ["examples", &index];
+/// Checks all examples; the error names each that fails.
+pub(crate) fn check_all(
+    document: &Document,
+    lines: &Lines<'_>,
+    policy: &Policy,
+    real: RealTool<'_>,
+) -> Result<(), PolicyError> {
+    let check = |index: &str, example: &Example| {
+        let path = ["examples", index];
         let Some(expected) = expected_words(&example.expect) else {
             let message = format!("{:?} is no verdict; write {EXPECTATIONS}", example.expect);
-            return Err(lines.invalid(&["examples", &index, "expect"], message));
+            return Err(lines.invalid(&["examples", index, "expect"], message));
         };
-        let facts = facts(example, document, policy).map_err(|message| lines.invalid(&path, message))?;
+        let facts =
+            facts(example, document, policy, real).map_err(|message| lines.invalid(&path, message))?;
         let verdict = evaluate(&facts, policy).verdict;
         let actual = verdict.to_string();
         if actual != expected && !(expected == "deny" && actual.starts_with("deny")) {
-            let why = match verdict.why() {
+            let mut why = match verdict.why() {
                 why if why.is_empty() => "all gates pass".to_owned(),
                 why => why,
             };
+            if policy.tables().principals.matching(&example.principal).next().is_none() {
+                why.push_str("; name one of [principals] as the example's `principal`");
+            }
             let failed = Box::new(ExampleFailed { name: example.name.clone(), expected, actual, why });
             let at = lines.at(&path);
             return Err(PolicyError::Example { at, failed });
         }
+        Ok(())
+    };
+    let mut faults = Faults::default();
+    for (index, example) in document.examples.iter().enumerate() {
+        faults.keep(check(&index.to_string(), example));
     }
-    Ok(())
+    faults.result()
 }
 
 const EXPECTATIONS: &str = "permit, deny, deny by <rbac|abac|consent|space|safety|redaction|reach|mode>, quarantine or needs approval";
@@ -52,13 +65,23 @@ fn expected_words(expect: &str) -> Option<String> {
     known.then(|| expect.to_owned())
 }
 
-fn facts(example: &Example, document: &Document, policy: &Policy) -> Result<Facts, String> {
-    let tool = document.example_tools.get(example.tool.as_str());
-    let tool = tool.ok_or_else(|| format!("example_tools has no {}", example.tool))?;
+fn facts(
+    example: &Example,
+    document: &Document,
+    policy: &Policy,
+    real: RealTool<'_>,
+) -> Result<Facts, String> {
+    let described = document.example_tools.get(example.tool.as_str());
+    let spec = match real(&example.tool, &example.params) {
+        Some(spec) => spec.map_err(|why| format!("example {:?}: {why}", example.name))?,
+        None => {
+            let none = || format!("no tool {} is registered, and example_tools has none", example.tool);
+            tool_spec(&example.tool, described.ok_or_else(none)?)
+        }
+    };
     let text = |error: effectd_contracts::IdInvalid| error.to_string();
     let default_now: Timestamp = EXAMPLE_NOW.parse().unwrap_or(Timestamp::UNIX_EPOCH);
     let now = example.now.unwrap_or(default_now);
-    let spec = tool_spec(&example.tool, tool);
     let space = SpaceId::new(&example.space).map_err(text)?;
     let mut seen = inspect(&example.params, &spec, &space, policy);
     seen.facts.protected = policy.protected(&space, || touched(&spec, &example.params));

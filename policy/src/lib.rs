@@ -4,7 +4,7 @@
 //! use effectd_policy::{Overlay, Policy, Preset};
 //!
 //! let policy = Policy::compile(&Preset::Household.source(), &Overlay::default())?;
-//! assert_eq!(policy.examples(), 8);
+//! assert_eq!(policy.examples(), 9);
 //! # Ok::<(), effectd_policy::PolicyError>(())
 //! ```
 //!
@@ -51,7 +51,7 @@ pub use facts::{Facts, Finding, InspectionFacts, RedactionCounts, ToolFacts};
 pub use grant::{Grant, GrantAsk, GrantState, is_tool_pattern};
 pub use inspect::Inspection;
 pub use overlay::{Change, ConsentChange, Overlay};
-pub use policy::{Policy, inspect, inspect_to_show};
+pub use policy::{Policy, RealTool, inspect, inspect_to_show};
 pub use presets::Preset;
 pub use redact::{prune_result, prune_to, redact_secrets};
 pub use replay::{Recorded, ReplaySummary, Replayed, replay};

@@ -88,5 +88,7 @@ pub const LIST_ENTRIES_MAX: usize = 1_000;
 pub const CEDAR_RULES_MAX: usize = 2_000;
 /// Most examples in a policy: they are checked at every load.
 pub const EXAMPLES_MAX: usize = 500;
+/// Most faults of a policy that are told at once: as many as a person mends in one go.
+pub const FAULTS_MAX: usize = 32;
 /// Most changes in the overlay; for more, edit the files.
 pub const OVERLAY_ENTRIES_MAX: usize = 10_000;

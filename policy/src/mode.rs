@@ -83,6 +83,10 @@ fn strictest_band(facts: &Facts, policy: &Policy) -> (Band, String) {
         .unwrap_or((Band::Black, String::new()))
 }
 
+fn is_unnamed_command(facts: &Facts) -> bool {
+    facts.tool.id.as_str() == COMMAND_TOOL && facts.named_command().is_none()
+}
+
 /// Why the mode is not `allow`, and how to change it.
 pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason {
     let verb = match resolved.mode {
@@ -115,6 +119,11 @@ pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason 
         (None, ModeSource::AutomationOverride | ModeSource::OrgDefault) => {
             ("mode", format!(" by {rule}"), format!("change the mode in {rule}"))
         }
+        (None, ModeSource::InferredDefault) if is_unnamed_command(facts) => (
+            "inferred",
+            format!(": no command of [commands] has these words, and this is the default of tier {tier}"),
+            "name the command in [commands], or let a person approve each call".to_owned(),
+        ),
         (None, ModeSource::InferredDefault) => (
             "inferred",
             format!(": no mode is set, and this is the default of tier {tier}"),

@@ -69,6 +69,8 @@ pub enum Change {
         space: SpaceId,
         band: Option<Band>,
     },
+    /// Takes all changes back: the files alone count again.
+    Clear {},
 }
 
 impl Overlay {
@@ -80,6 +82,27 @@ impl Overlay {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The changes as lines for people.
+    pub fn lines(&self) -> Vec<String> {
+        let consents = self.consents.iter().map(|consent| {
+            let ConsentChange { subject, space, purpose, revoked } = consent;
+            let given = if *revoked { "revoked" } else { "given" };
+            format!("consent {given}: {subject} in {space} for {purpose}")
+        });
+        let modes = |kind: &'static str, all: &BTreeMap<String, BTreeMap<String, Mode>>| {
+            let of = |(owner, modes): (&String, &BTreeMap<String, Mode>)| {
+                let line = |(tool, mode): (&String, &Mode)| {
+                    format!("mode of {tool} in {kind} {owner}: {}", mode.as_str())
+                };
+                modes.iter().map(line).collect::<Vec<_>>()
+            };
+            all.iter().flat_map(of).collect::<Vec<_>>()
+        };
+        let bands = self.bands.iter().map(|(space, band)| format!("band of {space}: {}", band.as_str()));
+        let modes = [modes("org", &self.org_modes), modes("automation", &self.automation_modes)];
+        consents.chain(modes.into_iter().flatten()).chain(bands).collect()
     }
 
     /// Adds one change. On an error nothing has changed.
@@ -97,6 +120,7 @@ impl Overlay {
                 set_mode(&mut next.automation_modes, automation, tool, mode)?;
             }
             Change::SetBand { space, band } => set(&mut next.bands, space, band),
+            Change::Clear {} => next = Self::default(),
         }
         next.check()?;
         *self = next;

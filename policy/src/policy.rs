@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use effectd_contracts::{Digest, SpaceId, Timestamp, ToolSpec, Touch};
+use effectd_contracts::{Digest, SpaceId, Timestamp, ToolId, ToolSpec, Touch};
 use serde_json::{Map, Value};
 
 use crate::abac::Abac;
-use crate::error::{Location, PolicyError};
+use crate::document::PrincipalRole;
+use crate::error::{Faults, Location, PolicyError};
 use crate::example;
 use crate::inspect::{ContentRules, Inspection, inspect_for_people, inspect_with};
 use crate::overlay::{Change, Overlay};
@@ -37,23 +38,61 @@ struct Base {
     abac: Abac,
     content: ContentRules,
     examples: usize,
+    source: Source,
     source_digest: Digest,
 }
 
+/// The registered tool of an example, if there is one: its spec, or why the example's parameters do not fit it.
+pub type RealTool<'a> = &'a dyn Fn(&ToolId, &Map<String, Value>) -> Option<Result<ToolSpec, String>>;
+
 impl Policy {
-    /// Parses, checks and compiles a policy. Its examples are checked without the overlay: a change that a command made
-    /// earlier cannot prevent the policy from loading.
+    /// [`Policy::compile_with`] where no tools are registered: all tools of the examples are in `example_tools`.
     pub fn compile(source: &Source, overlay: &Overlay) -> Result<Self, PolicyError> {
+        Self::compile_with(source, overlay, &|_, _| None)
+    }
+
+    /// Parses, checks and compiles a policy; the error names every fault that can be found. Its examples are checked with the
+    /// registered tools and without the overlay: a change that a command made earlier cannot prevent the policy from loading.
+    pub fn compile_with(source: &Source, overlay: &Overlay, real: RealTool<'_>) -> Result<Self, PolicyError> {
+        Self::compile_checking(source, overlay, Some(real))
+    }
+
+    /// [`Policy::compile_with`] without the examples, for files that passed them before: a tool that has changed since does not
+    /// prevent the policy from loading.
+    pub fn compile_unchecked(source: &Source, overlay: &Overlay) -> Result<Self, PolicyError> {
+        Self::compile_checking(source, overlay, None)
+    }
+
+    fn compile_checking(
+        source: &Source,
+        overlay: &Overlay,
+        real: Option<RealTool<'_>>,
+    ) -> Result<Self, PolicyError> {
         tables::check_sizes(source)?;
-        let (document, lines) = tables::read(source)?;
-        let content = ContentRules::compile(&document, &lines)?;
-        let tables = Tables::compile(&document, &lines)?;
-        let abac = Abac::compile(&source.rules, &tables)?;
-        let source_digest = source.digest();
-        let base = Base { tables, abac, content, examples: document.examples.len(), source_digest };
+        let mut faults = Faults::default();
+        let Some((document, lines)) = faults.keep(tables::read(source)) else {
+            return Err(with_form_of_rules(source, faults));
+        };
+        let content = faults.keep(ContentRules::compile(&document, &lines));
+        let Some(tables) = faults.keep(Tables::compile(&document, &lines)) else {
+            return Err(with_form_of_rules(source, faults));
+        };
+        let abac = faults.keep(Abac::compile(&source.rules, &tables));
+        let (Some(content), Some(abac)) = (content, abac) else {
+            return Err(refused(faults));
+        };
+        let (examples, source_digest) = (document.examples.len(), source.digest());
+        let base = Base { tables, abac, content, examples, source: source.clone(), source_digest };
         let bare = Self::apply(Arc::new(base), Overlay::default())?;
-        example::check_all(&document, &lines, &bare)?;
+        if let Some(real) = real {
+            example::check_all(&document, &lines, &bare, real)?;
+        }
         bare.with_overlay(overlay)
+    }
+
+    /// The files that it was compiled from.
+    pub fn source(&self) -> &Source {
+        &self.base.source
     }
 
     /// The same files with another overlay. Nothing is parsed or compiled again.
@@ -156,11 +195,13 @@ impl Policy {
             | Change::SetAutomationMode { .. }
             | Change::GrantConsent { .. }
             | Change::RevokeConsent { .. }
-            | Change::SetBand { .. } => Ok(()),
+            | Change::SetBand { .. }
+            | Change::Clear {} => Ok(()),
         }
     }
 
-    /// Warnings about spaces and commands that the overlay names and the files do not have.
+    /// Warnings about spaces and commands that the overlay names and the files do not have, and about principals that only read by
+    /// their own entry and do more by another one.
     pub fn warnings(&self) -> Vec<String> {
         let unknown = |space: &&SpaceId| !self.base.tables.spaces.contains_key(*space);
         let bands = self.overlay.bands.keys().filter(unknown);
@@ -173,6 +214,19 @@ impl Policy {
         let modes = self.overlay.org_modes.values().chain(self.overlay.automation_modes.values());
         let unknown = modes.flat_map(BTreeMap::keys).filter(|key| !self.base.tables.named.is_mode_key(key));
         warnings.extend(unknown.map(|key| format!("the overlay has a mode of the unknown command {key:?}")));
+        let principals = &self.base.tables.principals;
+        let only_reads = |entry: &tables::Principal| {
+            let reads = [PrincipalRole::Learner, PrincipalRole::Look];
+            entry.roles.iter().all(|role| reads.contains(role))
+        };
+        for (name, _) in principals.iter().filter(|(_, entry)| only_reads(entry)) {
+            if let Some(more) = principals.matching(name).find(|entry| !only_reads(entry)) {
+                let rule = policy_rule(more.line);
+                warnings.push(format!(
+                    "{name} may do more than read: the entry in {rule} applies to it, too; write names instead of its `*`"
+                ));
+            }
+        }
         warnings
     }
 
@@ -210,6 +264,17 @@ impl Policy {
             Some(_) | None => (space.band, policy_rule(space.line)),
         }
     }
+}
+
+/// The faults so far, and those in the form of the Cedar rules.
+fn with_form_of_rules(source: &Source, mut faults: Faults) -> PolicyError {
+    Abac::check_form(&source.rules, &mut faults);
+    refused(faults)
+}
+
+fn refused(faults: Faults) -> PolicyError {
+    let incomplete = || PolicyError::invalid(Location::new(POLICY_FILE, 1), "the policy is incomplete");
+    faults.result().err().unwrap_or_else(incomplete)
 }
 
 /// Inspects the parameters of a call in a space by the policy's content rules.

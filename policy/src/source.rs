@@ -1,16 +1,21 @@
 //! The source text of a policy, and the lines of its values.
 
+use std::ops::Range;
+
 use effectd_contracts::Digest;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeTable, DeValue, Deserializer};
 
-use crate::error::{Location, PolicyError};
+use crate::error::{Faults, Location, PolicyError};
+use crate::limits::FAULTS_MAX;
 
 /// The file that every policy has.
 pub const POLICY_FILE: &str = "policy.toml";
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceFile {
     /// Its name inside the directory.
     pub name: String,
@@ -18,7 +23,7 @@ pub struct SourceFile {
 }
 
 /// All files of a policy: `policy.toml`, and the Cedar rules in order of their names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     /// `policy.toml`.
     pub policy: SourceFile,
@@ -74,6 +79,33 @@ impl<'i> Lines<'i> {
         Ok(Self { file: &file.name, starts, root })
     }
 
+    /// The document, or every value in it that has a wrong form.
+    pub(crate) fn deserialize<T: DeserializeOwned>(&self, file: &SourceFile) -> Result<T, PolicyError> {
+        let (mut root, mut faults) = (self.root.clone(), Faults::default());
+        let mut cut: Vec<String> = Vec::new();
+        loop {
+            let error = match T::deserialize(Deserializer::from(root.clone())) {
+                Ok(document) => return faults.result().map(|()| document),
+                Err(error) => error,
+            };
+            // A table that lacks only what was cut out has no fault of its own.
+            let lacks = |key: &String| error.message().starts_with(&format!("missing field `{key}`"));
+            if !cut.iter().any(lacks) {
+                faults.keep(Err::<(), _>(toml_error(file, &error)));
+            }
+            // Without the value, the next fault comes to light.
+            let at = error.span().filter(|at| !at.is_empty());
+            let key = at.and_then(|at| cut_out(root.get_mut(), &at));
+            match key.filter(|_| cut.len() < 2 * FAULTS_MAX) {
+                Some(key) => cut.push(key),
+                None => {
+                    faults.result()?;
+                    return Err(toml_error(file, &error));
+                }
+            }
+        }
+    }
+
     /// The line of the value at this path, or of the innermost value around it. A path has names and indexes.
     pub(crate) fn line(&self, path: &[&str]) -> u32 {
         let offset = offset_in_table(self.root.get_ref(), path).unwrap_or(0);
@@ -95,6 +127,36 @@ fn offset_in_table(table: &DeTable<'_>, path: &[&str]) -> Option<usize> {
     let (name, rest) = path.split_first()?;
     let (key, value) = table.get_key_value(*name)?;
     Some(offset_in_value(value.get_ref(), rest).unwrap_or(key.span().start))
+}
+
+/// Removes the innermost value that contains this part of the text. Returns its key, which is empty for an item of a list.
+fn cut_out(table: &mut DeTable<'_>, at: &Range<usize>) -> Option<String> {
+    if let Some(cut) = table.iter_mut().find_map(|(_, value)| cut_inside(value.get_mut(), at)) {
+        return Some(cut);
+    }
+    let found = table.iter().find(|(key, value)| covers(&key.span(), at) || covers(&value.span(), at));
+    let key = found.map(|(key, _)| key.get_ref().to_string())?;
+    table.remove(key.as_str()).map(|_| key)
+}
+
+fn cut_inside(value: &mut DeValue<'_>, at: &Range<usize>) -> Option<String> {
+    if let DeValue::Table(table) = value {
+        return cut_out(table, at);
+    }
+    let DeValue::Array(items) = value else {
+        return None;
+    };
+    if let Some(cut) = items.iter_mut().find_map(|item| cut_inside(item.get_mut(), at)) {
+        return Some(cut);
+    }
+    let before = items.len();
+    let kept = items.iter().filter(|item| !covers(&item.span(), at)).cloned();
+    *items = kept.collect();
+    (items.len() < before).then(String::new)
+}
+
+fn covers(span: &Range<usize>, at: &Range<usize>) -> bool {
+    span.start <= at.start && at.end <= span.end
 }
 
 fn offset_in_value(value: &DeValue<'_>, path: &[&str]) -> Option<usize> {

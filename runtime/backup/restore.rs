@@ -4,8 +4,8 @@
 //! itself: effects are paused, and nothing is taken from its bus, until an operator resumes it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Component, Path};
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use effectd_bus::embedded::{self, EmbeddedConfig, JournalKind};
 use effectd_bus::offline::{self, Checked};
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{Clock, Principal, Timestamp, Topic};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Draft, FORMAT, MANIFEST, MANIFEST_BYTES_MAX, Manifest, digest, refused};
 use crate::error::{AtPath, Error};
-use crate::state::keys;
+use crate::state::{id, keys};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Restored {
@@ -30,6 +30,8 @@ pub(crate) struct Restored {
     pub(crate) made_at: Timestamp,
     pub(crate) checked: Checked,
     pub(crate) open: Open,
+    /// The socket that the original's configuration names. The restored state's does not: a daemon may serve the original there.
+    pub(crate) socket: Option<String>,
 }
 
 /// What was unfinished at the time of the backup, and waits for an operator.
@@ -46,14 +48,8 @@ pub(crate) struct Open {
     first: Vec<OpenDecision>,
 }
 
-/// Makes a state from a backup and its keys: checks the copy, rebuilds its index, pauses it, and then renames it to `state`.
-pub(crate) fn restore(
-    from: &Path,
-    keys: &Path,
-    state: &Path,
-    clock: &Arc<dyn Clock>,
-    by: &Principal,
-) -> Result<Restored, Error> {
+/// Checks every file of a backup and its keys, and that there is no such state yet. Changes nothing.
+pub(crate) fn check_restore(from: &Path, keys: &Path, state: &Path) -> Result<(Manifest, Manifest), Error> {
     if state.exists() {
         return Err(refused(format!("{} already exists; move it away first", state.display())));
     }
@@ -68,8 +64,22 @@ pub(crate) fn restore(
             manifest.made_at
         )));
     }
+    Ok((manifest, key_manifest))
+}
+
+/// Makes a state from a backup and its keys: checks the copy, rebuilds its index, pauses it, and then renames it to `state`.
+pub(crate) fn restore(
+    from: &Path,
+    keys: &Path,
+    state: &Path,
+    clock: &Arc<dyn Clock>,
+    by: &Principal,
+) -> Result<Restored, Error> {
+    let (manifest, key_manifest) = check_restore(from, keys, state)?;
     let mut draft = Draft::begin(from, state)?;
     draft.all_of(&manifest)?;
+    let socket = clear_socket(&draft.path.join("config.toml"))?;
+    id::ensure(&draft.path)?;
     let mut key_files =
         Draft { from: keys.to_owned(), path: draft.path.join("keys"), files: BTreeMap::new(), mark: None };
     key_files.all_of(&key_manifest)?;
@@ -84,7 +94,37 @@ pub(crate) fn restore(
     }
     let open = pause(&draft.path, manifest.made_at, clock, by)?;
     draft.put_in_place(state)?;
-    Ok(Restored { made_at: manifest.made_at, checked, open })
+    Ok(Restored { made_at: manifest.made_at, checked, open, socket })
+}
+
+/// The part of the configuration that a restored state does not keep.
+#[derive(Deserialize)]
+struct Gateway {
+    gateway: Option<GatewaySocket>,
+}
+
+#[derive(Deserialize)]
+struct GatewaySocket {
+    socket: Option<toml::Spanned<String>>,
+}
+
+/// Empties `gateway.socket` in a configuration file, which means the socket in the state directory. Returns what it was.
+fn clear_socket(path: &Path) -> Result<Option<String>, Error> {
+    let mut text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.at(path)?,
+    };
+    // Nobody can use a file that is not valid, so it stays as it is.
+    let gateway = toml::from_str::<Gateway>(&text).ok().and_then(|config| config.gateway);
+    let socket = gateway.and_then(|gateway| gateway.socket);
+    let Some(socket) = socket.filter(|socket| !socket.as_ref().is_empty()) else {
+        return Ok(None);
+    };
+    text.replace_range(socket.span(), "\"\"");
+    let written = File::create(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+    written.at(path)?;
+    Ok(Some(socket.into_inner()))
 }
 
 /// Opens the restored store with its keys and pauses it. The pause is durable when this returns.

@@ -13,7 +13,7 @@ use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
 use super::output::Stdout;
 use super::short_id::Purpose;
 use super::{
-    CliError, Common, Confirm, Depth, Printer, eprint_line, mutation, print_rows, receipt_ref, short_id,
+    CliError, Common, Confirm, Depth, Printer, mutation, print_json, print_rows, receipt_ref, short_id,
     with_client,
 };
 use crate::exit::Exit;
@@ -152,7 +152,7 @@ async fn quarantine(
 ) -> Result<Exit, CliError> {
     let operation = Operation::QuarantineArtifact { artifact_id: artifact_id.clone(), reason };
     let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
-        return Ok(Exit::Usage);
+        return Ok(confirm.declined());
     };
     mutation::report_receipt(&done);
     let mut printer = Printer::new(common.output, false, &QUARANTINED);
@@ -172,14 +172,15 @@ async fn release(common: &Common, mut artifact_id: String, confirm: Confirm) -> 
     }
     let operation = Operation::ReleaseArtifact { artifact_id };
     let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
-        return Ok(Exit::Usage);
+        return Ok(confirm.declined());
     };
     if done.changed {
+        print_json(common.output, &done);
         mutation::report_receipt(&done);
         return Ok(Exit::Done);
     }
-    eprint_line(&"that artifact was not quarantined; `effectd artifacts quarantined` lists those that are");
-    Ok(Exit::Failed)
+    let why = "that artifact was not quarantined; `effectd artifacts quarantined` lists those that are";
+    Err(CliError::request(why).exiting(Exit::Failed))
 }
 
 impl Get {
@@ -189,12 +190,12 @@ impl Get {
             (Some(name), all) => short_id::pick(name, all.iter().copied())?.unwrap_or(name),
             (None, [only]) => only,
             (None, []) => {
-                eprint_line(&"that action has no artifacts; `effectd receipts show` prints its whole output");
-                return Ok(Exit::Failed);
+                let why = "that action has no artifacts; `effectd receipts show` prints its whole output";
+                return Err(CliError::request(why).exiting(Exit::Failed));
             }
             (None, [_, _, ..]) => {
-                eprint_line(&format!("the receipt has several artifacts; name one of {}", names.join(", ")));
-                return Ok(Exit::Usage);
+                let why = format!("the receipt has several artifacts; name one of {}", names.join(", "));
+                return Err(CliError::request(why));
             }
         };
         let written = match &self.file {
@@ -206,8 +207,8 @@ impl Get {
             // The reader has closed the pipe, which is not an error.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::Done),
             Err(error) => {
-                eprint_line(&format!("the artifact cannot be written: {error}"));
-                Ok(Exit::Failed)
+                let why = format!("the artifact cannot be written: {error}");
+                Err(CliError::request(why).exiting(Exit::Failed))
             }
         }
     }

@@ -6,23 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::{ActionId, ActionRequest};
-use effectd_gateway::client::{Client, ClientError};
+use effectd_gateway::client::{Client, ClientError, ExpectedState};
 use effectd_gateway::problem::Problem;
 use effectd_gateway::views::State as ActionState;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::action_output::{self, problem_exit};
 use super::{ActionReply, Common, Depth, eprint_line};
 use crate::daemon::SERVE_STATE_DEFAULT;
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::exit::Exit;
 use crate::host::in_process::{Idle, Running};
 use crate::host::runtime::Runtime;
-use crate::settings::config::{Config, STATE_DEFAULT, STATE_VARIABLE};
+use crate::settings::config::{Config, STATE_DEFAULT, state_of_environment};
 use crate::settings::{Settings, SettingsError, default_socket};
-use crate::state::State;
+use crate::state::{State, id};
 
 /// The socket of a daemon that runs as a service, as the unit in `docs/deploy` names it.
 const SYSTEM_SOCKET: &str = "/run/effectd/effectd.sock";
@@ -46,6 +47,9 @@ pub(super) enum CliError {
     Settings(#[from] SettingsError),
     #[error("{}", action_output::problem_line(.0))]
     Refused(Box<Problem>),
+    /// An error with another exit code than its own.
+    #[error("{1}")]
+    Exiting(Exit, Box<CliError>),
 }
 
 impl From<ClientError> for CliError {
@@ -53,6 +57,7 @@ impl From<ClientError> for CliError {
         match error {
             ClientError::Refused(problem) => CliError::Refused(problem),
             error @ (ClientError::NoDaemon(_)
+            | ClientError::OtherState { .. }
             | ClientError::NotPermitted(_)
             | ClientError::Broken(_)
             | ClientError::Failed(_)
@@ -66,11 +71,38 @@ impl CliError {
         CliError::Runtime(Error::Request(why.into()))
     }
 
+    pub(super) fn exiting(self, exit: Exit) -> Self {
+        CliError::Exiting(exit, Box::new(self))
+    }
+
+    /// For programs: the problem of the daemon, or an object with the same `code` and `detail`; and the exit code.
+    pub(super) fn to_json(&self) -> Value {
+        let problem = match self {
+            CliError::Refused(problem) => Some(problem),
+            CliError::Exiting(_, error) => match &**error {
+                CliError::Refused(problem) => Some(problem),
+                CliError::Client(_)
+                | CliError::Runtime(_)
+                | CliError::Settings(_)
+                | CliError::Exiting(..) => None,
+            },
+            CliError::Client(_) | CliError::Runtime(_) | CliError::Settings(_) => None,
+        };
+        let mut value = match problem {
+            Some(problem) => json!(problem),
+            None => json!({ "code": self.exit().word(), "detail": chain(self) }),
+        };
+        value["exit_code"] = self.exit().code().into();
+        value
+    }
+
     pub(super) fn exit(&self) -> Exit {
         match self {
+            CliError::Exiting(exit, _) => *exit,
             CliError::Client(ClientError::NoDaemon(_) | ClientError::Broken(_)) => Exit::TryAgain,
             CliError::Client(ClientError::NotPermitted(_) | ClientError::Strange(_)) => Exit::Unavailable,
             CliError::Client(ClientError::Failed(_)) => Exit::Failed,
+            CliError::Client(ClientError::OtherState { .. }) => Exit::Usage,
             CliError::Client(ClientError::Refused(problem)) | CliError::Refused(problem) => {
                 problem_exit(problem)
             }
@@ -87,8 +119,7 @@ impl CliError {
 
 /// The state directory that `--state` or the environment names.
 pub(super) fn named_state(common: &Common) -> Option<PathBuf> {
-    let variable = || std::env::var_os(STATE_VARIABLE).filter(|value| !value.is_empty());
-    common.state.clone().or_else(|| variable().map(PathBuf::from))
+    common.state.clone().or_else(state_of_environment)
 }
 
 /// The state directory of a command: the named one, or `.effectd` if it exists here, or the daemon's default.
@@ -109,22 +140,41 @@ pub(super) fn readable_settings(common: &Common, state: &Path) -> Result<Setting
     }
 }
 
-/// The daemon's socket: the named one, the state directory's, or that of the system's daemon.
-pub(super) fn socket(common: &Common, state: &Path) -> Result<PathBuf, SettingsError> {
+/// A client of the daemon at the named socket or the state directory's. It does not connect yet. If a state is named, or the socket
+/// is that of a state, it refuses the daemon of another state.
+pub(super) fn client_of(common: &Common, state: &Path) -> Result<Client, CliError> {
     let settings = readable_settings(common, state)?;
-    let own = default_socket(state);
-    let system = Path::new(SYSTEM_SOCKET);
-    let nothing_named = !settings.names_socket() && common.state.is_none();
-    Ok(if nothing_named && !own.exists() && system.exists() {
-        system.to_owned()
-    } else {
-        settings.socket(state)
-    })
+    let is_bound = named_state(common).is_some() || settings.is_own_socket();
+    let expected = if is_bound { expected(common, state)? } else { None };
+    Ok(Client::of_state(settings.socket(state), expected))
 }
 
-/// A client of the daemon. It does not connect yet.
-pub(super) fn daemon_client(common: &Common) -> Result<Client, SettingsError> {
-    Ok(Client::new(socket(common, &state_dir_of(common))?))
+/// What a client compares with the state of its daemon. Users who may not read the state name none.
+fn expected(common: &Common, state: &Path) -> Result<Option<ExpectedState>, Error> {
+    match id::read(state) {
+        Err(Error::State { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            if named_state(common).is_none() {
+                return Ok(None);
+            }
+            let why = format!("you may not read the id of {}; name the socket alone", state.display());
+            Err(Error::Request(why))
+        }
+        id => Ok(Some(ExpectedState { directory: state.to_owned(), id: id? })),
+    }
+}
+
+/// The client of a command: [`client_of`] its state or, if that is the default and its own socket is missing, of the system's daemon.
+pub(super) fn daemon_client(common: &Common) -> Result<Client, CliError> {
+    let (state, system) = (state_dir_of(common), Path::new(SYSTEM_SOCKET));
+    let is_default = named_state(common).is_none() && state == Path::new(SERVE_STATE_DEFAULT);
+    if is_default
+        && !default_socket(&state).exists()
+        && system.exists()
+        && !readable_settings(common, &state)?.names_socket()
+    {
+        return Ok(Client::new(system));
+    }
+    client_of(common, &state)
 }
 
 /// Says that no daemon runs and that this process works on the store. Fails if there is no state directory.
@@ -159,15 +209,15 @@ impl Session {
     /// A session with the daemon. If none runs, says so and opens the state in this process, as deep as `depth`.
     pub(super) async fn reach(common: &Common, depth: Depth) -> Result<Self, CliError> {
         let state = state_dir_of(common);
-        let socket = socket(common, &state)?;
-        let mut client = Client::new(&socket);
+        let mut client = daemon_client(common)?;
         match client.connect().await {
-            Err(ClientError::NoDaemon(_)) => {
+            Err(ClientError::NoDaemon(socket)) => {
                 report_in_process(common, &socket, &state)?;
                 Self::in_process(common, depth).await
             }
+            // A daemon that refuses the check of its state is there; the request checks again and reports the refusal.
+            Ok(()) | Err(ClientError::Refused(_)) => Ok(Self::of_daemon(client)),
             Err(error) => Err(error.into()),
-            Ok(()) => Ok(Self::of_daemon(client)),
         }
     }
 
@@ -265,7 +315,8 @@ pub(super) fn is_in_process(client: &Client) -> bool {
 /// Waits until a daemon that could not be reached answers again.
 pub(super) async fn reconnected(client: &mut Client, error: &CliError) {
     eprint_line(&format!("{error}; waiting for the daemon"));
-    while client.is_there().await.is_err() {
+    // The next request reports a daemon of another state.
+    while client.is_there().await.is_err_and(|error| !matches!(error, ClientError::OtherState { .. })) {
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::backend::daemon_client;
 use super::store::show;
-use super::{CliError, Common, eprint_line, state_dir_of};
+use super::{CliError, Common, Confirm, eprint_line, state_dir_of};
 use crate::backup::{self, BackupError};
 use crate::error::{Error, chain};
 use crate::exit::Exit;
@@ -32,12 +32,14 @@ pub(super) struct Backup {
     /// A new directory for the keys, best on another disk. Without it no keys are copied
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 /// Restore a state from a backup and its keys
 ///
 /// Every file is compared with the manifest, the index is rebuilt, and the store is checked, before the state gets the name given by
-/// `--state`. What happened after the backup is missing; a head of the log kept elsewhere shows that (`receipts verify --head`). The
+/// `--state`. It has an id of its own, and not the original's `gateway.socket`. What happened after the backup is missing; a head of the log kept elsewhere shows that (`receipts verify --head`). The
 /// original may have carried out what was open at the time of the backup. So effects are paused in the restored state, and nothing is
 /// taken from its bus, until `effectd resume`. Then actions that had not started run, and started ones become dead letters of unknown
 /// outcome, for `dlq settle`. The command prints the numbers of both.
@@ -50,6 +52,8 @@ pub(super) struct Restore {
     /// Its keys
     #[arg(long, value_name = "DIR")]
     keys: PathBuf,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 impl Backup {
@@ -57,6 +61,13 @@ impl Backup {
         let state = State::existing(&state_dir_of(common))?;
         let in_use = |writer: &mut JournalWriter| from_daemon(common, writer);
         let (into, keys) = (&self.into, self.keys.as_deref());
+        if self.confirm.dry_run {
+            backup::check_backup(state.path(), into, keys)?;
+            let keys = keys.map(|keys| format!("copy its keys to {}", keys.display()));
+            let says = format!("copy {} to {}", state.path().display(), into.display());
+            self.confirm.only_shows(&[says].into_iter().chain(keys).collect::<Vec<_>>());
+            return Ok(Exit::Done);
+        }
         let made = backup::make(state.path(), into, keys, &SystemClock, &in_use)?;
         let bytes: u64 = made.files.values().map(|file| file.bytes).sum();
         show(
@@ -79,7 +90,7 @@ impl Backup {
 /// Copies the journal that a daemon has open. Returns `false` if no daemon runs.
 fn from_daemon(common: &Common, writer: &mut JournalWriter) -> Result<bool, BackupError> {
     let failed = |error: CliError| BackupError::Failed(Error::Request(chain(&error)));
-    let mut client = daemon_client(common).map_err(|error| failed(error.into()))?;
+    let mut client = daemon_client(common).map_err(failed)?;
     let threads = tokio::runtime::Runtime::new().map_err(|error| {
         BackupError::Failed(Error::Internal(format!("no threads can be started: {error}")))
     })?;
@@ -100,6 +111,7 @@ fn from_daemon(common: &Common, writer: &mut JournalWriter) -> Result<bool, Back
         Err(ClientError::Broken(_)) => Err(BackupError::Moved),
         Err(
             error @ (ClientError::NotPermitted(_)
+            | ClientError::OtherState { .. }
             | ClientError::Failed(_)
             | ClientError::Strange(_)
             | ClientError::Refused(_)),
@@ -112,6 +124,13 @@ impl Restore {
         let Some(state) = &common.state else {
             return Err(CliError::request("name a new directory for the state with --state"));
         };
+        if self.confirm.dry_run {
+            let (manifest, _) = backup::check_restore(&self.from, &self.keys, state)?;
+            let (from, made_at) = (self.from.display(), manifest.made_at);
+            let says = format!("restore {from}, whole and of {made_at}, to {}, paused", state.display());
+            self.confirm.only_shows(&[says]);
+            return Ok(Exit::Done);
+        }
         let (clock, by): (Arc<dyn Clock>, _) = (Arc::new(SystemClock), local_principal()?);
         let done = backup::restore(&self.from, &self.keys, state, &clock, &by)?;
         show(
@@ -121,6 +140,11 @@ impl Restore {
             }),
             common.output,
         );
+        if let Some(socket) = done.socket {
+            eprint_line(&format!(
+                "gateway.socket was {socket} and is empty in this state; set it again when this state replaces the original"
+            ));
+        }
         eprint_line(
             &"effects are paused in this state, and the actions that were open at the time of the backup wait: check which of them were done \
               since, withdraw those (`effectd cancel`), then run `effectd resume`",

@@ -5,6 +5,7 @@ use effectd_contracts::Operation;
 use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::BreakerView;
 
+use super::mutation::Terms;
 use super::{CliError, Common, Confirm, Depth, Printer, get, mutation};
 use crate::exit::Exit;
 
@@ -28,9 +29,18 @@ enum Verb {
     /// Show one breaker
     #[command(after_help = "Example:\n  effectd breaker show files.write_text")]
     Show(Which),
-    /// Open a breaker until it is reset: the tool is not called
-    #[command(after_help = "Example:\n  effectd breaker trip files.write_text --yes")]
-    Trip(Change),
+    /// Open a breaker until it is reset, or for a while: the tool is not called
+    ///
+    /// After `--for`, one call tests whether the tool works again.
+    #[command(
+        after_help = "Examples:\n  effectd breaker trip files.write_text --yes\n  effectd breaker trip files.write_text --for 2h --yes"
+    )]
+    Trip {
+        #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
+        terms: Terms,
+    },
     /// Close a breaker and clear its counts
     #[command(after_help = "Example:\n  effectd breaker reset files.write_text --yes")]
     Reset(Change),
@@ -59,16 +69,20 @@ impl BreakerCommand {
         let key = match &self.verb {
             Verb::List => None,
             Verb::Show(which) => Some(which.key.clone()),
-            Verb::Trip(change) | Verb::Reset(change) => Some(change.which.key.clone()),
+            Verb::Trip { change, .. } | Verb::Reset(change) => Some(change.which.key.clone()),
         };
         let change = match (self.verb, key.clone()) {
-            (Verb::Trip(change), Some(key)) => Some((Operation::TripBreaker { key }, change.confirm)),
-            (Verb::Reset(change), Some(key)) => Some((Operation::ResetBreaker { key }, change.confirm)),
-            (Verb::List | Verb::Show(_) | Verb::Trip(_) | Verb::Reset(_), _) => None,
+            (Verb::Trip { change, terms }, Some(key)) => {
+                Some((Operation::TripBreaker { key }, terms, change.confirm))
+            }
+            (Verb::Reset(change), Some(key)) => {
+                Some((Operation::ResetBreaker { key }, Terms::default(), change.confirm))
+            }
+            (Verb::List | Verb::Show(_) | Verb::Trip { .. } | Verb::Reset(_), _) => None,
         };
-        if let Some((operation, confirm)) = change {
-            let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
-                return Ok(Exit::Usage);
+        if let Some((operation, terms, confirm)) = change {
+            let Some(done) = mutation::confirm_and_send_on(common, &operation, &terms, confirm).await? else {
+                return Ok(confirm.declined());
             };
             mutation::report_receipt(&done);
         }
@@ -81,7 +95,11 @@ impl BreakerCommand {
         };
         let mut printer = Printer::new(common.output, key.is_none(), &COLUMNS);
         views.iter().for_each(|view| printer.row(view, &cells(view)));
-        printer.finish();
+        if key.is_none() {
+            printer.finish_list()
+        } else {
+            printer.finish()
+        }
         Ok(Exit::Done)
     }
 }

@@ -8,10 +8,8 @@ use hyper::Method;
 use serde_json::json;
 
 use super::backend::reconnected;
-use super::mutation::RunMode;
 use super::{
-    CliError, Common, Confirm, Depth, Printer, eprint_line, get, is_in_process, lines, mutation, print_rows,
-    with_client,
+    CliError, Common, Confirm, Depth, Printer, get, is_in_process, lines, mutation, print_rows, with_client,
 };
 use crate::exit::Exit;
 
@@ -20,7 +18,7 @@ use crate::exit::Exit;
 /// Uses the daemon if one runs, otherwise the store directly. `effectd events` is the same command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd bus topics\n  effectd bus tail --group learner --once\n  \
-    effectd bus seek learner --to start --execute")]
+    effectd bus seek learner --to start --yes")]
 pub(super) struct BusCommand {
     #[command(subcommand)]
     verb: Verb,
@@ -52,11 +50,11 @@ enum Verb {
         #[command(flatten)]
         topic: Which,
     },
-    /// Show where a group would be moved; with --execute, move it and leave a receipt
+    /// Move a group, and leave a receipt
     ///
-    /// A missing group is created. The group may read events again that it has read before: its consumers must expect that.
+    /// Shows first where it would be moved, and asks. A missing group is created. The group may read events again that it has read before: its consumers must expect that.
     #[command(
-        after_help = "Examples:\n  effectd bus seek learner --to start\n  effectd bus seek learner --to 2h --execute"
+        after_help = "Examples:\n  effectd bus seek learner --to start --dry-run\n  effectd bus seek learner --to 2h --yes"
     )]
     Seek {
         /// The group's name
@@ -65,11 +63,10 @@ enum Verb {
         /// The position: start, end, an offset, 2026-01-01T00:00:00Z, or how long ago: 90s, 15m, 2h, 7d
         #[arg(long, value_name = "PLACE")]
         to: String,
-        /// Move the group
-        #[arg(long)]
-        execute: bool,
         #[command(flatten)]
         topic: Which,
+        #[command(flatten)]
+        confirm: Confirm,
     },
     /// Write the events of a topic as JSON lines (CloudEvents with their offsets), in order
     ///
@@ -135,18 +132,13 @@ impl BusCommand {
             Verb::Export { topic, from } => return export(common, &topic, from).await,
             Verb::Tail(tail) => {
                 if !tail.moved(common).await? {
-                    return Ok(Exit::Usage);
+                    return Ok(tail.confirm.declined());
                 }
                 with_client(common, Depth::Store, async |client| tail.main(client).await).await?;
             }
-            Verb::Seek { group, to, execute, topic } => {
+            Verb::Seek { group, to, topic, confirm } => {
                 let topic = topic.topic;
-                let operation = Operation::SeekGroup { topic, group, to };
-                let mode = if execute { RunMode::Execute } else { RunMode::Preview };
-                mutation::render(&mutation::send(common, &operation, mode).await?, common.output);
-                if !execute {
-                    eprint_line(&"nothing was moved; add --execute to do it");
-                }
+                return mutation::run(common, &Operation::SeekGroup { topic, group, to }, confirm).await;
             }
         }
         Ok(Exit::Done)
@@ -163,7 +155,7 @@ async fn topics(common: &Common) -> Result<(), CliError> {
         let value = json!({ "topic": topic, "begin": begin, "end": end });
         printer.row(&value, &[topic, &begin.to_string(), &end.to_string()]);
     }
-    printer.finish();
+    printer.finish_list();
     Ok(())
 }
 
@@ -281,7 +273,7 @@ impl Tail {
 
     /// Stores the group's position. Repeating this after a disconnect is harmless.
     async fn commit(&self, client: &mut Client, reached: &str, once: bool) -> Result<(), CliError> {
-        let Some(group) = &self.group else { return Ok(()) };
+        let Some(group) = self.group.as_ref().filter(|_| !self.confirm.dry_run) else { return Ok(()) };
         loop {
             match seek(client, &self.topic.topic, group, reached).await {
                 Err(error) if error.is_disconnect() && !once => reconnected(client, &error).await,

@@ -3,8 +3,9 @@
 use clap::Subcommand;
 use effectd_actors::Caches;
 use effectd_contracts::SpaceId;
+use serde_json::json;
 
-use super::{CliError, Common, Confirm, line, print_rows, state_dir_of};
+use super::{CliError, Common, Confirm, line, print_json, print_rows, state_dir_of};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::state::State;
@@ -56,11 +57,13 @@ impl CachesCommand {
             }
             Verb::Clear { space, confirm } => {
                 if !confirm.confirmed(&[format!("the caches of {space} -> removed")]) {
-                    return Ok(Exit::Usage);
+                    return Ok(confirm.declined());
                 }
                 let cleared = caches.clear(&space).map_err(failed)?;
                 let said = if cleared { "has no caches any more" } else { "had no caches" };
-                line(&format!("{space} {said}"));
+                if !print_json(common.output, &json!({ "space": space, "cleared": cleared })) {
+                    line(&format!("{space} {said}"));
+                }
             }
         }
         Ok(Exit::Done)

@@ -1,10 +1,11 @@
 //! `effectd cancel`: cancel an action that has not started.
 
 use effectd_contracts::{ActionId, Outcome};
+use effectd_gateway::views::State as ActionState;
 
 use super::action_output::show_one;
 use super::short_id::Purpose;
-use super::{ActionReply, CliError, Common, Depth, short_id, with_client};
+use super::{ActionReply, CliError, Common, Confirm, Depth, short_id, with_client};
 use crate::exit::Exit;
 
 /// Cancel an action that has not started
@@ -17,15 +18,26 @@ pub(super) struct Cancel {
     /// The action's id
     #[arg(value_name = "ACTION")]
     action: ActionId,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 impl Cancel {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let reply = with_client(common, Depth::Policy, async |client| {
             let action = short_id::action(client, &self.action, Purpose::Decide).await?;
-            Ok(client.cancel(&action).await?)
+            let dry_run = self.confirm.dry_run;
+            Ok(if dry_run { client.status(&action).await? } else { client.cancel(&action).await? })
         });
         let reply = reply.await?;
+        if let (ActionReply::View(view), true) = (&reply, self.confirm.dry_run) {
+            if matches!(view.state, ActionState::Done | ActionState::Ended) {
+                let why = format!("{} has ended, so it cannot be cancelled", view.action_id);
+                return Err(CliError::request(why).exiting(Exit::Failed));
+            }
+            self.confirm.only_shows(&[format!("cancel {}, unless it has started", view.action_id)]);
+            return Ok(Exit::Done);
+        }
         let exit = show_one(&reply, common.output);
         // Every other command treats `cancelled` as a refusal; here it is success.
         let cancelled = matches!(&reply, ActionReply::View(view) if view.outcome == Some(Outcome::Cancelled));

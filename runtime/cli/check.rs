@@ -6,10 +6,10 @@ use clap::ValueEnum;
 use effectd_bus::{StoreError, embedded};
 use effectd_contracts::text::is_unprintable;
 use effectd_gateway::client::{Client, percent_encoded};
-use effectd_gateway::views::BreakerView;
 use effectd_gateway::views::approvals::ApprovalList;
 use effectd_gateway::views::dead_letters::CauseView;
 use effectd_gateway::views::store::{GroupView, StoreView};
+use effectd_gateway::views::{BreakerView, PolicyView};
 use serde_json::json;
 
 use super::backend::{daemon_client, readable_settings};
@@ -22,7 +22,7 @@ use crate::exit::Exit;
 /// Exits with 0 if it is fine, 1 beyond `--warn`, 2 beyond `--critical`, 3 if it is unknown, as Nagios expects. `dlq`: dead letters that
 /// are not quarantined. `held`: pending approvals. `lag`: unread events of the consumer group furthest behind, including the pipeline.
 /// `breakers`: open breakers. `disk`: free percent of the state's disk, where less is worse; always critical while new work is refused
-/// because the disk is full or read-only.
+/// because the disk is full or read-only. `policy`: faults of the policy's files, which keep them out of force.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd check dlq --warn 1 --critical 500\n  effectd check disk --warn 5 --critical 1 --format nagios\n  \
@@ -32,10 +32,10 @@ pub(super) struct Check {
     /// The figure
     #[arg(value_enum, value_name = "WHAT")]
     what: What,
-    /// Threshold of a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20]
+    /// Threshold of a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20, policy 1]
     #[arg(long, value_name = "NUMBER")]
     warn: Option<u64>,
-    /// Critical threshold [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10]
+    /// Critical threshold [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10, policy 1]
     #[arg(long, value_name = "NUMBER")]
     critical: Option<u64>,
     /// Output format
@@ -50,6 +50,7 @@ enum What {
     Lag,
     Breakers,
     Disk,
+    Policy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,6 +110,7 @@ impl What {
             What::Held => Facts { word: "held", unit: "approvals are pending", warn: 10, critical: 100 },
             What::Lag => Facts { word: "lag", unit: "events behind", warn: 1_000, critical: 10_000 },
             What::Breakers => Facts { word: "breakers", unit: "breakers open", warn: 1, critical: 5 },
+            What::Policy => Facts { word: "policy", unit: "faults of the policy's files", warn: 1, critical: 1 },
             What::Disk => Facts { word: "disk", unit: "percent free", warn: 20, critical: 10 },
         }
     }
@@ -116,7 +118,7 @@ impl What {
     fn level(self, value: u64, warn: u64, critical: u64) -> Level {
         let beyond = |threshold: u64| match self {
             What::Disk => value <= threshold,
-            What::Dlq | What::Held | What::Lag | What::Breakers => value >= threshold,
+            What::Dlq | What::Held | What::Lag | What::Breakers | What::Policy => value >= threshold,
         };
         if beyond(critical) {
             Level::Critical
@@ -133,7 +135,8 @@ impl Check {
         let facts = self.what.facts();
         let (warn, critical) = (self.warn.unwrap_or(facts.warn), self.critical.unwrap_or(facts.critical));
         let state = state_dir_of(common);
-        let found = self.value(common, &state).await;
+        let mut why = String::new();
+        let found = self.value(common, &state, &mut why).await;
         let found = found.and_then(|value| Ok((value, self.refusal(common, &state)?)));
         let (level, value, says) = match found {
             Ok((value, Some(refusal))) => {
@@ -141,7 +144,8 @@ impl Check {
                 (Level::Critical, Some(value), says)
             }
             Ok((value, None)) => {
-                let says = format!("{value} {}", facts.unit);
+                let says = if why.is_empty() { why } else { format!(": {why}") };
+                let says = format!("{value} {}{says}", facts.unit);
                 (self.what.level(value, warn, critical), Some(value), says)
             }
             Err(error) => (Level::Unknown, None, chain(&error)),
@@ -195,7 +199,8 @@ impl Check {
         Ok(embedded::refusal(state, settings.values().store.disk_free_bytes_min))
     }
 
-    async fn value(&self, common: &Common, state: &Path) -> Result<u64, CliError> {
+    /// The figure; writes to `why` what there is to say beside it.
+    async fn value(&self, common: &Common, state: &Path, why: &mut String) -> Result<u64, CliError> {
         let mut client = daemon_client(common)?;
         match self.what {
             What::Dlq => {
@@ -210,6 +215,11 @@ impl Check {
                 let all: Vec<BreakerView> = client.get("/v1/breakers").await?;
                 let open = all.iter().filter(|breaker| breaker.state != "closed");
                 Ok(open.count() as u64)
+            }
+            What::Policy => {
+                let policy: PolicyView = client.get("/v1/policy").await?;
+                *why = policy.faults.join("; ");
+                Ok(policy.faults.len() as u64)
             }
             What::Disk => free_percent(state),
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap_complete::Shell;
 
 use super::output::Stdout;
-use super::{CliError, command, eprint_line};
+use super::{CliError, command};
 use crate::exit::Exit;
 
 /// Print completions for a shell
@@ -45,8 +45,7 @@ impl Man {
             None => clap_mangen::Man::new(command()).render(&mut page).map_err(|error| error.to_string()),
         };
         if let Err(why) = written {
-            eprint_line(&why);
-            return Ok(Exit::Failed);
+            return Err(CliError::request(why).exiting(Exit::Failed));
         }
         Ok(print(&page))
     }

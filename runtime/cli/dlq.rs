@@ -6,26 +6,37 @@ mod requeue;
 use std::collections::BTreeMap;
 
 use clap::Subcommand;
-use effectd_contracts::{Operation, ToolId};
+use effectd_contracts::{Operation, SpaceId, SubjectId, ToolId};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::problem::Kind;
 use effectd_gateway::views::dead_letters::{CauseView, LetterList, LetterNow, LetterView};
 
-use super::mutation::RunMode;
+use super::mutation::{Reason, RunMode, Terms};
+use super::receipt_filter::{Since, since};
 use super::short_id::Purpose;
 use super::{
-    CliError, Common, Confirm, Depth, Form, Printer, eprint_line, get, line, lines, mutation, print_rows,
+    CliError, Common, Confirm, Depth, Form, Printer, eprint_line, line, lines, mutation, print_rows,
     short_id, with_client,
 };
 use crate::exit::Exit;
 use crate::tui::shown;
 
-const LETTERS: [(&str, usize); 6] =
-    [("LETTER", 6), ("TIME", 24), ("CODE", 20), ("CAUSE", 16), ("TRIED", 5), ("ACTION", 0)];
+const LETTERS: [(&str, usize); 8] = [
+    ("LETTER", 6),
+    ("TIME", 24),
+    ("CODE", 20),
+    ("CAUSE", 16),
+    ("TRIED", 5),
+    ("TOOL", 20),
+    ("SUBJECT", 24),
+    ("ACTION", 0),
+];
 const CAUSES: [(&str, usize); 7] =
     [("CAUSE", 16), ("COUNT", 6), ("CODE", 18), ("TOOL", 20), ("FIRST", 20), ("LAST", 20), ("SAMPLE", 0)];
 /// The length of a cause's id.
 const CAUSE_CHARS: usize = 16;
+/// In place of a tool, if letters of one cause have different ones.
+const SEVERAL_TOOLS: &str = "several tools";
 /// The number of letters that one request drops.
 const CHUNK: usize = 500;
 
@@ -51,7 +62,9 @@ enum Command {
         #[command(flatten)]
         which: LetterFilter,
     },
-    /// Show one dead letter: the reason, the attempts and the receipt, without parameters
+    /// Show one dead letter: what was asked, by whom and with what approval, why it failed, and each attempt
+    ///
+    /// The parameters are shown without secrets and personal data.
     #[command(after_help = "Example:\n  effectd dlq show 0 -o json")]
     Show {
         /// The letter's number, or the id of its action or receipt
@@ -59,8 +72,13 @@ enum Command {
         letter: LetterRef,
     },
     /// List the causes of letters, most frequent first, with a sample of each
-    #[command(after_help = "Example:\n  effectd dlq causes")]
-    Causes,
+    ///
+    /// A cause is a tool, a code and the words of the error.
+    #[command(after_help = "Example:\n  effectd dlq causes --since 2h")]
+    Causes {
+        #[command(flatten)]
+        which: LetterFilter,
+    },
     Requeue(requeue::Requeue),
     Drain(drain::Drain),
     /// Settle a letter of unknown outcome: say whether the effect happened
@@ -81,6 +99,8 @@ enum Command {
         #[arg(long)]
         not_done: bool,
         #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
         confirm: Confirm,
     },
     /// Delete letters; their receipts stay
@@ -91,6 +111,8 @@ enum Command {
     Drop {
         #[command(flatten)]
         chosen: Chosen,
+        #[command(flatten)]
+        why: Reason,
         #[command(flatten)]
         confirm: Confirm,
     },
@@ -113,6 +135,18 @@ struct LetterFilter {
     /// Only those of this tool
     #[arg(long, value_name = "TOOL")]
     tool: Option<ToolId>,
+    /// Only those of this subject
+    #[arg(long, value_name = "SUBJECT")]
+    subject: Option<SubjectId>,
+    /// Only those of this space
+    #[arg(long, value_name = "SPACE")]
+    space: Option<SpaceId>,
+    /// Only those with this code
+    #[arg(long, value_name = "CODE")]
+    code: Option<String>,
+    /// Only those since this time, or not older than this: `2026-01-01T00:00:00Z`, `15m`, `2h`
+    #[arg(long, value_name = "TIME", value_parser = since)]
+    since: Option<Since>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -121,8 +155,8 @@ struct Chosen {
     #[arg(
         value_name = "LETTER",
         value_parser = letter_ref,
-        required_unless_present_any = ["all", "topic", "cause", "tool"],
-        conflicts_with_all = ["all", "topic", "cause", "tool"]
+        required_unless_present_any = ["all", "topic", "cause", "tool", "subject", "space", "code", "since"],
+        conflicts_with_all = ["all", "topic", "cause", "tool", "subject", "space", "code", "since"]
     )]
     letters: Vec<LetterRef>,
     /// All letters
@@ -214,6 +248,7 @@ struct Pick {
     /// Empty if the letter does not exist any more.
     cause: String,
     code: String,
+    tool: String,
 }
 
 impl DlqCommand {
@@ -221,38 +256,65 @@ impl DlqCommand {
         match self.command {
             Command::List { which } => list(common, &which).await,
             Command::Show { letter } => show(common, &letter).await,
-            Command::Causes => causes(common).await,
+            Command::Causes { which } => causes(common, &which).await,
             Command::Export { which } => export(common, &which).await,
             Command::Requeue(requeue) => requeue.main(common).await,
             Command::Drain(drain) => drain.main(common).await,
-            Command::Drop { chosen, confirm } => discard(common, &chosen, confirm).await,
-            Command::Settle { letter, done, confirm, .. } => {
+            Command::Drop { chosen, why, confirm } => discard(common, &chosen, (why.into(), confirm)).await,
+            Command::Settle { letter, done, why, confirm, .. } => {
                 let Some(number) = letter.find(common, Purpose::Decide).await? else {
                     return Err(letter.unknown());
                 };
                 let operation = Operation::SettleLetter { letter: number, done };
-                mutation::run(common, &operation, confirm).await
+                mutation::run_on(common, &operation, &why.into(), confirm).await
             }
         }
     }
 }
 
 impl LetterFilter {
+    /// This filter in a URL, after another part of the query.
+    fn query(&self) -> String {
+        // An age is counted from the start of the command, so that every page and step selects the same.
+        let since = self.since.map(|since| since.0.to_string());
+        let values = [
+            ("topic", self.topic.as_deref()),
+            ("cause", self.cause.as_deref()),
+            ("tool", self.tool.as_ref().map(ToolId::as_str)),
+            ("subject", self.subject.as_ref().map(SubjectId::as_str)),
+            ("space", self.space.as_ref().map(SpaceId::as_str)),
+            ("code", self.code.as_deref()),
+            ("since", since.as_deref()),
+        ];
+        let given = values.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        given.map(|(name, value)| format!("&{name}={}", percent_encoded(value))).collect()
+    }
+
     async fn page(&self, client: &mut Client, from: u64) -> Result<LetterList, CliError> {
-        let mut path = format!("/v1/dlq?from={from}");
-        let tool = self.tool.as_ref().map(ToString::to_string);
-        for (name, value) in [("topic", &self.topic), ("cause", &self.cause), ("tool", &tool)] {
-            if let Some(value) = value {
-                path.push_str(&format!("&{name}={}", percent_encoded(value)));
-            }
-        }
-        Ok(client.get(&path).await?)
+        Ok(client.get(&format!("/v1/dlq?from={from}{}", self.query())).await?)
+    }
+
+    /// The causes of the selected letters.
+    async fn causes(&self, client: &mut Client) -> Result<Vec<CauseView>, CliError> {
+        let filter = self.with_full_cause(client).await?;
+        filter.known_causes(client).await
+    }
+
+    async fn known_causes(&self, client: &mut Client) -> Result<Vec<CauseView>, CliError> {
+        Ok(client.get(&format!("/v1/dlq/causes?from=0{}", self.query())).await?)
+    }
+
+    /// The causes of the selected letters but those of quarantined letters.
+    async fn failed_causes(&self, client: &mut Client) -> Result<Vec<CauseView>, CliError> {
+        let mut causes = self.causes(client).await?;
+        causes.retain(|cause| !cause.is_quarantined());
+        Ok(causes)
     }
 
     async fn with_full_cause(&self, client: &mut Client) -> Result<Self, CliError> {
         let mut filter = self.clone();
         if let Some(cause) = filter.cause.as_mut().filter(|cause| cause.len() < CAUSE_CHARS) {
-            let causes = all_causes(client).await?;
+            let causes = LetterFilter::default().known_causes(client).await?;
             let (word, known) = (cause.as_str(), causes.iter().map(|known| known.cause.as_str()));
             let begins = known.filter(|known| short_id::is_short(word) && known.starts_with(word));
             if let Some(full) = short_id::only(word, begins)? {
@@ -318,11 +380,13 @@ impl Pick {
             action_id: view.action_id.clone(),
             cause: view.cause.clone(),
             code: view.code.clone(),
+            tool: view.tool_id.clone().unwrap_or_default(),
         }
     }
 
     fn gone(letter: u64) -> Self {
-        Self { letter, action_id: None, cause: String::new(), code: String::new() }
+        let (cause, code, tool) = (String::new(), String::new(), String::new());
+        Self { letter, action_id: None, cause, code, tool }
     }
 
     fn is_gone(&self) -> bool {
@@ -343,7 +407,9 @@ fn by_cause(picks: Vec<Pick>) -> BTreeMap<String, Vec<Pick>> {
 fn summary(verb: &str, causes: &BTreeMap<String, Vec<Pick>>) -> Vec<String> {
     let lines = causes.iter().filter_map(|(cause, picks)| {
         let first = picks.first().filter(|pick| !pick.is_gone())?;
-        Some(format!("{verb} {} of cause {cause} ({})", picks.len(), first.code))
+        let is_same = picks.iter().all(|pick| pick.tool == first.tool);
+        let tool = if is_same { first.tool.as_str() } else { SEVERAL_TOOLS };
+        Some(format!("{verb} {} of cause {cause} ({tool}, {})", picks.len(), first.code))
     });
     lines.collect()
 }
@@ -355,6 +421,8 @@ fn row(printer: &mut Printer, letter: &LetterView) {
         &letter.code,
         &letter.cause,
         &letter.attempts.to_string(),
+        letter.tool_id.as_deref().unwrap_or_default(),
+        letter.subject_id.as_deref().unwrap_or_default(),
         letter.action_id.as_deref().unwrap_or_default(),
     ];
     printer.row(letter, &cells);
@@ -370,7 +438,7 @@ async fn list(common: &Common, which: &LetterFilter) -> Result<Exit, CliError> {
         which.each_page(client, &mut print).await
     })
     .await?;
-    printer.finish();
+    printer.finish_list();
     Ok(Exit::Done)
 }
 
@@ -401,25 +469,43 @@ async fn show(common: &Common, which: &LetterRef) -> Result<Exit, CliError> {
             None => Ok(None),
         });
     let Some(letter) = found.await? else {
-        eprint_line(&format!("there is no dead letter {which}; `effectd dlq list` lists them"));
-        return Ok(Exit::Failed);
+        return Err(which.unknown().exiting(Exit::Failed));
     };
     let mut printer = Printer::new(common.output, false, &LETTERS);
     row(&mut printer, &letter);
     printer.finish();
     if common.output == Form::Table {
-        match &letter.detail {
-            Some(detail) => line(&format!("  why      {}", quoted(detail))),
-            None => line("  why      it can no longer be read: its key was destroyed"),
-        }
-        if let Some(receipt) = &letter.receipt_id {
-            line(&format!("  receipt  {receipt}"));
-        }
-        for tried in &letter.tries {
-            line(&format!("  {}  {}", tried.at, quoted(&tried.error)));
-        }
+        describe(&letter);
     }
     Ok(Exit::Done)
+}
+
+/// Prints what a letter's action was, and how it failed.
+fn describe(letter: &LetterView) {
+    let say = |name: &str, text: &str| line(&format!("  {name:<9} {}", quoted(text)));
+    if let (Some(tool), Some(space)) = (&letter.tool_id, &letter.space_id) {
+        say("tool", &format!("{tool} in {space}"));
+    }
+    if let (Some(principal), Some(subject)) = (&letter.principal, &letter.subject_id) {
+        say("asked by", &format!("{principal}, for {subject}"));
+    }
+    for (name, value) in letter.params.iter().flatten() {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        say("with", &format!("{name} = {text}"));
+    }
+    if let Some(approval) = &letter.approval {
+        let verdict = serde_json::to_value(approval.verdict).unwrap_or_default();
+        let reason = approval.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        let verdict = verdict.as_str().unwrap_or_default();
+        say("approval", &format!("{verdict} by {} at {}{reason}", approval.by, approval.at));
+    }
+    say("why", letter.detail.as_deref().unwrap_or("it can no longer be read: its key was destroyed"));
+    if let Some(receipt) = &letter.receipt_id {
+        say("receipt", receipt);
+    }
+    for tried in &letter.tries {
+        say("attempt", &format!("{}  {}", tried.at, tried.error));
+    }
 }
 
 /// Text from a tool, without terminal commands.
@@ -427,13 +513,10 @@ fn quoted(text: &str) -> String {
     shown(text, usize::MAX)
 }
 
-async fn all_causes(client: &mut Client) -> Result<Vec<CauseView>, CliError> {
-    Ok(client.get("/v1/dlq/causes").await?)
-}
-
 /// Says that there is nothing to do, and how many letters are left to `effectd quarantine`.
 async fn report_none(client: &mut Client) -> Result<(), CliError> {
-    let quarantined: u64 = all_causes(client).await?.iter().map(|cause| cause.count).sum();
+    let all = LetterFilter::default().causes(client).await?;
+    let quarantined: u64 = all.iter().map(|cause| cause.count).sum();
     eprint_line(&if quarantined == 0 {
         "there are no dead letters".to_owned()
     } else {
@@ -444,22 +527,15 @@ async fn report_none(client: &mut Client) -> Result<(), CliError> {
     Ok(())
 }
 
-/// All causes but those of quarantined letters.
-async fn failed_causes(client: &mut Client) -> Result<Vec<CauseView>, CliError> {
-    let mut causes = all_causes(client).await?;
-    causes.retain(|cause| !cause.is_quarantined());
-    Ok(causes)
-}
-
-async fn causes(common: &Common) -> Result<Exit, CliError> {
-    let causes: Vec<CauseView> = get(common, Depth::Store, "/v1/dlq/causes").await?;
+async fn causes(common: &Common, which: &LetterFilter) -> Result<Exit, CliError> {
+    let causes = with_client(common, Depth::Store, async |client| which.causes(client).await).await?;
     let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
     print_rows(common.output, &CAUSES, &causes, |cause| {
         [
             cause.cause.clone(),
             cause.count.to_string(),
             cause.code.clone(),
-            cause.tool_id.clone().unwrap_or_default(),
+            tool_of(cause).unwrap_or_default().to_owned(),
             second(&cause.first),
             second(&cause.last),
             quoted(cause.sample.as_deref().unwrap_or_default()),
@@ -468,8 +544,16 @@ async fn causes(common: &Common) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Drops letters, and prints the result for each.
-async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm) -> Result<Exit, CliError> {
+fn tool_of(cause: &CauseView) -> Option<&str> {
+    if cause.several_tools { Some(SEVERAL_TOOLS) } else { cause.tool_id.as_deref() }
+}
+
+/// Drops letters, and prints the results.
+async fn discard(
+    common: &Common,
+    chosen: &Chosen,
+    (terms, confirm): (Terms, Confirm),
+) -> Result<Exit, CliError> {
     let picks = with_client(common, Depth::Store, async |client| {
         let picks = chosen.picks(client, usize::MAX).await?;
         if picks.is_empty() {
@@ -478,25 +562,91 @@ async fn discard(common: &Common, chosen: &Chosen, confirm: Confirm) -> Result<E
         Ok(picks)
     })
     .await?;
-    let numbers: Vec<u64> = picks.iter().map(|pick| pick.letter).collect();
-    let says = summary("drop", &by_cause(picks));
-    if !says.is_empty() && !confirm.confirmed(&says) {
-        return Ok(Exit::Usage);
+    let says = summary("drop", &by_cause(picks.clone()));
+    if (confirm.dry_run || !says.is_empty()) && !confirm.confirmed(&says) {
+        return Ok(confirm.declined());
     }
-    let mut printer = Printer::new(common.output, true, &NOW);
-    for chunk in numbers.chunks(CHUNK) {
-        let letters = chunk.to_vec();
-        let done = mutation::send(common, &Operation::DropLetters { letters }, RunMode::Execute).await?;
-        print_results(&mut printer, &done.letters);
+    let (mut results, mut ended) = (Results::new(common.output), Ok(Exit::Done));
+    for chunk in picks.chunks(CHUNK) {
+        let operation = Operation::DropLetters { letters: chunk.iter().map(|pick| pick.letter).collect() };
+        match mutation::send_on(common, &operation, &terms, RunMode::Execute).await {
+            Ok(done) => results.add(chunk, &done.letters),
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        }
     }
-    printer.finish();
-    Ok(Exit::Done)
+    // Report what was done, even after an error.
+    results.finish();
+    ended
 }
 
-const NOW: [(&str, usize); 2] = [("LETTER", 6), ("NOW", 0)];
+const TOTALS: [(&str, usize); 5] = [("COUNT", 6), ("CAUSE", 16), ("TOOL", 20), ("CODE", 18), ("NOW", 0)];
 
-fn print_results(printer: &mut Printer, letters: &[LetterNow]) {
-    for now in letters {
-        printer.row(now, &[&now.letter.to_string(), &now.now]);
+/// What happened to letters: totals by cause in a table, each letter in JSON.
+struct Results {
+    form: Form,
+    printer: Printer,
+    /// By cause and the first word of the result: how many, and the first of them.
+    totals: BTreeMap<(String, String), (usize, Pick, String)>,
+}
+
+impl Results {
+    fn new(form: Form) -> Self {
+        Self { form, printer: Printer::new(form, true, &TOTALS), totals: BTreeMap::new() }
+    }
+
+    fn add(&mut self, picks: &[Pick], letters: &[LetterNow]) {
+        for now in letters {
+            if self.form != Form::Table {
+                self.printer.row(now, &[""; 0]);
+                continue;
+            }
+            let pick = picks.iter().find(|pick| pick.letter == now.letter);
+            let pick = pick.cloned().unwrap_or_else(|| Pick::gone(now.letter));
+            let word = now.now.split(':').next().unwrap_or_default().to_owned();
+            let total = self.totals.entry((pick.cause.clone(), word));
+            let (count, first, _) = total.or_insert_with(|| (0, pick.clone(), now.now.clone()));
+            *count += 1;
+            if first.tool != pick.tool {
+                SEVERAL_TOOLS.clone_into(&mut first.tool);
+            }
+        }
+    }
+
+    fn finish(mut self) {
+        for (count, pick, now) in self.totals.values() {
+            let cells = [&count.to_string(), &pick.cause, &pick.tool, &pick.code, now];
+            self.printer.row(&(), &cells);
+        }
+        self.printer.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_of_several_tools_names_none_of_them() {
+        let pick = |letter, tool: &str| Pick {
+            letter,
+            action_id: None,
+            cause: "c".to_owned(),
+            code: "deliveries_exhausted".to_owned(),
+            tool: tool.to_owned(),
+        };
+        let (one, other) = (pick(0, "t.x"), pick(1, "t.y"));
+        let says = |picks: &[Pick]| summary("drop", &by_cause(picks.to_vec()));
+        assert_eq!(says(&[one.clone(), one.clone()]), ["drop 2 of cause c (t.x, deliveries_exhausted)"]);
+        let both = [one, other];
+        assert_eq!(says(&both), ["drop 2 of cause c (several tools, deliveries_exhausted)"]);
+        let mut results = Results::new(Form::Table);
+        let now = [0, 1].map(|letter| LetterNow { letter, now: "purged".to_owned() });
+        results.add(&both, &now);
+        let totals: Vec<_> =
+            results.totals.values().map(|(count, pick, _)| (*count, pick.tool.as_str())).collect();
+        assert_eq!(totals, [(2, "several tools")]);
     }
 }

@@ -6,11 +6,12 @@ use effectd_policy::Overlay;
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::doctor::{Finding, Verdict, examine};
 
-use super::{CliError, Common, eprint_line, line, print_json, state_dir_of};
-use crate::error::chain;
+use super::{CliError, Common, line, print_json, state_dir_of};
+use crate::error::{Error, chain};
 use crate::exit::Exit;
 use crate::state::State;
 use crate::state::spaces::Roots;
+use crate::tool_registry;
 
 /// Attack a sandbox, and show what this machine can enforce
 ///
@@ -25,8 +26,8 @@ impl Doctor {
         let program = match std::env::current_exe() {
             Ok(program) => program,
             Err(error) => {
-                eprint_line(&format!("this program cannot be found on disk: {error}"));
-                return Ok(Exit::Unavailable);
+                let why = format!("this program cannot be found on disk: {error}");
+                return Err(CliError::request(why).exiting(Exit::Unavailable));
             }
         };
         let mut report = examine(&SandboxConfig::new(program), &std::env::temp_dir());
@@ -43,7 +44,9 @@ fn roots(state: &Path) -> Vec<Finding> {
     let Ok(state) = State::existing(state) else {
         return Vec::new();
     };
-    let found = state.load_policy(&Overlay::default()).and_then(|policy| {
+    let registry = tool_registry::registry(tool_registry::own()).map_err(Error::from);
+    let found = registry.and_then(|registry| state.load_policy(&Overlay::default(), &registry));
+    let found = found.and_then(|policy| {
         let roots = Roots::of(&state)?;
         Ok(roots.survey(&policy, &roots.pins()))
     });

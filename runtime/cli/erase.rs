@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use effectd_bus::RetentionMode;
 use effectd_gateway::views::store::{EraseBody, ErasedView};
 
+use super::mutation::Reason;
 use super::store::show;
 use super::{CliError, Common, Confirm, Depth, eprint_line, is_in_process, with_client};
 use crate::exit::Exit;
@@ -19,6 +20,11 @@ pub(super) struct Erase {
     /// The subject; may be given several times
     #[arg(long, value_name = "SUBJECT", required = true)]
     subject: Vec<String>,
+    /// Erase also a subject that no receipt, dead letter, approval or open action names
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    why: Reason,
     #[command(flatten)]
     confirm: Confirm,
 }
@@ -31,8 +37,9 @@ impl Erase {
             if !would.held.is_empty() {
                 return Ok(self.undecided(&would));
             }
-            if !self.confirm.confirmed(&[format!("erases {}", self.subject.join(", "))]) {
-                return Ok(Exit::Usage);
+            let says = format!("erases {}", self.subject.join(", "));
+            if self.confirm.dry_run || !self.confirm.confirmed(&[says]) {
+                return Ok(self.confirm.declined());
             }
         }
         let erased = self.erase(common, RetentionMode::Apply).await?;
@@ -66,6 +73,8 @@ impl Erase {
             let body = EraseBody {
                 subjects: self.subject.clone(),
                 preview: turn == RetentionMode::Preview,
+                force: self.force,
+                reason: self.why.reason.clone(),
                 begun: all.begun,
                 swept: all.swept,
             };

@@ -6,15 +6,13 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
-use super::{
-    CliError, Common, Confirm, Depth, Printer, eprint_line, post, print_rows, short_id, with_client,
-};
+use super::{CliError, Common, Confirm, Depth, Printer, post, print_rows, short_id, with_client};
 use crate::exit::Exit;
 
 /// List, request, create and revoke grants: pre-approvals with a budget
 ///
-/// A grant replaces the same approval for further calls. It never covers actions of the risk tiers R3 and R4, spaces that are not
-/// GREEN, or a tool whose description has changed. An approver may grant one tool for one session; everything wider needs an
+/// A grant replaces the same approval for further calls. It never covers actions of the risk tiers R3 and R4, or spaces that are not
+/// GREEN. Pending approvals that it covers start, and their number is shown first. An approver may grant one tool for one session; everything wider needs an
 /// administrator. Planners can only request. A grant for command.run names one command of the policy.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd grants list")]
@@ -109,18 +107,24 @@ impl GrantsCommand {
                 let preview = "/v1/grants/requests/preview";
                 let would: GrantWould = post(common, Depth::Policy, preview, &new.body()).await?;
                 // A request that somebody else must grant changes nothing yet, so no confirmation is needed.
-                let says = format!("you may grant this yourself: {}", new.says());
+                let says = format!("you may grant this yourself: {}{}", new.says(), starts(would));
                 let says = would.in_force.then_some(says);
                 ("/v1/grants/requests".to_owned(), Some(new.body()), confirm, says)
             }
             Verb::Create(Create { from: Some(id), confirm, .. }) => {
                 let (id, text) = describe(common, &id).await?;
-                (path(&id, "activate"), None, confirm, Some(format!("active from now on: {text}")))
+                let requested = with_client(common, Depth::Policy, all).await?;
+                let body = requested.iter().find(|view| view.grant_id == id.as_str()).map(body_of);
+                let starts = match body {
+                    Some(body) => would(common, &body).await?,
+                    None => String::new(),
+                };
+                (path(&id, "activate"), None, confirm, Some(format!("active from now on: {text}{starts}")))
             }
             Verb::Create(Create { new, confirm, .. }) => {
                 // clap makes sure that there is either `--from` or a new grant.
                 let new = new.ok_or_else(|| CliError::request("give the id of a grant"))?;
-                let says = Some(new.says());
+                let says = Some(format!("{}{}", new.says(), would(common, &new.body()).await?));
                 ("/v1/grants".to_owned(), Some(new.body()), confirm, says)
             }
             Verb::Revoke { id, confirm } => {
@@ -128,8 +132,10 @@ impl GrantsCommand {
                 (path(&id, "revoke"), None, confirm, Some(format!("revoked: {text}")))
             }
         };
+        let request = || "a request, which somebody with the authority puts in force".to_owned();
+        let says = says.or_else(|| confirm.dry_run.then(request));
         if says.is_some_and(|says| !confirm.confirmed(&[says])) {
-            return Ok(Exit::Usage);
+            return Ok(confirm.declined());
         }
         let sent = with_client(common, Depth::Policy, async |client| match &body {
             Some(body) => Ok(client.post(&path, body).await?),
@@ -137,8 +143,7 @@ impl GrantsCommand {
         });
         let view = match sent.await {
             Err(CliError::Refused(problem)) if problem.status == 404 => {
-                eprint_line(&CliError::Refused(problem));
-                return Ok(Exit::Failed);
+                return Err(CliError::Refused(problem).exiting(Exit::Failed));
             }
             sent => sent?,
         };
@@ -160,6 +165,30 @@ fn cells(view: &GrantView) -> [String; 6] {
         expires.split('.').next().unwrap_or_default().to_owned(),
         view.session.clone().unwrap_or_else(|| format!("all of {}", view.org)),
     ]
+}
+
+/// How many pending approvals a grant makes unnecessary.
+async fn would(common: &Common, body: &GrantBody) -> Result<String, CliError> {
+    Ok(starts(post(common, Depth::Policy, "/v1/grants/requests/preview", body).await?))
+}
+
+fn starts(would: GrantWould) -> String {
+    match would.released {
+        0 => String::new(),
+        released => format!("; pending approvals that start at once: {released}"),
+    }
+}
+
+fn body_of(view: &GrantView) -> GrantBody {
+    GrantBody {
+        org: view.org.clone(),
+        session: view.session.clone(),
+        tool: view.tool.clone(),
+        command: view.command.clone(),
+        calls_max: view.calls_max,
+        lasts_s: None,
+        reason: None,
+    }
 }
 
 fn named(tool: &str, command: Option<&str>) -> String {

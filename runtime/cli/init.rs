@@ -2,8 +2,9 @@
 
 use effectd_bus::embedded::{self, JournalKind};
 use effectd_policy::Preset;
+use serde_json::json;
 
-use super::{CliError, Common, eprint_line, line};
+use super::{CliError, Common, Confirm, eprint_line, line, print_json};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::settings::config::state_dir;
@@ -26,15 +27,23 @@ pub(super) struct Init {
     /// The journal's engine; by default the setting `store.journal` decides when the store is first used
     #[arg(long, value_name = "KIND", value_parser = ["files", "sled"])]
     journal: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 impl Init {
     pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let state = State::prepare(&state_dir(common.state.clone()), None, Preset::named(&self.preset))?;
+        let state = state_dir(common.state.clone());
+        let policy = state.join("policy");
+        if !policy.exists()
+            && self.confirm.only_shows(&[format!("write the policy {} to {}", self.preset, policy.display())])
+        {
+            return Ok(Exit::Done);
+        }
+        let state = State::prepare(&state, None, Preset::named(&self.preset))?;
         if !state.seeded() {
-            let path = state.path().display();
-            eprint_line(&format!("{path} already has a policy, which stays unchanged"));
-            return Ok(Exit::Failed);
+            let why = format!("{} already has a policy, which stays unchanged", state.path().display());
+            return Err(CliError::request(why).exiting(Exit::Failed));
         }
         if let Some(journal) = self.journal.as_deref().and_then(JournalKind::named) {
             embedded::choose(state.path(), journal).map_err(Error::from)?;
@@ -45,7 +54,9 @@ impl Init {
                  that user; edit [principals]",
             );
         }
-        line(&state.policy_dir().display().to_string());
+        if !print_json(common.output, &json!({ "state": state.path(), "policy": state.policy_dir() })) {
+            line(&state.policy_dir().display().to_string());
+        }
         Ok(Exit::Done)
     }
 }

@@ -5,7 +5,7 @@ use effectd_contracts::KeyEntry;
 use effectd_gateway::views::RotatedView;
 use hyper::Method;
 
-use super::{CliError, Common, Confirm, Depth, get, line, mutation, print_rows, with_client};
+use super::{CliError, Common, Confirm, Depth, get, line, mutation, print_json, print_rows, with_client};
 use crate::exit::Exit;
 
 /// List the keys that sign receipts, or rotate the key
@@ -55,14 +55,18 @@ async fn rotate(common: &Common, now: Option<KeyEntry>, confirm: Confirm) -> Res
     let now = now.map_or_else(|| "no key".to_owned(), |now| now.key_id);
     let says = format!("signing key {now} -> a new one; the old private key is destroyed");
     if !confirm.confirmed(&[says]) {
-        return Ok(Exit::Usage);
+        return Ok(confirm.declined());
     }
     let rotated = with_client(common, Depth::Policy, async |client| {
         Ok(client.call(Method::POST, "/v1/log/keys", "").await?)
     });
-    let RotatedView { entry, receipt_id } = rotated.await?;
+    let rotated: RotatedView = rotated.await?;
+    let is_printed = print_json(common.output, &rotated);
+    let RotatedView { entry, receipt_id } = rotated;
     let before = entry.previous.as_deref().unwrap_or("none");
-    line(&format!("{} is the signing key from now on; it replaces {before}", entry.key_id));
+    if !is_printed {
+        line(&format!("{} is the signing key from now on; it replaces {before}", entry.key_id));
+    }
     mutation::report_receipt_id(receipt_id.as_deref());
     Ok(Exit::Done)
 }

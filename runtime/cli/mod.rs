@@ -57,7 +57,8 @@ use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::error::{Error, chain};
 use crate::exit::Exit;
 use crate::host::runtime::Depth;
-use crate::settings::{self, Overrides, Settings, SettingsError};
+use crate::settings::config::state_of_environment;
+use crate::settings::{self, Overrides, SOCKET_VARIABLE, Settings, SettingsError};
 use crate::telemetry::{self, LogForm};
 
 // What every command uses.
@@ -94,7 +95,8 @@ struct Common {
     /// Format of log lines [default: text; json for serve]
     #[arg(long, global = true, value_enum, value_name = "FORM")]
     log: Option<LogForm>,
-    /// The daemon's socket [default: $EFFECTD_SOCKET, or run/effectd.sock in the state directory]
+    /// The daemon's socket [default: $EFFECTD_SOCKET unless --state names another state than $EFFECTD_STATE, or
+    /// run/effectd.sock in the state directory]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Output format
@@ -111,6 +113,10 @@ struct Common {
 impl Common {
     /// The settings, with the configuration file of this state directory if there is one.
     fn settings(&self, state: Option<&Path>) -> Result<Settings, SettingsError> {
+        Settings::load(state, &self.overrides()?)
+    }
+
+    fn overrides(&self) -> Result<Overrides, SettingsError> {
         let mut flags = self.set.iter().map(|text| settings::pair(text)).collect::<Result<Vec<_>, _>>()?;
         if let Some(socket) = &self.socket {
             flags.push(("gateway.socket".to_owned(), socket.to_string_lossy().into_owned()));
@@ -121,8 +127,21 @@ impl Common {
         if self.verbose {
             flags.push(("log.level".to_owned(), "debug".to_owned()));
         }
-        Settings::load(state, &Overrides::of_process(flags))
+        let mut overrides = Overrides::of_process(flags);
+        // The environment's socket belongs to the environment's state, so it does not count if `--state` names another one.
+        if self.state.as_deref().is_some_and(|state| !is_state_of_environment(state)) {
+            overrides.environment.retain(|(name, _)| name != SOCKET_VARIABLE);
+        }
+        Ok(overrides)
     }
+}
+
+/// Whether the environment names this state directory, perhaps by another path.
+fn is_state_of_environment(state: &Path) -> bool {
+    state_of_environment().is_some_and(|named| {
+        named == state
+            || named.canonicalize().is_ok_and(|named| state.canonicalize().is_ok_and(|state| state == named))
+    })
 }
 
 #[derive(Debug, Subcommand)]
@@ -222,20 +241,16 @@ fn without_globals(command: clap::Command, hidden: &[Arg]) -> clap::Command {
 }
 
 /// Commands that have only one output format, or a `--format` of their own.
-const WITHOUT_OUTPUT: [&str; 22] = [
+const WITHOUT_OUTPUT: [&str; 18] = [
     "approvals watch",
     "artifacts get",
-    "artifacts release",
     "bus export",
     "bus replay",
     "bus tail",
-    "caches clear",
     "check",
     "completions",
     "dlq drain",
     "dlq export",
-    "init",
-    "keys rotate",
     "man",
     "receipts export",
     "receipts head",
@@ -268,6 +283,12 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, cla
 pub fn main() -> ExitCode {
     let arguments = match parse(std::env::args_os()) {
         Ok(arguments) => arguments,
+        Err(error) if error.use_stderr() && wants_json(std::env::args_os()) => {
+            output::set_look(ColorChoice::Never, Form::Jsonl);
+            let said = error.render().to_string();
+            report_error(&CliError::request(said.trim_end().trim_start_matches("error: ")));
+            return Exit::Usage.into();
+        }
         Err(error) => {
             let said = error.print();
             if error.use_stderr() {
@@ -279,7 +300,7 @@ pub fn main() -> ExitCode {
         }
     };
     let Arguments { common, command } = arguments;
-    output::set_look(common.color);
+    output::set_look(common.color, common.output);
     if let Command::Serve(serve) = command {
         return start_serving(serve, &common).into();
     }
@@ -346,16 +367,39 @@ fn block_on(work: impl Future<Output = Result<Exit, CliError>>) -> Result<Exit, 
 /// The exit code; prints an error with its causes.
 fn exit_of(ended: Result<Exit, CliError>) -> Exit {
     ended.unwrap_or_else(|error| {
-        eprint_line(&chain(&error));
+        report_error(&error);
         error.exit()
     })
 }
 
+/// Whether the arguments, which could not be parsed, ask for JSON.
+fn wants_json(arguments: impl Iterator<Item = OsString>) -> bool {
+    let arguments: Vec<String> = arguments.map(|it| it.to_string_lossy().into_owned()).collect();
+    let pairs = arguments.windows(2).any(|pair| match pair {
+        [name, value] => ["-o", "--output"].contains(&name.as_str()) && value.starts_with("json"),
+        _ => false,
+    });
+    pairs || arguments.iter().any(|it| it.starts_with("-ojson") || it.starts_with("--output=json"))
+}
+
+/// Prints an error with its causes; as a line of JSON if results are JSON.
+fn report_error(error: &CliError) {
+    if output::form() == Form::Table {
+        eprint_line(&chain(error));
+    } else {
+        eprint_raw(&error.to_json().to_string());
+    }
+}
+
 /// Prints a message on standard error.
-#[expect(clippy::print_stderr, reason = "messages for people go to standard error")]
 fn eprint_line(what: &dyn std::fmt::Display) {
     // The message may quote foreign text, which must not control the terminal.
-    eprintln!("effectd: {}", crate::tui::shown_text(&what.to_string()));
+    eprint_raw(&format!("effectd: {}", crate::tui::shown_text(&what.to_string())));
+}
+
+#[expect(clippy::print_stderr, reason = "messages go to standard error")]
+fn eprint_raw(text: &str) {
+    eprintln!("{text}");
 }
 
 #[cfg(test)]
@@ -378,7 +422,14 @@ mod tests {
             let error = parsed(line).unwrap_err();
             assert!(error.use_stderr() && error.to_string().contains("has no --output"), "{line}: {error}");
         }
-        for line in ["effectd check dlq", "effectd receipts list -o json", "effectd -o json tools list"] {
+        for line in [
+            "effectd check dlq",
+            "effectd receipts list -o json",
+            "effectd -o json tools list",
+            "effectd init -o json",
+            "effectd keys rotate -o jsonl",
+            "effectd caches clear private:a -o json",
+        ] {
             assert!(parsed(line).is_ok(), "{line}");
         }
     }
@@ -392,6 +443,17 @@ mod tests {
         grouped.sort_unstable();
         all.sort_unstable();
         assert_eq!(grouped, all);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_parsed_may_still_ask_for_json() {
+        let wants = |line: &str| wants_json(line.split(' ').map(OsString::from));
+        for line in ["a -o json --x", "a --output jsonl", "a -ojson", "a --output=json b"] {
+            assert!(wants(line), "{line}");
+        }
+        for line in ["a -o table", "a --log json", "a json -o", "-o"] {
+            assert!(!wants(line), "{line}");
+        }
     }
 
     #[test]

@@ -3,23 +3,64 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use effectd_contracts::Operation;
+use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::operations::OperationView;
+use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
-use super::{CliError, Common, Depth, Form, eprint_line, line, post, print_json};
+use super::{CliError, Common, Depth, Form, eprint_line, line, output, post, print_json, report_error};
 use crate::exit::Exit;
 
-/// The confirmation of a change.
+/// The confirmation of a change. Commands that never ask take the same flags.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct Confirm {
     /// Do not ask for confirmation
     #[arg(long, short)]
     pub(super) yes: bool,
+    /// Only show what would change
+    #[arg(long, conflicts_with = "yes")]
+    pub(super) dry_run: bool,
+}
+
+/// The reason of a change.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct Reason {
+    /// The reason, which goes into the receipt
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
+}
+
+/// The reason of a change, and how long it lasts.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(super) struct Terms {
+    #[command(flatten)]
+    why: Reason,
+    /// How long it lasts: `90s`, `30m`, `2h`, `7d`; without this, until you end it
+    #[arg(long = "for", value_name = "TIME")]
+    lasts: Option<String>,
+}
+
+impl From<Reason> for Terms {
+    fn from(why: Reason) -> Self {
+        Self { why, lasts: None }
+    }
+}
+
+impl Terms {
+    /// These terms in a URL, after another part of the query.
+    pub(super) fn query(&self) -> String {
+        let values = [("reason", self.why.reason.as_deref()), ("lasts", self.lasts.as_deref())];
+        let given = values.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        given.map(|(name, value)| format!("&{name}={}", percent_encoded(value))).collect()
+    }
 }
 
 impl Confirm {
-    /// Shows what would change, and asks unless `--yes` is given. Without a terminal the answer is no.
+    /// Shows what would change, and asks unless `--yes` is given. Without a terminal, and for a dry run, the answer is no.
     pub(super) fn confirmed(self, says: &[String]) -> bool {
+        if self.only_shows(says) {
+            return false;
+        }
         says.iter().for_each(|says| eprint_line(says));
         if self.yes {
             return true;
@@ -28,10 +69,24 @@ impl Confirm {
             Some(answer) if ["y", "yes"].contains(&answer.to_lowercase().as_str()) => true,
             Some(_) => false,
             None => {
-                eprint_line(&"nothing was changed; add --yes to do it");
+                report_error(&CliError::request("nothing was changed; add --yes to do it"));
                 false
             }
         }
+    }
+
+    /// For a dry run, prints what would change and returns `true`.
+    pub(super) fn only_shows(self, says: &[String]) -> bool {
+        if self.dry_run && !print_json(output::form(), &json!({ "dry_run": true, "would": says })) {
+            says.iter().for_each(|says| line(says));
+            eprint_line(&"a dry run: nothing was changed");
+        }
+        self.dry_run
+    }
+
+    /// The exit code after [`Confirm::confirmed`] returned `false`.
+    pub(super) const fn declined(self) -> Exit {
+        if self.dry_run { Exit::Done } else { Exit::Usage }
     }
 }
 
@@ -72,13 +127,23 @@ pub(super) async fn prompt_until(question: &str, stop: &mut watch::Receiver<bool
     }
 }
 
-/// Shows what would change, asks, and carries it out. `None` if it was not confirmed.
+/// [`confirm_and_send_on`] without a reason or an end.
 pub(super) async fn confirm_and_send(
     common: &Common,
     operation: &Operation,
     confirm: Confirm,
 ) -> Result<Option<OperationView>, CliError> {
-    let before = send(common, operation, RunMode::Preview).await?;
+    confirm_and_send_on(common, operation, &Terms::default(), confirm).await
+}
+
+/// Shows what would change, asks, and carries it out. `None` if it was not confirmed.
+pub(super) async fn confirm_and_send_on(
+    common: &Common,
+    operation: &Operation,
+    terms: &Terms,
+    confirm: Confirm,
+) -> Result<Option<OperationView>, CliError> {
+    let before = send_on(common, operation, terms, RunMode::Preview).await?;
     if !before.changed {
         before.says.iter().for_each(|says| eprint_line(says));
         eprint_line(&"there is nothing to change");
@@ -87,13 +152,23 @@ pub(super) async fn confirm_and_send(
     if !confirm.confirmed(&before.says) {
         return Ok(None);
     }
-    send(common, operation, RunMode::Execute).await.map(Some)
+    send_on(common, operation, terms, RunMode::Execute).await.map(Some)
 }
 
-/// [`confirm_and_send`], then prints the result.
+/// [`run_on`] without a reason or an end.
 pub(super) async fn run(common: &Common, operation: &Operation, confirm: Confirm) -> Result<Exit, CliError> {
-    let Some(done) = confirm_and_send(common, operation, confirm).await? else {
-        return Ok(Exit::Usage);
+    run_on(common, operation, &Terms::default(), confirm).await
+}
+
+/// [`confirm_and_send_on`], then prints the result.
+pub(super) async fn run_on(
+    common: &Common,
+    operation: &Operation,
+    terms: &Terms,
+    confirm: Confirm,
+) -> Result<Exit, CliError> {
+    let Some(done) = confirm_and_send_on(common, operation, terms, confirm).await? else {
+        return Ok(confirm.declined());
     };
     render(&done, common.output);
     let left = done.letters.iter().any(effectd_gateway::views::dead_letters::LetterNow::is_left);
@@ -119,13 +194,23 @@ pub(super) enum RunMode {
     Execute,
 }
 
-/// Carries out an operation or, as a preview, returns what it would change.
+/// [`send_on`] without a reason or an end.
 pub(super) async fn send(
     common: &Common,
     operation: &Operation,
     mode: RunMode,
 ) -> Result<OperationView, CliError> {
-    let path = format!("/v1/operations?preview={}", mode == RunMode::Preview);
+    send_on(common, operation, &Terms::default(), mode).await
+}
+
+/// Carries out an operation or, as a preview, returns what it would change.
+pub(super) async fn send_on(
+    common: &Common,
+    operation: &Operation,
+    terms: &Terms,
+    mode: RunMode,
+) -> Result<OperationView, CliError> {
+    let path = format!("/v1/operations?preview={}{}", mode == RunMode::Preview, terms.query());
     post(common, Depth::Policy, &path, operation).await
 }
 

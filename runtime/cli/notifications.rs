@@ -6,7 +6,7 @@ use effectd_gateway::client::{ClientError, percent_encoded};
 use effectd_gateway::problem::Kind;
 use effectd_gateway::views::notifications::{NotificationList, NotificationView};
 
-use super::{CliError, Common, Depth, eprint_line, line, print_json, print_rows, short_id, with_client};
+use super::{CliError, Common, Depth, line, print_json, print_rows, short_id, with_client};
 use crate::exit::Exit;
 use crate::tui::{shown, shown_lines};
 
@@ -86,8 +86,8 @@ async fn show(common: &Common, receipt: &ReceiptId) -> Result<Exit, CliError> {
     })
     .await?;
     let Some(view) = view else {
-        eprint_line(&"there is no stored notification for this receipt; `effectd notifications` lists them");
-        return Ok(Exit::Failed);
+        let why = "there is no stored notification for this receipt; `effectd notifications` lists them";
+        return Err(CliError::request(why).exiting(Exit::Failed));
     };
     if !print_json(common.output, &view) {
         print(&view);

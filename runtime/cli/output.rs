@@ -19,7 +19,7 @@ use crate::tui::{ratatui, shown, shown_text};
 /// When to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ColorChoice {
-    /// At a terminal, unless NO_COLOR is set or TERM is `dumb`
+    /// At a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is `dumb`
     Auto,
     Always,
     Never,
@@ -33,6 +33,7 @@ impl ColorChoice {
             ColorChoice::Auto => {
                 stream.is_terminal()
                     && !set("NO_COLOR", |it| !it.is_empty())
+                    && !set("CLICOLOR", |it| it == "0")
                     && !set("TERM", |it| it == "dumb")
             }
             ColorChoice::Always => true,
@@ -51,8 +52,16 @@ struct Look {
 
 static LOOK: OnceLock<Look> = OnceLock::new();
 
-/// Decides once how results look.
-pub(super) fn set_look(color: ColorChoice) {
+static FORM: OnceLock<Form> = OnceLock::new();
+
+/// The output format, for messages and dry runs.
+pub(super) fn form() -> Form {
+    FORM.get().copied().unwrap_or(Form::Table)
+}
+
+/// Decides once how results and errors look.
+pub(super) fn set_look(color: ColorChoice, form: Form) {
+    let _ = FORM.set(form);
     let out = io::stdout();
     let size = || ratatui::crossterm::terminal::size().ok().filter(|(columns, _)| *columns > 0);
     let columns = if out.is_terminal() { size().map(|(columns, _)| usize::from(columns)) } else { None };
@@ -258,7 +267,7 @@ pub(super) fn print_rows<T: Serialize, const N: usize>(
 ) {
     let mut printer = Printer::new(form, true, columns);
     items.iter().for_each(|item| printer.row(item, &cells(item)));
-    printer.finish();
+    printer.finish_list();
 }
 
 impl Printer {
@@ -338,6 +347,14 @@ impl Printer {
             format!("{cell}{}", " ".repeat(blanks))
         });
         padded.collect::<Vec<_>>().join(&" ".repeat(GAP))
+    }
+
+    /// [`Printer::finish`] of a list, which says so if it is empty.
+    pub(super) fn finish_list(self) {
+        if self.form == Form::Table && self.printed == 0 {
+            eprint_line(&"the list is empty");
+        }
+        self.finish();
     }
 
     pub(super) fn finish(self) {
@@ -477,6 +494,7 @@ mod tests {
 
     /// In a process of its own, since a process has one zone.
     #[test]
+    #[expect(clippy::disallowed_types, reason = "starts itself")]
     fn a_clock_time_has_the_offset_of_its_day() {
         const ZONE: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
         if std::env::var("TZ").as_deref() != Ok(ZONE) {

@@ -2,16 +2,21 @@
 
 use effectd_contracts::Operation;
 
+use super::mutation::Terms;
 use super::{CliError, Common, Confirm, mutation};
 use crate::exit::Exit;
 
-/// Dry-run every action until `effectd resume`
+/// Dry-run every action until `effectd resume`, or for a while
 ///
 /// Every action passes all stages, but nothing is changed and its receipt says `skipped`. Running actions are finished. The pause
 /// survives a restart.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd pause --yes")]
+#[command(
+    after_help = "Examples:\n  effectd pause --yes\n  effectd pause --for 30m --reason \"disk is being moved\" --yes"
+)]
 pub(super) struct Pause {
+    #[command(flatten)]
+    terms: Terms,
     #[command(flatten)]
     confirm: Confirm,
 }
@@ -26,7 +31,7 @@ pub(super) struct Resume {
 
 impl Pause {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
-        mutation::run(common, &Operation::Pause {}, self.confirm).await
+        mutation::run_on(common, &Operation::Pause {}, &self.terms, self.confirm).await
     }
 }
 

@@ -1,5 +1,6 @@
-//! `effectd policy …`: check, explain, replay and change the policy.
+//! `effectd policy …`: show, check, explain, replay and change the policy.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -7,22 +8,25 @@ use clap::Subcommand;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Mode, ReceiptId, SpaceId, SubjectId};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyView, RootChange};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyFiles, PolicyView, RootChange};
 use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
-use effectd_policy::{Overlay, Policy, PolicyDir};
+use effectd_policy::{Overlay, Policy, PolicyDir, Source};
 use hyper::Method;
 use serde_json::json;
+use similar::TextDiff;
 
+use super::mutation::{Reason, Terms};
 use super::receipt_filter::{PageQuery, ReceiptFilter, Since, each_page, since};
 use super::{
-    CliError, Common, Confirm, Depth, Form, eprint_line, is_in_process, line, mutation, post, print_json,
-    receipt_ref, store, with_client,
+    CliError, Common, Confirm, Depth, Form, eprint_line, get, is_in_process, line, mutation, post,
+    print_json, receipt_ref, state_dir_of, store, with_client,
 };
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::exit::Exit;
 use crate::host::policy_queries;
+use crate::tool_registry;
 
-/// Check, explain, replay and change the policy
+/// Show, check, explain, replay and change the policy
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd policy check\n  effectd policy explain examples/write_note.json"
@@ -34,12 +38,28 @@ pub(super) struct PolicyCommand {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Show the policy in force: its files, the changes made by commands, and faults of the files on disk
+    #[command(after_help = "Examples:\n  effectd policy show\n  effectd policy show -o json")]
+    Show,
+    /// Show how a policy directory differs from the files in force, line by line
+    ///
+    /// The exit code is 1 if it differs.
+    #[command(after_help = "Examples:\n  effectd policy diff\n  effectd policy diff policy.new")]
+    Diff {
+        /// The directory [default: that of the state]
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
+    /// List or take back the changes that commands made beside the policy's files
+    #[command(subcommand)]
+    Overlay(OverlayVerb),
     /// Compile a policy directory and test its examples
     ///
-    /// Without DIR it also checks the roots of the spaces; the exit code is 69 if one cannot be used.
+    /// The changes made by commands are laid over. Without DIR it also checks the roots of the spaces; the exit code is 69 if one cannot
+    /// be used.
     #[command(after_help = "Example:\n  effectd policy check .effectd/policy")]
     Check {
-        /// The directory [default: that of the state, with the changes made by commands]
+        /// The directory [default: that of the state]
         #[arg(value_name = "DIR")]
         directory: Option<PathBuf>,
     },
@@ -61,7 +81,10 @@ enum Verb {
         #[arg(value_name = "RECEIPT|FILE")]
         what: String,
     },
-    /// Evaluate past decisions under another policy, and list every verdict that would change
+    /// Evaluate past decisions under another policy, and show which verdicts would change
+    ///
+    /// The changes made by commands are laid over the other policy. Verdicts that change alike are one line; `-o jsonl` has a line for
+    /// each.
     #[command(
         after_help = "Example:\n  effectd policy replay --since 2026-01-01T00:00:00Z --with policy.new"
     )]
@@ -84,17 +107,16 @@ enum Verb {
     #[command(after_help = "Example:\n  effectd policy revoke-consent --subject agent://planner@deviceA \
         --space shared:household --purpose tool:files.write_text --yes")]
     RevokeConsent(Consent),
-    /// Set the mode of a tool for an organisation or an automation
+    /// Set the mode of a tool for an organisation
     #[command(
-        after_help = "Examples:\n  effectd policy set-mode --org home --tool files.write_text require_approval --yes\n  \
-        effectd policy set-mode --automation nightly --tool files.write_text allow --yes"
+        after_help = "Example:\n  effectd policy set-mode --org home --tool files.write_text require_approval --yes"
     )]
     SetMode {
         /// The organisation, as named in the policy
         #[arg(long, value_name = "NAME", required_unless_present = "automation")]
         org: Option<String>,
-        /// The automation; its mode overrides that of the organisation
-        #[arg(long, value_name = "ID", conflicts_with = "org")]
+        /// The automation; no request names one yet
+        #[arg(long, value_name = "ID", conflicts_with = "org", hide = true)]
         automation: Option<String>,
         /// The tool, or one named command: `command.run NAME`
         #[arg(long, value_name = "ID")]
@@ -102,6 +124,21 @@ enum Verb {
         /// allow, require_approval or deny; `files` restores what the policy's files say
         #[arg(value_name = "MODE", value_parser = mode)]
         mode: ModeWord,
+        #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum OverlayVerb {
+    /// List the changes
+    #[command(after_help = "Example:\n  effectd policy overlay list")]
+    List,
+    /// Take all changes back: the files alone count again
+    #[command(after_help = "Example:\n  effectd policy overlay clear --yes")]
+    Clear {
         #[command(flatten)]
         confirm: Confirm,
     },
@@ -135,9 +172,27 @@ fn mode(text: &str) -> Result<ModeWord, String> {
 impl PolicyCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let done = match self.verb {
-            Verb::Check { directory: Some(directory) } => compile(&directory)
-                .map(|policy| print(&policy_queries::view(&policy, false), common.output))
-                .map_err(CliError::from),
+            Verb::Show => show(common).await,
+            Verb::Diff { directory } => diff(common, directory.as_deref()).await,
+            Verb::Overlay(OverlayVerb::List) => list_overlay(common).await,
+            Verb::Overlay(OverlayVerb::Clear { confirm }) => {
+                for change in overlay(files(common).await?)?.lines() {
+                    eprint_line(&format!("taken back: {change}"));
+                }
+                make(common, PolicyChange::Clear {}, (Reason::default(), confirm)).await
+            }
+            Verb::Check { directory: Some(directory) } => {
+                // A directory can be checked where there is no state.
+                let overlay = match with_client(common, Depth::Store, visible_overlay).await {
+                    Err(
+                        CliError::Runtime(Error::NoState(_))
+                        | CliError::Client(ClientError::NoDaemon(_) | ClientError::NotPermitted(_)),
+                    ) => Overlay::default(),
+                    overlay => overlay?,
+                };
+                let policy = compile(&directory, &overlay).map_err(CliError::from);
+                policy.map(|policy| print(&policy_queries::view(&policy, false), common.output))
+            }
             Verb::Check { directory: None } => check(common).await,
             Verb::Reload { confirm } => reload(common, confirm).await,
             Verb::Explain { what } => explain(common, &what).await,
@@ -145,40 +200,132 @@ impl PolicyCommand {
             Verb::GrantConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::GrantConsent { subject, space, purpose };
-                make(common, change, consent.confirm).await
+                make(common, change, (Reason::default(), consent.confirm)).await
             }
             Verb::RevokeConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::RevokeConsent { subject, space, purpose };
-                make(common, change, consent.confirm).await
+                make(common, change, (Reason::default(), consent.confirm)).await
             }
-            Verb::SetMode { org, automation, tool, mode: ModeWord(mode), confirm } => {
+            Verb::SetMode { org, automation, tool, mode: ModeWord(mode), why, confirm } => {
                 let change = match automation {
                     Some(automation) => PolicyChange::SetAutomationMode { automation, tool, mode },
                     // clap requires `--org` or `--automation`.
                     None => PolicyChange::SetOrgMode { org: org.unwrap_or_default(), tool, mode },
                 };
-                make(common, change, confirm).await
+                make(common, change, (why, confirm)).await
             }
         };
         match done {
             // A faulty policy is a result of this command, not a fault of the machine.
-            Err(CliError::Runtime(error @ Error::Policy(_))) => {
-                eprint_line(&chain(&error));
-                Ok(Exit::Usage)
-            }
+            Err(error @ CliError::Runtime(Error::Policy(_))) => Err(error.exiting(Exit::Usage)),
             done => done,
         }
     }
 }
 
-fn compile(directory: &Path) -> Result<Policy, Error> {
+/// The policy in force with its files. Only the store is needed, so that a fault in the files on disk does not hide it.
+async fn files(common: &Common) -> Result<PolicyFiles, CliError> {
+    get(common, Depth::Store, "/v1/policy/files").await
+}
+
+/// The changes made by commands.
+fn overlay(files: PolicyFiles) -> Result<Overlay, CliError> {
+    let overlay = serde_json::from_value(files.overlay);
+    overlay.map_err(|error| ClientError::Strange(format!("the changes cannot be read: {error}")).into())
+}
+
+/// The changes made by commands; none for somebody who may not see them.
+async fn visible_overlay(client: &mut Client) -> Result<Overlay, CliError> {
+    match client.get::<PolicyFiles>("/v1/policy/files").await {
+        Err(ClientError::Refused(problem)) if problem.status == 403 => {
+            eprint_line(&"note: without the changes made by commands, which only operators see");
+            Ok(Overlay::default())
+        }
+        files => overlay(files?),
+    }
+}
+
+async fn list_overlay(common: &Common) -> Result<Exit, CliError> {
+    let overlay = overlay(files(common).await?)?;
+    if !print_json(common.output, &overlay) {
+        if overlay.is_empty() {
+            eprint_line(&"the list is empty");
+        }
+        overlay.lines().iter().for_each(|change| line(change));
+    }
+    Ok(Exit::Done)
+}
+
+async fn show(common: &Common) -> Result<Exit, CliError> {
+    let (policy, files) = with_client(common, Depth::Store, async |client| {
+        let policy: PolicyView = client.get("/v1/policy").await?;
+        let files: PolicyFiles = client.get("/v1/policy/files").await?;
+        Ok((policy, files))
+    })
+    .await?;
+    if !print_json(
+        common.output,
+        &json!({ "policy": policy, "files": files.files, "overlay": files.overlay }),
+    ) {
+        for file in &files.files {
+            line(&format!("# --- {}\n{}", file.name, file.text.trim_end()));
+        }
+        for change in overlay(files)?.lines() {
+            line(&format!("# overlay: {change}"));
+        }
+        line(&format!("# {}\n# {}", policy.summary, policy.digest));
+    }
+    report_faults(&policy);
+    Ok(Exit::Done)
+}
+
+/// Says that the files on disk are not in force, and why.
+fn report_faults(policy: &PolicyView) {
+    if !policy.faults.is_empty() {
+        eprint_line(&"note: the files on disk are not in force; an earlier policy decides");
+    }
+    policy.faults.iter().for_each(|fault| eprint_line(fault));
+}
+
+async fn diff(common: &Common, directory: Option<&Path>) -> Result<Exit, CliError> {
+    let before = files(common).await?;
+    let own = state_dir_of(common).join("policy");
+    let after = read(directory.unwrap_or(&own))?;
+    let mut names: Vec<&str> = before.files.iter().map(|file| file.name.as_str()).collect();
+    names.extend(after.files().map(|file| file.name.as_str()));
+    names.sort_unstable();
+    names.dedup();
+    let mut changed = Vec::new();
+    for name in names {
+        let old = before.files.iter().find(|file| file.name == name).map_or("", |file| file.text.as_str());
+        let new = after.files().find(|file| file.name == name).map_or("", |file| file.text.as_str());
+        if old != new {
+            let (from, to) = (format!("in force/{name}"), format!("new/{name}"));
+            let text = TextDiff::from_lines(old, new).unified_diff().header(&from, &to).to_string();
+            changed.push(json!({ "file": name, "diff": text }));
+            if common.output == Form::Table {
+                line(text.trim_end());
+            }
+        }
+    }
+    if !print_json(common.output, &changed) && changed.is_empty() {
+        eprint_line(&"the files are those in force");
+    }
+    Ok(if changed.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+fn compile(directory: &Path, overlay: &Overlay) -> Result<Policy, Error> {
+    let registry = tool_registry::registry(tool_registry::own())?;
+    Ok(tool_registry::compile_policy(&read(directory)?, overlay, &registry).map_err(Box::new)?)
+}
+
+fn read(directory: &Path) -> Result<Source, Error> {
     // If the superuser runs this, the files are checked as for the daemon's user, who owns the parent folder.
     let euid = nix::unistd::geteuid();
     let around = std::fs::metadata(directory.join("..")).map(|metadata| metadata.uid());
     let daemon = if euid.is_root() { around.unwrap_or(0) } else { euid.as_raw() };
-    let source = PolicyDir::load(directory, daemon).map_err(Box::new)?;
-    Ok(Policy::compile(&source, &Overlay::default()).map_err(Box::new)?)
+    Ok(PolicyDir::load(directory, daemon).map_err(Box::new)?)
 }
 
 fn print(policy: &PolicyView, form: Form) -> Exit {
@@ -242,11 +389,15 @@ async fn reload(common: &Common, confirm: Confirm) -> Result<Exit, CliError> {
         mutation::report_receipt_id(policy.receipt_id.as_deref());
         Ok(Some(policy))
     });
-    Ok(policy.await?.map_or(Exit::Usage, |policy| print(&policy, common.output)))
+    Ok(policy.await?.map_or(confirm.declined(), |policy| print(&policy, common.output)))
 }
 
 /// Shows how a change affects the policy, asks, and makes the change. The state is not locked while a person decides.
-async fn make(common: &Common, change: PolicyChange, confirm: Confirm) -> Result<Exit, CliError> {
+async fn make(
+    common: &Common,
+    change: PolicyChange,
+    (why, confirm): (Reason, Confirm),
+) -> Result<Exit, CliError> {
     let what = serde_json::to_value(&change).unwrap_or_default();
     let looked = with_client(common, Depth::Policy, async |client| {
         let tried: PolicyView = client.post("/v1/policy/changes?preview=true", &change).await?;
@@ -257,11 +408,19 @@ async fn make(common: &Common, change: PolicyChange, confirm: Confirm) -> Result
     let policy = if tried.in_force {
         tried
     } else {
-        let says = [format!("policy: {}", store::words(&what)), format!("policy: {now} -> {}", tried.digest)];
-        if !confirm.confirmed(&says) {
-            return Ok(Exit::Usage);
+        let mut says =
+            vec![format!("policy: {}", store::words(&what)), format!("policy: {now} -> {}", tried.digest)];
+        if tried.released + tried.ended > 0 {
+            let PolicyView { released, ended, .. } = &tried;
+            says.push(format!(
+                "pending approvals: {released} start without a person, {ended} are denied and end"
+            ));
         }
-        post(common, Depth::Policy, "/v1/policy/changes", &change).await?
+        if !confirm.confirmed(&says) {
+            return Ok(confirm.declined());
+        }
+        let path = format!("/v1/policy/changes?preview=false{}", Terms::from(why).query());
+        post(common, Depth::Policy, &path, &change).await?
     };
     mutation::report_receipt_id(policy.receipt_id.as_deref());
     Ok(print(&policy, common.output))
@@ -317,12 +476,15 @@ async fn replay_all(
     with: &Path,
     (since, limit): (Option<Since>, Option<u64>),
 ) -> Result<Exit, CliError> {
-    let policy = compile(with)?;
     let filter = ReceiptFilter { since, ..ReceiptFilter::default() };
-    let summary = with_client(common, Depth::Store, async |client| {
+    let (summary, groups) = with_client(common, Depth::Store, async |client| {
+        let policy = compile(with, &visible_overlay(client).await?)?;
         history(client, &policy, &filter, (limit, common.output)).await
     })
     .await?;
+    for ((text, tool), group) in groups {
+        line(&format!("{:>6}  {text}  {tool}, first {}", group.count, group.first));
+    }
     let ReplaySummary { total, same, flips, unknowable } = summary;
     let value = json!({ "total": total, "same": same, "flips": flips, "unknowable": unknowable });
     if !print_json(common.output, &json!({ "summary": value })) {
@@ -337,8 +499,9 @@ async fn history(
     policy: &Policy,
     filter: &ReceiptFilter,
     (limit, form): (Option<u64>, Form),
-) -> Result<ReplaySummary, CliError> {
+) -> Result<(ReplaySummary, BTreeMap<(String, String), Group>), CliError> {
     let mut all = ReplaySummary::default();
+    let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
     each_page(client, filter, PageQuery::OLDEST, |page| {
         let left = limit.map_or(u64::MAX, |limit| limit - all.total);
         let past =
@@ -350,7 +513,14 @@ async fn history(
             // One value per changed verdict; the summary comes last.
             let value = json!({ "decision": record.id, "was": record.verdict, "text": text });
             if !print_json(form, &value) {
-                line(&text);
+                let text = text.strip_prefix(&format!("{} ", record.id)).unwrap_or(&text);
+                let tool = record.facts.as_ref().map_or("", |facts| facts.tool.id.as_str());
+                let mut key = (text.to_owned(), tool.to_owned());
+                if groups.len() >= GROUPS_MAX && !groups.contains_key(&key) {
+                    key = ("other changes; -o jsonl has all".to_owned(), "any tool".to_owned());
+                }
+                let new = || Group { count: 0, first: record.id.clone() };
+                groups.entry(key).or_insert_with(new).count += 1;
             }
         });
         all.total += replayed.total;
@@ -360,5 +530,15 @@ async fn history(
         Ok(limit.is_none_or(|limit| all.total < limit))
     })
     .await?;
-    Ok(all)
+    Ok((all, groups))
 }
+
+/// Verdicts of one tool that change alike.
+struct Group {
+    count: u64,
+    /// The first decision of them.
+    first: String,
+}
+
+/// The groups of `policy replay`: more than a person reads. A reason may name a subject, of which there may be any number.
+const GROUPS_MAX: usize = 500;

@@ -11,8 +11,7 @@ use serde::Serialize;
 use super::dlq::{LetterRef, letter_ref};
 use super::short_id::Purpose;
 use super::{
-    CliError, Common, Confirm, Depth, Printer, artifacts, eprint_line, line, mutation, print_json, short_id,
-    with_client,
+    CliError, Common, Confirm, Depth, Printer, artifacts, line, mutation, print_json, short_id, with_client,
 };
 use crate::exit::Exit;
 use crate::tui::shown;
@@ -109,9 +108,7 @@ impl QuarantineCommand {
                     change(common, letter, &Operation::RequeueLetters { letters }, confirm).await
                 }
                 Held::Artifact(artifact_id) => {
-                    if find_artifact(common, &artifact_id).await?.is_none() {
-                        return Ok(Exit::Failed);
-                    }
+                    find_artifact(common, &artifact_id).await?;
                     let operation = Operation::ReleaseArtifact { artifact_id };
                     mutation::run(common, &operation, confirm).await
                 }
@@ -121,13 +118,10 @@ impl QuarantineCommand {
                     let letters = vec![letter];
                     change(common, letter, &Operation::DropLetters { letters }, confirm).await
                 }
-                Held::Artifact(_) => {
-                    eprint_line(
-                        &"an artifact belongs to the receipts that name it: it stays quarantined until an erasure of their \
+                Held::Artifact(_) => Err(CliError::request(
+                    "an artifact belongs to the receipts that name it: it stays quarantined until an erasure of their \
                          subject (`effectd store erase`) or retention deletes it",
-                    );
-                    Ok(Exit::Usage)
-                }
+                )),
             },
         }
     }
@@ -161,7 +155,7 @@ async fn list(common: &Common) -> Result<Exit, CliError> {
         let cells = [&artifact.artifact_id, &artifact.since, "(artifact)", &by, &why];
         printer.row(&with_kind("artifact", &artifact), &cells);
     }
-    printer.finish();
+    printer.finish_list();
     Ok(Exit::Done)
 }
 
@@ -175,23 +169,19 @@ fn with_kind(kind: &str, view: &impl Serialize) -> serde_json::Value {
     value
 }
 
-/// The quarantined artifact with this id, if there is one.
-async fn find_artifact(common: &Common, id: &str) -> Result<Option<QuarantineView>, CliError> {
+/// The quarantined artifact with this id.
+async fn find_artifact(common: &Common, id: &str) -> Result<QuarantineView, CliError> {
     let quarantined = artifacts::quarantined(common).await?;
     let found = quarantined.into_iter().find(|artifact| artifact.artifact_id == id);
-    if found.is_none() {
-        eprint_line(
-            &"no such action or artifact is quarantined; `effectd quarantine list` lists those that are",
-        );
-    }
-    Ok(found)
+    found.ok_or_else(|| {
+        let why = "no such action or artifact is quarantined; `effectd quarantine list` lists those that are";
+        CliError::request(why).exiting(Exit::Failed)
+    })
 }
 
 /// Shows who quarantined an artifact, when and why. Its content is available to nobody.
 async fn show_artifact(common: &Common, id: &str) -> Result<Exit, CliError> {
-    let Some(artifact) = find_artifact(common, id).await? else {
-        return Ok(Exit::Failed);
-    };
+    let artifact = find_artifact(common, id).await?;
     if !print_json(common.output, &with_kind("artifact", &artifact)) {
         let say = |text: String| line(&shown(&text, COLUMNS_MAX));
         say(format!("quarantined: artifact {}", artifact.artifact_id));
@@ -202,23 +192,20 @@ async fn show_artifact(common: &Common, id: &str) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// The quarantined action with this number, if there is one.
-async fn find(common: &Common, number: u64) -> Result<Option<ReviewView>, CliError> {
+/// The quarantined action with this number.
+async fn find(common: &Common, number: u64) -> Result<ReviewView, CliError> {
     let path = format!("/v1/quarantine/{number}");
     let found =
         with_client(common, Depth::Store, async |client| super::dlq::known(client.get(&path).await)).await?;
-    if found.is_none() {
-        eprint_line(&format!(
-            "no quarantined action has the number {number}; `effectd quarantine list` lists them"
-        ));
-    }
-    Ok(found)
+    found.ok_or_else(|| {
+        let why =
+            format!("no quarantined action has the number {number}; `effectd quarantine list` lists them");
+        CliError::request(why).exiting(Exit::Failed)
+    })
 }
 
 async fn show_action(common: &Common, number: u64) -> Result<Exit, CliError> {
-    let Some(view) = find(common, number).await? else {
-        return Ok(Exit::Failed);
-    };
+    let view = find(common, number).await?;
     if !print_json(common.output, &view) {
         print(&view);
     }
@@ -246,8 +233,6 @@ async fn change(
     operation: &Operation,
     confirm: Confirm,
 ) -> Result<Exit, CliError> {
-    if find(common, number).await?.is_none() {
-        return Ok(Exit::Failed);
-    }
+    find(common, number).await?;
     mutation::run(common, operation, confirm).await
 }

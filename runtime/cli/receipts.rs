@@ -122,7 +122,7 @@ impl List {
             }
         })
         .await?;
-        printer.finish();
+        printer.finish_list();
         Ok(Exit::Done)
     }
 

@@ -12,7 +12,7 @@ use effectd_gateway::client::{Client, ClientError};
 use effectd_gateway::problem::Problem;
 
 use super::action_output::WithResult;
-use super::backend::{WAIT_MAX, submit_with_retry};
+use super::backend::{WAIT_MAX, client_of, submit_with_retry};
 use super::receipt_view::Detail;
 use super::{
     ActionReply, CliError, Common, Depth, Form, Session, action_output, eprint_line, print_json,
@@ -92,13 +92,15 @@ async fn carry_out(common: &Common, request: &ActionRequest) -> Result<ActionRep
     let state = state_dir(common.state.clone());
     let settings = common.settings(Some(&state));
     let settings = settings.map_err(|error| CliError::request(chain(&error)))?;
-    let mut client = Client::new(settings.socket(&state));
+    let mut client = client_of(common, &state)?;
     match client.connect().await {
         Err(ClientError::NoDaemon(_)) => {}
-        Ok(()) => {
+        // A refused check of the daemon's state is repeated with the request.
+        Ok(()) | Err(ClientError::Refused(_)) => {
             let reply = submit_with_retry(&mut client, request, Some(WAIT_MAX), PATIENCE).await;
             return Ok(reply.unwrap_or_else(|error| unreachable(&error)));
         }
+        Err(error @ ClientError::OtherState { .. }) => return Err(error.into()),
         Err(error) => return Ok(unreachable(&error)),
     }
     let mut config = Config::embedded(&state)?;

@@ -20,7 +20,14 @@ use crate::telemetry::LogDial;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd serve --state .effectd\n  \
     effectd serve --state .effectd --socket .effectd/run/planners.sock --set gateway.socket_mode=0660")]
-pub(super) struct Serve {}
+pub(super) struct Serve {
+    /// If the policy's files have a fault, go on with the policy that was last in force
+    ///
+    /// Without this, such a start names every fault and exits with 69. With it, `/readyz`, `top`, `check policy` and the metric
+    /// effectd_policy_files_in_force say that the files are not in force.
+    #[arg(long)]
+    last_good_policy: bool,
+}
 
 pub(super) fn state(common: &Common) -> PathBuf {
     named_state(common).unwrap_or_else(|| PathBuf::from(SERVE_STATE_DEFAULT))
@@ -38,6 +45,7 @@ impl Serve {
         State::existing(&state)?;
         let mut config = Config::embedded(&state)?;
         config.seed_demo = false;
+        config.last_good_policy = self.last_good_policy;
         let common = common.clone();
         let read_settings = move || common.settings(Some(&state)).map_err(|error| chain(&error));
         serve(config, settings, log, Box::new(read_settings)).await?;

@@ -44,7 +44,10 @@ enum Command {
     Check,
     /// Rebuild the index from the journal, and report whether it is the same as before
     #[command(after_help = "Example:\n  effectd store rebuild")]
-    Rebuild,
+    Rebuild {
+        #[command(flatten)]
+        confirm: Confirm,
+    },
     /// Write the readable contents of a damaged store into a new directory, as JSON lines, and report the rest
     ///
     /// The damaged store is not changed. Sealed contents stay sealed. Exits with 1 if something could not be read.
@@ -53,6 +56,8 @@ enum Command {
         /// The new directory
         #[arg(value_name = "DIR")]
         into: PathBuf,
+        #[command(flatten)]
+        confirm: Confirm,
     },
     /// Move the journal to another engine: plain files, or a sled database
     ///
@@ -63,6 +68,8 @@ enum Command {
         /// The new engine
         #[arg(long, value_name = "KIND", value_parser = ["files", "sled"])]
         journal: String,
+        #[command(flatten)]
+        confirm: Confirm,
     },
     /// Write the events of a topic as JSON lines, in order
     ///
@@ -84,9 +91,6 @@ enum Command {
         after_help = "Examples:\n  effectd store retain --dry-run\n  effectd store retain --yes -o json"
     )]
     Retain {
-        /// Only show what would be deleted
-        #[arg(long, conflicts_with = "yes")]
-        dry_run: bool,
         #[command(flatten)]
         confirm: Confirm,
     },
@@ -96,7 +100,7 @@ enum Command {
     /// all payload keys so far, after sealing the live data of others again. Receipts stay, with their signatures and proofs. Pending
     /// approvals of the subjects must be decided first. Running actions must end, for which it waits a minute; exits with 75 if they do
     /// not. Remove the subject from the policy first: what it sends meanwhile is not erased.
-    #[command(after_help = "Example:\n  effectd store erase --subject agent://planner --yes")]
+    #[command(after_help = "Example:\n  effectd store erase --subject agent://planner@deviceA --yes")]
     Erase(erase::Erase),
     /// Count the contents of the store
     #[command(after_help = "Example:\n  effectd store stats -o json")]
@@ -107,13 +111,13 @@ impl StoreCommand {
     pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
         match &self.command {
             Command::Check => Ok(check(common)?),
-            Command::Rebuild => Ok(rebuild(common)?),
-            Command::Migrate { journal } => Ok(migrate(common, journal)?),
-            Command::Salvage { into } => Ok(save(common, into)?),
+            Command::Rebuild { confirm } => Ok(rebuild(common, *confirm)?),
+            Command::Migrate { journal, confirm } => Ok(migrate(common, journal, *confirm)?),
+            Command::Salvage { into, confirm } => Ok(save(common, into, *confirm)?),
             Command::Export { topic, from } => block_on(bus::export(common, topic, *from)),
             Command::Stats => block_on(stats(common)),
             Command::Erase(erase) => block_on(erase.main(common)),
-            Command::Retain { dry_run, confirm } => block_on(retain(common, *dry_run, *confirm)),
+            Command::Retain { confirm } => block_on(retain(common, *confirm)),
         }
     }
 }
@@ -195,22 +199,35 @@ fn check_blobs(common: &Common) -> Result<BlobsChecked, Error> {
     }
 }
 
-fn rebuild(common: &Common) -> Result<Exit, Error> {
-    let Rebuilt { blocks, same } = offline::rebuild(&config(common)?, &SystemClock)?;
+fn rebuild(common: &Common, confirm: Confirm) -> Result<Exit, Error> {
+    let config = config(common)?;
+    if confirm.only_shows(&[format!("rebuild the index of {} from its journal", config.state.display())]) {
+        return Ok(Exit::Done);
+    }
+    let Rebuilt { blocks, same } = offline::rebuild(&config, &SystemClock)?;
     show(&json!({ "blocks": blocks, "same_as_before": same }), common.output);
     Ok(Exit::Done)
 }
 
-fn migrate(common: &Common, journal: &str) -> Result<Exit, Error> {
+fn migrate(common: &Common, journal: &str, confirm: Confirm) -> Result<Exit, Error> {
+    let config = config(common)?;
+    if confirm.only_shows(&[format!("move the journal of {} to {journal}", config.state.display())]) {
+        return Ok(Exit::Done);
+    }
     let to = JournalKind::named(journal).unwrap_or_default();
-    let Migrated { blocks, changed } = offline::migrate(&config(common)?, to)?;
+    let Migrated { blocks, changed } = offline::migrate(&config, to)?;
     show(&json!({ "journal": journal, "blocks": blocks, "changed": changed }), common.output);
     Ok(Exit::Done)
 }
 
-fn save(common: &Common, into: &Path) -> Result<Exit, Error> {
+fn save(common: &Common, into: &Path, confirm: Confirm) -> Result<Exit, Error> {
+    let config = config(common)?;
+    let says = format!("write the readable contents of {} to {}", config.state.display(), into.display());
+    if !into.exists() && confirm.only_shows(&[says]) {
+        return Ok(Exit::Done);
+    }
     let Salvaged { opened, trouble, blocks, missing, missing_blocks, receipts, events, letters } =
-        salvage(&config(common)?, into)?;
+        salvage(&config, into)?;
     let whole = opened && trouble.is_none() && missing_blocks == 0;
     show(
         &json!({
@@ -243,10 +260,10 @@ async fn stats(common: &Common) -> Result<Exit, CliError> {
 }
 
 /// Shows what retention would delete, asks, and applies it.
-async fn retain(common: &Common, dry_run: bool, confirm: Confirm) -> Result<Exit, CliError> {
+async fn retain(common: &Common, confirm: Confirm) -> Result<Exit, CliError> {
     let preview = run_retention(common, true).await?;
     let would = serde_json::to_value(&preview).unwrap_or_default();
-    if dry_run {
+    if confirm.dry_run {
         show(&would, common.output);
         return Ok(Exit::Done);
     }

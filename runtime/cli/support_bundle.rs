@@ -69,7 +69,9 @@ async fn gather(common: &Common) -> Result<Value, CliError> {
     let (daemon, running) = match running(&mut client).await {
         Ok(running) => ("answers", running),
         Err(CliError::Client(_)) => ("does not answer", json!({})),
-        Err(CliError::Refused(_) | CliError::Runtime(_) | CliError::Settings(_)) => ("refuses", json!({})),
+        Err(CliError::Refused(_) | CliError::Runtime(_) | CliError::Settings(_) | CliError::Exiting(..)) => {
+            ("refuses", json!({}))
+        }
     };
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let settings = common.settings(Some(&state_dir_of(common)));

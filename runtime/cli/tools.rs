@@ -8,8 +8,9 @@ use effectd_gateway::views::{tool_details, tool_summary};
 use serde_json::{Map, Value, json};
 
 use super::backend::daemon_client;
+use super::mutation::Terms;
 use super::request_args::{self, RequestArgs};
-use super::{CliError, Common, Confirm, eprint_line, line, mutation, print_json, print_rows};
+use super::{CliError, Common, Confirm, line, mutation, print_json, print_rows};
 use crate::error::Error;
 use crate::exit::Exit;
 use crate::tool_registry::{self, registry};
@@ -30,8 +31,15 @@ enum Command {
     /// Disable a tool: every call gets a receipt that says so, and nothing happens
     ///
     /// Takes effect with the next call and survives a restart.
-    #[command(after_help = "Example:\n  effectd tools disable files.write_text --yes")]
-    Disable(Change),
+    #[command(
+        after_help = "Examples:\n  effectd tools disable files.write_text --yes\n  effectd tools disable files.write_text --for 30m --yes"
+    )]
+    Disable {
+        #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
+        terms: Terms,
+    },
     /// Enable a tool again
     #[command(after_help = "Example:\n  effectd tools enable files.write_text --yes")]
     Enable(Change),
@@ -96,7 +104,7 @@ struct Show {
 /// Try a tool: make a request on the command line, which passes every gate and gets a receipt
 ///
 /// Parameters are given as name=value and read by the tool's schema, or together as JSON. The parameter `space_id` may be left out. The
-/// daemon carries the request out if one runs.
+/// daemon carries the request out if one runs. With `--dry-run` it passes all stages and changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd tools try files.list path=workspace recursive=true\n  \
     effectd tools try files.write_text path=workspace/try.txt text=hello --dry-run\n  \
@@ -111,9 +119,8 @@ struct Try {
     /// Parameters as one JSON object; those given by name are added
     #[arg(long, value_name = "OBJECT")]
     json: Option<String>,
-    /// Pass all stages, but change nothing
-    #[arg(long)]
-    dry_run: bool,
+    #[command(flatten)]
+    confirm: Confirm,
     #[command(flatten)]
     request: RequestArgs,
 }
@@ -151,8 +158,8 @@ impl ToolsCommand {
             Command::List(list) => list.main(common).await,
             Command::Show(show) => show.main(common).await,
             Command::Try(attempt) => attempt.main(common).await,
-            Command::Disable(change) => {
-                change.send(common, |tool_id| Operation::DisableTool { tool_id }).await
+            Command::Disable { change: Change { tool: tool_id, confirm }, terms } => {
+                mutation::run_on(common, &Operation::DisableTool { tool_id }, &terms, confirm).await
             }
             Command::Enable(change) => change.send(common, |tool_id| Operation::EnableTool { tool_id }).await,
             Command::SetCaps(SetCaps { change, caps, reset }) => {
@@ -170,20 +177,19 @@ impl ToolsCommand {
 async fn fetch<T: serde::de::DeserializeOwned>(
     common: &Common,
     path: &str,
-    own: impl FnOnce(&Registry) -> Result<T, Exit>,
-) -> Result<Result<T, Exit>, CliError> {
+    own: impl FnOnce(&Registry) -> Result<T, CliError>,
+) -> Result<T, CliError> {
     match daemon_client(common)?.get(path).await {
-        Err(ClientError::NoDaemon(_)) => Ok(own(&registry(tool_registry::own()).map_err(Error::internal)?)),
+        Err(ClientError::NoDaemon(_)) => own(&registry(tool_registry::own()).map_err(Error::internal)?),
         Err(ClientError::Refused(problem)) if problem.code == "tool_unknown" => {
-            eprint_line(&problem.detail);
-            Ok(Err(Exit::Usage))
+            Err(CliError::request(problem.detail))
         }
-        answer => Ok(Ok(answer?)),
+        answer => Ok(answer?),
     }
 }
 
 /// The description of one tool. If its id is unknown, the message names similar ones.
-async fn one(common: &Common, tool: &ToolId) -> Result<Result<Value, Exit>, CliError> {
+async fn one(common: &Common, tool: &ToolId) -> Result<Value, CliError> {
     let path = format!("/v1/tools/{}", percent_encoded(tool.as_str()));
     fetch(common, &path, |registry| Ok(tool_details(find(registry, tool)?, false))).await
 }
@@ -193,11 +199,8 @@ fn spec_of(details: &Value) -> Result<ToolSpec, CliError> {
     Ok(spec.map_err(|error| ClientError::Strange(error.to_string()))?)
 }
 
-fn find<'r>(registry: &'r Registry, tool: &ToolId) -> Result<&'r RegisteredTool, Exit> {
-    registry.find(tool).map(|entry| &**entry).map_err(|error| {
-        eprint_line(&error);
-        Exit::Usage
-    })
+fn find<'r>(registry: &'r Registry, tool: &ToolId) -> Result<&'r RegisteredTool, CliError> {
+    registry.find(tool).map(|entry| &**entry).map_err(|error| CliError::request(error.to_string()))
 }
 
 const COLUMNS: [(&str, usize); 7] =
@@ -206,10 +209,7 @@ const COLUMNS: [(&str, usize); 7] =
 impl List {
     async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let own = |registry: &Registry| Ok(registry.iter().map(|entry| tool_summary(entry, false)).collect());
-        let tools: Vec<Value> = match fetch(common, "/v1/tools", own).await? {
-            Ok(tools) => tools,
-            Err(exit) => return Ok(exit),
-        };
+        let tools: Vec<Value> = fetch(common, "/v1/tools", own).await?;
         print_rows(common.output, &COLUMNS, &tools, |tool| {
             let text = |name: &str| tool[name].as_str().unwrap_or_default();
             let yes = |name: &str| if tool[name] == true { "yes" } else { "" };
@@ -246,10 +246,7 @@ fn word(value: &impl serde::Serialize) -> String {
 
 impl Show {
     async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let details = match one(common, &self.tool).await? {
-            Ok(details) => details,
-            Err(exit) => return Ok(exit),
-        };
+        let details = one(common, &self.tool).await?;
         if !print_json(common.output, &details) {
             line(&page(&details)?);
         }
@@ -332,19 +329,9 @@ fn fields(schema: &Value) -> String {
 
 impl Try {
     async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let details = match one(common, &self.tool).await? {
-            Ok(details) => details,
-            Err(exit) => return Ok(exit),
-        };
-        let spec = spec_of(&details)?;
-        let params = match self.read(&spec) {
-            Ok(params) => params,
-            Err(why) => {
-                eprint_line(&why);
-                return Ok(Exit::Usage);
-            }
-        };
-        let request = self.request.request(spec.tool_id, params, self.dry_run);
+        let spec = spec_of(&one(common, &self.tool).await?)?;
+        let params = self.read(&spec).map_err(CliError::request)?;
+        let request = self.request.request(spec.tool_id, params, self.confirm.dry_run);
         request_args::execute_and_print(common, request).await
     }
 

@@ -50,6 +50,7 @@ struct Snapshot {
     causes: Vec<CauseView>,
     counted: Option<Instant>,
     paused: bool,
+    policy_files_faulty: bool,
 }
 
 /// How often to fetch the causes of dead letters while the number of letters stays the same: the daemon reads all letters for it.
@@ -92,6 +93,7 @@ impl Snapshot {
             causes,
             counted: Some(fresh.unwrap_or(at)),
             paused: health.paused,
+            policy_files_faulty: health.policy_files_faulty,
             figures,
             at: Some(at),
         })
@@ -111,7 +113,7 @@ impl Snapshot {
     fn to_json(&self) -> serde_json::Value {
         let figures = &self.figures;
         json!({
-            "paused": self.paused, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
+            "paused": self.paused, "policy_files_faulty": self.policy_files_faulty, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
             "held": self.held.iter().map(|held| json!({
                 "approval_id": held.approval_id, "tool_id": held.tool_id, "expires_at": held.expires_at,
             })).collect::<Vec<_>>(),

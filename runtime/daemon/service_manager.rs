@@ -1,4 +1,5 @@
 //! Reports readiness and health to the service manager, by systemd's notify protocol: datagrams to the socket in `NOTIFY_SOCKET`.
+#![expect(clippy::disallowed_types, reason = "sends datagrams to the service manager")]
 
 use std::ffi::OsStr;
 use std::io;

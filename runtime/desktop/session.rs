@@ -123,7 +123,7 @@ fn plain(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::disallowed_types)]
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use effectd_actors::Services;
+use effectd_actors::approvals::rejudge::{self, Under};
 use effectd_bus::{StoreError, Swap};
 use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
 use effectd_gateway::Host;
 use effectd_gateway::problem::{Kind, Problem};
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyFiles, PolicyView};
+use effectd_policy::Policy;
 
 use super::policy_queries;
 use super::runtime::OpenState;
@@ -18,6 +20,16 @@ impl OpenState {
     fn problem(&self, error: Error) -> Problem {
         policy_queries::problem(&error, &self.state)
     }
+
+    #[expect(
+        clippy::result_large_err,
+        reason = "a problem is made once for a refused request, and is its answer"
+    )]
+    fn prepared(&self, change: PolicyChange) -> Result<(Swap, Policy), Problem> {
+        let (store, registry) = (&*self.services.store, &self.services.registry);
+        policy_store::prepare(&self.state, store, registry, policy_queries::change(change))
+            .map_err(|error| self.problem(error))
+    }
 }
 
 impl Host for OpenState {
@@ -25,17 +37,32 @@ impl Host for OpenState {
         &self.services
     }
 
+    fn state_id(&self) -> &str {
+        &self.state_id
+    }
+
     fn metrics(&self) -> &prometheus::Registry {
         &self.metrics
     }
 
     fn policy(&self) -> PolicyView {
-        policy_queries::view(&self.services.policy(), true)
+        let faults = self.files_status.fault().unwrap_or_default();
+        let faults = faults.lines().map(str::to_owned).collect();
+        PolicyView { faults, ..policy_queries::view(&self.services.policy(), true) }
+    }
+
+    fn policy_files_faulty(&self) -> bool {
+        self.files_status.fault().is_some()
+    }
+
+    fn policy_files(&self) -> Result<PolicyFiles, Problem> {
+        let policy = self.services.policy();
+        policy_queries::files(&policy).map_err(|error| self.problem(error))
     }
 
     fn check_policy(&self) -> Result<PolicyView, Problem> {
-        let policy =
-            policy_store::load(&self.state, &*self.services.store).map_err(|error| self.problem(error))?;
+        let policy = policy_store::load(&self.state, &*self.services.store, &self.services.registry)
+            .map_err(|error| self.problem(error))?;
         let in_force = policy.digest() == self.services.policy().digest();
         let found = self.roots.survey(&policy, &self.roots.pins());
         Ok(policy_queries::with_roots(policy_queries::view(&policy, in_force), found))
@@ -55,10 +82,14 @@ impl Host for OpenState {
     }
 
     fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
-        let tried = policy_store::tried(&self.state, &*self.services.store, policy_queries::change(change));
-        let policy = tried.map_err(|error| self.problem(error))?;
-        let in_force = policy.digest() == self.services.policy().digest();
-        Ok(policy_queries::view(&policy, in_force))
+        let (_, policy) = self.prepared(change)?;
+        let now = self.services.policy();
+        let view = policy_queries::view(&policy, policy.digest() == now.digest());
+        let before = rejudge::without_command(&now, &policy);
+        let under = Under::policy(&before, &policy);
+        let count = rejudge::count(&*self.services.store, self.services.clock.now(), under)
+            .map_err(|error| self.problem(error.into()))?;
+        Ok(PolicyView { released: count.released, ended: count.ended, ..view })
     }
 
     fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
@@ -68,8 +99,7 @@ impl Host for OpenState {
     }
 
     fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem> {
-        policy_store::prepare(&self.state, &*self.services.store, policy_queries::change(change))
-            .map_err(|error| self.problem(error))
+        Ok(self.prepared(change)?.0)
     }
 
     fn rotate_key(&self) -> Result<KeyEntry, Problem> {

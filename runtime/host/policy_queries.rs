@@ -6,9 +6,9 @@ use effectd_actors::effects::touched_of;
 use effectd_bus::Store;
 use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Receipt, Timestamp};
 use effectd_gateway::problem::{Kind, Problem};
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyView};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
 use effectd_policy::explain::explain;
-use effectd_policy::{Change, Facts, Policy, inspect};
+use effectd_policy::{Change, Facts, Policy, SourceFile, inspect};
 
 use crate::error::{Error, chain};
 use crate::state::State;
@@ -23,7 +23,20 @@ pub(crate) fn view(policy: &Policy, in_force: bool) -> PolicyView {
         receipt_id: None,
         roots: Vec::new(),
         unusable: Vec::new(),
+        faults: Vec::new(),
+        released: 0,
+        ended: 0,
     }
+}
+
+/// The files of a policy, and the changes beside them.
+pub(crate) fn files(policy: &Policy) -> Result<PolicyFiles, Error> {
+    let file = |file: &SourceFile| PolicyFile { name: file.name.clone(), text: file.text.clone() };
+    Ok(PolicyFiles {
+        digest: policy.digest().to_string(),
+        files: policy.source().files().map(file).collect(),
+        overlay: serde_json::to_value(policy.overlay()).map_err(Error::internal)?,
+    })
 }
 
 /// Adds the state of the spaces' roots to a view.
@@ -48,6 +61,7 @@ pub(crate) fn change(change: PolicyChange) -> Change {
         PolicyChange::SetAutomationMode { automation, tool, mode } => {
             Change::SetAutomationMode { automation, tool, mode }
         }
+        PolicyChange::Clear {} => Change::Clear {},
     }
 }
 
@@ -101,12 +115,16 @@ fn explained(facts: &Facts, policy: &Policy, policy_changed: bool) -> Explanatio
     }
 }
 
+/// An error's text with paths relative to the state directory.
+pub(crate) fn plain_text(error: &Error, state: &State) -> String {
+    let path = state.path().display().to_string();
+    chain(error).replace(&format!("{path}/"), "").replace(&path, ".")
+}
+
 /// An error as a client sees it: with paths relative to the state directory. The log has the full paths.
 pub(crate) fn problem(error: &Error, state: &State) -> Problem {
-    let text = chain(error);
-    tracing::info!(error = text, "a request is refused");
-    let path = state.path().display().to_string();
-    let text = text.replace(&format!("{path}/"), "").replace(&path, ".");
+    tracing::info!(error = chain(error), "a request is refused");
+    let text = plain_text(error, state);
     match error {
         Error::Policy(_) | Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, text),
         Error::Store(_) => Problem::failed(&Failure::new(Code::StoreUnavailable, Phase::Accept, text)),

@@ -15,11 +15,13 @@ use effectd_sandbox::Sandbox;
 use tokio::sync::{OnceCell, watch};
 
 use super::file_inspector::WorkspaceInspector;
-use super::policy_reload;
+use super::policy_queries::plain_text;
+use super::policy_reload::{self, FilesStatus, is_of_files};
 use crate::desktop::NotificationWorker;
 use crate::error::Error;
 use crate::settings::config::Config;
 use crate::state::State;
+use crate::state::id;
 use crate::state::keys;
 use crate::state::policy_store;
 use crate::state::spaces::{self, Roots};
@@ -75,6 +77,7 @@ impl Runtime {
             opened.state.clone(),
             Arc::downgrade(services),
             opened.roots.clone(),
+            opened.files_status.clone(),
         ));
         let pipeline = Arc::new(Pipeline::start(services.clone()).await?);
         let notifications = NotificationWorker::start(services, desktop);
@@ -217,8 +220,10 @@ pub(crate) enum Depth {
 pub(crate) struct OpenState {
     pub(crate) services: Arc<Services>,
     pub(crate) state: State,
+    pub(crate) state_id: String,
     pub(crate) roots: Arc<Roots>,
     pub(crate) metrics: prometheus::Registry,
+    pub(crate) files_status: Arc<FilesStatus>,
 }
 
 impl OpenState {
@@ -231,9 +236,10 @@ impl OpenState {
         });
         let seed = config.seed_demo.then_some(Preset::Household);
         let state = State::prepare(&config.state, config.policy_dir.as_deref(), seed)?;
-        if depth >= Depth::Policy {
+        let registry = Arc::new(tool_registry::registry(config.tools)?);
+        if depth >= Depth::Policy && !config.last_good_policy {
             // Checked before the store is opened, so that a state without a valid policy stays unchanged.
-            state.load_policy(&Overlay::default())?;
+            state.load_policy(&Overlay::default(), &registry)?;
         }
         // A command that only reads must not create keys in place of lost ones, which opening the store would do.
         let read_only = depth == Depth::Store;
@@ -249,16 +255,38 @@ impl OpenState {
         }
         let metrics = prometheus::Registry::new();
         let store: Arc<dyn Store> = Arc::new(open_store(&state, &config, &metrics)?);
+        let state_id = id::ensure(state.path())?;
         if read_only && !log::keys(&*store)?.is_empty() {
             keys::check_signing(&state.keys_dir())?;
         }
-        let policy = match policy_store::load(&state, &*store) {
-            // Nothing is decided at this depth.
-            Err(Error::Policy(_) | Error::StateInSpace { .. }) if depth < Depth::Policy => {
-                Policy::compile(&Source::new("version = 1", []), &Overlay::default()).map_err(Box::new)?
+        let files_status = Arc::new(FilesStatus::default());
+        let policy = match policy_store::load(&state, &*store, &registry) {
+            // Below the depth of a policy nothing is decided, and another policy does as well.
+            Err(error) if is_of_files(&error) && (depth < Depth::Policy || config.last_good_policy) => {
+                let policy = match policy_store::last_good(&state, &*store) {
+                    Ok(Some(policy)) => policy,
+                    Ok(None) | Err(_) if depth < Depth::Policy => {
+                        let overlay = policy_store::overlay(&*store)?;
+                        Policy::compile(&Source::new("version = 1", []), &overlay).map_err(Box::new)?
+                    }
+                    Ok(None) => return Err(error),
+                    Err(worse) => return Err(worse),
+                };
+                let fault = plain_text(&error, &state);
+                if depth >= Depth::Policy {
+                    tracing::error!(
+                        fault,
+                        "the policy's files are not in force; the policy last in force goes on"
+                    );
+                }
+                files_status.set(Some(fault));
+                policy
             }
             policy => policy?,
         };
+        if depth >= Depth::Sandbox {
+            policy_store::keep_good(&*store, policy.source());
+        }
         let roots = Arc::new(match Roots::of(&state) {
             // No space is opened at this depth.
             Err(Error::State { .. }) if read_only => Roots::without_pins(&state)?,
@@ -267,7 +295,7 @@ impl OpenState {
         let space_services = Arc::new(OnceLock::new());
         let services = Services::new(ServicesBuilder {
             store: store.clone(),
-            registry: Arc::new(tool_registry::registry(config.tools)?),
+            registry,
             sandbox,
             clock: config.clock,
             identity: Arc::new(keys::current(&state.keys_dir(), &*store)?),
@@ -285,16 +313,16 @@ impl OpenState {
             roots.load(&services.policy());
         }
         log::enrol(&*services.store, &services.identity.key(), services.clock.now())?;
-        Ok(Self { services, state, roots, metrics })
+        Ok(Self { services, state, state_id, roots, metrics, files_status })
     }
 
     pub(crate) fn change_policy(&self, change: Change) -> Result<Digest, Error> {
-        policy_store::change(&self.state, &*self.services.store, change)?;
+        policy_store::change(&self.state, &*self.services.store, &self.services.registry, change)?;
         self.reload_policy()
     }
 
     pub(crate) fn reload_policy(&self) -> Result<Digest, Error> {
-        policy_reload::reload(&self.state, &self.services, &self.roots)
+        policy_reload::reload(&self.state, &self.services, &self.roots, &self.files_status)
     }
 
     /// Replaces the signing key. The new key is durable when this returns.

@@ -35,6 +35,8 @@ pub struct Config {
     pub policy_dir: Option<PathBuf>,
     /// Whether to install the preset `household` in a state directory that has no policy.
     pub seed_demo: bool,
+    /// Whether the policy last in force decides if the policy's files have a fault.
+    pub last_good_policy: bool,
     /// The program that the sandbox starts as its zygote. Its `main` must call [`crate::init`] first.
     pub zygote_exe: PathBuf,
     /// The principal of the requests that this process makes.
@@ -135,6 +137,7 @@ impl Config {
             state: state.as_ref().to_owned(),
             policy_dir: None,
             seed_demo: true,
+            last_good_policy: false,
             zygote_exe,
             principal: local_principal()?,
             interactive: false,
@@ -162,7 +165,10 @@ pub(crate) fn local_principal() -> Result<Principal, Error> {
 
 /// The state directory: `named`, or the one in the environment, or the default.
 pub(crate) fn state_dir(named: Option<PathBuf>) -> PathBuf {
-    let from_environment =
-        || std::env::var_os(STATE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-    named.or_else(from_environment).unwrap_or_else(|| PathBuf::from(STATE_DEFAULT))
+    named.or_else(state_of_environment).unwrap_or_else(|| PathBuf::from(STATE_DEFAULT))
+}
+
+/// The state directory that the environment names.
+pub(crate) fn state_of_environment() -> Option<PathBuf> {
+    std::env::var_os(STATE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

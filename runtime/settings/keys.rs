@@ -32,8 +32,9 @@ pub struct Key {
     field: fn(&mut Values) -> &mut dyn Value,
 }
 
+pub(crate) const SOCKET_VARIABLE: &str = "EFFECTD_SOCKET";
 /// Settings whose environment variables are shorter than [`Key::variable`] would derive, since people type them.
-const SHORT: [(&str, &str); 2] = [("gateway.socket", "EFFECTD_SOCKET"), ("log.level", "EFFECTD_LOG")];
+const SHORT: [(&str, &str); 2] = [("gateway.socket", SOCKET_VARIABLE), ("log.level", "EFFECTD_LOG")];
 
 impl Key {
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
@@ -267,7 +268,7 @@ pub const KEYS: &[Key] = &[
     key!("control.budget_window_ms", WINDOW, Restart, "the budget window", pipeline.control.budgets.window),
     key!("control.principal_rate_max", RATE, Restart, "actions per second of one principal; 0 for no limit", pipeline.control.rates.principal),
     key!("control.quarantined_subject_max", FEW, Restart, "quarantined actions kept for one subject; beyond that, only the receipt is stored", pipeline.quarantined_max),
-    key!("control.session_actions_max", COUNT, Restart, "actions per minute of one session", pipeline.control.session_actions_max),
+    key!("control.session_actions_max", COUNT, Restart, "actions per minute of one session; no request names a session yet", pipeline.control.session_actions_max),
     key!("control.space_rate_max", RATE, Restart, "actions per second in one space; 0 for no limit", pipeline.control.rates.space),
     key!("control.subject_in_flight_max", FEW, Restart, "actions of one subject in flight", pipeline.control.subject_in_flight_max),
     key!("control.subject_rate_max", RATE, Restart, "actions per second of one subject; 0 for no limit", pipeline.control.rates.subject),

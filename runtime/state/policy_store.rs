@@ -1,62 +1,93 @@
 //! The policy in force: the files of the policy directory, overlaid with the operators' changes.
 //!
 //! The files are only read. All changes are one entry of the store. A new change replaces this entry only if nobody else replaced
-//! it meanwhile and the policy compiles with the change.
+//! it meanwhile and the policy compiles with the change. Another entry has the files that were last in force, for a start while the
+//! present ones have a fault.
 
+use effectd_actors::Registry;
 use effectd_bus::{Change as StoreChange, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
-use effectd_policy::{Change, Overlay, Policy};
+use effectd_policy::{Change, Overlay, Policy, Source};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::State;
 use crate::error::Error;
 
 const FAMILY: &str = "policy";
 const OVERLAY: &str = "overlay";
+const LAST_GOOD: &str = "last-good";
 
-/// The operators' changes, and the version of their entry.
-fn overlay(store: &dyn Store) -> Result<(Overlay, Expect), Error> {
-    let Some(entry) = store.entry(&FamilyName::new(FAMILY)?, OVERLAY)? else {
-        return Ok((Overlay::default(), Expect::Absent));
-    };
-    let damaged =
-        |why: String| Error::Internal(format!("the policy changes in the store cannot be read: {why}"));
-    let bytes = entry.value.bytes().ok_or_else(|| damaged("their key was destroyed".to_owned()))?;
-    let overlay = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-    Ok((overlay, Expect::Version(entry.version)))
+/// The operators' changes.
+pub(crate) fn overlay(store: &dyn Store) -> Result<Overlay, Error> {
+    Ok(entry(store, OVERLAY)?.0.unwrap_or_default())
 }
 
-pub(crate) fn load(state: &State, store: &dyn Store) -> Result<Policy, Error> {
-    state.load_policy(&overlay(store)?.0)
+/// A value, and the version of its entry.
+fn entry<T: DeserializeOwned>(store: &dyn Store, key: &str) -> Result<(Option<T>, Expect), Error> {
+    let Some(entry) = store.entry(&FamilyName::new(FAMILY)?, key)? else {
+        return Ok((None, Expect::Absent));
+    };
+    let damaged =
+        |why: String| Error::Internal(format!("the policy's {key} in the store cannot be read: {why}"));
+    let bytes = entry.value.bytes().ok_or_else(|| damaged("its key was destroyed".to_owned()))?;
+    let value = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    Ok((Some(value), Expect::Version(entry.version)))
+}
+
+fn swap(key: &str, expect: Expect, value: &impl Serialize) -> Result<Swap, Error> {
+    let bytes = serde_json::to_vec(value).map_err(Error::internal)?;
+    let change = KvChange::Put(NewBody::Clear(bytes));
+    Ok(Swap { family: FamilyName::new(FAMILY)?, key: key.to_owned(), expect, change })
+}
+
+pub(crate) fn load(state: &State, store: &dyn Store, registry: &Registry) -> Result<Policy, Error> {
+    state.load_policy(&overlay(store)?, registry)
+}
+
+/// The policy from the files that were last in force; `None` if none were.
+pub(crate) fn last_good(state: &State, store: &dyn Store) -> Result<Option<Policy>, Error> {
+    let source = entry::<Source>(store, LAST_GOOD)?.0;
+    source.map(|source| state.load_policy_again(&source, &overlay(store)?)).transpose()
+}
+
+/// Keeps the files in force for [`last_good`]. A failure is only logged: it does not matter until files with a fault meet a restart.
+pub(crate) fn keep_good(store: &dyn Store, source: &Source) {
+    let kept = entry::<Source>(store, LAST_GOOD).and_then(|(known, expect)| {
+        if known.as_ref() == Some(source) {
+            return Ok(());
+        }
+        let change = StoreChange { swaps: vec![swap(LAST_GOOD, expect, source)?], ..StoreChange::default() };
+        Ok(store.change(change).wait().map(drop)?)
+    });
+    if let Err(error) = kept {
+        tracing::warn!(%error, "the policy in force is not kept for `serve --last-good-policy`");
+    }
 }
 
 /// The store operation for a change with which the policy compiles, for a caller that writes it together with something else.
-pub(crate) fn prepare(state: &State, store: &dyn Store, change: Change) -> Result<Swap, Error> {
-    Ok(prepared(state, store, change)?.0)
-}
-
-/// The policy with this change; nothing is written.
-pub(crate) fn tried(state: &State, store: &dyn Store, change: Change) -> Result<Policy, Error> {
-    Ok(prepared(state, store, change)?.1)
-}
-
-fn prepared(state: &State, store: &dyn Store, change: Change) -> Result<(Swap, Policy), Error> {
-    let (mut changed, expect) = overlay(store)?;
+pub(crate) fn prepare(
+    state: &State,
+    store: &dyn Store,
+    registry: &Registry,
+    change: Change,
+) -> Result<(Swap, Policy), Error> {
+    let (known, expect) = entry::<Overlay>(store, OVERLAY)?;
+    let mut changed = known.unwrap_or_default();
     changed.apply(change.clone()).map_err(Box::new)?;
-    let policy = state.load_policy(&changed)?;
+    let policy = state.load_policy(&changed, registry)?;
     policy.check_change(&change).map_err(Box::new)?;
-    let bytes = serde_json::to_vec(&changed).map_err(Error::internal)?;
-    let swap = Swap {
-        family: FamilyName::new(FAMILY)?,
-        key: OVERLAY.to_owned(),
-        expect,
-        change: KvChange::Put(NewBody::Clear(bytes)),
-    };
-    Ok((swap, policy))
+    Ok((swap(OVERLAY, expect, &changed)?, policy))
 }
 
 /// Writes a change. Refuses it while the files are not valid, or if they do not compile with it.
-pub(crate) fn change(state: &State, store: &dyn Store, change: Change) -> Result<Policy, Error> {
+pub(crate) fn change(
+    state: &State,
+    store: &dyn Store,
+    registry: &Registry,
+    change: Change,
+) -> Result<Policy, Error> {
     loop {
-        let (swap, policy) = prepared(state, store, change.clone())?;
+        let (swap, policy) = prepare(state, store, registry, change.clone())?;
         let swaps = vec![swap];
         let change = StoreChange { swaps, ..StoreChange::default() };
         match store.change(change).wait() {

@@ -1,4 +1,5 @@
 //! `doctor`: what this host can enforce, each line proved by an attack in a real child.
+#![expect(clippy::disallowed_types, reason = "listens on a port that no child may reach")]
 
 use std::fmt;
 use std::fs;
@@ -104,9 +105,9 @@ fn failed(promise: &'static str, what: String) -> Finding {
 
 fn from_error(promise: &'static str, error: SandboxError) -> Finding {
     let (what, fix) = match error {
-        SandboxError::Unavailable { what, fix } | SandboxError::Workspace { what, fix, .. } => {
-            (what, Some(fix))
-        }
+        SandboxError::Unavailable { what, fix }
+        | SandboxError::Workspace { what, fix, .. }
+        | SandboxError::Path { what, fix, .. } => (what, Some(fix)),
         SandboxError::Profile(_)
         | SandboxError::Refused(_)
         | SandboxError::Busy(_)

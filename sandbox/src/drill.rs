@@ -1,4 +1,5 @@
 //! Drills: attacks on our own sandbox for `doctor`. Each runs in a real child.
+#![expect(clippy::disallowed_types, reason = "attacks from within a child")]
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};

@@ -14,6 +14,9 @@ pub enum SandboxError {
     Unavailable { what: String, fix: String },
     #[error("the workspace {} cannot be used: {what}; {fix}", path.display())]
     Workspace { path: PathBuf, what: String, fix: String },
+    /// A path that a command's view needs is missing, or a link leads to it.
+    #[error("{what}; {fix}")]
+    Path { code: Code, what: String, fix: String },
     #[error("profile: {0}")]
     Profile(String),
     /// The request breaks a bound of the sandbox.
@@ -37,6 +40,7 @@ impl SandboxError {
     pub const fn code(&self) -> Code {
         match self {
             Self::Unavailable { .. } | Self::Workspace { .. } | Self::Profile(_) => Code::SandboxUnavailable,
+            Self::Path { code, .. } => *code,
             Self::Refused(_) => Code::ParamsInvalid,
             Self::Busy(_) => Code::Overloaded,
             Self::Closed => Code::ShuttingDown,
@@ -50,6 +54,7 @@ impl SandboxError {
     }
 
     pub fn failure(&self) -> Failure {
-        Failure::new(self.code(), Phase::Sandbox, self.to_string())
+        let failure = Failure::new(self.code(), Phase::Sandbox, self.to_string());
+        if let Self::Path { fix, .. } = self { failure.unless(fix) } else { failure }
     }
 }

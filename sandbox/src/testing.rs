@@ -1,4 +1,5 @@
 //! Helpers for tests, behind the feature `testing`: a host that cannot confine, the banned calls, and the wire for fuzzers.
+#![expect(clippy::disallowed_types, reason = "prepares a program of a test")]
 #![allow(
     unsafe_code,
     reason = "a filter has to be installed between fork and exec; the block states its argument"

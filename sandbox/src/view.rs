@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use effectd_contracts::Code;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::unistd::geteuid;
@@ -187,11 +188,13 @@ fn same(handle: OwnedFd, expected: Id) -> io::Result<OwnedFd> {
 /// The identity of a path beneath the root, which must exist.
 fn in_space(root: &SpaceRoot, path: &Path) -> Result<Id, SandboxError> {
     let found = open_at(root.as_fd(), path).map_err(io::Error::from).and_then(|it| id_of(it.as_fd()));
-    let (root, path) = (root.path(), path.display());
-    found.map_err(|error| SandboxError::Workspace {
-        path: root.to_owned(),
-        what: format!("the policy lets the command write to {path} in it, which cannot be opened ({error})"),
-        fix: format!("create {path}, as a file or folder without links, before the command runs"),
+    let path = path.display();
+    found.map_err(|error| SandboxError::Path {
+        code: if error.kind() == io::ErrorKind::NotFound { Code::FileNotFound } else { Code::PathDenied },
+        what: format!(
+            "the policy lets the command write to {path} in the space, which cannot be opened ({error})"
+        ),
+        fix: format!("create {path} in the space, without links, before the command runs"),
     })
 }
 

@@ -10,6 +10,7 @@ use effectd::contracts::{Code, Effects, PreviewVerdict, Receipt};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::approvals::Approve;
 use effectd_actors::approvals::decide::{DecideError, approve, deny};
+use effectd_actors::control::rates::Rules;
 use effectd_actors::preview::{Preview, foresee};
 use effectd_actors::{Answer, Decider};
 use serde_json::{Value, json};
@@ -140,6 +141,7 @@ fn random_calls(place: &Place, calls: usize, seed: u64) -> Outcomes {
             place
                 .runtime(|config| {
                     config.pipeline.control.session_actions_max = u32::MAX;
+                    config.pipeline.control.rates = Rules::UNLIMITED;
                     config.pipeline.scan_core_entries_max = 100_000;
                 })
                 .await,

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
 
 use effectd::contracts::ToolId;
-use effectd_actors::control::switches::Switches;
+use effectd_actors::control::switches::{Off, Switches};
 use serde_json::Value;
 
 use crate::Test;
@@ -91,7 +91,7 @@ fn found_by_its_receipt() {
         let runtime = place.runtime(|_| ()).await;
         let off: ToolId = NEVER.parse().unwrap();
         let switches = Switches::new(&**runtime.store());
-        switches.set_tool_disabled(&off, true).await.unwrap();
+        switches.disable_tool(&off, Off(None)).unwrap().await.unwrap();
         assert!(runtime.stop().await);
     });
     let daemon = Daemon::start(&place);

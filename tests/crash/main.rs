@@ -10,6 +10,11 @@
 //! cargo test --workspace --test crash -- soak --seconds 60     # many actions in flight, killed at random
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr)]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "tests start programs and use sockets"
+)]
 
 mod child;
 mod declared_effects;

@@ -2,7 +2,7 @@
 
 use effectd::contracts::{Code, Outcome, Receipt, SystemClock};
 use effectd::internal::Config;
-use effectd_actors::control::switches::Switches;
+use effectd_actors::control::switches::{Off, Switches};
 use effectd_bus::Store;
 use effectd_bus::embedded::{self, EmbeddedConfig};
 
@@ -119,7 +119,7 @@ fn paused_after_begun() {
     let place = interrupted(SAFE);
     let config = EmbeddedConfig::new(place.state());
     let store = embedded::open(config, std::sync::Arc::new(SystemClock)).unwrap();
-    Switches::new(&store).pause().wait().unwrap();
+    Switches::new(&store).pause(Off(None)).unwrap().wait().unwrap();
     store.close().unwrap();
     drop(store);
     settled(&place, tools::ALL, |receipt, report| {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use effectd::adapters::{Tool, Workspace};
 use effectd::contracts::{
-    Code, Digest, Effects, Failure, Receipt, ToolCall, ToolId, ToolOutput, ToolSpec, Touch, UndeclaredKind,
+    Code, Digest, Effects, Failure, Receipt, Timestamp, ToolCall, ToolId, ToolOutput, ToolSpec, Touch,
+    UndeclaredKind,
 };
 use effectd::internal::Runtime;
 use effectd_actors::Answer;
@@ -280,7 +281,7 @@ async fn done(runtime: &Runtime, request: &Value) -> Receipt {
 
 fn is_off(store: &Arc<dyn Store>, tool: &str) -> bool {
     let tool: ToolId = tool.parse().unwrap();
-    Switches::new(&**store).tool_disabled(&tool).unwrap()
+    Switches::new(&**store).tool_off(&tool, Timestamp::now()).unwrap().is_some()
 }
 
 /// What each must lead to: the code of its receipt, and the undeclared changes.

@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::harness::{Daemon, Place, Ran, Reply, Serving, Stall, until, write_note};
+use crate::operator::run;
 
 /// A place whose policy holds every note for approval.
 pub fn asking() -> Place {
@@ -346,13 +347,18 @@ fn a_change_since_the_question_asks_again_or_denies() {
         "--yes",
     ];
     assert_eq!(place.effectd(&consent, None).code(), 0);
-    let decided = decide(&daemon, &id, "approve", &json!({})).json(200);
-    let receipt = &decided["action"]["receipt"];
+    // What is denied now ends at once, and nobody can approve it any more.
+    daemon.get("/v1/actions/c-2/wait?timeout_ms=60000").problem(403, "policy_denied");
+    decide(&daemon, &id, "approve", &json!({})).problem(409, "already_decided");
+    let receipt = place.effectd(&["receipts", "show", "c-2", "-o", "json"], None).json(0);
     assert_eq!(
         (&receipt["outcome"], &receipt["error"]["gate"]),
         (&"denied_policy".into(), &"consent".into())
     );
-    assert_eq!(receipt["approval"]["verdict"], "once");
+    assert_eq!(
+        (&receipt["approval"]["verdict"], &receipt["approval"]["by"]),
+        (&"denied".into(), &"policy".into())
+    );
     assert!(!place.note("c2.txt").exists());
     assert_eq!((receipts_of(&place, "c-1"), receipts_of(&place, "c-2")), (1, 1));
 }
@@ -447,4 +453,48 @@ fn kills_leave_one_answer_a_question_and_one_receipt_an_action() {
         assert_eq!(place.note("k.txt").exists(), verb == "approve", "{point}");
         assert_eq!(receipts_of(&place, "k-2"), 1, "{point}");
     }
+}
+
+#[test]
+fn several_are_approved_exactly_as_they_were_shown() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let ids = ["a", "b", "c"].map(|name| held(&daemon, name, &format!("{name}.txt"), name));
+    let (a, b, c) = (ids[0].as_str(), ids[1].as_str(), ids[2].as_str());
+    let listed = run(&place, &["approvals", "list", "--space", "shared:household"]).stdout();
+    let row = listed.lines().find(|line| line.contains(b)).unwrap();
+    assert!(row.contains("shared:household") && row.ends_with("workspace/b.txt"), "{listed}");
+    // Shown first, and nothing is decided without a yes.
+    let asked = run(&place, &["approvals", "approve", a, b]);
+    assert_eq!(asked.code(), 2, "{}", asked.stderr());
+    for told in [a, b, "workspace/a.txt", "workspace/b.txt", "shared:household", "add --yes"] {
+        assert!(asked.stderr().contains(told), "{told} is missing: {}", asked.stderr());
+    }
+    assert!(!asked.stderr().contains(c), "{}", asked.stderr());
+    // One that nobody asked about stops all, and what is for one approval is refused.
+    for more in [&["--always"][..], &["--grant"], &["0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40"]] {
+        let refused = run(&place, &[&["approvals", "approve", a, b, "--yes"], more].concat());
+        assert_eq!(refused.code(), 2, "{more:?}: {}", refused.stderr());
+    }
+    let waiting = || run(&place, &["approvals", "list", "-o", "jsonl"]).stdout().lines().count();
+    assert_eq!(waiting(), 3);
+    let done = run(&place, &["approvals", "approve", a, b, "--yes", "--reason", "both", "-o", "jsonl"]);
+    assert_eq!(done.code(), 0, "{}{}", done.stdout(), done.stderr());
+    for line in done.stdout().lines() {
+        let decision: Value = serde_json::from_str(line).unwrap();
+        let receipt = &decision["action"]["receipt"];
+        assert_eq!(
+            (&receipt["outcome"], &receipt["approval"]["reason"]),
+            (&json!("executed"), &json!("both"))
+        );
+    }
+    assert!(place.note("a.txt").exists() && place.note("b.txt").exists() && !place.note("c.txt").exists());
+    // By a filter.
+    let none = run(&place, &["approvals", "deny", "--tool", "files.copy", "--yes"]);
+    assert_eq!((none.code(), waiting()), (1, 1), "{}", none.stderr());
+    let subject = ["--subject", "agent://planner@deviceA", "--reason", "not today", "--yes"];
+    let denied = run(&place, &[&["approvals", "deny"][..], &subject].concat());
+    assert_eq!((denied.code(), waiting()), (0, 0), "{}", denied.stderr());
+    let receipt = daemon.get("/v1/actions/c/wait?timeout_ms=60000").body;
+    assert!(receipt.contains("not today"), "{receipt}");
 }

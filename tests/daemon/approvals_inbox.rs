@@ -64,7 +64,7 @@ fn one_key_each_decides_about_what_is_on_the_screen() {
     held(&daemon, "w-2", "b.txt", "b");
     terminal.wait_for("1 waiting");
     terminal.press(&["Down"]);
-    terminal.wait_for("workspace/b.txt");
+    terminal.wait_for("asked by");
     terminal.press(&["d"]);
     terminal.wait_for("reason?");
     terminal.write("aAg not today");
@@ -100,7 +100,7 @@ fn one_key_each_decides_about_what_is_on_the_screen() {
     held(&daemon, "w-4", "d.txt", "d");
     terminal.wait_for("1 waiting");
     terminal.press(&["Down"]);
-    terminal.wait_for("workspace/d.txt");
+    terminal.wait_for("asked by");
     terminal.press(&["g"]);
     terminal.wait_for("granted");
     let done = daemon.post("/v1/actions?wait", &write_note("w-5", "e.txt", "e")).json(200);

@@ -163,6 +163,25 @@ fn a_flood_of_connections_is_turned_away_at_its_bound() {
 }
 
 #[test]
+fn a_command_that_finds_a_full_daemon_may_try_again() {
+    let place = Place::seeded();
+    let daemon =
+        place.serve(&["--set", "gateway.connections_max=8", "--set", "gateway.header_time_ms_max=60000"]);
+    let flood: Vec<_> = (0..8).map(|_| daemon.connect()).collect();
+    // The check of the daemon's state is answered, the request is not.
+    let request = write_note("full-1", "full.txt", "x").to_string();
+    let submit = ["submit", "--wait", "--patience", "0", "-", "--state", ".effectd", "-o", "json"];
+    let full = place.effectd(&submit, Some(&request));
+    let problem = full.json(75);
+    assert_eq!((&problem["code"], &problem["retry_after_ms"]), (&"overloaded".into(), &1_000.into()));
+    assert!(full.stderr().contains("too many connections"), "{}", full.stderr());
+    drop(flood);
+    let mut patient = submit;
+    patient[3] = "60";
+    assert_eq!(place.effectd(&patient, Some(&request)).json(0)["outcome"], "executed");
+}
+
+#[test]
 fn a_client_that_hangs_up_takes_nothing_with_it() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);

@@ -1,7 +1,8 @@
 //! Output of commands: the names that they accept, and what they print for an empty list.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::approvals::{asking, held};
 use crate::harness::{Place, Serving, write_note};
 use crate::seeding::{self, Left};
 use crate::store_admin::write_long_ago;
@@ -54,18 +55,107 @@ fn where_there_is_nothing_it_is_said() {
     seeding::leave(&place, [letter(0, "safety_quarantined")].into_iter());
     let _daemon = place.serve(&[]);
     for (words, said) in [
-        (&["approvals", "list"][..], "no approval is pending"),
+        (&["approvals", "list"][..], "the list is empty"),
+        (&["artifacts", "quarantined"], "the list is empty"),
+        (&["breaker", "list"], "the list is empty"),
+        (&["caches", "list"], "the list is empty"),
+        (&["grants", "list"], "the list is empty"),
+        (&["notifications"], "the list is empty"),
+        (&["policy", "overlay", "list"], "the list is empty"),
+        (&["receipts", "list", "tool:files.copy"], "the list is empty"),
         (&["dlq", "drain", "--yes"], "no dead letters but 1 in quarantine"),
         (&["dlq", "drop", "--all", "--yes"], "no dead letters but 1 in quarantine"),
         (&["dlq", "drop", "--cause", "x", "--yes"], "no such dead letters"),
     ] {
         let ran = place.effectd(words, None);
-        assert_eq!((ran.code(), ran.stdout().as_str()), (0, ""), "{words:?}");
+        assert_eq!((ran.code(), ran.stdout().as_str()), (0, ""), "{words:?}: {}", ran.stderr());
         assert!(ran.stderr().contains(said), "{words:?}: {}", ran.stderr());
     }
+    let grants = place.effectd(&["grants", "list", "-o", "json"], None);
+    assert_eq!((grants.stderr(), grants.json(0)), (String::new(), json!([])));
     assert_eq!(place.effectd(&["quarantine", "shred", "0", "--yes"], None).code(), 0);
+    for words in [["quarantine", "list"], ["dlq", "list"], ["dlq", "causes"]] {
+        let ran = place.effectd(&words, None);
+        assert!(ran.stderr().ends_with("the list is empty\n"), "{words:?}: {}", ran.stderr());
+    }
     let drained = place.effectd(&["dlq", "drain", "--yes"], None);
     assert!(drained.stderr().ends_with("there are no dead letters\n"), "{}", drained.stderr());
+}
+
+#[test]
+fn errors_are_json_where_results_are() {
+    let place = Place::seeded();
+    let _daemon = place.serve(&[]);
+    let (id, artifact) = ("0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50", "0".repeat(64));
+    for (words, exit, code) in [
+        (&["approvals", "show", id][..], 1, "approval_unknown"),
+        (&["approvals", "deny", id, "--dry-run"], 1, "approval_unknown"),
+        (&["artifacts", "release", &artifact, "--yes"], 1, "failed"),
+        (&["dlq", "show", "99"], 1, "failed"),
+        (&["dlq", "settle", "no-such-action", "--done", "--yes"], 2, "usage"),
+        (&["grants", "revoke", id, "--yes"], 1, "grant_unknown"),
+        (&["init"], 1, "failed"),
+        (&["notifications", "show", "nobody"], 1, "failed"),
+        (&["pause"], 2, "usage"),
+        (&["policy", "check", "nowhere"], 2, "usage"),
+        (&["quarantine", "show", "99"], 1, "failed"),
+        (&["receipts", "list", "--no-such-flag"], 2, "usage"),
+        (&["restore", "nowhere", "--keys", "nowhere", "--state", "r"], 2, "usage"),
+        (&["status", "x", "--socket", "nowhere.sock", "--state", "nowhere"], 2, "usage"),
+        (&["store", "check"], 75, "try_again"),
+        (&["tools", "show", "no.such_tool"], 2, "usage"),
+    ] {
+        for form in ["json", "jsonl"] {
+            let ran = place.effectd(&[words, &["-o", form]].concat(), None);
+            assert_eq!((ran.code(), ran.stdout().as_str()), (exit, ""), "{words:?}: {}", ran.stderr());
+            let said = ran.stderr();
+            let error: Value = serde_json::from_str(said.lines().last().unwrap())
+                .unwrap_or_else(|why| panic!("{words:?}: {why}: {said}"));
+            assert_eq!((&error["code"], &error["exit_code"]), (&json!(code), &json!(exit)), "{words:?}");
+            assert!(error["detail"].as_str().is_some_and(|detail| !detail.is_empty()), "{error}");
+        }
+    }
+    let plain = place.effectd(&["dlq", "show", "99"], None);
+    assert!(plain.stderr().starts_with("effectd: there is no dead letter 99"), "{}", plain.stderr());
+}
+
+#[test]
+fn changes_are_json_where_it_is_asked_for() {
+    let place = Place::new();
+    let changed = |words: &[&str]| place.effectd(&[words, &["--yes", "-o", "json"]].concat(), None).json(0);
+    let would = place.effectd(&["init", "--dry-run", "-o", "json"], None).json(0);
+    assert!(would["dry_run"] == true && !place.state().exists(), "{would}");
+    let made = changed(&["init"]);
+    assert!(made["policy"].as_str().unwrap().ends_with("/.effectd/policy"), "{made}");
+    let keys = changed(&["keys", "rotate"]);
+    assert!(keys["key_id"].is_string() && keys["previous"].is_string(), "{keys}");
+    let caches = changed(&["caches", "clear", "shared:household"]);
+    assert_eq!(caches, json!({ "space": "shared:household", "cleared": false }));
+    let artifact = "0".repeat(64);
+    changed(&["artifacts", "quarantine", &artifact]);
+    assert_eq!(changed(&["artifacts", "release", &artifact])["changed"], true);
+    // What only creates or rebuilds does not ask, and has the same dry run.
+    for words in [
+        &["backup", "copy", "--keys", "copy-keys"][..],
+        &["store", "rebuild"],
+        &["store", "migrate", "--journal", "sled"],
+        &["store", "salvage", "saved"],
+    ] {
+        let would = place.effectd(&[words, &["--dry-run", "-o", "json"]].concat(), None).json(0);
+        assert_eq!(would["dry_run"], true, "{words:?}");
+    }
+    let format = std::fs::read_to_string(place.state().join("journal/format")).unwrap();
+    assert!(!["copy", "copy-keys", "saved"].iter().any(|name| place.path(name).exists()));
+    changed(&["backup", "copy", "--keys", "copy-keys"]);
+    let restore = ["restore", "copy", "--keys", "copy-keys", "--state", "r", "--dry-run"];
+    let whole = place.effectd(&restore, None);
+    assert_eq!(whole.code(), 0, "{}", whole.stderr());
+    assert!(whole.stdout().contains("restore copy, whole") && !place.path("r").exists());
+    let again = place.effectd(&["backup", "copy", "--dry-run"], None);
+    assert_eq!(again.code(), 2, "{}", again.stderr());
+    std::fs::write(place.path("copy/policy/policy.toml"), "").unwrap();
+    assert_eq!(place.effectd(&restore, None).code(), 2, "a damaged backup is refused");
+    assert_eq!(std::fs::read_to_string(place.state().join("journal/format")).unwrap(), format);
 }
 
 #[test]
@@ -144,4 +234,39 @@ fn what_would_go_is_what_goes() {
     assert!(went["blocks"].as_u64() > Some(0), "{went}");
     assert!(went.as_object_mut().unwrap().remove("moved").is_some(), "{went}");
     assert_eq!(would, went);
+}
+
+#[test]
+fn a_dry_run_of_a_decision_decides_nothing() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let id = held(&daemon, "dry-1", "dry.txt", "x");
+    let params = write_note("dry-1", "dry.txt", "y")["params"].to_string();
+    std::fs::write(place.path("params.json"), params).unwrap();
+    for (words, said) in [
+        (&["approvals", "approve", &id][..], ", once\n"),
+        (
+            &["approvals", "approve", &id, "--grant", "--calls", "5"],
+            ", and grant the session 5 further calls\n",
+        ),
+        (&["approvals", "approve", &id, "--always"], ", always in home\n"),
+        (&["approvals", "approve", &id, "--edit", "params.json"], ", once, with the edited parameters\n"),
+        (&["approvals", "approve", "--tool", "files.write_text"], "approve "),
+        (&["approvals", "deny", &id, "--reason", "no"], "deny "),
+        (&["approvals", "deny", "--tool", "files.write_text"], "deny "),
+        (&["cancel", "dry-1"], "cancel dry-1, unless it has started\n"),
+    ] {
+        let dry = place.effectd(&[words, &["--dry-run"]].concat(), None);
+        assert_eq!(dry.code(), 0, "{words:?}: {}", dry.stderr());
+        assert!(dry.stdout().contains(said), "{words:?}: {}", dry.stdout());
+        assert_eq!(daemon.get(&format!("/v1/approvals/{id}")).json(200)["state"], "pending", "{words:?}");
+        assert_eq!(daemon.get("/v1/actions/dry-1").json(200)["state"], "held", "{words:?}");
+    }
+    let missing = ["approvals", "approve", &id, "--edit", "missing.json", "--dry-run"];
+    assert_eq!(place.effectd(&missing, None).code(), 2);
+    let grants = daemon.get("/v1/grants").json(200);
+    assert!(grants["grants"] == json!([]) && !place.note("dry.txt").exists(), "{grants}");
+    // The same approval can still be decided.
+    assert_eq!(place.effectd(&["approvals", "approve", &id], None).code(), 0);
+    assert_eq!(std::fs::read_to_string(place.note("dry.txt")).unwrap(), "x");
 }

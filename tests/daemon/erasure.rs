@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, held};
 use crate::harness::{Place, Serving, write_note};
+use crate::operator::acts;
 
 const SUBJECT: &str = "agent://planner@deviceA";
 const CANARY: &str = "the canary sings";
@@ -198,4 +199,27 @@ fn holds_are_decided_before_their_subject_is_erased() {
     assert!(hidden.contains("must be printable") && !hidden.contains('\u{202e}'), "{hidden}");
     assert_eq!(daemon.stop(), 0);
     assert!(!opened(&place.state()).contains(CANARY));
+}
+
+#[test]
+fn a_subject_that_nobody_knows_is_not_erased() {
+    const NOBODY: &str = "agent://nobody@deviceA";
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    daemon.post("/v1/actions?wait=true", &write_note("a-1", "n.txt", "x")).json(200);
+    for more in [&[][..], &["--yes"], &["--subject", SUBJECT, "--yes"]] {
+        let refused = place.effectd(&[&["store", "erase", "--subject", NOBODY], more].concat(), None);
+        assert_eq!(refused.code(), 2, "{more:?}: {}", refused.stderr());
+        let said = refused.stderr();
+        assert!(said.contains(NOBODY) && said.contains("check its spelling"), "{more:?}: {said}");
+    }
+    daemon.post("/v1/store/erase", &json!({ "subjects": [NOBODY] })).problem(404, "not_found");
+    assert!(acts(&place, "tool:effectd.erase").is_empty());
+    let kept = daemon.get("/v1/actions/a-1").json(200);
+    assert!(kept["result"].is_object(), "{kept}");
+    let forced = ["store", "erase", "--subject", NOBODY, "--force", "--reason", "by letter", "--yes"];
+    let forced = place.effectd(&forced, None);
+    assert_eq!(forced.code(), 0, "{}", forced.stderr());
+    let receipt = acts(&place, "tool:effectd.erase").remove(0);
+    assert_eq!(receipt["approval"]["reason"], "by letter", "{receipt}");
 }

@@ -60,10 +60,10 @@ fn groups_replay_by_offset_time_and_start_each_at_its_own_pace() {
         assert_eq!(tail(place, &["--group", "one"]), [""; 0], "it has read them");
         assert_eq!(tail(place, &["--group", "two"]), all, "the other has not");
         // Again from the start, an offset, a time.
-        let seek = place.effectd(&["events", "seek", "one", "--to", "start"], None);
+        let seek = place.effectd(&["events", "seek", "one", "--to", "start", "--dry-run"], None);
         assert!(seek.stdout().contains("next offset") && seek.stdout().contains("-> 0"), "{}", seek.stderr());
         assert_eq!(tail(place, &["--group", "one"]), [""; 0], "nothing was moved");
-        let seek = place.effectd(&["bus", "seek", "one", "--to", "start", "--execute"], None);
+        let seek = place.effectd(&["bus", "seek", "one", "--to", "start", "--yes"], None);
         assert!(seek.stdout().contains("receipt"), "{}", seek.stderr());
         assert_eq!(tail(place, &["--group", "one"]), all);
         // A group moves only when it is told to.
@@ -181,7 +181,7 @@ fn an_unknown_topic_and_an_offset_beyond_the_end_are_errors() {
     for (arguments, said) in [
         (&["events", "tail", "--once", "--topic", "ACTON_EXECUTED"][..], "did you mean ACTION_EXECUTED?"),
         (&["events", "tail", "--once", "--from", "4"], "beyond the end"),
-        (&["events", "seek", "one", "--to", "4", "--execute"], "beyond the end"),
+        (&["events", "seek", "one", "--to", "4", "--yes"], "beyond the end"),
         (&["events", "export", "ACTION_EXECUTED", "--from", "4"], "beyond the end"),
     ] {
         let refused = place.effectd(arguments, None);

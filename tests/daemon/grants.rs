@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, held, killed_at};
 use crate::harness::{NOBODY, Place, Ran, Serving, is_root, write_note};
+use crate::operator::acts;
 
 const SESSION: &str = "agent:agent://planner@deviceA";
 
@@ -183,6 +184,45 @@ fn a_yes_can_cover_one_some_or_all_and_says_so_first() {
     assert_eq!(allowed["receipt"]["decision"]["mode_source"], "org_default");
 }
 
+#[test]
+fn a_grant_and_a_mode_apply_to_what_waits_and_say_how_much() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let ids: Vec<String> = (0..6).map(|n| held(&daemon, &format!("w-{n}"), &format!("w-{n}"), "w")).collect();
+    let pending = || daemon.get("/v1/approvals").json(200)["approvals"].as_array().unwrap().len();
+    let ended = |n: usize| daemon.get(&format!("/v1/actions/w-{n}/wait?timeout_ms=60000")).json(200);
+    // A grant of one call, by itself: the oldest goes.
+    let create = ["grants", "create", "--org", "home", "--tool", "files.write_text", "--calls", "1"];
+    let asked = place.effectd(&create, None);
+    assert!(asked.code() == 2 && asked.stderr().contains("start at once: 1"), "{}", asked.stderr());
+    assert_eq!(pending(), 6);
+    let made = grants(&place, &create[1..]).json(0);
+    assert_eq!(ended(0)["receipt"]["approval"]["grant_id"], made["grant_id"]);
+    // With an approval: this one, and two more.
+    let grant = ["approvals", "approve", &ids[1], "--grant", "--calls", "2"];
+    let asked = place.effectd(&grant, None);
+    assert!(asked.code() == 2 && asked.stderr().contains("start at once: 2"), "{}", asked.stderr());
+    assert_eq!(pending(), 5);
+    let decided = place.effectd(&[&grant[..], &["--yes", "-o", "json"]].concat(), None).json(0);
+    assert_eq!((&decided["released"], &decided["action"]["outcome"]), (&2.into(), &"executed".into()));
+    for n in [2, 3] {
+        assert_eq!(ended(n)["receipt"]["approval"]["grant_id"], decided["grant"]["grant_id"]);
+    }
+    assert_eq!(pending(), 2);
+    // A standing approval: this one, and the last. It leaves an operator's receipt.
+    let before = acts(&place, "tool:effectd.set_mode").len();
+    let change = daemon.get(&format!("/v1/approvals/{}/always", ids[4])).json(200);
+    assert_eq!(change["released"], 1);
+    decide(&daemon, &ids[4], "approve", &json!({ "how": "always" })).json(200);
+    assert_eq!(ended(5)["outcome"], "executed");
+    let after = acts(&place, "tool:effectd.set_mode");
+    assert_eq!(after.len(), before + 1);
+    let of_always = |act: &&Value| act["outputs"]["approval_id"] == ids[4].as_str();
+    let act = after.iter().find(of_always).unwrap_or_else(|| panic!("{after:?}"));
+    assert_eq!((&act["inputs"]["org"], &act["inputs"]["mode"]), (&"home".into(), &"allow".into()));
+    assert_eq!(pending(), 0);
+}
+
 /// A place whose policy names commands that write, so that a person is asked about each call.
 fn naming(names: &[&str]) -> Place {
     let place = Place::seeded();
@@ -228,7 +268,7 @@ fn a_grant_and_always_for_a_command_cover_that_command_alone() {
     };
     for (bad, why) in [
         (&["--tool", "command.run"][..], "--command NAME"),
-        (&["--tool", "command.run", "--command", "three"], "no command \"three\""),
+        (&["--tool", "command.run", "--command", "three"], "no command \\\"three\\\""),
         (&["--tool", "files.copy", "--command", "one"], "leave it out"),
         (&["--tool", "*", "--command", "one"], "leave it out"),
     ] {

@@ -26,11 +26,25 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 const SUBMISSIONS: usize = 10_000;
 
+/// One user sends all of it, as fast as possible.
+const UNLIMITED: &[&str] = &[
+    "--set",
+    "log.level=error",
+    "--set",
+    "control.principal_rate_max=0",
+    "--set",
+    "control.subject_rate_max=0",
+    "--set",
+    "control.space_rate_max=0",
+    "--set",
+    "control.tool_rate_max=0",
+];
+
 #[test]
 fn every_acknowledged_submission_has_exactly_one_receipt() {
     let place = Arc::new(Place::seeded());
     let begun = Instant::now();
-    let mut daemon = Some(place.serve(&["--set", "log.level=error"]));
+    let mut daemon = Some(place.serve(UNLIMITED));
     let acknowledged = Arc::new(AtomicUsize::new(0));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let runtime = Arc::new(runtime);
@@ -47,7 +61,7 @@ fn every_acknowledged_submission_has_exactly_one_receipt() {
             std::thread::park_timeout(Duration::from_millis(1));
         }
         daemon.take().unwrap().kill();
-        daemon = Some(place.serve(&["--set", "log.level=error"]));
+        daemon = Some(place.serve(UNLIMITED));
     }
     let told = clients.join().unwrap();
     let handed_over = begun.elapsed();

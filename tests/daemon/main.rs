@@ -1,5 +1,10 @@
 //! Tests of the daemon: the real program, its real socket, the real command line.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "tests start programs and use sockets"
+)]
 
 mod harness;
 #[path = "../../bus/tests/all/mounts.rs"]
@@ -17,6 +22,7 @@ mod breakers;
 mod cancel;
 mod command_output;
 mod commands;
+mod dead_letters;
 mod erasure;
 mod events;
 mod full_disk;
@@ -48,4 +54,5 @@ mod tools;
 mod top;
 mod transports;
 mod verbs;
+mod which_state;
 mod without_daemon;

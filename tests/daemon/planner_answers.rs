@@ -255,6 +255,11 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     let seen: Value = serde_json::from_str(&submitted.stdout()).unwrap();
     assert_eq!(seen["receipt"]["principal"], "user://nobody", "{seen}");
     assert_eq!(as_nobody(0, &["status", "u-2", "-o", "json"]).code(), submitted.code());
+    // A state whose id the user may not read cannot be compared with the daemon's.
+    let unread = as_nobody(0, &["status", "u-2", "--state", ".effectd"]);
+    assert_eq!(unread.code(), 2, "{}", unread.stderr());
+    let said = "you may not read the id of .effectd; name the socket alone";
+    assert!(unread.stderr().contains(said), "{}", unread.stderr());
     // Nor can another user cancel it, or change the policy.
     assert_eq!(as_nobody(0, &["cancel", "u-1", "-o", "json"]).json(2)["code"], "action_unknown");
     let policy = as_nobody(0, &["policy", "reload"]);
@@ -264,7 +269,7 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     for own in [
         &["keys", "rotate", "--yes"][..],
         &["events", "tail", "--once"],
-        &["bus", "seek", "x", "--to", "end", "--execute"],
+        &["bus", "seek", "x", "--to", "end", "--yes"],
         &["tools", "disable", "files.write_text", "--yes"],
         &["pause", "--yes"],
         &["dlq", "list"],

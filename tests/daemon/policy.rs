@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::harness::{Place, Ran, Serving, write_note};
+use crate::approvals::{asking, decide, held};
+use crate::harness::{Place, Ran, Serving, until, write_note};
+use crate::operator::acts;
 
 const CONSENT: [&str; 6] = [
     "--subject",
@@ -71,7 +73,11 @@ fn files_are_checked_and_put_in_force_through_the_daemon() {
         assert_eq!(refused.code(), 2, "{verb}: {}", refused.stderr());
         assert!(refused.stderr().contains("policy.toml:"), "{}", refused.stderr());
     }
-    assert_eq!(daemon.get("/v1/policy").json(200), before);
+    // The daemon looks at the files once a second.
+    until("the fault is seen", || daemon.get("/v1/policy").json(200)["faults"].is_array());
+    let mut still = daemon.get("/v1/policy").json(200);
+    let faults = still.as_object_mut().unwrap().remove("faults").unwrap();
+    assert_eq!((faults.as_array().unwrap().len(), &still), (1, &before));
     std::fs::write(&file, format!("{good}\n# a remark\n")).unwrap();
     assert_eq!(policy(&place, "reload", &[]).code(), 0);
     let after = daemon.get("/v1/policy").json(200);
@@ -109,4 +115,172 @@ fn the_past_is_explained_and_judged_anew_through_the_daemon() {
     let some = policy(&place, "replay", &["--with", ".effectd/policy", "--since", "1h", "--limit", "2"]);
     assert!(some.stdout().starts_with("2 decisions: 2 stay"), "{}", some.stdout());
     assert_eq!(daemon.stop(), 0);
+}
+
+/// A copy of the policy's files with other text in `policy.toml`.
+fn copy(place: &Place, name: &str, edit: impl Fn(String) -> String) {
+    std::fs::create_dir(place.path(name)).unwrap();
+    for file in std::fs::read_dir(place.state().join("policy")).unwrap() {
+        let file = file.unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let text = if file.file_name() == "policy.toml" { edit(text) } else { text };
+        std::fs::write(place.path(name).join(file.file_name()), text).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_of_the_policy_flips_nothing_that_commands_changed() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    for name in ["o-1", "o-2"] {
+        let id = held(&daemon, name, name, "o");
+        decide(&daemon, &id, "approve", &json!({})).json(200);
+    }
+    copy(&place, "same", |text| text);
+    let replayed = policy(&place, "replay", &["--with", "same"]);
+    assert_eq!(
+        replayed.stdout().trim(),
+        "2 decisions: 2 stay, 0 flip, 0 unknowable",
+        "{}",
+        replayed.stderr()
+    );
+    let checked = policy(&place, "check", &["same"]);
+    assert!(
+        checked.code() == 0 && checked.stdout().contains("1 changes over the files"),
+        "{}",
+        checked.stdout()
+    );
+    assert_eq!(policy(&place, "diff", &["same"]).code(), 0);
+    // Verdicts that flip alike are one line.
+    copy(&place, "closed", |text| {
+        text.split("[example_tools").next().unwrap().replace("band = \"GREEN\"", "band = \"BLACK\"")
+    });
+    let flips = policy(&place, "replay", &["--with", "closed"]).stdout();
+    assert_eq!(flips.lines().count(), 2, "{flips}");
+    assert!(flips.trim_start().starts_with("2  needs_approval -> deny by space"), "{flips}");
+    let each = place.effectd(&["policy", "replay", "--with", "closed", "-o", "jsonl"], None).stdout();
+    assert_eq!(each.lines().count(), 3, "{each}");
+    let differs = policy(&place, "diff", &["closed"]);
+    assert_eq!(differs.code(), 1, "{}", differs.stderr());
+    assert!(differs.stdout().contains("\n-band = \"GREEN\"\n+band = \"BLACK\"\n"), "{}", differs.stdout());
+    // The overlay is shown, and taken back as a whole.
+    let mode = "mode of files.write_text in org home: require_approval";
+    assert_eq!(policy(&place, "overlay", &["list"]).stdout().trim(), mode);
+    let shown = policy(&place, "show", &[]).stdout();
+    assert!(
+        shown.contains(&format!("# overlay: {mode}")) && shown.contains("[spaces.\"shared:household\"]"),
+        "{shown}"
+    );
+    let id = held(&daemon, "o-3", "o-3", "o");
+    let asked = policy(&place, "overlay", &["clear"]);
+    assert_eq!(asked.code(), 2, "{}", asked.stderr());
+    assert!(
+        asked.stderr().contains(mode) && asked.stderr().contains("1 start without a person"),
+        "{}",
+        asked.stderr()
+    );
+    assert_eq!(daemon.get(&format!("/v1/approvals/{id}")).json(200)["state"], "pending");
+    assert_eq!(policy(&place, "overlay", &["clear", "--yes"]).code(), 0);
+    let ended = daemon.get("/v1/actions/o-3/wait?timeout_ms=60000").json(200);
+    assert_eq!(ended["outcome"], "executed");
+    assert!(policy(&place, "overlay", &["list"]).stdout().is_empty());
+    assert_eq!(acts(&place, "tool:effectd.clear_overlay").len(), 1);
+}
+
+#[test]
+fn files_that_are_not_in_force_are_seen_and_survived() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let file = place.state().join("policy/policy.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    let bad = good.replace("band = \"GREEN\"", "band = \"GREN\"").replace("[safety]", "[safety]\nwrods = 1");
+    std::fs::write(&file, &bad).unwrap();
+    let faulty = |daemon: &crate::harness::Daemon| {
+        daemon.get("/readyz").json(200)["policy_files_faulty"].as_bool().unwrap()
+    };
+    until("the fault is seen", || faulty(&daemon));
+    let seen = |daemon: &crate::harness::Daemon| {
+        assert!(daemon.get("/metrics").body.contains("\neffectd_policy_files_in_force 0\n"));
+        let checked = place.effectd(&["check", "policy"], None);
+        assert_eq!(checked.code(), 2, "{}", checked.stderr());
+        for fault in ["2 faults", "unknown variant `GREN`", "unknown field `wrods`"] {
+            assert!(checked.stdout().contains(fault), "{fault}: {}", checked.stdout());
+        }
+        let top = place.effectd(&["top", "--once", "--every-ms", "100"], None).json(0);
+        assert_eq!(top["policy_files_faulty"], true);
+        assert!(place.effectd(&["policy", "show"], None).stderr().contains("are not in force"));
+        assert_eq!(daemon.post("/v1/actions?wait", &write_note("l-1", "l-1", "x")).status, 200);
+    };
+    seen(&daemon);
+    assert_eq!(daemon.stop(), 0);
+    let refused = place.effectd(&["serve", "--state", ".effectd"], None);
+    assert_eq!(refused.code(), 69, "{}", refused.stderr());
+    for fault in ["unknown variant `GREN`", "unknown field `wrods`"] {
+        assert!(refused.stderr().contains(fault), "{fault}: {}", refused.stderr());
+    }
+    let daemon = place.serve(&["--last-good-policy"]);
+    assert!(faulty(&daemon));
+    seen(&daemon);
+    std::fs::write(&file, &good).unwrap();
+    until("the mended files are in force", || !faulty(&daemon));
+    assert!(daemon.get("/metrics").body.contains("\neffectd_policy_files_in_force 1\n"));
+    assert_eq!(place.effectd(&["check", "policy"], None).code(), 0);
+}
+
+#[test]
+fn a_saved_file_ends_what_it_denies_and_starts_nothing() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    // Without the examples, which these changes would contradict.
+    let text = text.split("[example_tools").next().unwrap();
+    let modes = |notes: &str, folders: &str| {
+        let modes = format!("\"files.write_text\" = \"{notes}\", \"files.make_dir\" = \"{folders}\"");
+        std::fs::write(&file, text.replace("\"files.write_text\" = \"allow\"", &modes)).unwrap();
+    };
+    modes("require_approval", "require_approval");
+    let daemon = place.serve(&[]);
+    let stays = |id: &str, name: &str| {
+        assert_eq!(daemon.get(&format!("/v1/approvals/{id}")).json(200)["state"], "pending");
+        assert!(!place.note(name).exists());
+    };
+    // The note is asked for first, so that it is judged before the folder.
+    let id = held(&daemon, "s-1", "s-1", "s");
+    let mut folder = write_note("s-2", "s-2", "");
+    folder["tool_id"] = "files.make_dir".into();
+    folder["params"].as_object_mut().unwrap().remove("text");
+    assert_eq!(daemon.post("/v1/actions?wait", &folder).json(202)["state"], "held");
+    // One save without a command denies the folder, which ends, and allows the note, which goes on waiting.
+    modes("allow", "deny");
+    daemon.get("/v1/actions/s-2/wait?timeout_ms=60000").problem(403, "policy_denied");
+    stays(&id, "s-1");
+    let denied = place.effectd(&["receipts", "show", "s-2", "-o", "json"], None).json(0);
+    assert_eq!((&denied["outcome"], &denied["approval"]["by"]), (&"denied_policy".into(), &"policy".into()));
+    assert_eq!(denied["decision"]["verdict"], "deny");
+    assert!(!place.note("s-2").exists());
+    // What is new runs.
+    assert_eq!(daemon.post("/v1/actions?wait", &write_note("s-3", "s-3", "s")).status, 200);
+    let mut asked = place.effectd(&["approvals", "rejudge"], None);
+    assert_eq!(asked.code(), 2, "{}", asked.stderr());
+    assert!(asked.stderr().contains("1 start, 0 are denied, 0 wait"), "{}", asked.stderr());
+    stays(&id, "s-1");
+    asked = place.effectd(&["approvals", "rejudge", "--yes"], None);
+    assert_eq!(asked.code(), 0, "{}", asked.stderr());
+    let ended = daemon.get("/v1/actions/s-1/wait?timeout_ms=60000").json(200);
+    assert_eq!(ended["outcome"], "executed");
+    assert!(ended["receipt"]["approval"].is_null(), "no person decided: {ended}");
+    assert_eq!(acts(&place, "tool:effectd.rejudge").len(), 1);
+    assert!(daemon.get("/v1/approvals").json(200)["approvals"].as_array().unwrap().is_empty());
+    // A command about another tool puts a saved file in force, and does not start what the file allows.
+    modes("require_approval", "deny");
+    assert_eq!(policy(&place, "reload", &[]).code(), 0);
+    let id = held(&daemon, "s-4", "s-4", "s");
+    modes("allow", "deny");
+    let change = json!({ "change": "set_org_mode", "org": "home", "tool": "files.copy", "mode": "deny" });
+    for query in ["?preview=true", ""] {
+        let view = daemon.post(&format!("/v1/policy/changes{query}"), &change).json(200);
+        assert_eq!(view["released"].as_u64().unwrap_or(0), 0, "{view}");
+        stays(&id, "s-4");
+    }
+    assert_eq!(daemon.post("/v1/actions?wait", &write_note("s-5", "s-5", "s")).status, 200);
 }

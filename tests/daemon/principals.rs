@@ -220,7 +220,7 @@ fn a_learner_reads_all_receipts_and_events_and_no_more() {
         (tail(FIRST, "ACTION_EXECUTED", "nobody"), "the role `learner`"),
         (
             house.run(SECOND, &["receipts", "amend", id, "--quality", "0", "--yes"], None),
-            "may amend a receipt",
+            "the role `operate`",
         ),
         (house.run(SECOND, &["status", "l-1"], None), "action_unknown"),
     ] {
@@ -245,6 +245,105 @@ fn a_learner_reads_all_receipts_and_events_and_no_more() {
     assert!(ninth["detail"].as_str().unwrap().contains("at most 8 groups"), "{ninth}");
     // The others still move.
     seek(&group, "end").json(200);
+}
+
+/// Refused for want of this role.
+#[track_caller]
+fn assert_refused(ran: &Ran, role: &str) {
+    let told = ran.stdout() + &ran.stderr();
+    assert!(ran.code() != 0 && told.contains(&format!("the role `{role}`")), "{role}: {told}");
+}
+
+#[test]
+fn the_parts_of_an_operator_are_roles_and_nobody_needs_root() {
+    const TEST: &str = "the_parts_of_an_operator_are_roles_and_nobody_needs_root";
+    let roles = |place: &Place, roles: &str| {
+        let path = place.state().join("policy/policy.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let text = text.split("\n# The operator.").next().unwrap();
+        let role = format!(
+            "\n# The operator.\n[principals.\"{}\"]\nsubjects = []\nroles = [{roles}]\n",
+            user(SECOND)
+        );
+        std::fs::write(&path, format!("{text}{role}")).unwrap();
+    };
+    let operated = || {
+        let place = asking();
+        roles(&place, "\"look\"");
+        place
+    };
+    let Some(house) = House::new(TEST, operated) else {
+        return;
+    };
+    let mut note = write_note("op-1", "op.txt", "private words");
+    note["rationale"] = json!({ "reason": "a private reason" });
+    house.submit(FIRST, &note);
+    let get = |path: &str| ask(&house.daemon, SECOND, "GET", path, "");
+    let become_one = |parts: &str| {
+        roles(&house.place, parts);
+        assert_eq!(house.run(0, &["policy", "reload", "--yes"], None).code(), 0);
+    };
+    let run = |arguments: &[&str]| house.run_plain(SECOND, arguments, None);
+    let erase = ["store", "erase", "--subject", "agent://planner@deviceA", "--yes"];
+    let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny", "--yes"];
+    // One who looks sees figures and lists, and changes nothing.
+    until("a person is asked", || run(&["check", "held", "--warn", "1"]).code() == 1);
+    for what in ["dlq", "lag", "breakers", "policy"] {
+        assert_eq!(run(&["check", what]).code(), 0, "{what}");
+    }
+    let top = run(&["top", "--once", "--every-ms", "100"]).json(0);
+    assert_eq!(top["held"].as_array().unwrap().len(), 1);
+    for looks in
+        [&["policy", "show"][..], &["policy", "overlay", "list"], &["dlq", "causes"], &["receipts", "list"]]
+    {
+        let ran = run(looks);
+        assert_eq!(ran.code(), 0, "{looks:?}: {}", ran.stderr());
+    }
+    assert_refused(&run(&["pause", "--yes"]), "operate");
+    assert_refused(&run(&["notifications", "list"]), "operate");
+    assert_refused(&run(&mode), "operate");
+    assert_refused(&run(&erase), "erase");
+    // It sees which action waits and which failed, and nothing of their contents.
+    let asked = get("/v1/approvals").json(200)["approvals"].clone();
+    assert_eq!(asked[0]["prompt"]["params"]["path"], "workspace/op.txt");
+    assert!(!asked.to_string().contains("private"), "{asked}");
+    let key = write_note("op-2", "key.txt", "-----BEGIN OPENSSH PRIVATE KEY-----");
+    assert_ne!(house.run(FIRST, &["submit", "--wait", "-"], Some(&key)).code(), 0);
+    let letter = get("/v1/dlq").json(200)["letters"][0].clone();
+    assert_eq!((&letter["action_id"], &letter["detail"]), (&"op-2".into(), &Value::Null));
+    assert_eq!((&letter["tries"], get("/v1/dlq/causes").json(200)[0].get("sample")), (&json!([]), None));
+    let question = house.run(SECOND, &["approvals", "list"], None).json(0)[0]["approval_id"].clone();
+    assert_ne!(
+        run(&["approvals", "approve", question.as_str().unwrap()]).code(),
+        0,
+        "one who looks does not decide"
+    );
+    // One who operates does, under its own name; what the policy requires is an administrator's.
+    become_one("\"operate\"");
+    let asked = get("/v1/approvals").json(200)["approvals"].clone();
+    assert_eq!(asked[0]["prompt"]["params"]["text"], "private words");
+    assert_eq!(asked[0]["prompt"]["rationale"]["reason"], "a private reason");
+    assert!(get("/v1/dlq").json(200)["letters"][0]["detail"].is_string());
+    get("/v1/store/journal").problem(403, "operators_only");
+    for change in ["pause", "resume"] {
+        assert_eq!(run(&[change, "--yes"]).code(), 0, "{change}");
+    }
+    let paused = house.run(0, &["receipts", "list", "tool:effectd.pause"], None).json(0);
+    assert_eq!(paused[0]["principal"], user(SECOND));
+    assert_eq!(run(&["check", "policy"]).code(), 0);
+    assert_ne!(run(&mode).code(), 0);
+    assert_ne!(run(&["tools", "set-caps", "files.copy", "nobody.has_this", "--yes"]).code(), 0);
+    assert_refused(&run(&erase), "erase");
+    assert_eq!(run(&["cancel", "op-1"]).code(), 0, "an operator withdraws for others");
+    become_one("\"erase\"");
+    assert_refused(&run(&["pause", "--yes"]), "operate");
+    let erased = run(&erase);
+    assert_eq!(erased.code(), 0, "{}{}", erased.stdout(), erased.stderr());
+    become_one("\"operate\", \"admin\"");
+    assert_eq!(run(&mode).code(), 0);
+    // Without a role, nothing is left of it.
+    become_one("\"planner\"");
+    assert_refused(&run(&["check", "policy"]), "look");
 }
 
 #[test]

@@ -156,7 +156,7 @@ fn every_runbook_command_does_what_it_says_without_a_restart() {
         );
         assert_eq!(probe(&place, &daemon, nth), expected(block), "{heading}:\n{block}");
     }
-    assert_eq!(seen.len(), 11, "{seen:?}");
+    assert_eq!(seen.len(), 12, "{seen:?}");
     after(&place);
     drop(daemon);
 }

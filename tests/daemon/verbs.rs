@@ -3,16 +3,16 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::commands::commands;
-use crate::harness::{Place, Serving, write_note};
-use crate::operator::acts;
+use crate::harness::{Place, Serving, until, write_note};
+use crate::operator::{acts, run};
 use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
 /// Verbs that only read.
-const LOOK: [&str; 45] = [
+const LOOK: [&str; 48] = [
     "caches list",
     "status",
     "wait",
@@ -45,6 +45,9 @@ const LOOK: [&str; 45] = [
     "policy check",
     "policy explain",
     "policy replay",
+    "policy show",
+    "policy diff",
+    "policy overlay list",
     "breaker list",
     "breaker show",
     "config show",
@@ -78,11 +81,12 @@ const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store sa
 /// Verbs that write again what is there already: the index from the journal, the same blocks in another engine, a signed
 /// head of the log as it is; or that remove what commands write again.
 const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "caches clear"];
-/// Previews unless `--execute` is given.
-const EXECUTES: [&str; 1] = ["bus seek"];
+/// Verbs of these kinds that have neither `--yes` nor `--dry-run`: a request says itself whether it is a dry run, and `preview` shows
+/// what it would do; a screen shows what a key decides; a new file and a signed head change nothing.
+const PLAIN: [&str; 5] = ["run", "submit", "approvals watch", "support-bundle", "receipts head"];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 28] = [
+pub const CHANGES: [(&[&str], &str); 31] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -91,7 +95,6 @@ pub const CHANGES: [(&[&str], &str); 28] = [
     (&["breaker", "trip", "files.copy"], "effectd.trip_breaker"),
     (&["breaker", "reset", "files.copy"], "effectd.reset_breaker"),
     (&["keys", "rotate"], "effectd.rotate_key"),
-    (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
     (
         &[
             "policy",
@@ -118,7 +121,10 @@ pub const CHANGES: [(&[&str], &str); 28] = [
         ],
         "effectd.grant_consent",
     ),
+    (&["policy", "overlay", "clear"], "effectd.clear_overlay"),
+    (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
     (&["policy", "reload"], "-"),
+    (&["approvals", "rejudge"], "-"),
     (&["grants", "create", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),
     (&["grants", "revoke", "GRANT"], "effectd.revoke_grant"),
     // A requester who may also create the grant gets it at once.
@@ -132,20 +138,21 @@ pub const CHANGES: [(&[&str], &str); 28] = [
     (&["artifacts", "quarantine", ARTIFACT], "effectd.quarantine_artifact"),
     (&["artifacts", "release", ARTIFACT], "effectd.release_artifact"),
     (&["bus", "tail", "--once", "--group", "learner", "--from", "1"], "effectd.seek_group"),
+    (&["bus", "seek", "other", "--to", "1"], "effectd.seek_group"),
     (&["receipts", "amend", "RECEIPT", "--success", "false"], "-"),
     (&["receipts", "audit", "--quarantine"], "-"),
     (&["store", "retain"], "-"),
-    (&["store", "erase", "--subject", "agent://nobody@deviceA"], "effectd.erase"),
+    (&["store", "erase", "--subject", "agent://nobody@deviceA", "--force"], "effectd.erase"),
 ];
 const ARTIFACT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn verb(line: &[&str]) -> String {
-    let words = if matches!(line[0], "pause" | "resume") { 1 } else { 2 };
+    let words = if matches!(line[0], "pause" | "resume") { 1 } else { 2 + usize::from(line[1] == "overlay") };
     line[..words].join(" ")
 }
 
 #[test]
-fn every_verb_is_known_and_every_mutation_takes_yes() {
+fn what_changes_something_takes_yes_and_dry_run() {
     let place = Place::new();
     let all: Vec<String> = commands(&place, &[]).iter().map(|command| command.join(" ")).collect();
     let is_leaf = |command: &&String| {
@@ -154,7 +161,7 @@ fn every_verb_is_known_and_every_mutation_takes_yes() {
     };
     let leaves: BTreeSet<&str> = all.iter().filter(is_leaf).map(String::as_str).collect();
     let changes: Vec<String> = CHANGES.iter().map(|(line, _)| verb(line)).collect();
-    let known = LOOK.iter().chain(&PROGRAM).chain(&ACTIONS).chain(&NEW).chain(&DERIVED).chain(&EXECUTES);
+    let known = LOOK.iter().chain(&PROGRAM).chain(&ACTIONS).chain(&NEW).chain(&DERIVED);
     let known: Vec<&str> = known.copied().chain(changes.iter().map(String::as_str)).collect();
     let classes: BTreeSet<&str> = known.iter().copied().collect();
     assert_eq!(leaves, classes, "a verb is new, or gone: say here what it does");
@@ -162,12 +169,10 @@ fn every_verb_is_known_and_every_mutation_takes_yes() {
     for verb in &leaves {
         let words: Vec<&str> = verb.split(' ').chain(["--help"]).collect();
         let help = place.effectd(&words, None).stdout();
-        let asks = help.contains("--yes");
-        // Among decisions, only a standing approval asks for a confirmation. Clearing a cache asks, and changes nothing on record.
-        let may = changes.iter().any(|change| change == verb)
-            || ["approvals approve", "caches clear"].contains(verb);
-        assert_eq!(asks, may, "{verb}:\n{help}");
-        assert_eq!(help.contains("--execute"), EXECUTES.contains(verb), "{verb}:\n{help}");
+        let takes = ["-y, --yes", "--dry-run"]
+            .map(|flag| help.lines().any(|line| line.trim_start().starts_with(flag)));
+        let changes = !LOOK.contains(verb) && !PROGRAM.contains(verb) && !PLAIN.contains(verb);
+        assert_eq!(takes, [changes; 2], "{verb}:\n{help}");
         assert!(help.contains("\nExample"), "{verb} has no example:\n{help}");
     }
 }
@@ -220,6 +225,15 @@ fn every_mutation_asks_first_and_records_who_said_yes() {
             .collect();
         let before = all();
         if tool != "-" {
+            // Two verbs print no JSON.
+            let plain = line.contains(&"tail") || line.contains(&"drain");
+            let form: &[&str] = if plain { &[] } else { &["-o", "json"] };
+            let dry = place.effectd(&[&line[..], &["--dry-run"], form].concat(), None);
+            assert_eq!(dry.code(), 0, "{line:?}: {}", dry.stderr());
+            let would = dry.stdout();
+            assert!(!would.is_empty(), "{line:?}: {}", dry.stderr());
+            assert!(plain || serde_json::from_str::<Value>(&would).is_ok(), "{line:?}: {would}");
+            assert_eq!(all().len(), before.len(), "{line:?} changed something in a dry run");
             let asked = place.effectd(&line, None);
             assert_eq!(asked.code(), 2, "{line:?}: {}", asked.stderr());
             assert!(asked.stderr().contains("add --yes"), "{line:?}: {}", asked.stderr());
@@ -324,7 +338,7 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
 }
 
 /// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
-const PRINT: [&[&str]; 54] = [
+const PRINT: [&[&str]; 57] = [
     &["--help"],
     &["--version"],
     &["status", "ACTION"],
@@ -365,6 +379,9 @@ const PRINT: [&[&str]; 54] = [
     &["policy", "explain", "FILE"],
     &["policy", "explain", "RECEIPT"],
     &["policy", "replay", "--with", ".effectd/policy"],
+    &["policy", "show"],
+    &["policy", "diff", "-o", "json"],
+    &["policy", "overlay", "list", "-o", "json"],
     &["breaker", "list", "-o", "json"],
     &["breaker", "show", "files.copy"],
     &["caches", "list", "-o", "json"],
@@ -394,7 +411,7 @@ fn unwritable_output_exits_74_and_a_closed_reader_does_not() {
     let done = daemon.post("/v1/actions?wait=true", &note).json(200);
     let file = place.path("note.json");
     std::fs::write(&file, note.to_string()).unwrap();
-    let called: BTreeSet<String> = PRINT.iter().map(|line| line[..line.len().min(2)].join(" ")).collect();
+    let called: BTreeSet<String> = PRINT.iter().map(|line| line[..line.len().min(3)].join(" ")).collect();
     let called =
         |verb: &&str| called.iter().any(|line| line == verb || line.starts_with(&format!("{verb} ")));
     let missing: Vec<&str> = LOOK.into_iter().filter(|verb| !called(verb)).collect();
@@ -425,4 +442,60 @@ fn unwritable_output_exits_74_and_a_closed_reader_does_not() {
         assert!(quiet, "{line:?}: {said}");
     }
     assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_reason_and_an_end_are_in_the_receipt() {
+    const TOOL: &str = "files.write_text";
+    let place = Place::seeded();
+    let lost = Left {
+        request: write_note("lost", "lost.txt", "x"),
+        code: "outcome_unknown".to_owned(),
+        detail: "the power failed".to_owned(),
+    };
+    seeding::leave(&place, [lost].into_iter());
+    let daemon = place.serve(&[]);
+    let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"];
+    let ends = ["--for", "2h"];
+    let lines: [(&[&str], &[&str], &str); 5] = [
+        (&["tools", "disable", TOOL], &ends, "disable_tool"),
+        (&["breaker", "trip", TOOL], &ends, "trip_breaker"),
+        (&["pause"], &ends, "pause"),
+        (&mode, &[], "set_mode"),
+        (&["dlq", "settle", "0", "--done"], &[], "settle_letter"),
+    ];
+    for (line, ends, tool) in lines {
+        let why = ["--reason", "the printer is on fire", "--yes"];
+        let ran = run(&place, &[line, ends, &why].concat());
+        assert_eq!(ran.code(), 0, "{line:?}: {}", ran.stderr());
+        let receipts = acts(&place, &format!("tool:effectd.{tool}"));
+        assert_eq!(receipts.len(), 1, "{line:?}");
+        assert_eq!(receipts[0]["approval"]["reason"], "the printer is on fire", "{line:?}");
+        assert_eq!(receipts[0]["outputs"]["until"].is_string(), !ends.is_empty(), "{}", receipts[0]);
+    }
+    let breaker = daemon.get(&format!("/v1/breakers/{TOOL}")).json(200);
+    assert_eq!((&breaker["state"], &breaker["cause"]), (&json!("open"), &json!("operator")));
+    assert!(breaker["retry_after_ms"].as_u64() > Some(7_000_000), "{breaker}");
+    let paused = || daemon.get("/healthz").json(200)["paused"] == true;
+    assert!(paused());
+    for wrong in [
+        &["pause", "--for", "soon", "--yes"][..],
+        &["pause", "--for", "0s", "--yes"],
+        &["pause", "--for", "1h", "--reason", "two\nlines", "--yes"],
+    ] {
+        assert_eq!(run(&place, wrong).code(), 2, "{wrong:?}");
+    }
+    daemon.post("/v1/operations?lasts=1h", &json!({ "do": "resume" })).problem(400, "query_invalid");
+
+    // A pause that has an end ends by itself; one without an end is not shortened.
+    assert_eq!(run(&place, &["pause", "--for", "1s", "--yes"]).code(), 0);
+    until("the pause is over", || !paused());
+    for undo in [&["tools", "enable", TOOL, "--yes"][..], &["breaker", "reset", TOOL, "--yes"]] {
+        assert_eq!(run(&place, undo).code(), 0, "{undo:?}");
+    }
+    let done = daemon.post("/v1/actions?wait=true", &write_note("after", "after.txt", "x")).json(200);
+    assert_eq!(done["outcome"], "executed", "{done}");
+    assert_eq!(run(&place, &["pause", "--yes"]).code(), 0);
+    let shorter = run(&place, &["pause", "--for", "1s", "--yes"]);
+    assert!(shorter.stderr().contains("there is nothing to change"), "{}", shorter.stderr());
 }

@@ -12,7 +12,7 @@ use effectd_actors::{Answer, Decider};
 use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, Swap};
 use serde_json::{Value, json};
 
-use crate::harness::{Place, Running, program};
+use crate::harness::{Place, Running, program, write_note};
 
 /// A place whose policy lets the planner ask for dangerous tools.
 fn dangerous() -> Place {
@@ -73,6 +73,30 @@ pub(crate) async fn approved(runtime: &Runtime, request: ActionRequest) -> effec
         Answer::Done(done) => (*done.receipt).clone(),
         other @ (Answer::Held(_) | Answer::Refused(_)) => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn an_r4_action_is_never_approved_with_others() {
+    let place = dangerous();
+    std::fs::write(place.note("x.txt"), "x").unwrap();
+    let delete = request("d-1", "files.delete", json!({ "path": "workspace/x.txt" }));
+    for asked in [write_note("w-1", "workspace/w.txt", "w"), serde_json::to_value(delete).unwrap()] {
+        assert_eq!(place.run(&asked).code(), 4, "{asked}");
+    }
+    let all = ["approvals", "approve", "--subject", "agent://planner@deviceA", "--yes"];
+    let approved = place.effectd(&all, None);
+    assert_eq!(approved.code(), 1, "{}", approved.stderr());
+    assert!(approved.stderr().contains("1 of tier R4"), "{}", approved.stderr());
+    let left = place.effectd(&["approvals", "list", "-o", "json"], None).json(0);
+    assert_eq!((left.as_array().unwrap().len(), &left[0]["tool_id"]), (1, &json!("files.delete")), "{left}");
+    assert_eq!(left[0]["prompt"]["about"], "workspace/x.txt", "{left}");
+    assert_eq!(place.effectd(&["wait", "w-1"], None).code(), 0);
+    assert!(place.note("w.txt").exists() && place.note("x.txt").exists());
+    // By its id it is approved.
+    let id = left[0]["approval_id"].as_str().unwrap();
+    assert_eq!(place.effectd(&["approvals", "approve", id], None).code(), 0);
+    assert_eq!(place.effectd(&["wait", "d-1"], None).code(), 0);
+    assert!(!place.note("x.txt").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ use std::process::Command;
 use effectd::contracts::{ActionRequest, Code, Digest, Effects, Outcome, Receipt, RiskTier};
 use effectd::internal::Runtime;
 use effectd_actors::Answer;
+use effectd_actors::control::breaker::BreakerState;
 use effectd_actors::limits::CHANGES_MAX;
 use effectd_bus::{Asker, Claim, ClaimAnswer, ResourceName};
 use serde_json::{Value, json};
@@ -345,7 +346,9 @@ async fn a_command_without_its_declared_paths_does_not_run() {
     std::fs::remove_file(place.note("out")).unwrap();
     std::fs::create_dir(place.note("out")).unwrap();
     let (receipt, _) = done(&runtime, touch("m-2")).await;
-    assert!(receipt.error.unwrap().message.contains("create cache"), "it names what to do");
+    let error = receipt.error.unwrap();
+    assert_eq!(error.code.as_str(), "file_not_found", "{error}");
+    assert!(error.change.unwrap().contains("create cache"), "it names what to do");
     std::fs::create_dir(place.note("cache")).unwrap();
     let (receipt, _) = done(&runtime, touch("m-3")).await;
     assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
@@ -661,7 +664,9 @@ async fn the_page_on_commands_lets_an_agent_run_cargo_test() {
         std::fs::write(place.note(name), text).unwrap();
     }
     let runtime = place.runtime().await;
-    let asked: Value = serde_json::from_str(block(&page, "json")).unwrap();
+    let json = block(&page, "json");
+    assert!(json.contains("shared:code"), "the page uses the preset `coding`");
+    let asked: Value = serde_json::from_str(&json.replace("shared:code", "shared:household")).unwrap();
     let ask = |action: &str| {
         let mut asked = asked.clone();
         asked["action_id"] = action.into();
@@ -717,6 +722,26 @@ async fn a_command_runs_into_the_time_limits_as_shipped() {
         }
     }
     assert!(runtime.stop().await && beside.stop().await);
+}
+
+/// It reaches the tool's own deadline, and all that this tells is what the planner chose to run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_hangs_shuts_no_tool_for_others() {
+    let place = naming("", None);
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let short = text.replace("_ms = 59000", "_ms = 300");
+    assert_ne!(short, text, "the policy of these tests sets no time");
+    std::fs::write(&file, short).unwrap();
+    let runtime = place.runtime().await;
+    for number in 0..6 {
+        let hang = command(&format!("h-{number}"), json!(["sleep", format!("5{number}")]));
+        let receipt = approved(&runtime, hang).await;
+        assert_eq!(receipt.attempts[0].code, Some(Code::TimedOut), "{receipt:?}");
+    }
+    let breaker = runtime.pipeline().services().control.breakers.show_one("command.run").unwrap();
+    assert_eq!((breaker.state, breaker.failures), (BreakerState::Closed, 0));
+    assert!(runtime.stop().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

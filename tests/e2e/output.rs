@@ -45,11 +45,13 @@ fn colours_are_for_terminals_that_want_them() {
     let note = write_note("colour", "workspace/n.txt", "text\n").to_string();
     std::fs::write(place.path("note.json"), &note).unwrap();
     let run = [program(), "run", "note.json"];
-    let cases: [(&[&str], &[&str], bool); 6] = [
+    let cases: [(&[&str], &[&str], bool); 8] = [
         (&[], &[], true),
         (&["NO_COLOR="], &[], true),
         (&["NO_COLOR=1"], &[], false),
         (&["TERM=dumb"], &[], false),
+        (&["CLICOLOR=0"], &[], false),
+        (&["CLICOLOR=1"], &[], true),
         (&[], &["--color", "never"], false),
         (&["NO_COLOR=1"], &["--color", "always"], true),
     ];

@@ -32,7 +32,7 @@ fn init_makes_a_policy_that_passes_its_own_check() {
     assert!(again.code() == 1 && again.stderr().contains("which stays unchanged"), "{}", again.stderr());
     let check = policy(&place, "check", &[]);
     assert!(
-        check.code() == 0 && check.stdout().contains("8 examples"),
+        check.code() == 0 && check.stdout().contains("9 examples"),
         "{}{}",
         check.stdout(),
         check.stderr()
@@ -96,6 +96,36 @@ fn explain_tells_every_gate_and_what_would_have_to_change() {
     }
     let unknown = policy(&place, "explain", &["nothing"]);
     assert!(unknown.code() == 2 && unknown.stderr().contains("neither a file nor"), "{}", unknown.stderr());
+}
+
+#[test]
+fn examples_go_through_the_schema_and_rules_of_the_real_tool() {
+    for preset in ["household", "coding", "locked"] {
+        let place = Place::new();
+        assert_eq!(place.effectd(&["init", "--preset", preset], None).code(), 0);
+        let checked = policy(&place, "check", &[]);
+        assert_eq!(checked.code(), 0, "{preset}: {}", checked.stderr());
+    }
+    let place = Place::new();
+    assert_eq!(place.effectd(&["init"], None).code(), 0);
+    let file = place.state().join("policy/policy.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    let own = place.state().join("policy");
+    for (from, to) in [
+        ("workspace/notes/w36.txt\", text = \"hello\"", "a.txt\", text = \"hello\""),
+        ("text = \"hello\"", "txet = \"hello\""),
+    ] {
+        assert!(good.contains(from));
+        std::fs::write(&file, good.replacen(from, to, 1)).unwrap();
+        for arguments in [&[][..], &[own.to_str().unwrap()]] {
+            let refused = policy(&place, "check", arguments);
+            let told = refused.stderr();
+            assert!(
+                refused.code() == 2 && told.contains("example \"the planner writes a note\": "),
+                "{told}"
+            );
+        }
+    }
 }
 
 #[test]

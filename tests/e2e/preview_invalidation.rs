@@ -369,16 +369,18 @@ async fn another_rule_is_asked_about_again() {
     runtime.reload_policy().unwrap();
     let done = say_yes(&runtime, &asked, Approve::default(), &"same".parse().unwrap()).await;
     assert_eq!(receipt(&done).outcome, Outcome::Executed);
-    // A rule that forbids it now denies it at once.
+    // A rule that forbids it now ends it, without a decision.
     let write = json!({ "path": "workspace/never.txt", "text": "never" });
-    let asked = held(&runtime, request("never", "files.write_text", write)).await;
+    held(&runtime, request("never", "files.write_text", write)).await;
     std::fs::write(
         &rules,
         "@id(\"no-more\")\nforbid (principal, action in [Action::\"write\"], resource);\n",
     )
     .unwrap();
     runtime.reload_policy().unwrap();
-    let done = say_yes(&runtime, &asked, Approve::default(), &"never".parse().unwrap()).await;
+    let never = "never".parse().unwrap();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(60), runtime.pipeline().wait(&never));
+    let done = ended.await.expect("it ends").unwrap();
     assert_eq!(receipt(&done).outcome, Outcome::DeniedPolicy);
     assert!(!place.note("never.txt").exists());
     std::fs::remove_file(&rules).unwrap();

@@ -113,6 +113,29 @@ fn a_policy_that_passes_content_changes_no_byte() {
 }
 
 #[test]
+fn a_rule_that_redacts_comes_before_the_tool() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let rules = "\n[[redaction.rules]]\ntool = \"files.write_text\"\nfield = \"/text\"\nthen = \"redact\"\n\
+                 \n[[redaction.rules]]\nthen = \"pass\"\n";
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + rules).unwrap();
+    let path = "workspace/x.txt";
+    let write = place.run(&write_note("a", path, "mail bob@example.org or one"));
+    assert_eq!(write.json(0)["redactions"], json!([{ "field": "/text", "kind": "email", "count": 1 }]));
+    assert_eq!(std::fs::read_to_string(place.path(path)).unwrap(), "mail [redacted:email] or one");
+    // The rule is about one tool: another gets what it was sent.
+    let edit = json!({ "path": path, "find": "one", "replace": "jane@example.org" });
+    let edit = place.run(&call("b", "files.edit_text", edit));
+    assert_eq!(edit.json(0).get("redactions"), None);
+    assert_eq!(
+        std::fs::read_to_string(place.path(path)).unwrap(),
+        "mail [redacted:email] or jane@example.org"
+    );
+    nowhere(&place, &write, "bob@example.org");
+    nowhere(&place, &edit, "jane@example.org");
+}
+
+#[test]
 fn a_public_field_that_passes_is_redacted_in_the_receipt() {
     let place = Place::seeded();
     let file = place.state().join("policy/policy.toml");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use effectd::contracts::{ActionRequest, Outcome};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::Answer;
+use effectd_actors::control::rates::Rules;
 use effectd_actors::failpoint::{Fault, Trap, arm, sprung_at};
 use serde_json::json;
 
@@ -165,8 +166,11 @@ fn behind_a_flood() {
         let place = Place::new();
         add_other(&place);
         let marker = place.marker();
-        let runtime = place.runtime(|config| config.pipeline.in_flight_max = 1).await;
-        let runtime = Arc::new(runtime);
+        let one_place = |config: &mut Config| {
+            config.pipeline.in_flight_max = 1;
+            config.pipeline.control.rates = Rules::UNLIMITED;
+        };
+        let runtime = Arc::new(place.runtime(one_place).await);
         // The only place is taken until all of them are on the bus.
         let first = request_how("first", SAFE, "wait");
         runtime.submit(parsed(&first)).await.unwrap();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use effectd::contracts::{ActionRequest, Code, Event, ExecutedData, Topic};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::Answer;
+use effectd_actors::control::rates::Rules;
 use effectd_actors::limits::STARTS_PER_CORE;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -89,7 +90,8 @@ fn flood() {
     asynchronously(async {
         let (all, begun) = (decisions(), Instant::now());
         let place = Place::new();
-        let runtime = Arc::new(place.runtime(|_| ()).await);
+        let runtime =
+            Arc::new(place.runtime(|config| config.pipeline.control.rates = Rules::UNLIMITED).await);
         let tally = Arc::new(Tally::default());
         let callers: Vec<_> =
             (0..CALLERS).map(|_| tokio::spawn(call(runtime.clone(), tally.clone(), all))).collect();
@@ -126,7 +128,7 @@ fn flood() {
 const FLOODERS: usize = 150;
 const VISITS: usize = 30;
 const PLANNER: &str = "agent://planner@deviceA";
-const OTHER: &str = "agent://other@deviceA";
+pub(crate) const OTHER: &str = "agent://other@deviceA";
 
 fn by(subject: &str, action: String) -> ActionRequest {
     let mut asked = request(&action, SAFE);
@@ -169,6 +171,7 @@ fn fairness() {
         let one_place = |config: &mut Config| {
             config.pipeline.in_flight_max = 1;
             config.pipeline.control.admission_wait_max = PATIENCE;
+            config.pipeline.control.rates = Rules::UNLIMITED;
         };
         let runtime = Arc::new(place.runtime(one_place).await);
         let queue = &runtime.pipeline().services().control.slots;
@@ -205,7 +208,8 @@ fn starts() {
     asynchronously(async {
         let place = Place::new();
         add_other(&place);
-        let runtime = Arc::new(place.runtime(|_| ()).await);
+        let runtime =
+            Arc::new(place.runtime(|config| config.pipeline.control.rates = Rules::UNLIMITED).await);
         let over = Arc::new(AtomicBool::new(false));
         let flood: Vec<_> = (0..FLOODERS)
             .map(|lane| {

@@ -6,6 +6,7 @@
     clippy::expect_used,
     clippy::print_stdout,
     clippy::print_stderr,
+    clippy::disallowed_types,
     dead_code,
     reason = "shares the tools and the small harness of the crash tests, and uses a part of them"
 )]

@@ -17,7 +17,9 @@ use crate::tools::SAFE;
 pub(crate) const TESTS: &[Test] = &[
     ("a_budget_counts_actions_that_ran_and_all_their_tries_as_one", budget),
     ("a_rate_is_told_at_the_door_with_when_to_come_back", door),
+    ("a_runaway_meets_the_rates_as_shipped_and_stops_nobody_else", runaway),
     ("a_rate_limit_defers_events_without_counting_a_delivery", bus),
+    ("the_rate_of_one_user_defers_no_event_of_another", others),
     ("a_session_window_covers_exec_and_submit_and_outlives_kills", session),
 ];
 
@@ -61,6 +63,45 @@ fn door() {
     });
 }
 
+/// A loop without a pause, with the settings as shipped, on a clock that stands still.
+fn runaway() {
+    asynchronously(async {
+        let place = Place::new();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+        let config_clock = clock.clone();
+        let runtime = place.runtime(|config| config.clock = config_clock).await;
+        // The same thing again and again: all but the first are repeats.
+        let ask = async |user: &str, n: usize| {
+            let mut asked = request(&format!("{user}-{n}"), SAFE);
+            asked["params"]["name"] = user.into();
+            let incoming = Incoming {
+                request: parsed(&asked).into(),
+                principal: Principal::new(format!("user://{user}")).unwrap(),
+                origin: Origin::Arbiter,
+                interactive: false,
+            };
+            runtime.pipeline().exec(incoming).await
+        };
+        for n in 0..200 {
+            let answer = ask("runaway", n).await;
+            assert!(matches!(answer, Answer::Done(_)), "{n}: {answer:?}");
+        }
+        let Answer::Refused(failure) = ask("runaway", 200).await else {
+            panic!("nothing stops a runaway");
+        };
+        assert_eq!(failure.code, Code::RateLimited);
+        assert!(failure.message.contains("the principal has reached its rate limit: 200 a"), "{failure}");
+        // For the same subject, in the same space, with the same tool.
+        let answer = ask("other", 0).await;
+        assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+        assert_eq!((place.runs("runaway"), place.runs("other")), (1, 1));
+        clock.advance(Duration::from_secs(1));
+        let later = ask("runaway", 200).await;
+        assert!(matches!(later, Answer::Done(_)), "{later:?}");
+        assert!(runtime.stop().await);
+    });
+}
+
 fn bus() {
     asynchronously(async {
         let place = Place::new();
@@ -95,6 +136,37 @@ fn bus() {
         let throttled = prometheus::TextEncoder::new().encode_to_string(&runtime.metrics().gather()).unwrap();
         assert!(throttled.contains("effectd_actions_throttled_total{what=\"tool\"}"), "{throttled}");
         assert!(runtime.stop().await);
+    });
+}
+
+/// Both submit for the same subject, on a clock that stands still: deferred decisions do not return.
+fn others() {
+    asynchronously(async {
+        let place = Place::new();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+        let runtime = place
+            .runtime(|config| {
+                config.pipeline.control.rates.principal = NonZeroU32::new(1);
+                config.clock = clock;
+            })
+            .await;
+        for (user, action) in
+            [("noisy", "noisy0"), ("noisy", "noisy1"), ("noisy", "noisy2"), ("other", "other")]
+        {
+            let incoming = Incoming {
+                request: parsed(&request(action, SAFE)).into(),
+                principal: Principal::new(format!("user://{user}")).unwrap(),
+                origin: Origin::Arbiter,
+                interactive: false,
+            };
+            runtime.pipeline().submit(incoming).await.unwrap();
+        }
+        let id = "other".parse().unwrap();
+        let answer = tokio::time::timeout(PATIENCE, runtime.pipeline().wait(&id)).await;
+        let answer = answer.expect("one user's rate holds up the other");
+        assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+        assert_eq!((place.runs("other"), place.runs("noisy1"), place.runs("noisy2")), (1, 0, 0));
+        runtime.stop().await;
     });
 }
 

@@ -15,22 +15,6 @@ const MAY_USE: [(&str, &[&str]); 7] = [
     ("gateway", &["contracts", "bus", "actors"]),
 ];
 
-/// What the product is built on, each where it belongs.
-const FOUNDATION: [&str; 12] = [
-    "ractor",
-    "tokio",
-    "sled",
-    "serde",
-    "serde_json",
-    "jsonschema",
-    "governor",
-    "backoff",
-    "nix",
-    "landlock",
-    "prometheus",
-    "tracing",
-];
-
 /// Third-party crates that stay in one place, and the package it is in.
 const CONFINED: [(&str, &str); 5] = [
     ("sled", "bus"),
@@ -135,15 +119,20 @@ fn what_exists_for_tests_is_not_shipped() {
 }
 
 #[test]
-fn the_foundation_is_declared_once_for_all() {
-    let manifest = toml("Cargo.toml");
-    let declared = manifest["workspace"]["dependencies"].as_table().unwrap();
-    let missing: Vec<_> = FOUNDATION
-        .iter()
-        .filter(|name| !declared.contains_key(**name))
-        .map(|name| (*name).to_owned())
-        .collect();
-    none(&missing, "Declare these packages in [workspace.dependencies]:");
+fn every_version_is_declared_once_for_all() {
+    let mut findings = Vec::new();
+    for (_, manifest, _) in packages() {
+        for (_, table) in tables(&toml(&manifest)) {
+            // A package may name itself, with the features of its tests.
+            let is_shared = |value: &toml::Value| {
+                value.get("workspace").and_then(toml::Value::as_bool) == Some(true)
+                    || value.get("path").and_then(toml::Value::as_str) == Some(".")
+            };
+            let own = table.iter().filter(|(_, value)| !is_shared(value));
+            findings.extend(own.map(|(package, _)| format!("{manifest}: {package}")));
+        }
+    }
+    none(&findings, "Declare these in [workspace.dependencies], and write `workspace = true`:");
 }
 
 #[test]

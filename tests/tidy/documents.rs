@@ -239,6 +239,25 @@ fn every_banned_method_has_a_reason() {
     none(&findings, "Say in clippy.toml why it is banned and what to use instead:");
 }
 
+/// Clippy reads the nearest file alone, so that one has to repeat what holds for the whole tree.
+#[test]
+fn crates_that_write_no_files_ban_it_and_what_all_ban() {
+    let common = toml("clippy.toml");
+    let mut findings = Vec::new();
+    for member in ["contracts", "policy", "actors", "gateway"] {
+        let own = toml(&format!("{member}/clippy.toml"));
+        for (list, entries) in &common {
+            let here = own.get(list).and_then(toml::Value::as_array).cloned().unwrap_or_default();
+            let missing = entries.as_array().unwrap().iter().filter(|entry| !here.contains(entry));
+            findings.extend(missing.map(|entry| format!("{member}: {list} lacks {entry}")));
+        }
+        if !own["disallowed-methods"].to_string().contains("\"std::fs::write\"") {
+            findings.push(format!("{member}: std::fs::write is not banned"));
+        }
+    }
+    none(&findings, "Add these to the crate's clippy.toml:");
+}
+
 #[test]
 fn row_ids_are_found_and_ordinary_words_are_not() {
     // Put together here, so that the check above needs no exception for its own examples.

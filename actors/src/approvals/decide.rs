@@ -15,6 +15,7 @@ use super::edit::edited;
 use super::expiry::{end, expire};
 use super::grants::NewGrant;
 use super::hold::{Hold, HoldState, approval, keyed_digest};
+use super::rejudge::{self, Under};
 use super::repository::{self, Step, Versioned};
 use super::suspend::announce;
 use super::{audit, grants};
@@ -219,9 +220,13 @@ fn grant_of(
     let How::Grant { org: wide, calls_max, lasts } = how else {
         return Ok(None);
     };
+    if *calls_max == Some(0) {
+        return Err(invalid(Code::Malformed, "a grant must allow at least one call".to_owned()));
+    }
     let request = &hold.decision.request;
     if !hold.prompt.decision.grant_allowed {
-        let text = "a grant cannot replace a person here: the tier, the band or a changed tool requires an approval of each call";
+        let text =
+            "a grant cannot replace a person here: the tier or the band requires an approval of each call";
         return Err(forbidden("no_grant", text, "approve this call only"));
     }
     let Some(org) = policy.org_of(&request.space_id) else {
@@ -261,12 +266,16 @@ fn record(
 
 /// Refuses a reason that is too long or not printable.
 pub(super) fn check_reason(reason: Option<&str>) -> Result<(), DecideError> {
-    let is_bad = |reason: &str| reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control);
-    if !reason.is_some_and(is_bad) {
-        return Ok(());
+    match reason.and_then(reason_fault) {
+        Some(message) => Err(invalid(Code::Malformed, message)),
+        None => Ok(()),
     }
-    let message = format!("a reason is printable text of at most {REASON_BYTES_MAX} bytes");
-    Err(invalid(Code::Malformed, message))
+}
+
+/// What is wrong with a person's reason.
+pub fn reason_fault(reason: &str) -> Option<String> {
+    let is_bad = reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control);
+    is_bad.then(|| format!("a reason is printable text of at most {REASON_BYTES_MAX} bytes"))
 }
 
 fn forbidden(code: &'static str, text: impl Into<String>, change: &str) -> DecideError {
@@ -383,13 +392,23 @@ pub struct StandingApproval {
     pub asked: usize,
     /// Those that would not have needed one.
     pub covered: usize,
+    /// Pending approvals, beside this one, that it would release.
+    pub released: u64,
 }
 
-pub fn standing_approval(
-    store: &dyn Store,
-    policy: &Policy,
-    hold: &Hold,
-) -> Result<StandingApproval, DecideError> {
+/// The pending approvals, beside this one, that an approval with a grant would release.
+pub fn grant_releases(services: &Services, hold: &Hold, by: &Decider, how: &How) -> Result<u64, DecideError> {
+    let policy = services.policy();
+    may(&policy, hold, by)?;
+    let Some(grant) = grant_of(&services.approvals, &policy, hold, by, how)? else {
+        return Ok(0);
+    };
+    let under = Under { except: Some(&hold.approval_id), ..Under::grant(&policy, grant) };
+    Ok(rejudge::count(&*services.store, services.clock.now(), under)?.released)
+}
+
+pub fn standing_approval(services: &Services, hold: &Hold) -> Result<StandingApproval, DecideError> {
+    let (store, policy) = (&*services.store, services.policy());
     let request = &hold.decision.request;
     let Some(org) = policy.org_of(&request.space_id).map(str::to_owned) else {
         let text = format!("{} belongs to no organisation", request.space_id);
@@ -413,7 +432,10 @@ pub fn standing_approval(
         return Err(forbidden("no_standing", text, "approve this call only"));
     }
     let asks = history::asks(store, &request.tool_id)?;
+    let under = Under { except: Some(&hold.approval_id), ..Under::policy(&policy, &then) };
+    let released = rejudge::count(store, services.clock.now(), under)?.released;
     Ok(StandingApproval {
+        released,
         org,
         tool,
         asked: asks.len(),

@@ -71,28 +71,44 @@ async fn one(services: &Services, hold: &Versioned<Hold>) -> Result<bool, StoreE
     }
 }
 
+/// Who ends holds that the policy denies now.
+pub(super) const POLICY: &str = "policy";
+
+/// How a hold ends without a person.
+pub(super) struct EndedBy {
+    pub(super) by: &'static str,
+    pub(super) verdict: ApprovalVerdict,
+    pub(super) reason: Option<String>,
+    pub(super) what: ApprovalChange,
+}
+
 /// Ends a hold that no approver decided in time.
 pub(crate) async fn expire(services: &Services, hold: &Versioned<Hold>) -> Result<(), StoreError> {
+    let (verdict, what) = (ApprovalVerdict::Expired, ApprovalChange::Expired);
+    end_by(services, hold, EndedBy { by: "clock", verdict, reason: None, what }).await
+}
+
+pub(super) async fn end_by(
+    services: &Services,
+    hold: &Versioned<Hold>,
+    ended: EndedBy,
+) -> Result<(), StoreError> {
     let expired = {
         let _lock = services.approvals.changes.lock().await;
         let mut expired = hold.value.clone();
         let times = (expired.asked_at, services.clock.now());
+        let authority = authority(&services.policy());
         expired.state = HoldState::Decided(Approval {
             approval_id: Some(expired.approval_id.clone()),
-            ..approval(
-                ApprovalVerdict::Expired,
-                "clock",
-                times,
-                &expired.digest,
-                authority(&services.policy()),
-            )
+            reason: ended.reason.clone(),
+            ..approval(ended.verdict, ended.by, times, &expired.digest, authority)
         });
         let mut step = Step::default();
         step.hold(&expired, Expect::Version(hold.version))?;
         step.close(&*services.store, &expired)?;
         if let Some(lead) = expired.lead() {
-            let what = (ApprovalChange::Expired, lead);
-            announce(&mut step, &*services.clock, &expired, what, "clock", None);
+            let what = (ended.what, lead);
+            announce(&mut step, &*services.clock, &expired, what, ended.by, ended.reason);
         }
         match step.commit(&*services.store).await {
             Ok(_) => {}
@@ -121,6 +137,10 @@ pub(crate) async fn end(services: &Services, hold: &Hold) -> Result<(), StoreErr
             ApprovalVerdict::Expired => {
                 let message = format!("nobody decided before {}", hold.expires_at);
                 Failure::new(Code::ApprovalExpired, Phase::Hold, message)
+            }
+            ApprovalVerdict::Denied if approval.by == POLICY => {
+                let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy denies it now");
+                hold.prompt.decision.failure().unwrap_or_else(unsaid)
             }
             ApprovalVerdict::Denied
             | ApprovalVerdict::Revoked

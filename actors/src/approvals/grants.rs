@@ -14,6 +14,7 @@ use super::decide::{DecideError, check_reason};
 use super::expiry::authority;
 use super::hold::{approval, keyed_digest, session_of};
 use super::question::Question;
+use super::rejudge::{self, Under};
 use super::repository::{Step, Versioned, read};
 use crate::action::{Action, Asked};
 use crate::limits::{GRANT_REQUEST_WAIT_MAX, GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE};
@@ -62,7 +63,7 @@ pub fn list(
     Ok((grants.collect::<Result<_, _>>()?, page.after))
 }
 
-fn all(store: &dyn Store) -> Result<Vec<Versioned<Grant>>, StoreError> {
+pub(crate) fn all(store: &dyn Store) -> Result<Vec<Versioned<Grant>>, StoreError> {
     entries(store, &family(GRANTS)?, HELD_PAGE).map(|entry| read(&entry?)).collect()
 }
 
@@ -117,6 +118,7 @@ fn announce(
         | ApprovalChange::Approved
         | ApprovalChange::Denied
         | ApprovalChange::Expired
+        | ApprovalChange::Released
         | ApprovalChange::GrantRequested
         | ApprovalChange::GrantUsed => return Ok(None),
     };
@@ -201,6 +203,13 @@ pub async fn request(services: &Services, new: NewGrant, by: &Decider) -> Result
     let in_force = would_be_in_force(&services.policy(), &new, by)?;
     let state = if in_force { GrantState::Active } else { GrantState::Requested };
     make(services, new, by, state).await
+}
+
+/// The holds that a grant would release if this decider made it.
+pub fn would_release(services: &Services, new: NewGrant, by: &Decider) -> Result<u64, DecideError> {
+    let (policy, now) = (services.policy(), services.clock.now());
+    let under = Under::grant(&policy, new_grant(&policy, now, new, by, GrantState::Active));
+    Ok(rejudge::count(&*services.store, now, under)?.released)
 }
 
 pub async fn create(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {

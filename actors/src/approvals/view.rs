@@ -1,10 +1,10 @@
 //! The view of a hold for people: everything that they need to decide, and no secret.
 
 use effectd_bus::StoreError;
-use effectd_contracts::{ActionId, Principal, Rationale};
+use effectd_contracts::{ActionId, ActionRequest, Principal, Rationale};
 use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::{prune_result, redact_secrets};
-use effectd_policy::{Decider, Policy, inspect_to_show};
+use effectd_policy::{Decider, Policy, PrincipalRole, inspect_to_show};
 use serde_json::{Map, Value};
 
 use super::hold::{Hold, HoldState};
@@ -13,9 +13,11 @@ use crate::preview::redact;
 use crate::registry::Registry;
 use crate::services::Services;
 
+/// The length of what an action is about; the parameters have the rest.
+const ABOUT_BYTES_MAX: usize = 256;
+
 /// The parameters for people: shortened, without personal data and secrets.
-pub fn shown(registry: &Registry, policy: &Policy, hold: &Hold) -> Map<String, Value> {
-    let request = &hold.decision.request;
+pub fn shown(registry: &Registry, policy: &Policy, request: &ActionRequest) -> Map<String, Value> {
     // Without the tool's description, nobody knows which parameters may be shown.
     let Some(tool) = registry.get(&request.tool_id) else {
         return Map::new();
@@ -25,6 +27,20 @@ pub fn shown(registry: &Registry, policy: &Policy, hold: &Hold) -> Map<String, V
     redact_secrets(&mut params);
     redact_texts(&mut params);
     prune_result(params).as_object().cloned().unwrap_or_default()
+}
+
+/// What an action is about, of its shown parameters: the path, or else the first public one.
+pub fn about(registry: &Registry, hold: &Hold, shown: &Map<String, Value>) -> Option<String> {
+    let tool = registry.get(&hold.decision.request.tool_id)?;
+    let public =
+        shown.iter().filter(|(name, _)| *name != "space_id" && tool.spec().is_public_param(name.as_str()));
+    let (_, value) = public.min_by_key(|(name, _)| *name != "path")?;
+    let mut text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    if text.len() > ABOUT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(ABOUT_BYTES_MAX - '…'.len_utf8()));
+        text.push('…');
+    }
+    Some(text)
 }
 
 /// Removes secrets from every text: `postgres://app:hunter2@db.example.org`.
@@ -48,9 +64,16 @@ pub fn rationale(hold: &Hold) -> Option<Rationale> {
     Some(rationale)
 }
 
-/// Whether this person may see a hold: approvers see all holds, others only their own.
+/// Whether this person may see a hold: approvers and operators see all holds, others only their own.
 pub fn may_see(policy: &Policy, by: &Decider, principal: &Principal) -> bool {
-    by.principal == *principal || policy.may_view_approvals(by)
+    by.principal == *principal || policy.may_view_approvals(by) || policy.may_operate(by, PrincipalRole::Look)
+}
+
+/// Whether this person may read the contents of a hold: those who only look see which actions wait, not what is in them.
+pub fn may_read(policy: &Policy, by: &Decider, principal: &Principal) -> bool {
+    by.principal == *principal
+        || policy.may_view_approvals(by)
+        || policy.may_operate(by, PrincipalRole::Operate)
 }
 
 /// The undecided hold of an action, and who asked. Ends an expired hold, if the sweeper has not yet.

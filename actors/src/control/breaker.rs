@@ -80,6 +80,8 @@ pub enum Cause {
     Probe,
     /// A person opened it, and a person must close it.
     Operator,
+    /// A person opened it for a while.
+    OperatorFor,
 }
 
 impl Cause {
@@ -88,7 +90,7 @@ impl Cause {
             Cause::Failures => "failures",
             Cause::ErrorShare => "error_share",
             Cause::Probe => "probe",
-            Cause::Operator => "operator",
+            Cause::Operator | Cause::OperatorFor => "operator",
         }
     }
 }
@@ -221,7 +223,12 @@ impl Breaker {
 
     /// A breaker that an earlier process left open.
     pub fn kept(rules: &Rules, kept: &Kept, now: Monotonic) -> Self {
-        let cool_down = kept.cool_down.min(rules.cool_down_max);
+        let cool_down = match kept.cause {
+            Cause::OperatorFor => kept.cool_down,
+            Cause::Failures | Cause::ErrorShare | Cause::Probe | Cause::Operator => {
+                kept.cool_down.min(rules.cool_down_max)
+            }
+        };
         let mut breaker = Self::new(rules, now);
         // The remaining cool-down continues, and never exceeds a whole one.
         let left = kept.left.unwrap_or(cool_down).min(cool_down);
@@ -273,6 +280,15 @@ impl Breaker {
 
     pub fn last_used(&self) -> Monotonic {
         self.last_used
+    }
+
+    /// Whether it may make room for another: it is closed, or its cool-down is over and no probe is in flight.
+    pub fn is_idle(&self, now: Monotonic) -> bool {
+        match &self.state {
+            State::Closed { .. } => true,
+            State::Open { .. } => self.left(now).is_some_and(|left| left.is_zero()),
+            State::Trying { in_flight, .. } => *in_flight == 0,
+        }
     }
 
     pub fn ask(&mut self, rules: &Rules, now: Monotonic) -> Verdict {
@@ -345,10 +361,11 @@ impl Breaker {
         }
     }
 
-    /// A person opens the breaker; only a person can close it.
-    pub fn trip(&mut self, now: Monotonic) {
+    /// A person opens the breaker, for a while or until a person closes it.
+    pub fn trip(&mut self, now: Monotonic, lasts: Option<Duration>) {
         self.last_used = now;
-        self.enter(State::Open { since: now, cool_down: Duration::ZERO, cause: Cause::Operator });
+        let cause = if lasts.is_some() { Cause::OperatorFor } else { Cause::Operator };
+        self.enter(State::Open { since: now, cool_down: lasts.unwrap_or_default(), cause });
     }
 
     fn open(&mut self, cause: Cause, rules: &Rules, now: Monotonic) -> bool {

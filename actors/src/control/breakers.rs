@@ -15,7 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::breaker::{Breaker, BreakerState, Cause, Kept, Report, Rules, Verdict};
-use crate::limits::BREAKERS_MAX;
+use crate::limits::{BREAKERS_MAX, BREAKERS_SUBJECT_MAX};
 use crate::metrics::Metrics;
 use crate::registry::Registry;
 use crate::stored::{delete, entries, put, read_json, swap_all};
@@ -85,13 +85,20 @@ pub struct Pass {
     is_shared: bool,
 }
 
-/// The name of a subject's own breaker: a digest if the plain name is longer than an id, or could be another subject's.
+/// The name of a subject's own breaker: `<subject>/<key>`. A part that is too long, or a key with a slash, is replaced by its
+/// digest, so that the name is no longer than an id, and what stands before its last slash tells the subjects apart.
 fn own_name(subject: &SubjectId, key: &str) -> String {
-    let plain = format!("{subject}/{key}");
-    if key.contains('/') || plain.len() > ID_BYTES_MAX {
-        return Digest::of(format!("{subject}\n{key}").as_bytes()).to_string();
-    }
-    plain
+    let short = |text: &str| text.len() < ID_BYTES_MAX / 2;
+    let part = |text: &str, is_plain: bool| {
+        if is_plain { text.to_owned() } else { Digest::of(text.as_bytes()).to_string() }
+    };
+    let subject = part(subject.as_str(), short(subject.as_str()));
+    format!("{subject}/{}", part(key, short(key) && !key.contains('/')))
+}
+
+/// Whose breaker this is; `None` for a tool's.
+fn owner(name: &str) -> Option<&str> {
+    name.rsplit_once('/').map(|(owner, _)| owner)
 }
 
 fn family() -> Result<FamilyName, StoreError> {
@@ -159,19 +166,33 @@ impl Breakers {
         }
     }
 
-    /// Makes room for a breaker of this key; `false` if there is none. Requests choose keys, so their number is bounded, and the
-    /// idlest closed breaker makes room. The breakers of tools always have room.
+    /// Makes room for a breaker of this key; `false` if there is none. Requests choose keys, so their number is bounded, in all
+    /// and for one subject, and the idlest breaker makes room, a closed one first. The breakers of tools always have room.
     fn make(&self, all: &mut HashMap<String, Breaker>, key: &str) -> bool {
-        if all.len() < BREAKERS_MAX || all.contains_key(key) || self.is_tool(key) {
+        if all.contains_key(key) || self.is_tool(key) {
+            return true;
+        }
+        let is_owners = |other: &str| owner(key).is_some() && owner(other) == owner(key);
+        let crowded = all.keys().filter(|other| is_owners(other)).count() >= BREAKERS_SUBJECT_MAX;
+        if !crowded && all.len() < BREAKERS_MAX {
             return true;
         }
         let now = self.0.clock.monotonic();
         let idle = all
             .iter()
-            .filter(|(key, breaker)| breaker.state(now) == BreakerState::Closed && !self.is_tool(key))
-            .min_by_key(|(_, breaker)| breaker.last_used())
+            .filter(|(key, _)| !self.is_tool(key) && (!crowded || is_owners(key)))
+            .filter(|(_, breaker)| breaker.is_idle(now))
+            .min_by_key(|(_, breaker)| (breaker.state(now) != BreakerState::Closed, breaker.last_used()))
             .map(|(key, _)| key.clone());
-        idle.is_some_and(|idle| all.remove(&idle).is_some())
+        let Some((idle, breaker)) = idle.and_then(|idle| all.remove_entry(&idle)) else {
+            return false;
+        };
+        if breaker.state(now) != BreakerState::Closed {
+            // Its record is deleted. If that fails, the next start finds it half-open again.
+            drop(self.keep(&idle, &Breaker::new(&self.0.rules, now)));
+            self.changed(all, &idle);
+        }
+        true
     }
 
     /// All breakers that have been used or opened, by key.
@@ -202,9 +223,9 @@ impl Breakers {
         self.list().into_iter().find(|view| view.key == key)
     }
 
-    /// A person opens a breaker; only a person can close it. In force at once; returns when it is on disk.
-    pub async fn trip(&self, key: &str) -> Result<(), StoreError> {
-        self.shut(key)?.await.map(drop)
+    /// A person opens a breaker, for a while or until a person closes it. In force at once; returns when it is on disk.
+    pub async fn trip(&self, key: &str, lasts: Option<Duration>) -> Result<(), StoreError> {
+        self.shut(key, lasts)?.await.map(drop)
     }
 
     /// A person closes a breaker, which forgets its counts. In force at once; returns when it is on disk.
@@ -212,14 +233,12 @@ impl Breakers {
         self.clear(key)?.await.map(drop)
     }
 
-    fn shut(&self, key: &str) -> Result<Wait<Changed>, StoreError> {
+    /// No bound applies: planners who use it up must not keep an operator from stopping them.
+    fn shut(&self, key: &str, lasts: Option<Duration>) -> Result<Wait<Changed>, StoreError> {
         let now = self.0.clock.monotonic();
         let mut all = self.lock();
-        if !self.make(&mut all, key) {
-            return Err(StoreError::Overloaded { what: "breakers" });
-        }
         let breaker = all.entry(key.to_owned()).or_insert_with(|| Breaker::new(&self.0.rules, now));
-        breaker.trip(now);
+        breaker.trip(now, lasts);
         tracing::warn!(key, "an operator opened the breaker");
         let wait = self.keep(key, breaker);
         self.changed(&all, key);
@@ -349,8 +368,9 @@ fn refusal(key: &str, left: Option<Duration>) -> Failure {
     failure
 }
 
+/// All of them: those of tools and of operators may exceed the bound.
 fn stored(store: &dyn Store) -> Result<Vec<KvEntry>, StoreError> {
-    entries(store, &family()?, BREAKERS_MAX).take(BREAKERS_MAX).collect()
+    entries(store, &family()?, BREAKERS_MAX).collect()
 }
 
 fn read(entry: &KvEntry, now: Timestamp) -> Option<Kept> {
@@ -466,7 +486,7 @@ mod tests {
     #[test]
     fn an_operators_override_survives_restarts_and_binds_all_keys() {
         let place = new_place();
-        place.breakers.shut("t.x").unwrap().wait().unwrap();
+        place.breakers.shut("t.x", None).unwrap().wait().unwrap();
         let place = place.again();
         place.clock.advance(Duration::from_secs(1_000_000));
         for key in [None, Some("mine"), Some("t.y")] {
@@ -497,7 +517,8 @@ mod tests {
         fail("agent://a", "b/t.x");
         fail("agent://a", "b/t.x");
         assert!(ask("agent://a/b", Some("t.x")).is_ok(), "no key reaches into another subject's name");
-        let long = own_name(&request("agent://a", None).subject_id, &"k".repeat(ID_BYTES_MAX));
+        let long = format!("agent://{}", "a".repeat(ID_BYTES_MAX - 8));
+        let long = own_name(&request(&long, None).subject_id, &"k".repeat(ID_BYTES_MAX));
         assert!(long.len() <= ID_BYTES_MAX, "an operator can name it: {long}");
         assert_eq!(place.state("t.x"), Some(BreakerState::Closed), "the tool's breaker has another name");
         place.fail("t.x");
@@ -526,6 +547,63 @@ mod tests {
         }
         assert_eq!(place.breakers.list().len(), BREAKERS_MAX);
         assert_eq!(place.state("bad"), Some(BreakerState::Open));
+    }
+
+    #[test]
+    fn one_subject_leaves_room_for_the_keys_of_others() {
+        let place = new_place();
+        let ask =
+            |subject: &str, key: &str| place.breakers.ask(&request(subject, Some(key)), &tool()).unwrap();
+        for n in 0..2 * BREAKERS_MAX {
+            let passes = ask("agent://a", &format!("key-{}", n / 2));
+            for pass in passes.iter().filter(|pass| !pass.is_shared()) {
+                drop(pass.report(Report::Bad));
+            }
+        }
+        let open = place.breakers.list().iter().filter(|view| view.state == BreakerState::Open).count();
+        assert_eq!(open, BREAKERS_SUBJECT_MAX);
+        assert_eq!(ask("agent://a", "more").len(), 1, "the tool's breaker still counts");
+        for n in 0..BREAKERS_SUBJECT_MAX {
+            assert_eq!(ask("agent://a/b", &format!("key-{n}")).len(), 2, "it has room of its own");
+        }
+    }
+
+    #[test]
+    fn a_breaker_whose_cool_down_is_over_makes_room() {
+        let place = new_place();
+        let own = |key: &str| format!("agent://a/{key}");
+        let keys: Vec<_> = (0..BREAKERS_SUBJECT_MAX).map(|n| format!("key-{n}")).collect();
+        let ask = |key: &str| place.breakers.ask(&request("agent://a", Some(key)), &tool()).unwrap();
+        for key in &keys {
+            place.clock.advance(Duration::from_millis(1));
+            place.fail(&own(key));
+            place.fail(&own(key));
+        }
+        assert_eq!(ask("more").len(), 1, "all are open");
+        place.clock.advance(Duration::from_secs(31));
+        assert_eq!(ask("more").len(), 2, "the idlest one makes room");
+        assert_eq!(place.state(&own(&keys[0])), None);
+        place.fail(&own("more"));
+        place.fail(&own("more"));
+        let kept = stored(&*place.store).unwrap();
+        assert_eq!(kept.len(), BREAKERS_SUBJECT_MAX);
+        assert!(kept.iter().all(|entry| entry.key != own(&keys[0])), "its record is deleted");
+        let probes: Vec<_> = keys[1..].iter().map(|key| ask(key)).collect();
+        assert_eq!(ask("another").len(), 1, "each is open or has a probe in flight");
+        drop(probes);
+        assert_eq!(ask("another").len(), 2);
+    }
+
+    #[test]
+    fn an_operators_trip_needs_no_room_and_survives_restarts() {
+        let place = new_place();
+        for n in 0..BREAKERS_MAX {
+            place.breakers.shut(&format!("key-{n}"), None).unwrap().wait().unwrap();
+        }
+        place.breakers.shut("t.x", None).unwrap().wait().unwrap();
+        let place = place.again();
+        assert_eq!(place.state("t.x"), Some(BreakerState::Open));
+        assert_eq!(place.breakers.list().len(), BREAKERS_MAX + 1);
     }
 
     #[test]

@@ -13,8 +13,8 @@ use governor::{Quota, RateLimiter};
 
 use crate::limits::RATE_KEYS_MAX;
 
-/// No rate is limited by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Each rate bounds the burst as well: as many actions as it allows in a second may come at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     /// Actions a second with one tool.
     pub tool: Option<NonZeroU32>,
@@ -24,6 +24,24 @@ pub struct Rules {
     pub space: Option<NonZeroU32>,
     /// Actions a second asked for by one principal.
     pub principal: Option<NonZeroU32>,
+}
+
+impl Rules {
+    pub const UNLIMITED: Self = Self { tool: None, subject: None, space: None, principal: None };
+}
+
+impl Default for Rules {
+    /// A planner that thinks asks for a few actions a second, and a user runs a few planners: together they stay far below 200. Only
+    /// a loop that is faster than its rate is stopped; for a loop that waits for each answer, an operator sets a budget. What
+    /// several users share allows at least twice as much, so that one principal alone never uses it up.
+    fn default() -> Self {
+        Self {
+            tool: NonZeroU32::new(1_000),
+            subject: NonZeroU32::new(400),
+            space: NonZeroU32::new(1_000),
+            principal: NonZeroU32::new(200),
+        }
+    }
 }
 
 /// Which limit was reached, and when to try again.
@@ -37,6 +55,11 @@ pub struct Throttled {
 }
 
 impl Throttled {
+    /// Whether the limit is the subject's own, so that it holds for all its users.
+    pub fn is_subjects(&self) -> bool {
+        matches!(self.what, "subject" | "budget")
+    }
+
     pub fn failure(&self) -> Failure {
         let (most, unit) = self.allowed;
         let message = format!(
@@ -155,11 +178,12 @@ mod tests {
     fn each_kind_is_limited_by_itself_and_says_when_to_come_back() {
         let alice = Principal::new("user://alice").unwrap();
         let bob = Principal::new("user://bob").unwrap();
-        let (clock, subjects) = rates(Rules { subject: two(), ..Rules::default() });
+        let (clock, subjects) = rates(Rules { subject: two(), ..Rules::UNLIMITED });
         let asked = request("agent://a", "t.x");
         assert!(subjects.count(&asked, &alice).is_ok() && subjects.count(&asked, &alice).is_ok());
         let refused = subjects.count(&asked, &bob).unwrap_err();
         assert_eq!((refused.what, refused.after), ("subject", Duration::from_millis(500)));
+        assert!(refused.is_subjects());
         let failure = refused.failure();
         assert_eq!((failure.code, failure.retry_after_ms), (Code::RateLimited, Some(500)));
         assert!(failure.message.contains("2 a second, 0 left"), "{failure}");
@@ -167,20 +191,55 @@ mod tests {
         clock.advance(Duration::from_millis(500));
         assert!(subjects.count(&asked, &bob).is_ok());
         for (rules, what) in [
-            (Rules { tool: two(), ..Rules::default() }, "tool"),
-            (Rules { space: two(), ..Rules::default() }, "space"),
-            (Rules { principal: two(), ..Rules::default() }, "principal"),
+            (Rules { tool: two(), ..Rules::UNLIMITED }, "tool"),
+            (Rules { space: two(), ..Rules::UNLIMITED }, "space"),
+            (Rules { principal: two(), ..Rules::UNLIMITED }, "principal"),
         ] {
             let (_, rates) = rates(rules);
             let answers: Vec<_> = (0..3).map(|_| rates.count(&asked, &alice)).collect();
-            assert_eq!(answers[2].unwrap_err().what, what);
+            let refused = answers[2].unwrap_err();
+            assert_eq!((refused.what, refused.is_subjects()), (what, false));
+        }
+    }
+
+    #[test]
+    fn a_runaway_meets_the_rates_as_shipped_and_others_do_not() {
+        let (clock, shipped) = rates(Rules::default());
+        let user = |n: usize| Principal::new(format!("user://{n}")).unwrap();
+        let count = |n: usize, subject: &str, space: &str, tool: &str| {
+            let asked =
+                json!({ "action_id": "a", "subject_id": subject, "space_id": space, "tool_id": tool });
+            let asked = ActionRequest::parse(asked.to_string().as_bytes()).unwrap();
+            shipped.count(&asked, &user(n)).map_err(|throttled| throttled.what)
+        };
+        // Users who flood from one moment on, until the first is refused by anything but their own rate.
+        let flood = |of: &dyn Fn(usize) -> [String; 3]| {
+            clock.advance(Duration::from_secs(10));
+            (0..10).find_map(|n| {
+                let [subject, space, tool] = of(n);
+                let ended = (0..1_000).find_map(|_| count(n, &subject, &space, &tool).err());
+                ended.filter(|what| *what != "principal").map(|what| (n, what))
+            })
+        };
+        let own = |n: usize, what: &str| format!("{what}{n}");
+        let (who, place, tool) = ("agent://s", "shared:p", "t.x");
+        assert_eq!(flood(&|n| [own(n, who), own(n, place), own(n, tool)]), None, "each meets its own rate");
+        assert_eq!(flood(&|n| [who.into(), own(n, place), own(n, tool)]), Some((2, "subject")));
+        assert_eq!(flood(&|n| [own(n, who), place.into(), own(n, tool)]), Some((5, "space")));
+        assert_eq!(flood(&|n| [own(n, who), own(n, place), tool.into()]), Some((5, "tool")));
+        // Ten planners of one user, each with ten actions a second, for a minute.
+        for _ in 0..600 {
+            clock.advance(Duration::from_millis(100));
+            for planner in 0..10 {
+                assert_eq!(count(0, &own(planner, who), place, tool), Ok(()));
+            }
         }
     }
 
     #[test]
     fn idle_keys_are_forgotten_and_their_number_is_bounded() {
         let alice = Principal::new("user://alice").unwrap();
-        let (clock, subjects) = rates(Rules { subject: two(), ..Rules::default() });
+        let (clock, subjects) = rates(Rules { subject: two(), ..Rules::UNLIMITED });
         for n in 0..RATE_KEYS_MAX + 100 {
             // Subjects beyond the bound share one rate, so some are refused.
             let _ = subjects.count(&request(&format!("agent://{n}"), "t.x"), &alice);

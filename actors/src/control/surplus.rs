@@ -70,14 +70,7 @@ impl Surplus {
             backlog.waiting += 1;
             return Ok(Ahead { surplus: self.clone(), subject: subject.clone() });
         }
-        backlog.deferred.insert(offset);
-        let step = Duration::from_secs_f64(0.5 / backlog.rate);
-        // The longer the backlog, the longer the deferral: returning only to be deferred again is wasted work.
-        let most = Duration::from_secs(backlog.deferred.len() as u64 / RETURNS_A_SECOND);
-        let latest = now.plus(most.clamp(SURPLUS_TIME_MAX, LATEST.max(SURPLUS_TIME_MAX)));
-        let behind = if backlog.until > now { backlog.until } else { now };
-        backlog.until = behind.plus(step).min(latest);
-        Err(backlog.until.since(now).max(Duration::from_millis(1)))
+        Err(backlog.defer(offset, now))
     }
 
     /// Forgets deferred decisions that should have returned long ago: they have ended elsewhere.
@@ -91,7 +84,27 @@ impl Surplus {
     }
 }
 
+impl Backlog {
+    /// Defers a decision behind those that are deferred already. Returns for how long.
+    fn defer(&mut self, offset: u64, now: Monotonic) -> Duration {
+        self.deferred.insert(offset);
+        let step = Duration::from_secs_f64(0.5 / self.rate);
+        // The longer the backlog, the longer the deferral: returning only to be deferred again is wasted work.
+        let most = Duration::from_secs(self.deferred.len() as u64 / RETURNS_A_SECOND);
+        let latest = now.plus(most.clamp(SURPLUS_TIME_MAX, LATEST.max(SURPLUS_TIME_MAX)));
+        let behind = if self.until > now { self.until } else { now };
+        self.until = behind.plus(step).min(latest);
+        self.until.since(now).max(Duration::from_millis(1))
+    }
+}
+
 impl Ahead {
+    /// The decision has to wait on the bus after all, since the subject's rate or budget refuses it. Returns for how long.
+    pub(crate) fn defer(self, offset: u64, now: Monotonic) -> Duration {
+        let mut all = self.surplus.lock();
+        all.get_mut(&self.subject).map_or(Duration::ZERO, |backlog| backlog.defer(offset, now))
+    }
+
     /// The decision has its slot.
     pub(crate) fn begin(self, now: Monotonic) {
         let mut all = self.surplus.lock();
@@ -200,6 +213,36 @@ mod tests {
             assert!(10 * swapped <= order.len(), "{swapped} of {}", order.len());
             assert!(seen.put_off <= 20_000 * 6, "{turns_a_second} a second: put off {} times", seen.put_off);
         }
+    }
+
+    #[test]
+    fn a_rate_seldom_defers_the_same_decision_again() {
+        let (surplus, flooder, flood) = (Surplus::default(), subject("flood"), 4_000);
+        let mut due: BTreeMap<Duration, Vec<u64>> = BTreeMap::from([(Duration::ZERO, (0..flood).collect())]);
+        let (mut begun, mut put_off) = (0, 0);
+        // One may begin every 5 ms.
+        for turn in 0..flood {
+            let time = Duration::from_millis(5 * turn);
+            let (now, mut is_free) = (Monotonic::from_start(time), true);
+            while due.first_key_value().is_some_and(|(at, _)| *at <= time) {
+                for offset in due.pop_first().unwrap().1 {
+                    let after = match surplus.take(&flooder, offset, now) {
+                        Ok(ahead) if is_free => {
+                            is_free = false;
+                            begun += 1;
+                            ahead.begin(now);
+                            continue;
+                        }
+                        Ok(ahead) => ahead.defer(offset, now),
+                        Err(after) => after,
+                    };
+                    put_off += 1;
+                    due.entry(time + after).or_default().push(offset);
+                }
+            }
+        }
+        assert!(10 * begun >= 9 * flood, "{begun} of {flood} turns were used");
+        assert!(put_off <= flood * 6, "put off {put_off} times");
     }
 
     #[test]

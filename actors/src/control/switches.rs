@@ -1,5 +1,5 @@
 //! The operator's switches: a tool off, other required capabilities for a tool, all effects paused. They are stored, so a restart
-//! changes nothing. A state restored from a backup begins with effects paused and pending decisions held back.
+//! changes nothing; a tool that is off for a while, and a pause for a while, end by the clock. A state restored from a backup begins with effects paused and pending decisions held back.
 
 use effectd_bus::{
     Change, Changed, Expect, FamilyName, KvChange, NewBody, OpenIntent, Store, StoreError, Swap, Wait,
@@ -42,6 +42,23 @@ impl Restored {
     }
 }
 
+/// How long something is off: until a time, or until an operator switches it on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Off(pub Option<Timestamp>);
+
+impl std::fmt::Display for Off {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |until| write!(to, " until {until}"))
+    }
+}
+
+/// The value of a switch that has an end.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Timed {
+    until: Timestamp,
+}
+
 const PAUSE: &str = "pause";
 const RESTORED: &str = "restored";
 /// The capability required while a tool's capabilities cannot be read. No role has it, so every call is refused.
@@ -60,13 +77,14 @@ impl<'a> Switches<'a> {
         Self { store }
     }
 
-    pub fn tool_disabled(&self, tool: &ToolId) -> Result<bool, StoreError> {
-        self.is_set(&tool_key(tool))
+    /// Whether a tool is disabled now, and how long.
+    pub fn tool_off(&self, tool: &ToolId, now: Timestamp) -> Result<Option<Off>, StoreError> {
+        self.off(&tool_key(tool), now)
     }
 
-    /// Whether effects are paused: every action is a dry run.
-    pub fn paused(&self) -> Result<bool, StoreError> {
-        self.is_set(PAUSE)
+    /// Whether effects are paused now, and how long: every action is a dry run.
+    pub fn paused(&self, now: Timestamp) -> Result<Option<Off>, StoreError> {
+        self.off(PAUSE, now)
     }
 
     /// The mark of a restored state; `None` if this state was not restored.
@@ -97,8 +115,12 @@ impl<'a> Switches<'a> {
         }
     }
 
-    pub fn set_tool_disabled(&self, tool: &ToolId, off: bool) -> Wait<Changed> {
-        self.set(tool_key(tool), off.then(|| b"on".to_vec()))
+    pub fn disable_tool(&self, tool: &ToolId, off: Off) -> Result<Wait<Changed>, StoreError> {
+        self.turn_off(tool_key(tool), off)
+    }
+
+    pub fn enable_tool(&self, tool: &ToolId) -> Wait<Changed> {
+        self.set(tool_key(tool), None)
     }
 
     /// Switches off a tool with undeclared effects, and publishes that, in one step. An operator switches it on again like any
@@ -119,8 +141,8 @@ impl<'a> Switches<'a> {
         Ok(entry.as_ref().and_then(read_json))
     }
 
-    pub fn pause(&self) -> Wait<Changed> {
-        self.set(PAUSE.to_owned(), Some(b"on".to_vec()))
+    pub fn pause(&self, off: Off) -> Result<Wait<Changed>, StoreError> {
+        self.turn_off(PAUSE.to_owned(), off)
     }
 
     /// Resumes effects, and releases the decisions of a restored state; returns its mark. Both in one step: no released decision
@@ -151,8 +173,25 @@ impl<'a> Switches<'a> {
         Ok(self.set(caps_key(tool), value))
     }
 
-    fn is_set(&self, key: &str) -> Result<bool, StoreError> {
-        Ok(self.store.entry(&family()?, key)?.is_some())
+    fn off(&self, key: &str, now: Timestamp) -> Result<Option<Off>, StoreError> {
+        let entry = self.store.entry(&family()?, key)?;
+        let off = entry.map(|entry| Off(read_json::<Timed>(&entry).map(|timed| timed.until)));
+        Ok(off.filter(|off| off.0.is_none_or(|until| now < until)))
+    }
+
+    /// Switches something off. An end is refused if it is already off without one, or is quarantined.
+    fn turn_off(&self, key: String, Off(until): Off) -> Result<Wait<Changed>, StoreError> {
+        let Some(until) = until else {
+            return Ok(self.set(key, Some(b"on".to_vec())));
+        };
+        let known = self.store.entry(&family()?, &key)?;
+        if known.as_ref().is_some_and(|entry| read_json::<Timed>(entry).is_none()) {
+            let why = "it is already off without an end; switch it on first, then off for a while";
+            return Err(StoreError::Invalid(why.to_owned()));
+        }
+        let expect = known.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
+        let timed = swap(key, Some(json_bytes(&Timed { until })))?;
+        Ok(swap_all(self.store, vec![Swap { expect, ..timed }]))
     }
 
     fn set(&self, key: String, value: Option<Vec<u8>>) -> Wait<Changed> {
@@ -187,4 +226,37 @@ fn restore_swap(restored: &Restored) -> Result<Swap, StoreError> {
 
 fn family() -> Result<FamilyName, StoreError> {
     FamilyName::new("switches")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use effectd_contracts::{ActionId, ManualClock};
+
+    use super::*;
+
+    #[test]
+    fn what_is_off_for_a_while_ends_and_a_quarantine_does_not() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let store = effectd_bus::memory::open(Arc::new(ManualClock::at(at(1_000)))).unwrap();
+        let (switches, hour) = (Switches::new(&store), Off(Some(at(4_600))));
+        switches.pause(hour).unwrap().wait().unwrap();
+        assert_eq!(switches.paused(at(4_599)), Ok(Some(hour)));
+        assert_eq!(switches.paused(at(4_600)), Ok(None));
+        let tool: ToolId = "t.x".parse().unwrap();
+        switches.disable_tool(&tool, hour).unwrap().wait().unwrap();
+        let news = ToolQuarantinedData {
+            tool_id: tool.clone(),
+            action_id: ActionId::new("a").unwrap(),
+            reason: "it wrote elsewhere".to_owned(),
+            since: at(1_000),
+        };
+        switches.quarantine(&news, &SpaceId::new("shared:s").unwrap()).wait().unwrap();
+        assert_eq!(switches.tool_off(&tool, at(5_000)), Ok(Some(Off(None))), "a quarantine has no end");
+        assert!(matches!(switches.disable_tool(&tool, hour), Err(StoreError::Invalid(_))));
+        switches.enable_tool(&tool).wait().unwrap();
+        assert_eq!(switches.tool_off(&tool, at(1_000)), Ok(None));
+    }
 }

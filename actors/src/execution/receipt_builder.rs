@@ -466,7 +466,8 @@ fn completion(
     let executed = clear_event(&Event::executed(receipt, now), Some(&receipt.action_id));
     let mut events = vec![(Topic::ActionExecuted.into(), executed)];
     if let Some(letter) = &letter {
-        let cause = Fingerprint(fingerprint(&letter.code, &letter.detail)).to_string();
+        let tool = Some(receipt.tool_id.as_str());
+        let cause = Fingerprint(fingerprint(tool, &letter.code, &letter.detail)).to_string();
         let event = Event::dead_letter(receipt, letter.code.clone(), cause, letter.attempts, now);
         events.push((Topic::DeadLetters.into(), clear_event(&event, Some(&receipt.action_id))));
     }

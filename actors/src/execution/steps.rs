@@ -7,7 +7,9 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use effectd_contracts::{CallMode, Code, Effects, Failure, Monotonic, Outcome, Phase, Repeat, ToolOutput};
+use effectd_contracts::{
+    BaseProfile, CallMode, Code, Effects, Failure, Monotonic, Outcome, Phase, Repeat, ToolOutput,
+};
 
 use super::attempt::{Attempted, Tried, has_changed};
 use super::call::has_callers_deadline;
@@ -92,11 +94,12 @@ impl<'a> Execution<'a> {
         let request = &self.action.request;
         let breakers = &self.services.control.breakers;
         let gated = self.action.state.gated();
+        let spec = gated.tool().spec();
         let blame = Blame {
             has_own_deadline: has_callers_deadline(request, gated),
-            is_named: gated.command().is_some(),
+            runs_programs: spec.sandbox_profile.base == BaseProfile::Exec,
         };
-        let passes = match breakers.ask(request, &gated.tool().spec().tool_id) {
+        let passes = match breakers.ask(request, &spec.tool_id) {
             Ok(passes) => passes,
             Err(_) if begun => Vec::new(),
             // No dead letter: an open breaker may refuse many actions, and callers can simply ask again.
@@ -258,15 +261,23 @@ fn left_by_failure(may_have_effect: bool, changed: Option<&Effects>) -> Effects 
 struct Blame {
     /// The caller chose a deadline below the tool's own.
     has_own_deadline: bool,
-    /// A named command runs the planner's own code.
-    is_named: bool,
+    /// The tool runs a program that the planner chose, so the program decides how the run ends.
+    runs_programs: bool,
 }
 
 impl Blame {
-    fn is_callers(self, code: Code) -> bool {
-        let over_time = matches!(code, Code::TimedOut | Code::ProcessLimit);
-        let over_limits = over_time || matches!(code, Code::CpuLimit | Code::MemoryLimit);
-        self.has_own_deadline && over_time || self.is_named && over_limits
+    fn is_callers(self, attempted: &Attempted) -> bool {
+        match attempted {
+            // The time was over before the tool ran, or a file is busy, which a planner's program may hold.
+            Attempted::Failed(failure) => matches!(failure.code, Code::TimedOut | Code::ToolBusy),
+            // The tool writes its reply, whatever program it runs.
+            Attempted::Unclear(failure) if failure.code == Code::ResultInvalid => false,
+            Attempted::Unclear(failure) => {
+                let over_time = matches!(failure.code, Code::TimedOut | Code::ProcessLimit);
+                self.runs_programs || self.has_own_deadline && over_time
+            }
+            Attempted::Done(_) | Attempted::Abandoned => false,
+        }
     }
 }
 
@@ -276,7 +287,7 @@ async fn report(passes: &[Pass], attempted: &Attempted, blame: Blame) {
         let report = match attempted {
             Attempted::Done(_) => Report::Good,
             Attempted::Failed(failure) | Attempted::Unclear(failure)
-                if counts(failure.code) && !(pass.is_shared() && blame.is_callers(failure.code)) =>
+                if counts(failure.code) && !(pass.is_shared() && blame.is_callers(attempted)) =>
             {
                 Report::Bad
             }
@@ -294,6 +305,20 @@ async fn report(passes: &[Pass], attempted: &Attempted, blame: Blame) {
 mod tests {
     use super::*;
     use effectd_contracts::{Observed, PathChange, PathState};
+
+    #[test]
+    fn a_shared_breaker_counts_only_faults_of_the_tool() {
+        let failed = |code| Attempted::Failed(Failure::new(code, Phase::Dispatch, "as asked"));
+        let unclear = |code| Attempted::Unclear(Failure::new(code, Phase::Dispatch, "as asked"));
+        let runs_programs = Blame { has_own_deadline: false, runs_programs: true };
+        let runs_none = Blame { runs_programs: false, ..runs_programs };
+        assert!(runs_programs.is_callers(&unclear(Code::SandboxFailed)));
+        assert!(!runs_programs.is_callers(&unclear(Code::ResultInvalid)));
+        assert!(!runs_none.is_callers(&unclear(Code::SandboxFailed)));
+        assert!(!runs_none.is_callers(&unclear(Code::TimedOut)));
+        assert!(runs_none.is_callers(&failed(Code::ToolBusy)));
+        assert!(!runs_none.is_callers(&failed(Code::SandboxFailed)));
+    }
 
     #[test]
     fn what_was_seen_to_change_is_told_of_a_run_that_failed() {

@@ -1,18 +1,15 @@
 //! Dead letters: the decision in each, and how it is requeued or purged.
 
 use effectd_bus::fingerprint::fingerprint;
-use effectd_bus::{DeadLetter, Fingerprint, LeaseId, NewEvent, Requeued, Store, StoreError};
+use effectd_bus::{Acknowledgement, DeadLetter, Fingerprint, LeaseId, NewEvent, Requeued, Store, StoreError};
 use effectd_contracts::{
     ActionId, ActionRequest, Code, DeadLetterData, DecisionData, Event, SpaceId, Timestamp, Topic, TraceId,
     json, limits as bounds,
 };
-use effectd_policy::redact::{prune_result, redact_secrets};
-use serde_json::{Map, Value};
 
 use crate::action::decisions::{self, to_publish};
 use crate::limits::REQUEUES_MAX;
 use crate::metrics::Metrics;
-use crate::preview;
 use crate::stored::clear_event;
 
 /// What happened to a letter.
@@ -31,23 +28,6 @@ pub fn decision(letter: &DeadLetter) -> Option<DecisionData> {
     let max = 2 * bounds::REQUEST_BYTES_MAX;
     let event = json::parse_stored::<Event<DecisionData>>(bytes, max).map(|event| event.data);
     event.or_else(|_| json::parse_stored(bytes, max)).ok()
-}
-
-/// The parameters of a decision for review: shortened, without secrets and personal data.
-pub fn shown(decision: &DecisionData) -> Map<String, Value> {
-    let mut params = Value::Object(decision.request.params.clone());
-    redact_secrets(&mut params);
-    without_secrets(&mut params);
-    prune_result(params).as_object().cloned().unwrap_or_default()
-}
-
-fn without_secrets(value: &mut Value) {
-    match value {
-        Value::String(text) => drop(preview::redact(text)),
-        Value::Array(items) => items.iter_mut().for_each(without_secrets),
-        Value::Object(members) => members.values_mut().for_each(without_secrets),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
-    }
 }
 
 /// What to do with a letter whose effect may have happened.
@@ -142,7 +122,10 @@ pub(crate) async fn set_aside(
     about: Result<&ActionRequest, u64>,
     (code, detail): (Code, &str),
 ) -> Result<(), StoreError> {
-    store.term(lease, code.as_str(), detail).await?;
+    let tool = about.ok().map(|request| request.tool_id.to_string());
+    let cause = Fingerprint(fingerprint(tool.as_deref(), code.as_str(), detail)).to_string();
+    let end = Acknowledgement::Term { tool, code: code.to_string(), detail: detail.to_owned() };
+    store.acknowledge(lease, end).await?;
     let (action_id, space) = match about {
         Ok(request) => (request.action_id.clone(), request.space_id.clone()),
         Err(offset) => (ActionId::new(format!("decision:{offset}"))?, SpaceId::new("*")?),
@@ -153,7 +136,7 @@ pub(crate) async fn set_aside(
         tool_id: about.ok().map(|request| request.tool_id.clone()),
         subject_id: about.ok().map(|request| request.subject_id.clone()),
         code: code.to_string(),
-        cause: Fingerprint(fingerprint(code.as_str(), detail)).to_string(),
+        cause,
         attempts: 0,
     };
     metrics.given_up.with_label_values(&[code.as_str()]).inc();

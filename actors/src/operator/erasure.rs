@@ -9,12 +9,13 @@
 //! 4. Another epoch begins; once no action is in flight in the epochs before it, their keys are destroyed.
 //! 5. An event says that the subjects are erased.
 //!
-//! Each step can be repeated, so an interrupted erasure is simply requested again. It is complete once its event exists.
+//! Each step can be repeated, so an interrupted erasure is simply requested again (with `force` if nothing names the subjects any
+//! more). It is complete once its event exists.
 
 use std::collections::BTreeSet;
 
 use effectd_bus::{
-    BlobError, BlobKind, Blobs, DeadLetter, NewBody, NewEvent, ReceiptQuery, RetentionMode, Store,
+    BlobError, BlobKind, Blobs, Cause, DeadLetter, NewBody, NewEvent, ReceiptQuery, RetentionMode, Store,
     StoreError, TopicName,
 };
 use effectd_contracts::{
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 
 use super::dead_letters;
 use crate::approvals::repository;
+use crate::claims::pending::open_decisions;
 use crate::effects::{artifacts, results};
 use crate::limits::{ERASURE_HELD_MAX, ERASURE_PAGE, ERASURE_SUBJECTS_MAX};
 
@@ -109,6 +111,29 @@ pub fn erase(
         erased.done = true;
     }
     Ok(erased)
+}
+
+/// Refuses subjects that no receipt, dead letter, pending approval or open decision names: a misspelt subject must not become
+/// the proof of an erasure.
+pub fn check_known(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<(), StoreError> {
+    for subject in subjects {
+        let one = BTreeSet::from([subject.clone()]);
+        let query = ReceiptQuery { subject_id: Some(subject.clone()), limit: 1, ..ReceiptQuery::default() };
+        let is_open = || -> Result<bool, StoreError> {
+            let open = open_decisions(store, u64::MAX, usize::MAX)?;
+            Ok(open.iter().any(|open| open.subject_id == *subject))
+        };
+        let is_known = !store.receipts(&query)?.receipts.is_empty()
+            || !letters_of(store, &one)?.is_empty()
+            || !held(store, &one)?.is_empty()
+            || is_open()?;
+        if !is_known {
+            return Err(StoreError::NoSuchName(Cause::new(format!(
+                "no receipt, dead letter, pending approval or open action names {subject}; check its spelling"
+            ))));
+        }
+    }
+    Ok(())
 }
 
 /// Closes the epochs before `epoch`. Returns whether all of them are closed.

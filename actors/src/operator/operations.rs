@@ -5,7 +5,7 @@
 
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ApprovalVerdict, Authority, Code, DecisionData, Failure, Operation, Phase, Principal,
+    ActionId, Approval, ApprovalVerdict, Authority, Code, DecisionData, Failure, Operation, Phase, Principal,
     ReceiptId, Timestamp, TraceId, canonical,
 };
 use parking_lot::Mutex;
@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use std::future::Future;
 
 use crate::action::decisions::{OwnAction, detached};
+use crate::approvals::decide::reason_fault;
 use crate::approvals::expiry::authority;
 use crate::approvals::hold::approval;
 use crate::approvals::repository::{Step, read};
@@ -39,6 +40,17 @@ struct Act {
     by: Principal,
     at: Timestamp,
     authority: Authority,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+}
+
+/// Why an operation is performed, and when its effect ends.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// For the receipt.
+    pub reason: Option<String>,
+    /// Only for operations that switch something off; without it, until an operator switches it on.
+    pub until: Option<Timestamp>,
 }
 
 /// Marks an operation as being carried out by this process, until dropped.
@@ -62,9 +74,12 @@ impl Drop for Live<'_> {
 pub async fn recorded<T>(
     services: &Services,
     operation: &Operation,
-    by: &Principal,
+    (by, reason): (&Principal, Option<String>),
     work: impl Future<Output = Result<(T, Option<Map<String, Value>>), StoreError>>,
 ) -> Result<(T, Option<ReceiptId>), StoreError> {
+    if let Some(fault) = reason.as_deref().and_then(reason_fault) {
+        return Err(StoreError::Invalid(fault));
+    }
     let act = Act {
         action_id: ActionId::fresh(),
         trace_id: TraceId::fresh(),
@@ -72,6 +87,7 @@ pub async fn recorded<T>(
         by: by.clone(),
         at: services.clock.now(),
         authority: authority(&services.policy()),
+        reason,
     };
     let _live = Live::new(&services.in_flight.operations, &act.action_id);
     let mut step = Step::default();
@@ -175,7 +191,7 @@ impl Act {
             params,
         };
         let times = (self.at, self.at);
-        let by = self.by.as_str();
-        own.decision(approval(ApprovalVerdict::Once, by, times, &digest, self.authority))
+        let approval = approval(ApprovalVerdict::Once, self.by.as_str(), times, &digest, self.authority);
+        own.decision(Approval { reason: self.reason.clone(), ..approval })
     }
 }

@@ -7,17 +7,20 @@ use effectd_bus::{Cause, Store, StoreError, TopicName};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{Capability, Operation, Principal, ReceiptId, Timestamp, ToolId, Topic};
+use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
 
 use super::replay;
 use super::store_admin::{removes_anything, retention_details};
+use crate::approvals::grants;
+use crate::approvals::rejudge::{self, Rejudged, Under};
 use crate::claims::pending::open_decisions;
 use crate::control::breakers::{Breakers, View};
-use crate::control::switches::{Restored, Switches};
+use crate::control::switches::{Off, Restored, Switches};
 use crate::effects::quarantine;
 use crate::limits::OPEN_TOLD_MAX;
 use crate::operator::dead_letters::{self, IfUnknown, Now};
-use crate::operator::operations::recorded;
+use crate::operator::operations::{Terms, recorded};
 use crate::operator::retention;
 use crate::registry::Registry;
 use crate::services::Services;
@@ -44,11 +47,12 @@ type Work = (Performed, Option<Map<String, Value>>);
 pub async fn perform(
     services: Arc<Services>,
     operation: Operation,
+    Terms { reason, until }: Terms,
     by: Principal,
 ) -> Result<Performed, StoreError> {
     let would = blocking(&services, {
         let operation = operation.clone();
-        move |services| preview(services, &operation)
+        move |services| preview(services, &operation, until)
     })
     .await?;
     let summary = would.summary.into_iter().next().unwrap_or_default();
@@ -60,8 +64,8 @@ pub async fn perform(
     if !would.changed && !of_letters {
         return Ok(unchanged(summary).0);
     }
-    let work = carry_out(services.clone(), operation.clone(), by.clone(), summary);
-    let (performed, receipt_id) = recorded(&services, &operation, &by, work).await?;
+    let work = carry_out(services.clone(), operation.clone(), by.clone(), (summary, until));
+    let (performed, receipt_id) = recorded(&services, &operation, (&by, reason), work).await?;
     Ok(Performed { receipt_id, ..performed })
 }
 
@@ -74,19 +78,19 @@ async fn carry_out(
     services: Arc<Services>,
     operation: Operation,
     by: Principal,
-    summary: String,
+    (summary, until): (String, Option<Timestamp>),
 ) -> Result<Work, StoreError> {
     let switches = Switches::new(&*services.store);
     let (store, clock, by) = (&*services.store, &*services.clock, by.as_str());
-    let details = match operation {
+    let mut details = match operation {
         Operation::DisableTool { tool_id } => {
             let tool = own_id(&services.registry, &tool_id)?;
-            switches.set_tool_disabled(&tool, true).await?;
+            switches.disable_tool(&tool, Off(until))?.await?;
             json!({ "disabled": true })
         }
         Operation::EnableTool { tool_id } => {
             let tool = own_id(&services.registry, &tool_id)?;
-            switches.set_tool_disabled(&tool, false).await?;
+            switches.enable_tool(&tool).await?;
             json!({ "disabled": false })
         }
         Operation::SetCaps { tool_id, caps } => {
@@ -98,7 +102,7 @@ async fn carry_out(
             json!({})
         }
         Operation::Pause {} => {
-            switches.pause().await?;
+            switches.pause(Off(until))?.await?;
             json!({ "paused": true })
         }
         Operation::Resume {} => {
@@ -110,7 +114,8 @@ async fn carry_out(
             }
         }
         Operation::TripBreaker { key } => {
-            services.control.breakers.trip(&key).await?;
+            let lasts = until.map(|until| until.duration_since(clock.now()).try_into().unwrap_or_default());
+            services.control.breakers.trip(&key, lasts).await?;
             json!({ "state": "open" })
         }
         Operation::ResetBreaker { key } => {
@@ -155,16 +160,39 @@ async fn carry_out(
             Some(details) => Value::Object(details),
             None => return Ok(unchanged("nothing to remove")),
         },
+        Operation::Rejudge {} => {
+            let policy = services.policy();
+            let judged = rejudge::run(&services, rejudging(&services, &policy)?).await?;
+            let performed = Performed { changed: true, ..unchanged(rejudged(&judged)).0 };
+            let details =
+                json!({ "released": judged.released, "ended": judged.ended, "waiting": judged.waiting });
+            return Ok((performed, Some(object(details))));
+        }
         // `preview` has already refused these.
         Operation::RotateKey {}
         | Operation::ReloadPolicy {}
+        | Operation::ClearOverlay {}
         | Operation::GrantConsent { .. }
         | Operation::RevokeConsent { .. }
         | Operation::SetMode { .. }
         | Operation::Erase { .. } => return Err(has_own_route("its own route")),
     };
+    if let Some(until) = until {
+        details["until"] = json!(until);
+    }
     let performed = Performed { changed: true, ..unchanged(summary).0 };
     Ok((performed, Some(object(details))))
+}
+
+/// Everything that is in force now.
+fn rejudging<'a>(services: &Services, policy: &'a Policy) -> Result<Under<'a>, StoreError> {
+    let grants = grants::all(&*services.store)?.into_iter().map(|grant| grant.value).collect();
+    Ok(Under { before: None, now: policy, grants, except: None })
+}
+
+fn rejudged(judged: &Rejudged) -> String {
+    let Rejudged { released, ended, waiting } = judged;
+    format!("pending approvals: {released} start, {ended} are denied, {waiting} wait for a person")
 }
 
 /// Refuses an operation that has a route of its own, whose response contains more.
@@ -237,20 +265,34 @@ fn own_id(registry: &Registry, tool: &ToolId) -> Result<ToolId, StoreError> {
 }
 
 /// What an operation would change. Blocks, and changes nothing.
-pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, StoreError> {
-    let switches = Switches::new(&*services.store);
+pub fn preview(
+    services: &Services,
+    operation: &Operation,
+    until: Option<Timestamp>,
+) -> Result<Performed, StoreError> {
+    let (switches, now) = (Switches::new(&*services.store), services.clock.now());
+    let ends = matches!(
+        operation,
+        Operation::Pause {} | Operation::DisableTool { .. } | Operation::TripBreaker { .. }
+    );
+    if until.is_some() && !ends {
+        let why = "only a pause, a disabled tool and a tripped breaker can have an end";
+        return Err(StoreError::Invalid(why.to_owned()));
+    }
+    // What is off without an end stays off.
+    let differs = |off: Option<Off>| off.is_none_or(|Off(end)| end.is_some() && end != until);
     let (changed, summary) = match operation {
         Operation::DisableTool { tool_id } => {
             let id = own_id(&services.registry, tool_id)?;
-            let off = switches.tool_disabled(&id)?;
-            let before = if off { "off" } else { "on" };
-            (!off, format!("{id}: {before} -> off: every call is refused"))
+            let off = switches.tool_off(&id, now)?;
+            let before = off.map_or("on".to_owned(), |off| format!("off{off}"));
+            (differs(off), format!("{id}: {before} -> off{}: every call is refused", Off(until)))
         }
         Operation::EnableTool { tool_id } => {
             let id = own_id(&services.registry, tool_id)?;
-            let off = switches.tool_disabled(&id)?;
-            let before = if off { "off" } else { "on" };
-            (off, format!("{id}: {before} -> on"))
+            let off = switches.tool_off(&id, now)?;
+            let before = off.map_or("on".to_owned(), |off| format!("off{off}"));
+            (off.is_some(), format!("{id}: {before} -> on"))
         }
         Operation::SetCaps { tool_id, caps } => {
             let id = own_id(&services.registry, tool_id)?;
@@ -268,17 +310,18 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
             (set.is_some(), summary)
         }
         Operation::Pause {} => {
-            let paused = switches.paused()?;
-            let summary = if paused {
-                "effects are paused"
+            let off = switches.paused(now)?;
+            let before = off.map_or("active".to_owned(), |off| format!("paused{off}"));
+            let summary = if differs(off) {
+                format!("effects: {before} -> paused{}: every action is only a dry run", Off(until))
             } else {
-                "effects: active -> paused: every action is only a dry run"
+                format!("effects are {before}")
             };
-            (!paused, summary.to_owned())
+            (differs(off), summary)
         }
         Operation::Resume {} => {
             let waits = switches.restored()?.filter(|restored| restored.waits);
-            let paused = switches.paused()? || waits.is_some();
+            let paused = switches.paused(now)?.is_some() || waits.is_some();
             let summary = if paused { "effects: paused -> active" } else { "effects are active" };
             let open = waits.map(|restored| open_after_restore(&*services.store, &restored));
             (paused, summary.to_owned() + &open.transpose()?.unwrap_or_default())
@@ -286,9 +329,9 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
         Operation::TripBreaker { key } => {
             let view = breaker(&services.control.breakers, key)?;
             let (state, cause) = (view.state.as_str(), view.cause.map(|cause| cause.as_str()));
-            let by_hand = state == "open" && cause == Some("operator");
-            let summary = format!("breaker {key}: {state} -> open until it is reset");
-            (!by_hand, summary)
+            let by_hand = state == "open" && cause == Some("operator") && view.retry_after_ms.is_none();
+            let end = until.map_or("it is reset".to_owned(), |until| until.to_string());
+            (!by_hand, format!("breaker {key}: {state} -> open until {end}"))
         }
         Operation::ResetBreaker { key } => {
             let view = breaker(&services.control.breakers, key)?;
@@ -328,9 +371,18 @@ pub fn preview(services: &Services, operation: &Operation) -> Result<Performed, 
                 removes_anything(&retention::preview(&*services.store, &services.settings.retention)?);
             (changed, "retention removes expired data".to_owned())
         }
+        Operation::Rejudge {} => {
+            let policy = services.policy();
+            let under = rejudging(services, &policy)?;
+            let would = rejudge::count(&*services.store, services.clock.now(), under)?;
+            (would.released + would.ended > 0, rejudged(&would))
+        }
         Operation::RotateKey {} => return Err(has_own_route("/v1/log/keys")),
         Operation::ReloadPolicy {} => return Err(has_own_route("/v1/policy/reload")),
-        Operation::GrantConsent { .. } | Operation::RevokeConsent { .. } | Operation::SetMode { .. } => {
+        Operation::GrantConsent { .. }
+        | Operation::RevokeConsent { .. }
+        | Operation::SetMode { .. }
+        | Operation::ClearOverlay {} => {
             return Err(has_own_route("/v1/policy/changes"));
         }
         Operation::Erase { .. } => return Err(has_own_route("/v1/store/erase")),

@@ -18,6 +18,10 @@ use crate::services::Services;
 pub struct Erasure {
     pub subjects: Vec<String>,
     pub progress: Progress,
+    /// Erase also subjects that nothing names.
+    pub force: bool,
+    /// For the receipt.
+    pub reason: Option<String>,
 }
 
 /// Runs one round of retention. Leaves a receipt if it removes anything.
@@ -27,7 +31,7 @@ pub async fn retain(services: Arc<Services>, by: Principal) -> Result<Retained, 
         let details = retention_details(&retained);
         Ok((retained, details))
     };
-    let (retained, _) = recorded(&services, &Operation::Retain {}, &by, work).await?;
+    let (retained, _) = recorded(&services, &Operation::Retain {}, (&by, None), work).await?;
     Ok(retained)
 }
 
@@ -54,7 +58,7 @@ pub fn preview_erasure(services: &Services, erasure: &Erasure) -> Result<Erased,
 
 /// Erases as much as possible now. The first request and the one that completes the erasure leave receipts.
 pub async fn erase(services: Arc<Services>, erasure: Erasure, by: Principal) -> Result<Erased, StoreError> {
-    let subjects = erasure.subjects.clone();
+    let (subjects, reason) = (erasure.subjects.clone(), erasure.reason.clone());
     let first = erasure.progress.begun.is_none();
     let work = async {
         let erased =
@@ -69,7 +73,7 @@ pub async fn erase(services: Arc<Services>, erasure: Erasure, by: Principal) -> 
         });
         Ok((erased, details))
     };
-    let (erased, _) = recorded(&services, &Operation::Erase { subjects }, &by, work).await?;
+    let (erased, _) = recorded(&services, &Operation::Erase { subjects }, (&by, reason), work).await?;
     Ok(erased)
 }
 
@@ -77,5 +81,9 @@ fn run(services: &Services, erasure: &Erasure, turn: RetentionMode) -> Result<Er
     let subjects = erasure.subjects.iter().map(|subject| SubjectId::new(subject.as_str()));
     let subjects = subjects.collect::<Result<_, _>>()?;
     let (store, now) = (&*services.store, services.clock.now());
+    // A later request may find nothing more: the first one has removed the letters.
+    if !erasure.force && erasure.progress.begun.is_none() {
+        erasure::check_known(store, &subjects)?;
+    }
     erasure::erase(store, &services.files.blobs, now, &subjects, (turn, erasure.progress))
 }

@@ -6,7 +6,7 @@
 
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, Timestamp, TraceId};
-use effectd_policy::Decider;
+use effectd_policy::{Decider, PrincipalRole};
 
 use crate::action::decisions::{detached, published};
 use crate::approvals::expiry;
@@ -34,6 +34,8 @@ fn may(by: &Decider, principal: &Principal) -> bool {
 }
 
 pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Result<Withdrawal, Failure> {
+    let operator = services.policy().may_operate(by, PrincipalRole::Operate);
+    let by = &Decider { operator, ..by.clone() };
     if let Some(ended) = ended(&*services.store, id, by)? {
         return Ok(ended);
     }

@@ -87,15 +87,15 @@ pub(crate) fn switched(
     tool: &RegisteredTool,
 ) -> Result<Option<DryRun>, Failure> {
     let unreadable = |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
-    let switches = Switches::new(&*services.store);
+    let (switches, now) = (Switches::new(&*services.store), services.clock.now());
     // By the tool's own id, even if the request uses an alias.
     let tool_id = &tool.spec().tool_id;
-    if switches.tool_disabled(tool_id).map_err(unreadable)? {
+    if switches.tool_off(tool_id, now).map_err(unreadable)?.is_some() {
         let message = format!("the tool {tool_id} is disabled");
         return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
     }
     if request.dry_run {
         return Ok(Some(DryRun::Asked));
     }
-    Ok(switches.paused().map_err(unreadable)?.then_some(DryRun::Paused))
+    Ok(switches.paused(now).map_err(unreadable)?.map(|_| DryRun::Paused))
 }

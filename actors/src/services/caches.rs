@@ -3,6 +3,7 @@
 //! Each space, command and path has its own. Another command could execute what it finds in its cache, with other rights, so commands
 //! share none, and neither do two versions of a command with different rights. A cache has no pre-images and no undo. Clearing it
 //! loses only time.
+#![expect(clippy::disallowed_methods, reason = "makes and removes the folders of caches")]
 
 use std::cmp::Reverse;
 use std::fs;

@@ -214,7 +214,12 @@ impl Intake {
             Ok(reserved) => reserved,
             Err(throttled) => {
                 // A deferral does not count as a failed delivery.
-                let after = throttled.after.min(PUT_OFF_MAX);
+                let mut after = throttled.after.min(PUT_OFF_MAX);
+                if throttled.is_subjects() {
+                    // Behind the subject's other deferred ones: if all returned when the next may start, all but one would be
+                    // deferred again. Another limit must not hold up the subject's other users.
+                    after = after.max(among.defer(delivery.offset, now));
+                }
                 drop(services.store.defer(delivery.lease_id, after));
                 return true;
             }

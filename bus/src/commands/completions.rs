@@ -1,6 +1,6 @@
 //! Completions: how an action ends.
 
-use effectd_contracts::{ActionId, Digest, ReceiptId};
+use effectd_contracts::{ActionId, Digest, ReceiptId, ToolId};
 
 use super::Batch;
 use crate::codec::Hash16;
@@ -50,7 +50,7 @@ impl Batch<'_> {
         let overtaken = self.is_overtaken(&draft)?;
         let DraftCompletion { receipt, leaf, events, leases, letter, links, depends, invalidated, .. } =
             draft;
-        let attributes = (receipt.action_id.clone(), receipt_id.clone());
+        let attributes = (receipt.action_id.clone(), receipt_id.clone(), receipt.tool_id.clone());
         let record = Record::Completed(ReceiptRecord { ordinal, ..receipt });
         self.emit_logged(record, Some(leaf))?;
         if !invalidated.is_empty() {
@@ -165,7 +165,7 @@ impl Batch<'_> {
     fn dead_letter_completion(
         &mut self,
         letter: NewDeadLetter,
-        (action_id, receipt_id): (ActionId, ReceiptId),
+        (action_id, receipt_id, tool_id): (ActionId, ReceiptId, ToolId),
     ) -> Result<(), StoreError> {
         let number = self.state.next_letter;
         let context = letter_context(number, Some(&action_id));
@@ -175,7 +175,7 @@ impl Batch<'_> {
             delivery: None,
             receipt_id: Some(receipt_id),
             action_id: Some(action_id),
-            fingerprint: fingerprint(&letter.code, &letter.detail),
+            fingerprint: fingerprint(Some(tool_id.as_str()), &letter.code, &letter.detail),
             code: letter.code,
             attempts: letter.attempts,
             detail: self.seal(Kind::Detail, &context, letter.detail.as_bytes())?,

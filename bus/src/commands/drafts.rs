@@ -109,7 +109,7 @@ impl Drafter<'_> {
                 self.seal(Kind::Detail, "nack", detail.as_bytes()).map(Some)
             }
             Acknowledgement::Defer { delay } => check_delay(*delay).map(|()| None),
-            Acknowledgement::Term { code, detail } => check_cause(code, detail).map(|()| None),
+            Acknowledgement::Term { code, detail, .. } => check_cause(code, detail).map(|()| None),
         }
     }
 

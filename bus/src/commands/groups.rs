@@ -12,7 +12,7 @@ use crate::names::{GroupName, TopicName};
 use crate::reads::{letter_context, timestamp};
 use crate::state::LeaseOf;
 use crate::state::groups::{DeliveryState, Group, Pending};
-use crate::types::dead_letters::FailedAttempt;
+use crate::types::dead_letters::{DELIVERIES_EXHAUSTED, FailedAttempt};
 use crate::types::events::Body;
 use crate::types::groups::{
     Acknowledged, Acknowledgement, Exhausted, GroupInfo, GroupOptions, LeaseId, SeekTo,
@@ -45,7 +45,7 @@ impl Batch<'_> {
             match self.exhaustion(&delivery) {
                 (count, true) => {
                     let detail = format!("delivered {count} times and never settled");
-                    self.dead_letter(&delivery, "deliveries_exhausted", &detail)?;
+                    self.dead_letter(&delivery, None, (DELIVERIES_EXHAUSTED, &detail))?;
                 }
                 (_, false) => offsets.push(offset),
             }
@@ -126,7 +126,12 @@ impl Batch<'_> {
     }
 
     /// Makes a delivered event a dead letter.
-    fn dead_letter(&mut self, delivery: &LeaseOf, code: &str, detail: &str) -> Result<u64, StoreError> {
+    fn dead_letter(
+        &mut self,
+        delivery: &LeaseOf,
+        tool: Option<&str>,
+        (code, detail): (&str, &str),
+    ) -> Result<u64, StoreError> {
         let (topic, group, offset) = delivery;
         let event = self.reader.event(topic, *offset, &mut None)?;
         let (attempts, _) = self.exhaustion(delivery);
@@ -145,7 +150,7 @@ impl Batch<'_> {
             receipt_id: None,
             action_id: event.action_id,
             code: code.to_owned(),
-            fingerprint: fingerprint(code, detail),
+            fingerprint: fingerprint(tool, code, detail),
             attempts,
             detail: self.seal(Kind::Detail, &context, detail.as_bytes())?,
             payload,
@@ -221,12 +226,12 @@ impl Batch<'_> {
                 self.end(&held, Ending::Done)?;
                 Ok(Acknowledged::Done)
             }
-            Acknowledgement::Term { code, detail } => {
-                let letter = self.dead_letter(&held, code, detail)?;
+            Acknowledgement::Term { tool, code, detail } => {
+                let letter = self.dead_letter(&held, tool.as_deref(), (code, detail))?;
                 Ok(Acknowledged::DeadLettered { letter })
             }
             Acknowledgement::Nack { detail: text, .. } if self.exhaustion(&held).1 => {
-                let letter = self.dead_letter(&held, "deliveries_exhausted", text)?;
+                let letter = self.dead_letter(&held, None, (DELIVERIES_EXHAUSTED, text))?;
                 Ok(Acknowledged::DeadLettered { letter })
             }
             Acknowledgement::Nack { delay, .. } => {

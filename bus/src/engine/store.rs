@@ -413,8 +413,12 @@ impl Store for LocalStore {
         self.read_with(|reader| reader.letters(topic, from, max))
     }
 
-    fn letter_groups(&self, topic: Option<&TopicName>) -> Result<Vec<DeadLetterGroup>, StoreError> {
-        self.read_with(|reader| reader.letter_groups(topic))
+    fn letter_groups(
+        &self,
+        topic: Option<&TopicName>,
+        takes: Option<&dyn Fn(&DeadLetter) -> bool>,
+    ) -> Result<Vec<DeadLetterGroup>, StoreError> {
+        self.read_with(|reader| reader.letter_groups(topic, takes))
     }
 
     fn requeue(&self, letter: u64, event: NewEvent) -> Wait<Requeued> {

@@ -110,6 +110,7 @@ impl Reader {
     pub(crate) fn letter_groups(
         &self,
         topic: Option<&TopicName>,
+        takes: Option<&dyn Fn(&DeadLetter) -> bool>,
     ) -> Result<Vec<DeadLetterGroup>, StoreError> {
         let mut groups: HashMap<Hash16, (DeadLetterGroup, DeadLetterAt)> = HashMap::new();
         let mut others = None::<DeadLetterGroup>;
@@ -119,6 +120,11 @@ impl Reader {
             let Some(at) = self.letter_at(letter)? else {
                 continue;
             };
+            if let Some(takes) = takes
+                && !self.letter(letter)?.is_some_and(|letter| takes(&letter))
+            {
+                continue;
+            }
             let one = DeadLetterGroup {
                 fingerprint: Fingerprint(at.fingerprint),
                 code: String::new(),

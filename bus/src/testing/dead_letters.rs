@@ -150,7 +150,7 @@ fn grouped(bench: &mut Bench<'_>) {
     bench.store.purge(vec![0, 3]).wait().unwrap();
     for _ in 0..2 {
         assert_eq!(bench.store.stats().letters, 58);
-        let groups = bench.store.letter_groups(None).unwrap();
+        let groups = bench.store.letter_groups(None, None).unwrap();
         let seen: Vec<_> =
             groups.iter().map(|group| (group.code.as_str(), group.count, group.newest)).collect();
         assert_eq!(seen, [("internal", 20, 59), ("internal", 20, 58), ("timed_out", 18, 57)]);
@@ -158,7 +158,12 @@ fn grouped(bench: &mut Bench<'_>) {
         assert_eq!(groups[2].fingerprint, of(6).fingerprint);
         assert_eq!((groups[2].first, groups[2].last), (of(6).time, of(57).time));
         assert_ne!(groups[0].fingerprint, groups[1].fingerprint);
-        assert_eq!(bench.store.letter_groups(Some(&topic("other"))), Ok(Vec::new()));
+        assert_eq!(bench.store.letter_groups(Some(&topic("other")), None), Ok(Vec::new()));
+        let late = bench.store.letter_groups(None, Some(&|letter| letter.letter >= 57)).unwrap();
+        assert_eq!(
+            late.iter().map(|group| (group.count, group.newest)).collect::<Vec<_>>(),
+            [(1, 59), (1, 58), (1, 57)]
+        );
         bench.reopen();
     }
 }

@@ -10,6 +10,9 @@ use crate::codec::Hash16;
 use crate::names::{GroupName, TopicName};
 use crate::types::events::Body;
 
+/// The code of events that were delivered too often. The Store does not know their tools, so a cause may have several.
+pub const DELIVERIES_EXHAUSTED: &str = "deliveries_exhausted";
+
 /// The code of the group of all causes beyond the bound.
 pub const OTHER_CAUSES: &str = "other_causes";
 

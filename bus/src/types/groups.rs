@@ -47,6 +47,8 @@ pub enum Acknowledgement {
     Defer { delay: Duration },
     /// Hopeless: dead-letter it at once.
     Term {
+        /// The tool that the event is about, if known: part of the cause.
+        tool: Option<String>,
         /// A stable word for the cause: `malformed`.
         code: String,
         /// Why, for people. Stored sealed.

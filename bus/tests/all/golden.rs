@@ -55,7 +55,7 @@ fn letter() -> DeadLetterRecord {
         receipt_id: None,
         action_id: Some(action("a")),
         code: "malformed".into(),
-        fingerprint: fingerprint("malformed", "why"),
+        fingerprint: fingerprint(None, "malformed", "why"),
         attempts: 2,
         detail: sealed(b"why"),
         payload: sealed(b"body"),

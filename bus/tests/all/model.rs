@@ -97,7 +97,7 @@ fn apply(store: &dyn Store, clock: &ManualClock, step: &Step) -> String {
                 0 => Acknowledgement::Ack,
                 1 => Acknowledgement::Nack { delay, detail: "d".into() },
                 2 => Acknowledgement::Defer { delay },
-                _ => Acknowledgement::Term { code: "c".into(), detail: "d".into() },
+                _ => Acknowledgement::Term { tool: None, code: "c".into(), detail: "d".into() },
             };
             format!("{:?}", store.acknowledge(LeaseId(*lease), how).wait())
         }

@@ -8,10 +8,13 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use effectd_actors::Answer;
 use effectd_actors::approvals::decide::{self, StandingApproval};
-use effectd_actors::approvals::{Approve, Decided, Hold, How, edit, repository, view};
+use effectd_actors::approvals::rejudge::{self, Changed};
+use effectd_actors::approvals::{Approve, DecideError, Decided, Hold, How, edit, repository, view};
+use effectd_actors::operator::operations::recorded;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ApprovalId, Mode};
 use serde::Deserialize;
+use serde_json::json;
 
 use crate::app::{App, AppState};
 use crate::body::BodyShare;
@@ -23,7 +26,7 @@ use crate::views::approvals::{
     ApprovalList, ApprovalView, ApproveBody, DecisionView, DenyBody, EditBody, HowWord, PreviewView,
     StandingView,
 };
-use crate::views::grants::GrantView;
+use crate::views::grants::{GrantView, GrantWould};
 use crate::views::policy::PolicyChange;
 
 /// The query of a list, and of a decision.
@@ -37,7 +40,8 @@ pub(crate) struct PageQuery {
 
 /// Pending approvals
 ///
-/// Approvers and operators see all, others those of their own actions. Oldest first; for the next page, pass `next` as `after`.
+/// Approvers and operators see all, others those of their own actions. Those who only look see neither the rationale nor parameters
+/// that are not public. Oldest first; for the next page, pass `next` as `after`.
 #[utoipa::path(get, path = "/v1/approvals", tag = "approvals",
     params(("after" = Option<String>, Query, description = "The `next` of the page before")),
     responses((status = 200, description = "A page of them", body = ApprovalList), Problems<503>))]
@@ -57,11 +61,17 @@ pub(crate) async fn list(
     Ok(Json(ApprovalList { approvals: visible.map(|hold| view(&app, &peer, hold)).collect(), next }))
 }
 
-/// An approval; file contents in it are only for those who may decide.
+/// An approval. File contents in it are only for those who may decide, and the request's contents not for those who only look.
 fn view(app: &App, peer: &Peer, hold: &Hold) -> ApprovalView {
-    let mut view = ApprovalView::of(app.services(), hold);
-    if !app.services().policy().may_view_approvals(&peer.decider()) {
+    let (services, by) = (app.services(), peer.decider());
+    let policy = services.policy();
+    let mut view = ApprovalView::of(services, hold);
+    if !policy.may_view_approvals(&by) {
         view.leave_texts_out();
+    }
+    if !view::may_read(&policy, &by, &hold.decision.principal) {
+        let tool = services.registry.get(&hold.decision.request.tool_id);
+        view.leave_contents_out(|name| tool.is_some_and(|tool| tool.spec().is_public_param(name)));
     }
     view
 }
@@ -119,29 +129,59 @@ pub(crate) async fn approve(
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
     let (body, share): (ApproveBody, _) = body.await?;
     let is_always = body.how == HowWord::Always;
-    let mut approve = command(body);
-    if is_always {
-        let standing = standing(&app, &peer, &id)?;
-        let host = app.host.clone();
-        let change =
-            PolicyChange::SetOrgMode { org: standing.org, tool: standing.tool, mode: Some(Mode::Allow) };
-        approve.with = Some(blocking(move || host.prepare_policy(change)).await?);
-    }
-    let decided = decide::approve(app.services(), &id, &peer.decider(), approve).await?;
+    let (approve, before) = (command(body), app.services().policy());
+    let decided = if is_always {
+        always(&app, &peer, &id, approve).await?
+    } else {
+        decide::approve(app.services(), &id, &peer.decider(), approve).await?
+    };
     // The parameters are on disk; a wait for the end of the action does not hold them.
     drop(share);
-    if is_always {
-        let host = app.host.clone();
-        let reloaded = blocking(move || host.reload_policy()).await;
-        reloaded.map_err(|mut problem| {
-            problem.detail = format!(
-                "approved, and the mode is stored; it takes effect when the policy files are valid: {}",
-                problem.detail
-            );
-            problem
-        })?;
+    let changed = match &decided.grant {
+        Some(grant) => Some(Changed::Grant(Box::new(grant.clone()))),
+        None => is_always.then_some(Changed::Policy(before)),
+    };
+    let mut released = 0;
+    if let Some(changed) = changed {
+        released = rejudge::after(app.services(), changed).await.released;
     }
-    answer(&app, &peer, &decided, query.wait_ms).await
+    answer(&app, &peer, &decided, query.wait_ms, released).await
+}
+
+/// Approves and sets the mode in one step. The change of the mode leaves a receipt of its own, which names who approved. It runs in a
+/// task of its own, so that it completes even if the client disconnects.
+async fn always(app: &App, peer: &Peer, id: &ApprovalId, mut approve: Approve) -> Result<Decided, Problem> {
+    let standing = standing(app, peer, id)?;
+    let change = PolicyChange::SetOrgMode { org: standing.org, tool: standing.tool, mode: Some(Mode::Allow) };
+    let (operation, reason) = (change.operation(), approve.reason.clone());
+    let host = app.host.clone();
+    approve.with = Some(blocking(move || host.prepare_policy(change)).await?);
+    let (services, host, by, id) = (app.services().clone(), app.host.clone(), peer.decider(), id.clone());
+    let task = tokio::spawn(async move {
+        let work = async {
+            let before = host.policy().digest;
+            let decided = match decide::approve(&services, &id, &by, approve).await {
+                Ok(decided) => decided,
+                // Perhaps it is decided: the receipt of the change says so.
+                Err(DecideError::Store(error)) => return Err(error),
+                Err(refused) => return Ok((Err(refused.into()), None)),
+            };
+            let reloaded = blocking(move || host.reload_policy()).await;
+            let after = reloaded.as_ref().map_or("the files are not valid", |view| view.digest.as_str());
+            let details = json!({ "approval_id": id, "policy_before": before, "policy_after": after });
+            let decided = reloaded.map(|_| decided).map_err(|mut problem| {
+                problem.detail = format!(
+                    "approved, and the mode is stored; it takes effect when the policy files are valid: {}",
+                    problem.detail
+                );
+                problem
+            });
+            Ok((decided, details.as_object().cloned()))
+        };
+        recorded(&services, &operation, (&by.principal, reason), work).await
+    });
+    let done = task.await.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
+    done.map_err(DecideError::Store)?.0
 }
 
 fn command(body: ApproveBody) -> Approve {
@@ -211,7 +251,7 @@ pub(crate) async fn deny(
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
     let (DenyBody { reason }, _share) = body.await?;
     let decided = decide::deny(app.services(), &id, &peer.decider(), reason).await?;
-    answer(&app, &peer, &decided, Some(0)).await
+    answer(&app, &peer, &decided, Some(0), 0).await
 }
 
 /// Preview an approval of all calls of the tool
@@ -227,15 +267,55 @@ pub(crate) async fn preview_always(
 ) -> Reply<StandingView> {
     let id = approval_id(id)?;
     let _permit = app.blocking_permit().await?;
-    Ok(Json(standing(&app, &peer, &id)?.into()))
+    let mut standing = standing(&app, &peer, &id)?;
+    if !app.may_decide(&peer) {
+        // How much of others waits is not for the asker.
+        standing.released = 0;
+    }
+    Ok(Json(standing.into()))
 }
 
 fn standing(app: &App, peer: &Peer, id: &ApprovalId) -> Result<StandingApproval, Problem> {
+    Ok(decide::standing_approval(app.services(), &undecided(app, peer, id)?)?)
+}
+
+fn undecided(app: &App, peer: &Peer, id: &ApprovalId) -> Result<Hold, Problem> {
     let Some(hold) = pending(app, peer, id)? else {
         find(app, peer, id)?;
         return Err(Problem::of(Kind::AlreadyDecided, "it was already decided"));
     };
-    Ok(decide::standing_approval(app.store(), &app.services().policy(), &hold)?)
+    Ok(hold)
+}
+
+/// The grant that comes with an approval.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct GrantQuery {
+    /// For the whole organisation, not only the session.
+    org: bool,
+    #[serde(deserialize_with = "integer")]
+    calls_max: Option<u32>,
+}
+
+/// Preview an approval with a grant for more calls of the tool
+///
+/// Nothing is changed. The answer says how many other pending approvals the grant would make unnecessary.
+#[utoipa::path(get, path = "/v1/approvals/{id}/grant", tag = "approvals",
+    params(("id" = String, Path, description = "The approval's id"), GrantQuery),
+    responses((status = 200, description = "What would change", body = GrantWould), Problems<400, 403, 404, 409>))]
+pub(crate) async fn preview_grant(
+    State(app): AppState,
+    peer: Peer,
+    Path(id): Path<String>,
+    Query(GrantQuery { org, calls_max }): Query<GrantQuery>,
+) -> Reply<GrantWould> {
+    let id = approval_id(id)?;
+    let _permit = app.blocking_permit().await?;
+    let hold = undecided(&app, &peer, &id)?;
+    let how = How::Grant { org, calls_max, lasts: None };
+    let released = decide::grant_releases(app.services(), &hold, &peer.decider(), &how)?;
+    Ok(Json(GrantWould { in_force: true, released }))
 }
 
 impl From<StandingApproval> for StandingView {
@@ -245,6 +325,7 @@ impl From<StandingApproval> for StandingView {
             tool: standing.tool,
             asked: standing.asked as u64,
             covered: standing.covered as u64,
+            released: standing.released,
         }
     }
 }
@@ -254,6 +335,7 @@ async fn answer(
     peer: &Peer,
     decided: &Decided,
     wait_ms: Option<u64>,
+    released: u64,
 ) -> Result<Response, Problem> {
     let lead = decided.hold.lead().ok_or_else(unknown)?.action_id.clone();
     let mut held = BodyShare::default();
@@ -272,6 +354,7 @@ async fn answer(
         approval: ApprovalView::of(app.services(), &decided.hold),
         action,
         grant: decided.grant.as_ref().map(|grant| GrantView::of(grant, now)),
+        released,
     };
     Ok(json_holding(status, &view, held))
 }

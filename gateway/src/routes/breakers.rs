@@ -8,14 +8,14 @@ use effectd_contracts::text::is_unprintable;
 
 use super::operations;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Reply};
+use crate::extract::{Json, Operator, Path, Reply, Viewer};
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::breakers::BreakerView;
 
 /// All circuit breakers that have been used or opened
 #[utoipa::path(get, path = "/v1/breakers", tag = "breakers",
     responses((status = 200, description = "All of them, by key", body = Vec<BreakerView>), Problems<403>))]
-pub(crate) async fn list(State(app): AppState, _: Operator) -> Reply<Vec<BreakerView>> {
+pub(crate) async fn list(State(app): AppState, _: Viewer) -> Reply<Vec<BreakerView>> {
     let views = app.services().control.breakers.list();
     Ok(Json(views.into_iter().map(BreakerView::from).collect()))
 }
@@ -24,7 +24,7 @@ pub(crate) async fn list(State(app): AppState, _: Operator) -> Reply<Vec<Breaker
 #[utoipa::path(get, path = "/v1/breakers/{key}", tag = "breakers",
     params(("key" = String, Path, description = "Its key, percent-encoded")),
     responses((status = 200, description = "Its state", body = BreakerView), Problems<403, 404>))]
-pub(crate) async fn show(State(app): AppState, _: Operator, Path(key): Path<String>) -> Reply<BreakerView> {
+pub(crate) async fn show(State(app): AppState, _: Viewer, Path(key): Path<String>) -> Reply<BreakerView> {
     check_key(&key)?;
     Ok(view(&app, &key))
 }

@@ -1,43 +1,66 @@
 //! Dead letters, for operators: list, review, requeue and drop them.
 
 use axum::extract::State;
+use effectd_actors::Services;
 use effectd_bus::StoreError;
 use effectd_contracts::Operation;
 
 use super::operations;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reply};
+use crate::extract::{Json, Operator, Path, Query, Reply, Viewer};
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::dead_letters::{
     self as views, CauseView, LetterList, LetterNow, LetterQuery, LetterView, ReviewView,
 };
 
 /// Dead letters, oldest first
+///
+/// Those who only look get neither `detail` nor `tries`.
 #[utoipa::path(get, path = "/v1/dlq", tag = "dlq",
     params(LetterQuery),
-    responses((status = 200, description = "A page of them", body = LetterList), Problems<403>))]
+    responses((status = 200, description = "A page of them", body = LetterList), Problems<400, 403>))]
 pub(crate) async fn list(
     State(app): AppState,
-    _: Operator,
+    by: Viewer,
     Query(query): Query<LetterQuery>,
 ) -> Reply<LetterList> {
-    app.store_query(move |services| views::list(&*services.store, &query)).await
+    let list = move |services: &Services| views::list(services, &query);
+    let Json(mut list) = app.store_query(list).await?;
+    if !by.operates {
+        for letter in &mut list.letters {
+            letter.detail = None;
+            letter.tries.clear();
+        }
+    }
+    Ok(Json(list))
 }
 
 /// The causes that dead letters have in common, most frequent first
+///
+/// A cause is a tool, a code and the words of the error. Those who only look get no `sample`.
 #[utoipa::path(get, path = "/v1/dlq/causes", tag = "dlq",
-    responses((status = 200, description = "All of them", body = Vec<CauseView>), Problems<403>))]
-pub(crate) async fn causes(State(app): AppState, _: Operator) -> Reply<Vec<CauseView>> {
-    app.store_query(|services| views::causes(&*services.store)).await
+    params(LetterQuery),
+    responses((status = 200, description = "All of them", body = Vec<CauseView>), Problems<400, 403>))]
+pub(crate) async fn causes(
+    State(app): AppState,
+    by: Viewer,
+    Query(query): Query<LetterQuery>,
+) -> Reply<Vec<CauseView>> {
+    let causes = move |services: &Services| views::causes(services, &query);
+    let Json(mut causes) = app.store_query(causes).await?;
+    if !by.operates {
+        causes.iter_mut().for_each(|cause| cause.sample = None);
+    }
+    Ok(Json(causes))
 }
 
-/// One dead letter
+/// One dead letter, with the decision that failed
 #[utoipa::path(get, path = "/v1/dlq/{letter}", tag = "dlq",
     params(("letter" = u64, Path, description = "Its number")),
-    responses((status = 200, description = "Its cause, its attempts and its receipt", body = LetterView), Problems<403, 404>))]
+    responses((status = 200, description = "What was asked, without secrets and personal data; its approval, attempts, cause and receipt", body = LetterView), Problems<403, 404>))]
 pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<String>) -> Reply<LetterView> {
     let letter = number(&letter)?;
-    app.store_query(move |services| views::one(&*services.store, letter)?.ok_or(UNKNOWN)).await
+    app.store_query(move |services| views::one(services, letter)?.ok_or(UNKNOWN)).await
 }
 
 /// One quarantined action, for review
@@ -54,7 +77,7 @@ pub(crate) async fn review(
     Path(letter): Path<String>,
 ) -> Reply<ReviewView> {
     let letter = number(&letter)?;
-    app.store_query(move |services| views::review(&*services.store, letter)?.ok_or(UNKNOWN)).await
+    app.store_query(move |services| views::review(services, letter)?.ok_or(UNKNOWN)).await
 }
 
 /// Requeue a dead letter

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::Grant;
 use effectd_actors::approvals::grants::{self, NewGrant};
+use effectd_actors::approvals::rejudge::{self, Changed};
 use effectd_actors::approvals::{DecideError, view};
 use effectd_contracts::GrantId;
 
@@ -39,13 +40,14 @@ pub(crate) async fn list(
 
 /// Create a grant
 ///
-/// An approver may grant one tool for one session, an administrator anything wider.
+/// An approver may grant one tool for one session, an administrator anything wider. Pending approvals that it covers start, as many
+/// as it has calls.
 #[utoipa::path(post, path = "/v1/grants", tag = "grants",
     request_body(content = GrantBody, content_type = "application/json"),
     responses((status = 200, description = "It is active", body = GrantView), Problems<400, 403>))]
 pub(crate) async fn create(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantView> {
     let new = new_grant(&app, body).await?;
-    view(&app, grants::create(app.services(), new, &peer.decider()).await)
+    released(&app, grants::create(app.services(), new, &peer.decider()).await).await
 }
 
 /// Request a grant
@@ -56,7 +58,7 @@ pub(crate) async fn create(State(app): AppState, peer: Peer, body: Body) -> Repl
     responses((status = 200, description = "It is requested, or active", body = GrantView), Problems<400, 429>))]
 pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantView> {
     let new = new_grant(&app, body).await?;
-    view(&app, grants::request(app.services(), new, &peer.decider()).await)
+    released(&app, grants::request(app.services(), new, &peer.decider()).await).await
 }
 
 /// Whether a request for a grant would be active at once
@@ -67,8 +69,11 @@ pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Rep
     responses((status = 200, description = "Whether it would be active", body = GrantWould), Problems<400>))]
 pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantWould> {
     let new = new_grant(&app, body).await?;
-    let in_force = grants::would_be_in_force(&app.services().policy(), &new, &peer.decider())?;
-    Ok(Json(GrantWould { in_force }))
+    let (services, by) = (app.services(), peer.decider());
+    let in_force = grants::would_be_in_force(&services.policy(), &new, &by)?;
+    let _permit = app.blocking_permit().await?;
+    let released = if in_force { grants::would_release(services, new, &by)? } else { 0 };
+    Ok(Json(GrantWould { in_force, released }))
 }
 
 /// Activate a grant that somebody requested
@@ -79,7 +84,7 @@ pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body
     responses((status = 200, description = "It is active", body = GrantView), Problems<403, 404, 410>))]
 pub(crate) async fn activate(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<GrantView> {
     let id = grant_id(id)?;
-    view(&app, grants::activate(app.services(), &id, &peer.decider()).await)
+    released(&app, grants::activate(app.services(), &id, &peer.decider()).await).await
 }
 
 /// Revoke a grant
@@ -91,6 +96,14 @@ pub(crate) async fn activate(State(app): AppState, peer: Peer, Path(id): Path<St
 pub(crate) async fn revoke(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<GrantView> {
     let id = grant_id(id)?;
     view(&app, grants::revoke(app.services(), &id, &peer.decider()).await)
+}
+
+/// [`view`] of a grant, after an active one has released what waits for an approval and needs none now.
+async fn released(app: &App, changed: Result<Grant, DecideError>) -> Reply<GrantView> {
+    if let Ok(grant) = &changed {
+        rejudge::after(app.services(), Changed::Grant(Box::new(grant.clone()))).await;
+    }
+    view(app, changed)
 }
 
 fn view(app: &App, changed: Result<Grant, DecideError>) -> Reply<GrantView> {

@@ -19,7 +19,9 @@ fn health(app: &App) -> Health {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         backlog: app.health.backlog(),
         // `/readyz` reports a store that cannot be read.
-        paused: Switches::new(app.store()).paused().unwrap_or(false),
+        paused: Switches::new(app.store()).paused(app.services().clock.now()).is_ok_and(|off| off.is_some()),
+        policy_files_faulty: app.host.policy_files_faulty(),
+        state_id: app.host.state_id().to_owned(),
     }
 }
 
@@ -32,7 +34,8 @@ pub(crate) async fn healthz(State(app): AppState) -> Json<Health> {
 /// Whether the daemon takes work now
 ///
 /// Not while the store does not answer, its disk is nearly full or read-only, or the daemon is stopping; the problem says which.
-/// Accepted actions go on, and readiness returns by itself.
+/// Accepted actions go on, and readiness returns by itself. With a fault in the policy's files the daemon takes work by an earlier
+/// policy, and `policy_files_faulty` says so.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can", body = Health), Problems<503>))]
 pub(crate) async fn readyz(State(app): AppState) -> Reply<Health> {
@@ -46,6 +49,7 @@ pub(crate) async fn readyz(State(app): AppState) -> Reply<Health> {
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
+    app.metrics.policy_files.set(i64::from(!app.host.policy_files_faulty()));
     let families = app.host.metrics().gather();
     let text = TextEncoder::new()
         .encode_to_string(&families)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
+use effectd_actors::PrincipalRole;
 use effectd_actors::execution::log::{self, HEADS};
 use effectd_bus::{Store, StoreError, StoredLogEntry};
 use effectd_contracts::{Digest, InclusionProof, KeyEntry, LogHead, LogLine, Operation};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::operations;
 use super::receipts::find;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reply, integer};
+use crate::extract::{Json, Operator, Path, Query, Reply, Viewer, integer};
 use crate::limits::LOG_LIST_MAX;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -46,10 +47,11 @@ pub(crate) struct Size {
     )
 )]
 pub(crate) async fn show(State(app): AppState, peer: Peer) -> Reply<Value> {
+    let looks = app.may_operate(&peer, PrincipalRole::Look);
     read(&app, move |store| {
         let log = store.log()?;
         let head = log::last_head(store)?.map(|(_, head)| head);
-        if !peer.operator {
+        if !looks {
             return Ok(json!({ "head": head }));
         }
         Ok(json!({
@@ -90,7 +92,7 @@ pub(crate) async fn keys(State(app): AppState) -> Reply<Vec<KeyEntry>> {
 )]
 pub(crate) async fn rotate(State(app): AppState, by: Operator) -> Reply<RotatedView> {
     let principal = by.0.principal.clone();
-    let done = operations::by_host(&app, &by, Operation::RotateKey {}, move |host| {
+    let done = operations::by_host(&app, &by, (Operation::RotateKey {}, None), move |host| {
         let entry = host.rotate_key()?;
         tracing::info!(key_id = entry.key_id, before = entry.previous, by = %principal, "another key signs from now on");
         let details = json!({ "key_id": entry.key_id, "previous": entry.previous });
@@ -108,7 +110,7 @@ pub(crate) async fn rotate(State(app): AppState, by: Operator) -> Reply<RotatedV
     responses((status = 200, description = "A page of them; empty at the end", body = Vec<serde_json::Value>), Problems<403>))]
 pub(crate) async fn entries(
     State(app): AppState,
-    _: Operator,
+    _: Viewer,
     Query(range): Query<Range>,
 ) -> Reply<Vec<LogLine>> {
     let (from, limit) = range.bounds();
@@ -138,9 +140,10 @@ pub(crate) async fn frontier(
     peer: Peer,
     Query(Size { size }): Query<Size>,
 ) -> Reply<Vec<Digest>> {
+    let looks = app.may_operate(&peer, PrincipalRole::Look);
     read(&app, move |store| {
         let signed = log::last_head(store)?.map_or(0, |(_, head)| head.size);
-        if !peer.operator && size > signed {
+        if !looks && size > signed {
             return Err(StoreError::Invalid(format!(
                 "the last signed head covers {signed} entries; only operators may read beyond it"
             )));

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::Services;
-use effectd_actors::operator::operations::recorded;
+use effectd_actors::approvals::decide::reason_fault;
+use effectd_actors::operator::operations::{Terms, recorded};
 use effectd_actors::operator::service;
 use effectd_bus::StoreError;
-use effectd_contracts::{Operation, Principal};
+use effectd_contracts::{Operation, Principal, Timestamp, filter};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -27,27 +28,61 @@ pub(crate) struct Preview {
     pub(super) preview: bool,
 }
 
+/// Whether anything is done, why, and for how long.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct OperationQuery {
+    /// Change nothing, and answer what would change.
+    pub(super) preview: bool,
+    /// The operator's reason, for the receipt.
+    pub(super) reason: Option<String>,
+    /// How long it lasts (`30m`); only for a pause, a disabled tool and a tripped breaker.
+    pub(super) lasts: Option<String>,
+}
+
+impl OperationQuery {
+    pub(super) fn terms(&self, now: Timestamp) -> Result<Terms, Problem> {
+        let until = self.lasts.as_deref().map(|lasts| filter::end_of(lasts, now)).transpose();
+        let until = until.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
+        Ok(Terms { reason: checked_reason(self.reason.clone())?, until })
+    }
+}
+
+/// The reason of a request, if it is fit for a receipt. A preview refuses what the change would refuse.
+pub(super) fn checked_reason(reason: Option<String>) -> Result<Option<String>, Problem> {
+    match reason.as_deref().and_then(reason_fault) {
+        Some(fault) => Err(Problem::of(Kind::QueryInvalid, fault)),
+        None => Ok(reason),
+    }
+}
+
 /// Perform an operation on the daemon itself, or preview it
 ///
 /// On tools, effects, breakers, dead letters, consumer groups and artifacts. The answer comes when the operation and its receipt,
 /// which names the operator, are durable. An operation that changes nothing leaves no receipt.
 #[utoipa::path(post, path = "/v1/operations", tag = "operations",
-    params(Preview),
+    params(OperationQuery),
     request_body(content = ref("#/components/schemas/Operation"), content_type = "application/json"),
     responses((status = 200, description = "What changed, or would", body = OperationView), Problems<400, 403, 404>))]
 pub(crate) async fn perform(
     State(app): AppState,
     by: Operator,
-    Query(Preview { preview }): Query<Preview>,
+    Query(query): Query<OperationQuery>,
     body: Body,
 ) -> Reply<OperationView> {
     let (operation, _share): (Operation, _) = app.json_body(body, Kind::QueryInvalid).await?;
-    if preview {
-        let would =
-            move |services: &Services| service::preview(services, &operation).map(OperationView::from);
+    if matches!(operation, Operation::SetCaps { .. } | Operation::ResetCaps { .. }) {
+        by.check_administers(&app)?;
+    }
+    let terms = query.terms(app.services().clock.now())?;
+    if query.preview {
+        let would = move |services: &Services| {
+            service::preview(services, &operation, terms.until).map(OperationView::from)
+        };
         return app.store_query(would).await;
     }
-    perform_to_end(&app, &by, operation).await.map(Json)
+    perform_on(&app, &by, operation, terms).await.map(Json)
 }
 
 pub(super) async fn perform_to_end(
@@ -55,8 +90,17 @@ pub(super) async fn perform_to_end(
     by: &Operator,
     operation: Operation,
 ) -> Result<OperationView, Problem> {
+    perform_on(app, by, operation, Terms::default()).await
+}
+
+async fn perform_on(
+    app: &App,
+    by: &Operator,
+    operation: Operation,
+    terms: Terms,
+) -> Result<OperationView, Problem> {
     tracing::info!(principal = %by.0.principal, operation = operation.tool(), "an operator starts an operation");
-    let perform = |services, by| service::perform(services, operation, by);
+    let perform = |services, by| service::perform(services, operation, terms, by);
     to_end(app, by, perform).await.map(OperationView::from)
 }
 
@@ -64,7 +108,7 @@ pub(super) async fn perform_to_end(
 pub(super) async fn by_host<T: Send + 'static>(
     app: &App,
     by: &Operator,
-    operation: Operation,
+    (operation, reason): (Operation, Option<String>),
     ask: impl FnOnce(&dyn Host) -> Result<(T, Option<Map<String, Value>>), Problem> + Send + 'static,
 ) -> Result<(T, Option<String>), Problem> {
     tracing::info!(principal = %by.0.principal, operation = operation.tool(), "an operator starts an operation");
@@ -79,7 +123,7 @@ pub(super) async fn by_host<T: Send + 'static>(
                 Err(problem) => Err(StoreError::unavailable(problem.detail)),
             }
         };
-        recorded(&services, &operation, &by, work).await
+        recorded(&services, &operation, (&by, reason), work).await
     })
     .await?;
     Ok((done?, receipt_id.map(|id| id.to_string())))

@@ -7,7 +7,7 @@ use effectd_contracts::Operation;
 
 use super::operations::perform_to_end;
 use crate::app::AppState;
-use crate::extract::{After, Json, Operator, Path, Query, Reply};
+use crate::extract::{After, Json, Operator, Path, Query, Reply, Viewer};
 use crate::limits::{CHANGE_BYTES_MAX, OPERATOR_PAGE_MAX};
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
@@ -18,7 +18,7 @@ use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, Re
     responses((status = 200, description = "A page of them, by id", body = QuarantineList), Problems<403>))]
 pub(crate) async fn list(
     State(app): AppState,
-    _: Operator,
+    _: Viewer,
     Query(After { after }): Query<After>,
 ) -> Reply<QuarantineList> {
     app.store_query(move |services| {

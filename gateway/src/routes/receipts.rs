@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::traced;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Path, Query, Reply, integer};
+use crate::extract::{Json, Operator, Path, Query, Reply, integer};
 use crate::headers::AnswerTrace;
 use crate::host::Stage;
 use crate::limits::{LIST_DEFAULT, LIST_MAX};
@@ -76,14 +76,10 @@ pub(crate) async fn amendments(
 )]
 pub(crate) async fn amend(
     State(app): AppState,
-    peer: Peer,
+    Operator(peer): Operator,
     Path(id): Path<String>,
     body: Body,
 ) -> Reply<AmendmentEntry> {
-    if !peer.operator {
-        let why = "only root and the user that the daemon runs as may amend a receipt";
-        return Err(Problem::of(Kind::OperatorsOnly, why));
-    }
     let receipt = find(&app, &peer, id)?;
     let (amending, _share): (Amending, _) = app.json_body(body, Kind::ChangeInvalid).await?;
     let services = app.services();

@@ -10,10 +10,11 @@ use effectd_actors::operator::{replay, retention, store_admin};
 use serde::Deserialize;
 
 use super::artifacts::Pieces;
-use super::operations::{Preview, to_end};
+use super::operations::{Preview, checked_reason, to_end};
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reader, Reply, integer};
+use crate::extract::{Eraser, Json, Operator, Path, Query, Reader, Reply, Viewer, integer};
 use crate::host::Stage;
+use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::store::{self as views, EraseBody, ErasedView, EventList, RetainedView, StoreView};
 
@@ -32,7 +33,7 @@ pub(crate) struct From {
 /// The contents of the store
 #[utoipa::path(get, path = "/v1/store", tag = "store",
     responses((status = 200, description = "Counted", body = StoreView), Problems<403>))]
-pub(crate) async fn stats(State(app): AppState, _: Operator) -> Reply<StoreView> {
+pub(crate) async fn stats(State(app): AppState, _: Viewer) -> Reply<StoreView> {
     app.store_query(|services| views::stats(&*services.store)).await
 }
 
@@ -83,11 +84,15 @@ async fn page(app: &Arc<App>, topic: String, from: String) -> Reply<EventList> {
 
 /// The journal itself, for a backup
 ///
-/// Every block that is durable now, in the format of the module `journal` of the crate `effectd-bus`. Sealed bytes stay sealed. If
-/// retention removes old blocks meanwhile, the answer breaks off; repeat the request.
+/// Only for root and the user that the daemon runs as. Every block that is durable now, in the format of the module `journal` of the
+/// crate `effectd-bus`. Sealed bytes stay sealed. If retention removes old blocks meanwhile, the answer breaks off; repeat the request.
 #[utoipa::path(get, path = "/v1/store/journal", tag = "store",
     responses((status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"), Problems<403>))]
-pub(crate) async fn journal(State(app): AppState, _: Operator) -> Result<Response, Problem> {
+pub(crate) async fn journal(State(app): AppState, peer: Peer) -> Result<Response, Problem> {
+    if !peer.operator {
+        let why = "only root and the user that the daemon runs as may read the journal";
+        return Err(Problem::of(Kind::OperatorsOnly, why));
+    }
     let Json(mut reader) = app.store_query(|services| services.store.read_journal()).await?;
     Ok(Pieces::response(None, move || reader.piece()))
 }
@@ -116,13 +121,14 @@ pub(crate) async fn retain(
 /// Erase subjects
 ///
 /// Afterwards no key opens what was sealed for them until now; receipts, signatures and proofs stay. While actions are in flight,
-/// the erasure is not complete: repeat the request with `begun` and `swept` of the answer.
+/// the erasure is not complete: repeat the request with `begun` and `swept` of the answer. A subject that nothing names is refused.
 #[utoipa::path(post, path = "/v1/store/erase", tag = "store",
     request_body(content = EraseBody, content_type = "application/json"),
-    responses((status = 200, description = "What it destroyed, or would destroy, or has to end first", body = ErasedView), Problems<400, 403>))]
-pub(crate) async fn erase(State(app): AppState, by: Operator, body: Body) -> Reply<ErasedView> {
+    responses((status = 200, description = "What it destroyed, or would destroy, or has to end first", body = ErasedView), Problems<400, 403, 404>))]
+pub(crate) async fn erase(State(app): AppState, Eraser(by): Eraser, body: Body) -> Reply<ErasedView> {
     let (body, _share): (EraseBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
     let erasure = body.erasure();
+    checked_reason(erasure.reason.clone())?;
     if body.preview {
         return app
             .store_query(move |services| {

@@ -18,7 +18,7 @@ fn view(
     render: fn(&RegisteredTool, bool) -> Value,
 ) -> Result<Value, Problem> {
     let (switches, tool) = (Switches::new(app.store()), &entry.spec().tool_id);
-    let mut view = render(entry, switches.tool_disabled(tool)?);
+    let mut view = render(entry, switches.tool_off(tool, app.services().clock.now())?.is_some());
     if let Some(caps) = switches.caps(tool)? {
         view["caps_set"] = json!(caps);
     }

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use super::actions::ActionView;
 use super::grants::GrantView;
+use super::policy::is_zero;
 use crate::problem::{Kind, Problem};
 use crate::remediation::By;
 
@@ -56,6 +57,14 @@ impl ApprovalView {
             preview.leave_texts_out();
         }
     }
+
+    /// Removes the rationale, and the parameters that are not public.
+    pub(crate) fn leave_contents_out(&mut self, is_public: impl Fn(&str) -> bool) {
+        if let Some(prompt) = &mut self.prompt {
+            prompt.params.retain(|name, _| is_public(name));
+            prompt.rationale = None;
+        }
+    }
 }
 
 /// What a person decides by.
@@ -68,6 +77,9 @@ pub struct PromptView {
     /// Without personal data and secrets. The tool gets them as sent, except for `redactions`.
     #[schema(value_type = Object)]
     pub params: Map<String, Value>,
+    /// What it is about: the path, or else the first public parameter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
     /// Personal data that is not shown here, and that the tool gets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(schema_with = crate::schema::redactions)]
@@ -164,6 +176,9 @@ pub struct DecisionView {
     /// The grant that was created with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<GrantView>,
+    /// Other pending approvals that the grant or the mode made unnecessary: their actions start.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub released: u64,
 }
 
 /// An approval: yes.
@@ -235,6 +250,9 @@ pub struct StandingView {
     pub asked: u64,
     /// How many of them would not have been needed.
     pub covered: u64,
+    /// Other pending approvals that it makes unnecessary: their actions start.
+    #[serde(default)]
+    pub released: u64,
 }
 
 impl ApprovalView {
@@ -294,9 +312,11 @@ impl PromptView {
             };
             format!("{}: {word}", seen.path)
         });
+        let params = view::shown(&services.registry, &services.policy(), &hold.decision.request);
         Self {
             redactions: hold.prompt.redactions.clone(),
-            params: view::shown(&services.registry, &services.policy(), hold),
+            about: view::about(&services.registry, hold, &params),
+            params,
             hidden: hold.prompt.hidden.clone(),
             tool_version: hold.prompt.tool_version.clone(),
             reasons: hold.prompt.reasons(),

@@ -1,8 +1,15 @@
 //! Dead letters in JSON: one by one, by cause, and quarantined actions for review.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use effectd_actors::approvals::view::shown;
 use effectd_actors::operator::dead_letters::{self, Now};
-use effectd_bus::{Body, DeadLetter, DeadLetterOrigin, Store, StoreError, TopicName};
-use effectd_contracts::{Code, ReceiptId};
+use effectd_actors::{Registry, Services};
+use effectd_bus::{
+    Body, DELIVERIES_EXHAUSTED, DeadLetter, DeadLetterOrigin, Fingerprint, Store, StoreError, TopicName,
+};
+use effectd_contracts::{Approval, Code, DecisionData, Receipt, ReceiptId, Timestamp, ToolId, filter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -17,7 +24,7 @@ pub struct TryView {
     pub error: String,
 }
 
-/// A dead letter, without the parameters of its request.
+/// A dead letter. What comes from its decision is null if that can no longer be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LetterView {
     pub letter: u64,
@@ -27,6 +34,13 @@ pub struct LetterView {
     /// The receipt of the failure.
     pub receipt_id: Option<String>,
     pub tool_id: Option<String>,
+    #[serde(default)]
+    pub subject_id: Option<String>,
+    #[serde(default)]
+    pub space_id: Option<String>,
+    /// The peer that asked for the action.
+    #[serde(default)]
+    pub principal: Option<String>,
     /// The stable code of the failure.
     pub code: String,
     /// The fingerprint that letters of the same cause share.
@@ -36,6 +50,14 @@ pub struct LetterView {
     pub tries: Vec<TryView>,
     /// The error, for people; null if it can no longer be read.
     pub detail: Option<String>,
+    /// Without secrets and personal data; only in the answer about one letter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub params: Option<Map<String, Value>>,
+    /// The approval of the action, as in its receipt; only in the answer about one letter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub approval: Option<Approval>,
 }
 
 impl From<&DeadLetter> for LetterView {
@@ -48,6 +70,8 @@ impl From<&DeadLetter> for LetterView {
             Body::Clear(bytes) | Body::Opened(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
             Body::Shredded => None,
         };
+        let decision = dead_letters::decision(letter);
+        let request = decision.as_ref().map(|decision| &decision.request);
         let tries =
             letter.tries.iter().map(|tried| TryView { at: tried.at.to_string(), error: tried.error.clone() });
         Self {
@@ -56,12 +80,17 @@ impl From<&DeadLetter> for LetterView {
             topic: letter.topic.to_string(),
             action_id: letter.action_id.as_ref().map(ToString::to_string),
             receipt_id,
-            tool_id: dead_letters::decision(letter).map(|decision| decision.request.tool_id.to_string()),
+            tool_id: request.map(|request| request.tool_id.to_string()),
+            subject_id: request.map(|request| request.subject_id.to_string()),
+            space_id: request.map(|request| request.space_id.to_string()),
+            principal: decision.as_ref().map(|decision| decision.principal.to_string()),
             code: letter.code.clone(),
             cause: letter.fingerprint.to_string(),
             attempts: letter.attempts,
             tries: tries.collect(),
             detail,
+            params: None,
+            approval: None,
         }
     }
 }
@@ -96,9 +125,12 @@ pub struct CauseView {
     pub last: String,
     /// The number of the newest.
     pub newest: u64,
-    /// The tool of the newest.
+    /// The tool; left out if there are several, or it can no longer be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_id: Option<String>,
+    /// Whether they are of several tools: only with the code `deliveries_exhausted`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub several_tools: bool,
     /// The policy under which the newest failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_digest: Option<String>,
@@ -151,23 +183,85 @@ pub struct LetterQuery {
     /// Of this tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
+    /// Of this subject.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    /// Of this space.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
+    /// With this code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Not older than this: a time (`2026-01-01T00:00:00Z`) or an age (`2h`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
     /// From this number on.
     pub from: u64,
 }
 
-pub(crate) fn list(store: &dyn Store, query: &LetterQuery) -> Result<LetterList, StoreError> {
-    let topic = query.topic.as_deref().map(TopicName::new).transpose()?;
-    let page = store.letters(topic.as_ref(), query.from, OPERATOR_PAGE_MAX)?;
-    let views = page.letters.iter().map(LetterView::from);
-    let is_meant = |view: &LetterView| {
-        let cause = query.cause.as_ref().is_none_or(|cause| *cause == view.cause);
-        cause && (query.tool.is_none() || query.tool == view.tool_id)
-    };
-    Ok(LetterList { letters: views.filter(is_meant).collect(), next: page.next })
+impl LetterQuery {
+    fn topic(&self) -> Result<Option<TopicName>, StoreError> {
+        self.topic.as_deref().map(TopicName::new).transpose()
+    }
+
+    /// Whether it selects all letters of its topic.
+    fn is_all(&self) -> bool {
+        *self == Self { topic: self.topic.clone(), ..Self::default() }
+    }
+
+    /// The view of a letter, if it is selected.
+    fn selector(
+        &self,
+        registry: &Registry,
+        now: Timestamp,
+    ) -> Result<impl Fn(&DeadLetter) -> Option<LetterView>, StoreError> {
+        let since = self.since.as_deref().map(|since| filter::moment(since, now)).transpose();
+        let since = since.map_err(|error| StoreError::Invalid(error.to_string()))?;
+        let tool = self.tool.as_deref().map(|tool| canonical(registry, tool));
+        Ok(move |letter: &DeadLetter| {
+            let view = LetterView::from(letter);
+            let of_tool = view.tool_id.as_deref().map(|tool| canonical(registry, tool));
+            let wanted = [
+                (&self.cause, Some(&view.cause)),
+                (&self.code, Some(&view.code)),
+                (&tool, of_tool.as_ref()),
+                (&self.subject, view.subject_id.as_ref()),
+                (&self.space, view.space_id.as_ref()),
+            ];
+            let fits = wanted.iter().all(|(asked, found)| asked.is_none() || asked.as_ref() == *found);
+            let in_time = since.is_none_or(|since| letter.time >= since) && letter.letter >= self.from;
+            (fits && in_time).then_some(view)
+        })
+    }
 }
 
-pub(crate) fn one(store: &dyn Store, number: u64) -> Result<Option<LetterView>, StoreError> {
-    Ok(store.letter(number)?.as_ref().map(LetterView::from))
+/// The id of a tool, by its id or an alias; an unknown name stays.
+fn canonical(registry: &Registry, name: &str) -> String {
+    let known = ToolId::new(name).ok().and_then(|name| Some(registry.get(&name)?.spec().tool_id.to_string()));
+    known.unwrap_or_else(|| name.to_owned())
+}
+
+pub(crate) fn list(services: &Services, query: &LetterQuery) -> Result<LetterList, StoreError> {
+    let select = query.selector(&services.registry, services.clock.now())?;
+    let page = services.store.letters(query.topic()?.as_ref(), query.from, OPERATOR_PAGE_MAX)?;
+    Ok(LetterList { letters: page.letters.iter().filter_map(select).collect(), next: page.next })
+}
+
+/// One letter, with its parameters and its approval.
+pub(crate) fn one(services: &Services, number: u64) -> Result<Option<LetterView>, StoreError> {
+    let Some(letter) = services.store.letter(number)? else {
+        return Ok(None);
+    };
+    let mut view = LetterView::from(&letter);
+    view.params = dead_letters::decision(&letter).map(|decision| params(services, &decision));
+    view.approval =
+        receipt(&*services.store, view.receipt_id.as_deref())?.and_then(|receipt| receipt.approval);
+    Ok(Some(view))
+}
+
+/// The parameters as in an approval: none if the tool is unknown.
+fn params(services: &Services, decision: &DecisionData) -> Map<String, Value> {
+    shown(&services.registry, &services.policy(), &decision.request)
 }
 
 /// A quarantined action, for review.
@@ -185,8 +279,8 @@ pub struct ReviewView {
 }
 
 /// `None` if no letter of this number is quarantined, or it can no longer be read.
-pub(crate) fn review(store: &dyn Store, number: u64) -> Result<Option<ReviewView>, StoreError> {
-    let Some(letter) = store.letter(number)? else {
+pub(crate) fn review(services: &Services, number: u64) -> Result<Option<ReviewView>, StoreError> {
+    let Some(letter) = services.store.letter(number)? else {
         return Ok(None);
     };
     let view = LetterView::from(&letter);
@@ -197,13 +291,34 @@ pub(crate) fn review(store: &dyn Store, number: u64) -> Result<Option<ReviewView
         space_id: decision.request.space_id.to_string(),
         subject_id: decision.request.subject_id.to_string(),
         principal: decision.principal.to_string(),
-        params: dead_letters::shown(&decision),
+        params: params(services, &decision),
     }))
 }
 
-/// The causes that dead letters have in common, most frequent first.
-pub(crate) fn causes(store: &dyn Store) -> Result<Vec<CauseView>, StoreError> {
-    let groups = store.letter_groups(None)?.into_iter().map(|group| {
+/// The causes that selected dead letters have in common, most frequent first.
+pub(crate) fn causes(services: &Services, query: &LetterQuery) -> Result<Vec<CauseView>, StoreError> {
+    let store = &*services.store;
+    let select = query.selector(&services.registry, services.clock.now())?;
+    let takes = |letter: &DeadLetter| select(letter).is_some();
+    let takes: Option<&dyn Fn(&DeadLetter) -> bool> = if query.is_all() { None } else { Some(&takes) };
+    let topic = query.topic()?;
+    let groups = store.letter_groups(topic.as_ref(), takes)?;
+    // The Store makes these causes without a tool.
+    let exhausted = groups.iter().filter(|group| group.code == DELIVERIES_EXHAUSTED);
+    let tools: BTreeMap<Fingerprint, BTreeSet<Option<String>>> =
+        exhausted.map(|group| (group.fingerprint, BTreeSet::new())).collect();
+    let tools = RefCell::new(tools);
+    let note_tool = |letter: &DeadLetter| {
+        if let Some(tools) = tools.borrow_mut().get_mut(&letter.fingerprint) {
+            tools.extend(select(letter).map(|view| view.tool_id));
+        }
+        false
+    };
+    if !tools.borrow().is_empty() {
+        store.letter_groups(topic.as_ref(), Some(&note_tool))?;
+    }
+    let groups = groups.into_iter().map(|group| {
+        let several_tools = tools.borrow().get(&group.fingerprint).is_some_and(|tools| tools.len() > 1);
         // The newest letter may be gone by now.
         let newest = store.letter(group.newest)?.as_ref().map(LetterView::from);
         let receipt_id = newest.as_ref().and_then(|letter| letter.receipt_id.as_deref());
@@ -214,20 +329,21 @@ pub(crate) fn causes(store: &dyn Store) -> Result<Vec<CauseView>, StoreError> {
             first: group.first.to_string(),
             last: group.last.to_string(),
             newest: group.newest,
-            policy_digest: policy_of(store, receipt_id)?,
-            tool_id: newest.as_ref().and_then(|letter| letter.tool_id.clone()),
+            policy_digest: receipt(store, receipt_id)?
+                .and_then(|receipt| receipt.decision)
+                .map(|decision| decision.policy_digest.to_string()),
+            tool_id: newest.as_ref().filter(|_| !several_tools).and_then(|letter| letter.tool_id.clone()),
+            several_tools,
             sample: newest.and_then(|letter| letter.detail),
         })
     });
     groups.collect()
 }
 
-/// The digest of the policy that decided about a receipt.
-fn policy_of(store: &dyn Store, receipt: Option<&str>) -> Result<Option<String>, StoreError> {
-    let Some(id) = receipt.and_then(|id| ReceiptId::new(id).ok()) else {
+/// The receipt of this id, if it can be read.
+fn receipt(store: &dyn Store, id: Option<&str>) -> Result<Option<Receipt>, StoreError> {
+    let Some(id) = id.and_then(|id| ReceiptId::new(id).ok()) else {
         return Ok(None);
     };
-    let receipt = store.receipt(&id)?.and_then(|stored| stored.parse().ok());
-    let decision = receipt.and_then(|receipt| receipt.decision);
-    Ok(decision.map(|decision| decision.policy_digest.to_string()))
+    Ok(store.receipt(&id)?.and_then(|stored| stored.parse().ok()))
 }

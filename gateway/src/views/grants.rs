@@ -52,6 +52,9 @@ pub struct GrantList {
 pub struct GrantWould {
     /// The grant would be active at once, since you may create it; otherwise it waits for somebody who may.
     pub in_force: bool,
+    /// Pending approvals that the active grant makes unnecessary: their actions start.
+    #[serde(default)]
+    pub released: u64,
 }
 
 /// A grant to create or to request.

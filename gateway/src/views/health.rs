@@ -14,4 +14,9 @@ pub struct Health {
     /// An operator has paused effects: every action is a dry run.
     #[serde(default)]
     pub paused: bool,
+    /// The policy's files have a fault, so an earlier policy decides; `/v1/policy` names the faults.
+    #[serde(default)]
+    pub policy_files_faulty: bool,
+    /// The id of the daemon's state directory, which tells two daemons apart. A restored state has another id than its original.
+    pub state_id: String,
 }

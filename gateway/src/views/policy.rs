@@ -23,6 +23,38 @@ pub struct PolicyView {
     /// Spaces whose root cannot be used, each with the reason and the remediation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unusable: Vec<String>,
+    /// Why the files on disk are not in force; left out if they are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+    /// Pending approvals that the change makes unnecessary: their actions start.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub released: u64,
+    /// Pending approvals whose actions the changed policy denies: they end.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ended: u64,
+}
+
+pub(crate) fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// The policy in force: its files, and the changes beside them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyFiles {
+    /// Over the files and the changes beside them.
+    pub digest: String,
+    /// `policy.toml` first.
+    pub files: Vec<PolicyFile>,
+    /// Consents, modes and bands that commands have set.
+    #[schema(value_type = Object)]
+    pub overlay: serde_json::Value,
+}
+
+/// A file of the policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyFile {
+    pub name: String,
+    pub text: String,
 }
 
 /// A space whose root is another folder than before.
@@ -74,6 +106,8 @@ pub enum PolicyChange {
         #[schema(value_type = Option<String>)]
         mode: Option<Mode>,
     },
+    /// Takes all changes back: the files alone count again.
+    Clear {},
 }
 
 impl PolicyChange {
@@ -92,6 +126,7 @@ impl PolicyChange {
             PolicyChange::SetAutomationMode { automation, tool, mode } => {
                 Operation::SetMode { org: None, automation: Some(automation), tool, mode }
             }
+            PolicyChange::Clear {} => Operation::ClearOverlay {},
         }
     }
 }

@@ -87,6 +87,12 @@ pub struct EraseBody {
     /// Change nothing, and answer what would be erased.
     #[serde(default)]
     pub preview: bool,
+    /// Erase also subjects that no receipt, dead letter, approval or open action names.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+    /// For the receipt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// `begun` of the last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<u32>,
@@ -132,6 +138,8 @@ impl EraseBody {
         Erasure {
             subjects: self.subjects.clone(),
             progress: Progress { begun: self.begun, swept: self.swept },
+            force: self.force,
+            reason: self.reason.clone(),
         }
     }
 }

@@ -16,7 +16,7 @@ use cedar_policy::{
 };
 use effectd_contracts::{Digest, SpaceId, canonical};
 
-use crate::error::{Location, PolicyError};
+use crate::error::{Faults, Location, PolicyError};
 use crate::facts::Facts;
 use crate::limits::CEDAR_RULES_MAX;
 use crate::risk::Risk;
@@ -99,25 +99,29 @@ impl Abac {
         let mut rules = PolicySet::new();
         let mut locations = HashMap::new();
         let mut texts = BTreeSet::new();
-        for file in files {
-            for statement in statements::split(file)? {
-                let policy = statement.parse()?;
-                texts.insert(statement.text());
-                let at = statement.location();
+        let mut faults = Faults::default();
+        for statement in Self::statements(files, &mut faults) {
+            let at = statement.location();
+            let named = statement.parse().and_then(|policy| {
                 check_names(&policy, &at, tables)?;
-                if locations.len() >= CEDAR_RULES_MAX {
-                    let message = format!("more than {CEDAR_RULES_MAX} rules");
-                    return Err(PolicyError::invalid(at, message));
-                }
-                if let Some(other) = locations.insert(policy.id().clone(), at.clone()) {
-                    let message = format!("the rule {} is already defined at {other}", policy.id());
-                    return Err(PolicyError::invalid(at, message));
-                }
-                let added = rules.add(policy);
-                added.map_err(|error| PolicyError::invalid(statement.location(), error.to_string()))?;
+                Ok(policy)
+            });
+            let Some(policy) = faults.keep(named) else { continue };
+            texts.insert(statement.text());
+            if locations.len() >= CEDAR_RULES_MAX {
+                let message = format!("more than {CEDAR_RULES_MAX} rules");
+                return Err(PolicyError::invalid(at, message));
             }
+            if let Some(other) = locations.insert(policy.id().clone(), at.clone()) {
+                let message = format!("the rule {} is already defined at {other}", policy.id());
+                faults.keep(Err::<(), _>(PolicyError::invalid(at, message)));
+                continue;
+            }
+            let added = rules.add(policy);
+            faults.keep(added.map_err(|error| PolicyError::invalid(at, error.to_string())));
         }
-        validate(&rules, &locations)?;
+        faults.keep(validate(&rules, &locations));
+        faults.result()?;
         let in_file = |file| move |message: String| PolicyError::invalid(Location::new(file, 1), message);
         let needs_preview = needs_preview(&rules).map_err(in_file("*.cedar"))?;
         let entities = entities(&names, tables).map_err(in_file(POLICY_FILE))?;
@@ -134,6 +138,18 @@ impl Abac {
             // Over the rules' texts alone: a rule may move to another file or line.
             digest: canonical::digest(&serde_json::json!(texts)),
         })
+    }
+
+    /// The rules of all files that can be split into rules.
+    fn statements<'f>(files: &'f [SourceFile], faults: &mut Faults) -> Vec<statements::Statement<'f>> {
+        files.iter().filter_map(|file| faults.keep(statements::split(file))).flatten().collect()
+    }
+
+    /// Checks only the form of the rules, for a policy whose tables have faults.
+    pub(crate) fn check_form(files: &[SourceFile], faults: &mut Faults) {
+        for statement in Self::statements(files, faults) {
+            faults.keep(statement.parse());
+        }
     }
 
     /// The digest of all rules.
@@ -224,13 +240,17 @@ fn validate(rules: &PolicySet, locations: &HashMap<PolicyId, Location>) -> Resul
     let warnings = result.validation_warnings().map(|warning| (warning.policy_id(), 1, warning.to_string()));
     let located =
         errors.chain(warnings).map(|(id, order, message)| (locations.get(id).cloned(), order, message));
-    // The first by location, and there errors before warnings, so that the same policy always gets the same error.
-    match located.min() {
-        Some((at, _, message)) => {
-            Err(PolicyError::invalid(at.unwrap_or_else(|| Location::new("*.cedar", 1)), message))
-        }
-        None => Ok(()),
+    // By location, and there errors before warnings, so that the same policy always gets the same error.
+    let mut located: Vec<_> = located.collect();
+    located.sort();
+    // One for each rule.
+    located.dedup_by(|next, first| next.0 == first.0);
+    let mut faults = Faults::default();
+    for (at, _, message) in located {
+        let at = at.unwrap_or_else(|| Location::new("*.cedar", 1));
+        faults.keep(Err::<(), _>(PolicyError::invalid(at, message)));
     }
+    faults.result()
 }
 
 /// Refuses unknown entities. Cedar accepts any id, and a rule with a misspelt id would never apply.

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::{check_count, check_name};
 use crate::document::CommandRule;
-use crate::error::PolicyError;
+use crate::error::{Faults, PolicyError};
 use crate::limits::{
     COMMAND_MEMORY_MIB_MAX, COMMAND_MEMORY_MIB_MIN, COMMAND_PATHS_MAX, COMMAND_TIMEOUT_S_MAX,
     COMMAND_WORDS_MAX,
@@ -152,6 +152,11 @@ fn is_plain_absolute(path: &str) -> bool {
     rest.is_some_and(|rest| is_inside(rest) && !rest.split('/').any(|part| part.is_empty() || part == "."))
 }
 
+/// Whether a mode may have this key: a tool, or `command.run` and the name of a known command.
+pub(super) fn is_mode_key(key: &str, knows: impl Fn(&str) -> bool) -> bool {
+    key.split_once(' ').is_none_or(|(tool, name)| tool == COMMAND_TOOL && knows(name))
+}
+
 /// All named commands, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Commands(BTreeMap<String, Arc<NamedCommand>>);
@@ -160,21 +165,21 @@ impl Commands {
     pub(crate) fn compile(
         rules: &BTreeMap<String, CommandRule>,
         lines: &Lines<'_>,
-    ) -> Result<Self, PolicyError> {
-        let compiled = rules
-            .iter()
-            .map(|(name, rule)| Ok((name.clone(), Arc::new(NamedCommand::compile(name, rule, lines)?))));
-        compiled.collect::<Result<_, _>>().map(Self)
+        faults: &mut Faults,
+    ) -> Self {
+        let compiled = rules.iter().filter_map(|(name, rule)| {
+            let command = faults.keep(NamedCommand::compile(name, rule, lines))?;
+            Some((name.clone(), Arc::new(command)))
+        });
+        Self(compiled.collect())
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<NamedCommand>> {
         self.0.get(name)
     }
 
-    /// Whether a mode may have this key: a tool, or `command.run` and the name of a command.
     pub(crate) fn is_mode_key(&self, key: &str) -> bool {
-        let command = key.split_once(' ');
-        command.is_none_or(|(tool, name)| tool == COMMAND_TOOL && self.get(name).is_some())
+        is_mode_key(key, |name| self.get(name).is_some())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &NamedCommand> {
@@ -255,7 +260,9 @@ mod tests {
         let toml = "version = 1\n[commands.all]\nargv = [\"ls\", \"**\"]\n";
         let source = crate::source::Source::new(toml, []);
         let (document, lines) = crate::tables::read(&source).unwrap();
-        let commands = Commands::compile(&document.commands, &lines).unwrap();
+        let mut faults = Faults::default();
+        let commands = Commands::compile(&document.commands, &lines, &mut faults);
+        faults.result().unwrap();
         let matching = |tool: &str, params: Value| {
             commands.matching(&tool.parse().unwrap(), params.as_object().unwrap())
         };

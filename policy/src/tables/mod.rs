@@ -12,15 +12,18 @@ use std::sync::Arc;
 
 use effectd_contracts::SpaceId;
 
-use crate::document::{DOCUMENT_VERSION, Document, HolderRule, ModeRules, PrincipalRole, TimeoutRules};
-use crate::error::{Location, PolicyError};
+use crate::document::{
+    ConsentRule, DOCUMENT_VERSION, Document, HolderRule, ModeRules, PrincipalRole, PrincipalRule,
+    TimeoutRules,
+};
+use crate::error::{Faults, Location, PolicyError};
 use crate::glob::{Glob, GlobMap};
 use crate::limits;
 use crate::overlay::is_purpose;
-use crate::source::{Lines, POLICY_FILE, Source, SourceFile, toml_error};
+use crate::source::{Lines, POLICY_FILE, Source, SourceFile};
 
 use clock::{ClockTable, Zone, minute_of_day};
-use commands::Commands;
+use commands::{Commands, is_mode_key};
 use consents::Consents;
 use modes::Modes;
 use roles::{Caps, Holder, Role};
@@ -99,7 +102,7 @@ pub(crate) fn check_sizes(source: &Source) -> Result<(), PolicyError> {
 pub(crate) fn read(source: &Source) -> Result<(Document, Lines<'_>), PolicyError> {
     let file: &SourceFile = &source.policy;
     let lines = Lines::parse(file)?;
-    let document: Document = toml::from_str(&file.text).map_err(|error| toml_error(file, &error))?;
+    let document: Document = lines.deserialize(file)?;
     if document.version != DOCUMENT_VERSION {
         let message =
             format!("version {} is unknown; this program reads version {DOCUMENT_VERSION}", document.version);
@@ -111,19 +114,28 @@ pub(crate) fn read(source: &Source) -> Result<(Document, Lines<'_>), PolicyError
 impl Tables {
     pub(crate) fn compile(document: &Document, lines: &Lines<'_>) -> Result<Self, PolicyError> {
         check_counts(document, lines)?;
-        let roles = roles::compile(&document.roles, lines)?;
-        let subjects = holders("subjects", &document.subjects, &roles, lines)?;
-        let actors = holders("actors", &document.actors, &roles, lines)?;
-        let named = Commands::compile(&document.commands, lines)?;
-        let org_modes = modes("orgs", &document.orgs, &named, lines)?;
-        let automation_modes = modes("automations", &document.automations, &named, lines)?;
-        let spaces = spaces::compile(&document.spaces, &roles, |org| org_modes.knows(org), lines)?;
-        let principals = principals(document, lines, &subjects)?;
-        let consents = consents(document, lines, &subjects, &spaces)?;
+        // Names are looked up in the document, so that a faulty entry is not told again as unknown.
+        let mut all = Faults::default();
+        let faults = &mut all;
+        let roles = roles::compile(&document.roles, lines, faults);
+        let subjects = holders("subjects", document, &roles, lines, faults);
+        let actors = holders("actors", document, &roles, lines, faults);
+        let org_modes = modes("orgs", &document.orgs, document, lines, faults);
+        let automation_modes = modes("automations", &document.automations, document, lines, faults);
+        let spaces = spaces::compile(document, lines, faults);
+        let principals = principals(document, lines, faults);
+        let consents = consents(document, lines, faults);
+        let clock = faults.keep(clock(document, lines));
+        let named = Commands::compile(&document.commands, lines, faults);
+        let timeouts = faults.keep(timeouts(document, lines));
+        let (Some(clock), Some(timeouts), ()) = (clock, timeouts, all.result()?) else {
+            // Not reached: what is missing left a fault.
+            return Err(lines.invalid(&["version"], "the policy is incomplete"));
+        };
         let devices = document.devices.iter();
         let allow = &document.allow;
         Ok(Self {
-            clock: clock(document, lines)?,
+            clock,
             principals,
             roles,
             subjects,
@@ -138,7 +150,7 @@ impl Tables {
             commands: allow.commands.iter().map(Glob::new).collect(),
             named,
             allow_line: lines.line(&["allow"]),
-            timeouts: timeouts(document, lines)?,
+            timeouts,
         })
     }
 }
@@ -202,12 +214,13 @@ fn check_name(name: &str, lines: &Lines<'_>, path: &[&str]) -> Result<(), Policy
 
 fn holders(
     table: &str,
-    rules: &BTreeMap<String, HolderRule>,
+    document: &Document,
     roles: &BTreeMap<String, Arc<Role>>,
     lines: &Lines<'_>,
-) -> Result<HashMap<String, Holder>, PolicyError> {
-    let mut holders = HashMap::new();
-    for (name, rule) in rules {
+    faults: &mut Faults,
+) -> HashMap<String, Holder> {
+    let rules = if table == "subjects" { &document.subjects } else { &document.actors };
+    let holder = |name: &String, rule: &HolderRule| {
         let (at_roles, at_caps) = ([table, name, "roles"], [table, name, "caps"]);
         check_name(name, lines, &at_roles)?;
         check_list(&rule.caps, lines, &at_caps)?;
@@ -219,26 +232,17 @@ fn holders(
         }
         let mut own = Caps::default();
         rule.caps.iter().for_each(|cap| own.add(cap, lines.line(&at_caps)));
-        let mut held = Vec::new();
-        for role in &rule.roles {
-            let Some(role) = roles.get(role) else {
-                return Err(lines.invalid(&at_roles, format!("{name:?} has the unknown role {role:?}")));
-            };
-            held.push(Arc::clone(role));
+        if let Some(role) = rule.roles.iter().find(|role| !document.roles.contains_key(*role)) {
+            return Err(lines.invalid(&at_roles, format!("{name:?} has the unknown role {role:?}")));
         }
-        let holder = Holder { roles: held, own, line: lines.line(&[table, name]) };
-        holders.insert(name.clone(), holder);
-    }
-    Ok(holders)
+        let held = rule.roles.iter().filter_map(|role| roles.get(role)).map(Arc::clone).collect();
+        Ok((name.clone(), Holder { roles: held, own, line: lines.line(&[table, name]) }))
+    };
+    rules.iter().filter_map(|(name, rule)| faults.keep(holder(name, rule))).collect()
 }
 
-fn principals(
-    document: &Document,
-    lines: &Lines<'_>,
-    subjects: &HashMap<String, Holder>,
-) -> Result<GlobMap<Principal>, PolicyError> {
-    let mut principals = GlobMap::default();
-    for (name, rule) in &document.principals {
+fn principals(document: &Document, lines: &Lines<'_>, faults: &mut Faults) -> GlobMap<Principal> {
+    let principal = |name: &String, rule: &PrincipalRule| {
         let at_subjects = ["principals", name, "subjects"];
         let at_actors = ["principals", name, "actors"];
         check_name(name, lines, &at_subjects)?;
@@ -246,34 +250,33 @@ fn principals(
         check_list(&rule.actors, lines, &at_actors)?;
         let exact = |name: &&String| Glob::new(*name).is_exact();
         let mut named = rule.subjects.iter().filter(exact);
-        if let Some(subject) = named.find(|name| !subjects.contains_key(*name)) {
+        if let Some(subject) = named.find(|name| !document.subjects.contains_key(*name)) {
             return Err(lines.invalid(&at_subjects, format!("unknown subject {subject:?}")));
         }
         let mut named = rule.actors.iter().filter(exact);
         if let Some(actor) = named.find(|name| !document.actors.contains_key(*name)) {
             return Err(lines.invalid(&at_actors, format!("unknown actor {actor:?}")));
         }
-        let principal = Principal {
+        Ok(Principal {
             subjects: rule.subjects.iter().map(Glob::new).collect(),
             actors: rule.actors.iter().map(Glob::new).collect(),
             roles: rule.roles.clone(),
             line: lines.line(&["principals", name]),
-        };
-        principals.add(name, principal);
+        })
+    };
+    let mut principals = GlobMap::default();
+    for (name, rule) in &document.principals {
+        if let Some(principal) = faults.keep(principal(name, rule)) {
+            principals.add(name, principal);
+        }
     }
-    Ok(principals)
+    principals
 }
 
-fn consents(
-    document: &Document,
-    lines: &Lines<'_>,
-    subjects: &HashMap<String, Holder>,
-    spaces: &BTreeMap<SpaceId, Space>,
-) -> Result<Consents, PolicyError> {
+fn consents(document: &Document, lines: &Lines<'_>, faults: &mut Faults) -> Consents {
     let mut consents = Consents::default();
-    for (index, rule) in document.consents.iter().enumerate() {
-        let index = index.to_string();
-        let invalid = |field, message| Err(lines.invalid(&["consents", &index, field], message));
+    let mut add = |index: &str, rule: &ConsentRule| {
+        let invalid = |field, message| Err(lines.invalid(&["consents", index, field], message));
         let (subject, space) = (&rule.subject, &rule.space);
         if rule.purpose.is_some() != rule.tools.is_empty() {
             return invalid("tools", "a consent needs either tools or a purpose".to_owned());
@@ -285,17 +288,20 @@ fn consents(
             let message = format!("{purpose:?} is not a purpose; write tool:<tool id> or pii:<tool id>");
             return invalid(*field, message);
         }
-        if Glob::new(subject).is_exact() && !subjects.contains_key(subject) {
+        if Glob::new(subject).is_exact() && !document.subjects.contains_key(subject) {
             return invalid("subject", format!("unknown subject {subject:?}"));
         }
-        let known = |id: &str| SpaceId::new(id).is_ok_and(|id| spaces.contains_key(&id));
-        if Glob::new(space).is_exact() && !known(space) {
+        if Glob::new(space).is_exact() && !document.spaces.contains_key(space) {
             return invalid("space", format!("unknown space {space:?}"));
         }
-        let line = lines.line(&["consents", &index]);
+        let line = lines.line(&["consents", index]);
         purposes.iter().for_each(|(_, purpose)| consents.add(rule, purpose, Some(line)));
+        Ok(())
+    };
+    for (index, rule) in document.consents.iter().enumerate() {
+        faults.keep(add(&index.to_string(), rule));
     }
-    Ok(consents)
+    consents
 }
 
 /// Says that a mode has the key of no tool and no named command.
@@ -306,24 +312,27 @@ pub(crate) fn unknown_command(key: &str) -> String {
 fn modes(
     table: &str,
     owners: &BTreeMap<String, ModeRules>,
-    named: &Commands,
+    document: &Document,
     lines: &Lines<'_>,
-) -> Result<Modes, PolicyError> {
+    faults: &mut Faults,
+) -> Modes {
     let mut modes = Modes::default();
     for (owner, rules) in owners {
         modes.introduce(owner);
         for (key, mode) in &rules.modes {
             let path = [table, owner, "modes", key];
-            check_name(key, lines, &path)?;
-            if !named.is_mode_key(key) {
-                return Err(lines.invalid(&path, unknown_command(key)));
-            }
-            if modes.add(owner, key, *mode, lines.line(&path)).is_err() {
-                return Err(lines.invalid(&path, format!("{key:?} has two modes, under two spellings")));
-            }
+            let mut add = || {
+                check_name(key, lines, &path)?;
+                if !is_mode_key(key, |name| document.commands.contains_key(name)) {
+                    return Err(lines.invalid(&path, unknown_command(key)));
+                }
+                let twice = |_| lines.invalid(&path, format!("{key:?} has two modes, under two spellings"));
+                modes.add(owner, key, *mode, lines.line(&path)).map_err(twice)
+            };
+            faults.keep(add());
         }
     }
-    Ok(modes)
+    modes
 }
 
 fn clock(document: &Document, lines: &Lines<'_>) -> Result<ClockTable, PolicyError> {

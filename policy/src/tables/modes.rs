@@ -46,11 +46,6 @@ impl Modes {
         }
         Ok(())
     }
-
-    pub(crate) fn knows(&self, owner: &str) -> bool {
-        self.owners.contains_key(owner)
-    }
-
     /// Adds an owner without modes.
     pub(crate) fn introduce(&mut self, owner: &str) {
         self.owners.entry(owner.to_owned()).or_default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::document::RoleRule;
-use crate::error::PolicyError;
+use crate::error::{Faults, PolicyError};
 use crate::glob::GlobMap;
 use crate::limits::ROLE_DEPTH_MAX;
 use crate::source::Lines;
@@ -17,6 +17,13 @@ pub(crate) struct Role {
     /// Itself and all roles that it inherits from.
     pub(crate) includes: BTreeSet<String>,
     pub(crate) caps: Caps,
+}
+
+impl Role {
+    /// In place of a role with a fault, in a policy that is refused.
+    fn empty(name: String) -> Self {
+        Self { name, parents: Vec::new(), includes: BTreeSet::new(), caps: Caps::default() }
+    }
 }
 
 /// Capabilities, each with the line that grants it.
@@ -47,12 +54,18 @@ impl Holder {
 pub(crate) fn compile(
     rules: &BTreeMap<String, RoleRule>,
     lines: &Lines<'_>,
-) -> Result<BTreeMap<String, Arc<Role>>, PolicyError> {
+    faults: &mut Faults,
+) -> BTreeMap<String, Arc<Role>> {
     let mut done = BTreeMap::new();
     for name in rules.keys() {
-        compile_one(name, rules, lines, &mut done, &mut Vec::new())?;
+        let mut path = Vec::new();
+        let compiled = compile_one(name, rules, lines, &mut done, &mut path);
+        if faults.keep(compiled).is_none() {
+            // A fault in an inherited role is one fault, however many roles inherit it: those on the way to it count as done.
+            done.extend(path.into_iter().map(|name| (name.clone(), Arc::new(Role::empty(name)))));
+        }
     }
-    Ok(done)
+    done
 }
 
 fn compile_one(

@@ -7,9 +7,9 @@ use std::path::{Component, Path};
 use effectd_contracts::{Band, SpaceId};
 
 use super::check_list;
-use super::roles::{Holder, Role};
-use crate::document::SpaceRule;
-use crate::error::PolicyError;
+use super::roles::Holder;
+use crate::document::{Document, SpaceRule};
+use crate::error::{Faults, PolicyError};
 use crate::glob::Glob;
 use crate::source::Lines;
 
@@ -60,22 +60,20 @@ pub(crate) fn lies_in(protected: &str, path: &str) -> bool {
 }
 
 pub(crate) fn compile(
-    rules: &BTreeMap<String, SpaceRule>,
-    roles: &BTreeMap<String, std::sync::Arc<Role>>,
-    knows_org: impl Fn(&str) -> bool,
+    document: &Document,
     lines: &Lines<'_>,
-) -> Result<BTreeMap<SpaceId, Space>, PolicyError> {
-    let mut spaces = BTreeMap::new();
-    for (name, rule) in rules {
+    faults: &mut Faults,
+) -> BTreeMap<SpaceId, Space> {
+    let compile_one = |name: &String, rule: &SpaceRule| {
         let invalid = |field, message| lines.invalid(&["spaces", name, field], message);
         let id = SpaceId::new(name).map_err(|error| invalid("band", error.to_string()))?;
-        if let Some(org) = rule.org.as_deref().filter(|org| !knows_org(org)) {
+        if let Some(org) = rule.org.as_deref().filter(|org| !document.orgs.contains_key(*org)) {
             return Err(invalid("org", format!("unknown organisation {org:?}")));
         }
         let mut visible_to = Vec::new();
         for audience in &rule.visible_to {
             match audience.strip_prefix("role:") {
-                Some(role) if !roles.contains_key(role) => {
+                Some(role) if !document.roles.contains_key(role) => {
                     return Err(invalid("visible_to", format!("unknown role {role:?}")));
                 }
                 Some(role) => visible_to.push(Audience::Role(role.to_owned())),
@@ -103,10 +101,12 @@ pub(crate) fn compile(
             visible_to,
             protected: rule.protected.clone(),
         };
-        spaces.insert(id, space);
-    }
-    refuse_overlap(&spaces, lines)?;
-    Ok(spaces)
+        Ok((id, space))
+    };
+    let rules = document.spaces.iter();
+    let spaces = rules.filter_map(|(name, rule)| faults.keep(compile_one(name, rule))).collect();
+    faults.keep(refuse_overlap(&spaces, lines));
+    spaces
 }
 
 /// `workspaces/<percent-encoded id>`.

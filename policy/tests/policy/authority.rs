@@ -1,7 +1,7 @@
 //! Authority: nobody decides about their own requests, unless the policy names no approvers.
 
 use effectd_contracts::{Authority, Gate, Principal};
-use effectd_policy::{Decider, Policy};
+use effectd_policy::{Decider, Policy, PrincipalRole};
 
 use crate::harness::*;
 
@@ -48,6 +48,44 @@ fn who_is_no_planner_submits_for_nobody() {
     let policy =
         world_with("actors = [\"alice\", \"bob\"]", "actors = [\"alice\", \"bob\"]\nroles = [\"approver\"]");
     assert_denied(&decide(&policy, |_| ()), Gate::Rbac, "subject_not_allowed");
+}
+
+#[test]
+fn a_learner_that_a_star_lets_submit_is_a_warning() {
+    let warnings = |more: &str| {
+        let lea = "[principals.\"user://lea\"]\nsubjects = []\nroles = [\"learner\"]";
+        world_with("[roles.reader]", &format!("{lea}\n\n{more}[roles.reader]")).warnings()
+    };
+    assert!(warnings("").is_empty());
+    let star = "[principals.\"user://*\"]\nsubjects = [\"agent://planner\"]\n";
+    let found = warnings(&format!("{star}\n"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("user://lea may do more than read: the entry in policy.toml:"), "{found:?}");
+    assert!(warnings(&format!("{star}roles = [\"look\"]\n\n")).is_empty());
+}
+
+#[test]
+fn the_parts_of_an_operator_are_apart_and_each_may_look() {
+    use PrincipalRole::{Erase, Learner, Look, Operate};
+    for (role, parts) in [
+        (Look, [true, false, false, true]),
+        (Operate, [true, true, false, true]),
+        (Erase, [true, false, true, true]),
+        (Learner, [false, false, false, true]),
+    ] {
+        let roles = format!("subjects = []\nroles = [\"{}\"]", role.as_str());
+        let person = format!("[principals.\"user://olga\"]\n{roles}\n\n[roles.reader]");
+        let policy = world_with("[roles.reader]", &person);
+        let olga = by("user://olga", false);
+        let found = [Look, Operate, Erase, Learner].map(|part| policy.may_operate(&olga, part));
+        assert_eq!(found, parts, "{role:?}");
+        assert!(!policy.names_approvers() && !policy.may_view_approvals(&olga));
+        assert!(may(&policy, &olga).is_err() && policy.may_administer(&olga).is_err(), "{role:?}");
+        assert!(
+            !policy.may_operate(&by("user://alice", false), role)
+                && policy.may_operate(&by("user://root", true), role)
+        );
+    }
 }
 
 #[test]

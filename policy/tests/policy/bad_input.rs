@@ -1,5 +1,7 @@
 //! An invalid policy is refused with file and line, and no part of it takes effect.
 
+use effectd_contracts::ToolSpec;
+use effectd_policy::limits::FAULTS_MAX;
 use effectd_policy::{Overlay, Policy, PolicyError, Source};
 
 use crate::harness::*;
@@ -103,6 +105,73 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
             "line {line}, not about {here}: {error}"
         );
     }
+}
+
+#[test]
+fn every_fault_of_one_kind_is_told_at_once() {
+    let faults = |toml: &str, cedar: &str| {
+        let error = compile(toml, cedar).unwrap_err();
+        let PolicyError::Many(faults) = error else { panic!("one fault: {error}") };
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    // Of form: a wrong word in two spaces, an unknown field, and a rule that does not parse.
+    let toml =
+        TOML.replace("band = \"GREEN\"", "band = \"GREN\"").replace("[orgs.home]", "[orgs.home]\nmode = 1");
+    let told = faults(&toml, "permit (principal, action, resource) when { true &&& false };");
+    assert_eq!(told.len(), 5, "{told:#?}");
+    assert_eq!(told.iter().filter(|fault| fault.contains("unknown variant `GREN`")).count(), 3, "{told:#?}");
+    let line = line_of(&toml, "mode = 1");
+    assert!(told.iter().any(|fault| fault.starts_with(&format!("policy.toml:{line}: unknown field `mode`"))));
+    assert!(told[4].starts_with("rules.cedar:1: "), "{told:#?}");
+    // Of meaning: in three tables and two rules. A faulty entry is not unknown to others.
+    let toml = TOML
+        .replacen("roles = [\"writer\"]", "roles = [\"wirter\"]", 1)
+        .replacen("band = \"GREEN\"", "band = \"GREEN\"\nroot = \"../x\"", 1)
+        .replacen("zone = \"utc\"", "zone = \"Mars\"", 1);
+    let told = faults(&toml, CEDAR);
+    assert_eq!(told.len(), 3, "{told:#?}");
+    for (fault, part) in told.iter().zip(["wirter", "is not a valid root", "is not a time zone"]) {
+        assert!(fault.contains(part), "{told:#?}");
+    }
+    let rules = "permit (principal in Role::\"a\", action, resource);\n\
+                 permit (principal in Role::\"b\", action, resource);";
+    assert_eq!(faults(TOML, rules).len(), 2);
+    // Each faulty role once, also if another inherits it. Beyond the limit, the number of the rest.
+    let roles = |count: usize| {
+        let bad = (0..count).map(|n| format!("[roles.b{n}]\ninherits = [\"nobody{n}\"]\n"));
+        format!("{TOML}\n[roles.a]\ninherits = [\"b1\"]\n{}", bad.collect::<String>())
+    };
+    let told = faults(&roles(3), CEDAR);
+    assert_eq!(told.len(), 3, "{told:#?}");
+    for n in 0..3 {
+        let unknown = format!("role \"b{n}\" inherits the unknown role \"nobody{n}\"");
+        assert_eq!(told.iter().filter(|fault| fault.contains(&unknown)).count(), 1, "{told:#?}");
+    }
+    let told = refused(&roles(FAULTS_MAX + 8), CEDAR);
+    assert_eq!((told.lines().count(), told.lines().last()), (FAULTS_MAX + 1, Some("and 8 more")), "{told}");
+}
+
+#[test]
+fn an_example_is_judged_with_the_real_tool_and_its_schema() {
+    let example = "[[examples]]\nname = \"a write\"\nexpect = \"permit\"\nprincipal = \"user://alice\"\n\
+                   subject = \"agent://planner\"\nspace = \"shared:household\"\ntool = \"files.write_text\"\n\
+                   params = { path = \"a.txt\" }\n";
+    let source = source(&format!("{TOML}\n{example}"), CEDAR);
+    let unknown = Policy::compile(&source, &Overlay::default()).unwrap_err().to_string();
+    assert!(unknown.contains("no tool files.write_text is registered"), "{unknown}");
+    let with = |real: effectd_policy::RealTool<'_>| {
+        Policy::compile_with(&source, &Overlay::default(), real).map(drop).map_err(|error| error.to_string())
+    };
+    let refused = with(&|_, _| Some(Err("the path is wrong".to_owned()))).unwrap_err();
+    assert!(refused.contains("example \"a write\": the path is wrong"), "{refused}");
+    with(&|_, _| Some(Ok(spec()))).unwrap();
+    // What the real tool requires counts, and not a description in the policy.
+    let strict = || ToolSpec { caps_required: vec!["nobody.has_this".parse().unwrap()], ..spec() };
+    let refused = with(&|_, _| Some(Ok(strict()))).unwrap_err();
+    assert!(refused.contains("but the policy says \"deny by rbac\""), "{refused}");
+    // Files that were in force before load again, whatever became of their tools.
+    let again = Policy::compile_unchecked(&source, &Overlay::default()).unwrap();
+    assert_eq!((again.examples(), again.source()), (1, &source));
 }
 
 #[test]
@@ -226,6 +295,9 @@ fn a_policy_that_fails_its_own_example_is_refused() {
     let line = line_of(&example("permit"), "[[examples]]");
     assert!(error.starts_with(&format!("policy.toml:{line}: ")), "{line}: {error}");
     assert!(refused(&example("deny by consent"), CEDAR).contains("but the policy says \"deny by abac\""));
+    let nobody = example("permit").replace("principal = \"user://alice\"", "principal = \"user://anyone\"");
+    let error = refused(&nobody, CEDAR);
+    assert!(error.contains("name one of [principals] as the example's `principal`"), "{error}");
     assert!(refused(&example("forbid"), CEDAR).contains("is no verdict"));
     assert!(refused(&example("deny by magic"), CEDAR).contains("is no verdict"));
     compile(&example("deny by abac"), CEDAR).unwrap();

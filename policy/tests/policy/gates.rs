@@ -402,5 +402,9 @@ fn named_commands_are_r1_or_r2_and_floors_hold() {
     }
     let form = decided("GREEN", "", form);
     assert_eq!((form.timeout_ms_max, form.grant_allowed), (120_000, true));
-    assert!(!decided("GREEN", "", json!(["git", "push"])).grant_allowed);
+    let unnamed = decided("GREEN", "", json!(["git", "push"]));
+    assert!(!unnamed.grant_allowed);
+    let reason = &unnamed.verdict.reasons()[0];
+    assert!(reason.text.contains("no command of [commands] has these words"), "{reason:?}");
+    assert!(reason.change.starts_with("name the command in [commands]"), "{reason:?}");
 }

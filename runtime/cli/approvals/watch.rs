@@ -1,7 +1,8 @@
 //! `effectd approvals watch`: pending approvals in the terminal, decided with one key.
 //!
 //! A key decides only about the approval on the screen: the decision carries the digest of what was shown. When the selected
-//! approval is gone, none is selected until the person selects one.
+//! approval is gone, none is selected until the person selects one. An approval is marked while it is on the screen, and a decision
+//! about marked ones carries the digests of that moment.
 
 mod view;
 
@@ -12,8 +13,9 @@ use effectd_gateway::client::Client;
 use effectd_gateway::views::approvals::{
     ApprovalView, ApproveBody, DecisionView, DenyBody, HowWord, StandingView,
 };
+use effectd_gateway::views::grants::GrantWould;
 
-use super::{all, get, post};
+use super::{ONE_BY_ONE, all, get, post, tier};
 use crate::cli::backend::daemon_client;
 use crate::cli::{CliError, Common};
 use crate::exit::Exit;
@@ -35,10 +37,10 @@ const PAGE_ROWS: u16 = 10;
 enum Input {
     #[default]
     Browsing,
-    /// The person types the reason of a denial.
-    Denying(String),
-    /// The person confirms a standing approval.
-    Confirming(String),
+    /// The person types the reason of a denial of these approvals.
+    Denying(Vec<(ApprovalId, String)>, String),
+    /// The person confirms a standing approval, or a grant that starts others.
+    Confirming(HowWord, String),
 }
 
 #[derive(Debug, Default)]
@@ -50,8 +52,13 @@ struct Inbox {
     chosen: Option<String>,
     /// Id and digest of the approval that was drawn last: keys decide only about this one.
     drawn: Option<(String, String)>,
+    /// Ids and digests of the marked approvals, as they were drawn.
+    marked: Vec<(ApprovalId, String)>,
     scroll: u16,
     input: Input,
+    /// Whether an approval went that the person was deciding about: keys do nothing until `Esc`, so that none of them, such as a letter
+    /// of a reason, decides about others.
+    interrupted: bool,
     /// The result of the last key, or an error.
     news: String,
 }
@@ -65,6 +72,14 @@ impl Inbox {
     /// Takes a new list. The first approval since the start is selected; after that the person selects.
     fn take(&mut self, waiting: Vec<ApprovalView>) {
         self.waiting = waiting;
+        let still = |(id, digest): &(ApprovalId, String)| {
+            self.waiting.iter().any(|view| view.approval_id == id.as_str() && view.digest == *digest)
+        };
+        let marked = self.marked.len();
+        self.marked.retain(still);
+        if self.marked.len() < marked {
+            self.interrupt("a marked approval is gone; nothing was decided (Esc continues)");
+        }
         if !self.begun && !self.waiting.is_empty() {
             self.begun = true;
             self.chosen = self.waiting.first().map(|view| view.approval_id.clone());
@@ -73,11 +88,16 @@ impl Inbox {
             self.chosen = None;
             self.scroll = 0;
             if self.input != Input::Browsing {
-                self.input = Input::Browsing;
-                "the approval is gone: decided by somebody else, cancelled or expired"
-                    .clone_into(&mut self.news);
+                self.interrupt(
+                    "the approval is gone: decided by somebody else, cancelled or expired (Esc continues)",
+                );
             }
         }
+    }
+
+    fn interrupt(&mut self, why: &str) {
+        (self.input, self.interrupted) = (Input::Browsing, true);
+        why.clone_into(&mut self.news);
     }
 
     fn choose(&mut self, step: isize) {
@@ -102,6 +122,30 @@ impl Inbox {
     }
 }
 
+impl Inbox {
+    /// What a key decides about: the marked approvals, or else the one on the screen.
+    fn targets(&self) -> Vec<(ApprovalId, String)> {
+        match self.marked.is_empty() {
+            true => self.decidable().into_iter().collect(),
+            false => self.marked.clone(),
+        }
+    }
+
+    /// Marks the approval on the screen, or removes its mark.
+    fn mark(&mut self) {
+        let Some(shown) = self.decidable() else {
+            return LOOK_FIRST.clone_into(&mut self.news);
+        };
+        if self.chosen().is_some_and(|view| tier(view) == ONE_BY_ONE) {
+            self.news = format!("an action of tier {ONE_BY_ONE} is decided alone");
+        } else if self.marked.contains(&shown) {
+            self.marked.retain(|marked| *marked != shown);
+        } else {
+            self.marked.push(shown);
+        }
+    }
+}
+
 /// What to do after a key.
 enum Next {
     Redraw,
@@ -109,7 +153,9 @@ enum Next {
     Approve(HowWord),
     /// Show what a standing approval would change.
     AskAlways,
-    Deny(String),
+    /// Show how many others a grant would start, if any.
+    AskGrant,
+    Deny(Vec<(ApprovalId, String)>, String),
     Stop,
 }
 
@@ -139,9 +185,13 @@ pub(super) async fn main(common: &Common) -> Result<Exit, CliError> {
                 refresh(&mut client, &mut inbox).await;
             }
             Next::AskAlways => ask_always(&mut client, &mut inbox).await,
-            Next::Deny(reason) => {
+            Next::AskGrant => {
+                ask_grant(&mut client, &mut inbox).await;
+                refresh(&mut client, &mut inbox).await;
+            }
+            Next::Deny(targets, reason) => {
                 inbox.input = Input::Browsing;
-                deny(&mut client, &mut inbox, reason).await;
+                deny(&mut client, &mut inbox, targets, reason).await;
                 refresh(&mut client, &mut inbox).await;
             }
         }
@@ -150,18 +200,27 @@ pub(super) async fn main(common: &Common) -> Result<Exit, CliError> {
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "a keyboard has more keys than an inbox")]
 fn press(inbox: &mut Inbox, key: KeyEvent) -> Next {
+    if inbox.interrupted {
+        if key.code == KeyCode::Esc {
+            inbox.interrupted = false;
+            inbox.news.clear();
+        } else {
+            "a decision was interrupted; nothing was decided (Esc continues)".clone_into(&mut inbox.news);
+        }
+        return Next::Redraw;
+    }
     let input = std::mem::replace(&mut inbox.input, Input::Browsing);
     match input {
         Input::Browsing => browse(inbox, key),
-        Input::Denying(reason) => deny_reason(inbox, key, reason),
-        Input::Confirming(what) => match key.code {
-            KeyCode::Char('y') => Next::Approve(HowWord::Always),
+        Input::Denying(targets, reason) => deny_reason(inbox, key, targets, reason),
+        Input::Confirming(how, what) => match key.code {
+            KeyCode::Char('y') => Next::Approve(how),
             KeyCode::Char('n') | KeyCode::Esc => {
                 "nothing was decided".clone_into(&mut inbox.news);
                 Next::Redraw
             }
             _ => {
-                inbox.input = Input::Confirming(what);
+                inbox.input = Input::Confirming(how, what);
                 Next::Redraw
             }
         },
@@ -181,10 +240,14 @@ fn browse(inbox: &mut Inbox, key: KeyEvent) -> Next {
         KeyCode::PageUp => inbox.scroll = inbox.scroll.saturating_sub(PAGE_ROWS),
         KeyCode::PageDown | KeyCode::Char(' ') => inbox.scroll = inbox.scroll.saturating_add(PAGE_ROWS),
         KeyCode::Char('a') => return Next::Approve(HowWord::Once),
-        KeyCode::Char('g') => return Next::Approve(HowWord::Grant),
+        KeyCode::Char('g') => return Next::AskGrant,
         KeyCode::Char('A') => return Next::AskAlways,
-        KeyCode::Char('d') if inbox.decidable().is_some() => {
-            inbox.input = Input::Denying(String::new());
+        KeyCode::Char('m') => inbox.mark(),
+        KeyCode::Char('d') => {
+            let targets = inbox.targets();
+            if !targets.is_empty() {
+                inbox.input = Input::Denying(targets, String::new());
+            }
         }
         _ => {}
     }
@@ -192,9 +255,14 @@ fn browse(inbox: &mut Inbox, key: KeyEvent) -> Next {
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "a keyboard has more keys than an inbox")]
-fn deny_reason(inbox: &mut Inbox, key: KeyEvent, mut reason: String) -> Next {
+fn deny_reason(
+    inbox: &mut Inbox,
+    key: KeyEvent,
+    targets: Vec<(ApprovalId, String)>,
+    mut reason: String,
+) -> Next {
     match key.code {
-        KeyCode::Enter => return Next::Deny(reason),
+        KeyCode::Enter => return Next::Deny(targets, reason),
         KeyCode::Esc => {
             "nothing was decided".clone_into(&mut inbox.news);
             return Next::Redraw;
@@ -203,7 +271,7 @@ fn deny_reason(inbox: &mut Inbox, key: KeyEvent, mut reason: String) -> Next {
         KeyCode::Char(c) if !c.is_control() && reason.chars().count() < REASON_CHARS_MAX => reason.push(c),
         _ => {}
     }
-    inbox.input = Input::Denying(reason);
+    inbox.input = Input::Denying(targets, reason);
     Next::Redraw
 }
 
@@ -216,12 +284,26 @@ async fn refresh(client: &mut Client, inbox: &mut Inbox) {
 
 /// Shown if nothing is selected, or if the selection is not drawn yet.
 const LOOK_FIRST: &str = "nothing was decided: select an approval and read it first";
+/// Shown if a key for one approval is pressed while some are marked.
+const UNMARK_FIRST: &str = "nothing was decided: about marked approvals only `a` and `d` decide";
 
 async fn approve(client: &mut Client, inbox: &mut Inbox, how: HowWord) {
-    let Some((id, digest)) = inbox.decidable() else {
-        LOOK_FIRST.clone_into(&mut inbox.news);
-        return;
-    };
+    let targets = inbox.targets();
+    if targets.is_empty() {
+        return LOOK_FIRST.clone_into(&mut inbox.news);
+    }
+    if how != HowWord::Once && !inbox.marked.is_empty() {
+        return UNMARK_FIRST.clone_into(&mut inbox.news);
+    }
+    let mut news = Vec::new();
+    for (id, digest) in targets {
+        news.push(approve_one(client, &id, digest, how).await);
+    }
+    inbox.marked.clear();
+    inbox.news = news.join("; ");
+}
+
+async fn approve_one(client: &mut Client, id: &ApprovalId, digest: String, how: HowWord) -> String {
     let grant = how == HowWord::Grant;
     let body = ApproveBody {
         how,
@@ -230,9 +312,8 @@ async fn approve(client: &mut Client, inbox: &mut Inbox, how: HowWord) {
         lasts_s: grant.then_some(GRANT_LASTS_S),
         ..ApproveBody::default()
     };
-    let reply: Result<DecisionView, _> =
-        post(client, &id, &format!("approve?wait_ms={WAIT_MS}"), &body).await;
-    inbox.news = match reply {
+    let reply: Result<DecisionView, _> = post(client, id, &format!("approve?wait_ms={WAIT_MS}"), &body).await;
+    match reply {
         Ok(decision) => {
             let ended = match &decision.action.receipt {
                 Some(receipt) => format!("{}, receipt {}", receipt.status.as_str(), receipt.receipt_id),
@@ -242,10 +323,34 @@ async fn approve(client: &mut Client, inbox: &mut Inbox, how: HowWord) {
             format!("approved: {ended}{}", grant.unwrap_or_default())
         }
         Err(error) => format!("not approved: {error}"),
+    }
+}
+
+/// Grants, after a confirmation if the grant would start others.
+async fn ask_grant(client: &mut Client, inbox: &mut Inbox) {
+    if !inbox.marked.is_empty() {
+        return UNMARK_FIRST.clone_into(&mut inbox.news);
+    }
+    let Some((id, _)) = inbox.decidable() else {
+        LOOK_FIRST.clone_into(&mut inbox.news);
+        return;
     };
+    let would: Result<GrantWould, CliError> =
+        get(client, &id, &format!("/grant?calls_max={GRANT_CALLS}")).await;
+    match would {
+        Ok(would) if would.released > 0 => {
+            let what = format!("continue? y/n: {} others that wait start, too", would.released);
+            inbox.input = Input::Confirming(HowWord::Grant, what);
+        }
+        Ok(_) => approve(client, inbox, HowWord::Grant).await,
+        Err(error) => inbox.news = format!("not approved: {error}"),
+    }
 }
 
 async fn ask_always(client: &mut Client, inbox: &mut Inbox) {
+    if !inbox.marked.is_empty() {
+        return UNMARK_FIRST.clone_into(&mut inbox.news);
+    }
     let Some((id, _)) = inbox.decidable() else {
         LOOK_FIRST.clone_into(&mut inbox.news);
         return;
@@ -253,26 +358,29 @@ async fn ask_always(client: &mut Client, inbox: &mut Inbox) {
     let change: Result<StandingView, CliError> = get(client, &id, "/always").await;
     match change {
         Ok(change) => {
-            inbox.input = Input::Confirming(format!(
-                "continue? y/n: the mode of {} in {} becomes allow, which would have made {} of the last {} approvals unnecessary",
-                change.tool, change.org, change.covered, change.asked
-            ));
+            let what = format!(
+                "continue? y/n: the mode of {} in {} becomes allow, which would have made {} of the last {} approvals unnecessary; {} others start",
+                change.tool, change.org, change.covered, change.asked, change.released
+            );
+            inbox.input = Input::Confirming(HowWord::Always, what);
         }
         Err(error) => inbox.news = format!("not approved: {error}"),
     }
 }
 
-async fn deny(client: &mut Client, inbox: &mut Inbox, reason: String) {
-    let Some((id, _)) = inbox.decidable() else {
-        LOOK_FIRST.clone_into(&mut inbox.news);
-        return;
-    };
+async fn deny(client: &mut Client, inbox: &mut Inbox, targets: Vec<(ApprovalId, String)>, reason: String) {
     let reason = (!reason.trim().is_empty()).then(|| reason.trim().to_owned());
-    let reply: Result<DecisionView, _> = post(client, &id, "deny", &DenyBody { reason }).await;
-    inbox.news = match reply {
-        Ok(decision) => format!("denied: {}", decision.approval.tool_id),
-        Err(error) => format!("not denied: {error}"),
-    };
+    let mut news = Vec::new();
+    for (id, _) in targets {
+        let body = DenyBody { reason: reason.clone() };
+        let reply: Result<DecisionView, _> = post(client, &id, "deny", &body).await;
+        news.push(match reply {
+            Ok(decision) => format!("denied: {}", decision.approval.tool_id),
+            Err(error) => format!("not denied: {error}"),
+        });
+    }
+    inbox.marked.clear();
+    inbox.news = news.join("; ");
 }
 
 #[cfg(test)]
@@ -320,13 +428,74 @@ mod tests {
     fn when_the_chosen_one_goes_no_other_takes_its_place() {
         let mut inbox = inbox(&["a", "b"]);
         assert_eq!(inbox.chosen.as_deref(), Some("a"));
-        inbox.input = Input::Denying("because".to_owned());
+        inbox.input = Input::Denying(Vec::new(), "because".to_owned());
         inbox.take(vec![view("b")]);
         assert_eq!((inbox.chosen.as_deref(), &inbox.input), (None, &Input::Browsing));
+        // The rest of a typed reason is no command.
+        assert!(matches!(press(&mut inbox, key('j')), Next::Redraw));
+        assert_eq!(inbox.chosen, None);
         inbox.take(vec![view("b")]);
         assert_eq!(inbox.chosen, None);
         inbox.choose(1);
         assert_eq!(inbox.chosen.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn what_is_marked_is_decided_as_it_was_drawn() {
+        let mut inbox = inbox(&["a", "b", "c"]);
+        let marked = |inbox: &Inbox| -> Vec<String> {
+            inbox.targets().iter().map(|(id, digest)| format!("{id}: {digest}")).collect()
+        };
+        assert!(matches!(press(&mut inbox, key('m')), Next::Redraw));
+        assert!(inbox.marked.is_empty(), "it is not on the screen yet");
+        for id in ["a", "b"] {
+            inbox.drawn = Some((id.to_owned(), format!("digest of {id}")));
+            press(&mut inbox, key('m'));
+            inbox.choose(1);
+        }
+        assert_eq!(marked(&inbox), ["a: digest of a", "b: digest of b"]);
+        // One changes: it has to be read and marked again. An R4 action cannot be marked.
+        let (mut changed, mut dangerous) = (view("a"), view("c"));
+        changed.digest = "another".to_owned();
+        let prompt = serde_json::json!({
+            "params": {}, "tool_version": "1", "reasons": [], "rule": "", "tier": "R4", "dry_run": false, "stands": [],
+            "grant_allowed": false, "session": "", "round": 1,
+        });
+        dangerous.prompt = Some(serde_json::from_value(prompt).unwrap());
+        inbox.take(vec![changed, view("b"), dangerous]);
+        press(&mut inbox, KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE));
+        inbox.drawn = Some(("c".to_owned(), "digest of c".to_owned()));
+        press(&mut inbox, key('m'));
+        assert_eq!(marked(&inbox), ["b: digest of b"]);
+        // The same key removes a mark.
+        inbox.choose(-1);
+        inbox.drawn = Some(("b".to_owned(), "digest of b".to_owned()));
+        press(&mut inbox, key('m'));
+        assert!(inbox.marked.is_empty());
+    }
+
+    #[test]
+    fn when_a_marked_one_goes_no_other_is_decided_instead() {
+        let mut inbox = inbox(&["b", "c"]);
+        inbox.drawn = Some(("b".to_owned(), "digest of b".to_owned()));
+        press(&mut inbox, key('m'));
+        inbox.choose(1);
+        inbox.drawn = Some(("c".to_owned(), "digest of c".to_owned()));
+        // The targets of a denial are fixed when it begins.
+        press(&mut inbox, key('d'));
+        let Input::Denying(targets, _) = &inbox.input else { panic!("{:?}", inbox.input) };
+        assert_eq!(targets.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["b"]);
+        inbox.take(vec![view("c")]);
+        assert_eq!(inbox.input, Input::Browsing);
+        assert!(inbox.news.starts_with("a marked approval is gone; nothing was decided"), "{}", inbox.news);
+        for c in "adgAm".chars() {
+            assert!(matches!(press(&mut inbox, key(c)), Next::Redraw), "{c}");
+            assert_eq!((&inbox.input, inbox.marked.len()), (&Input::Browsing, 0), "{c}");
+        }
+        // The person has seen it, and decides about what is drawn.
+        press(&mut inbox, KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE));
+        assert!(matches!(press(&mut inbox, key('a')), Next::Approve(HowWord::Once)));
+        assert_eq!(inbox.targets().iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["c"]);
     }
 
     #[test]
@@ -337,13 +506,13 @@ mod tests {
         for c in "agAq".chars() {
             assert!(matches!(press(&mut inbox, key(c)), Next::Redraw));
         }
-        assert_eq!(inbox.input, Input::Denying("agAq".to_owned()));
+        assert!(matches!(&inbox.input, Input::Denying(_, reason) if reason == "agAq"));
         let enter = KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE);
-        assert!(matches!(press(&mut inbox, enter), Next::Deny(reason) if reason == "agAq"));
+        assert!(matches!(press(&mut inbox, enter), Next::Deny(_, reason) if reason == "agAq"));
         // A standing approval needs a confirmation.
-        inbox.input = Input::Confirming(String::new());
+        inbox.input = Input::Confirming(HowWord::Always, String::new());
         assert!(matches!(press(&mut inbox, key('a')), Next::Redraw));
-        assert!(matches!(inbox.input, Input::Confirming(_)));
+        assert!(matches!(inbox.input, Input::Confirming(..)));
         assert!(matches!(press(&mut inbox, key('y')), Next::Approve(HowWord::Always)));
     }
 }

@@ -8,7 +8,7 @@ use effectd_gateway::views::dead_letters::{CauseView, LetterNow};
 use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
-use super::{CHUNK, Chosen, LetterFilter, Pick, failed_causes, one, quoted, report_none};
+use super::{CHUNK, Chosen, LetterFilter, Pick, describe, one, quoted, report_none, tool_of};
 use crate::cli::mutation::{self, Answer, RunMode, prompt_until};
 use crate::cli::{CliError, Common, Confirm, Depth, Session, eprint_line, line, with_client};
 use crate::exit::Exit;
@@ -21,6 +21,8 @@ use crate::exit::Exit;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd dlq drain --yes\n  effectd dlq drain --rate 20 --yes")]
 pub(super) struct Drain {
+    #[command(flatten)]
+    which: LetterFilter,
     #[command(flatten)]
     confirm: Confirm,
     #[command(flatten)]
@@ -38,9 +40,20 @@ enum Choice {
 impl Drain {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let mut session = Session::reach(common, Depth::Store).await?;
-        let causes = failed_causes(&mut session.client).await?;
+        let causes = self.which.failed_causes(&mut session.client).await?;
         if causes.is_empty() {
-            report_none(&mut session.client).await?;
+            match self.which.query().is_empty() {
+                true => report_none(&mut session.client).await?,
+                false => eprint_line(&"there are no such dead letters"),
+            }
+            session.close().await?;
+            return Ok(Exit::Done);
+        }
+        let would = causes.iter().map(|cause| {
+            let verb = if cause.code == Code::OutcomeUnknown.as_str() { "leave" } else { "requeue" };
+            format!("{verb} {} of cause {} ({})", cause.count, cause.cause, cause.code)
+        });
+        if self.confirm.only_shows(&would.collect::<Vec<_>>()) {
             session.close().await?;
             return Ok(Exit::Done);
         }
@@ -52,7 +65,7 @@ impl Drain {
         if !ended? {
             return Ok(Exit::Usage);
         }
-        let left = with_client(common, Depth::Store, failed_causes).await?;
+        let left = self.failed_causes(common).await?;
         let left: u64 = left.iter().map(|cause| cause.count).sum();
         eprint_line(&format!("{left} dead letters are left"));
         Ok(match (tally.interrupted || tally.open > 0, left) {
@@ -60,6 +73,10 @@ impl Drain {
             (false, 0) => Exit::Done,
             (false, _) => Exit::Failed,
         })
+    }
+
+    async fn failed_causes(&self, common: &Common) -> Result<Vec<CauseView>, CliError> {
+        with_client(common, Depth::Store, async |client| self.which.failed_causes(client).await).await
     }
 
     /// Goes through the listed causes. The list has a limit, so with `--yes` it is then fetched again, for the remaining causes.
@@ -85,7 +102,7 @@ impl Drain {
                 eprint_line(&"there are more causes than are listed at once; run this again for the others");
                 return Ok(true);
             }
-            causes = with_client(common, Depth::Store, failed_causes).await?;
+            causes = self.failed_causes(common).await?;
         }
     }
 
@@ -103,11 +120,13 @@ impl Drain {
                 None => return Ok(false),
                 Some(Choice::Quit) => break,
                 Some(Choice::Leave) => {}
-                Some(Choice::Settle) => settle(common, cause, &mut stop).await?,
-                Some(Choice::Drop) => discard(common, &picks(common, cause, usize::MAX).await?).await?,
+                Some(Choice::Settle) => self.settle(common, cause, &mut stop).await?,
+                Some(Choice::Drop) => {
+                    discard(common, &self.picks(common, cause, usize::MAX).await?).await?;
+                }
                 Some(Choice::Requeue) => {
-                    let picks = picks(common, cause, run.room()).await?;
-                    let mut left = |letters: &[LetterNow]| {
+                    let picks = self.picks(common, cause, run.room()).await?;
+                    let mut left = |_: &[Pick], letters: &[LetterNow]| {
                         let left = letters.iter().filter(|letter| letter.is_left());
                         left.for_each(|letter| {
                             eprint_line(&format!("letter {}: {}", letter.letter, letter.now))
@@ -166,8 +185,44 @@ impl Drain {
     }
 }
 
+impl Drain {
+    /// The selected letters that a cause has now.
+    async fn picks(&self, common: &Common, cause: &CauseView, max: usize) -> Result<Vec<Pick>, CliError> {
+        let which = LetterFilter { cause: Some(cause.cause.clone()), ..self.which.clone() };
+        let chosen = Chosen { letters: Vec::new(), all: true, which };
+        with_client(common, Depth::Store, async |client| chosen.picks(client, max).await).await
+    }
+
+    /// Asks for each letter whether its effect happened.
+    async fn settle(
+        &self,
+        common: &Common,
+        cause: &CauseView,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), CliError> {
+        for pick in self.picks(common, cause, usize::MAX).await? {
+            let letter = pick.letter;
+            let found = with_client(common, Depth::Store, async |client| one(client, letter).await).await?;
+            let Some(view) = found else { continue };
+            describe(&view);
+            let action = view.action_id.unwrap_or_default();
+            let question = format!("letter {letter}, action {action}: [y]es, it happened, [n]o, [l]eave? ");
+            let done = match prompt_until(&question, stop).await {
+                Answer::Said(word) if word == "y" => true,
+                Answer::Said(word) if word == "n" => false,
+                Answer::Said(_) => continue,
+                Answer::Stopped | Answer::NoTerminal => return Ok(()),
+            };
+            let settle = Operation::SettleLetter { letter, done };
+            let settled = mutation::send(common, &settle, RunMode::Execute).await?;
+            settled.says.iter().for_each(|says| eprint_line(says));
+        }
+        Ok(())
+    }
+}
+
 fn show(cause: &CauseView) {
-    let tool = cause.tool_id.as_deref().unwrap_or("unknown tool");
+    let tool = tool_of(cause).unwrap_or("unknown tool");
     line(&format!(
         "{} of cause {}: {} by {tool}, first {}, last {}",
         cause.count, cause.cause, cause.code, cause.first, cause.last
@@ -177,47 +232,11 @@ fn show(cause: &CauseView) {
     }
 }
 
-/// The letters that a cause has now.
-async fn picks(common: &Common, cause: &CauseView, max: usize) -> Result<Vec<Pick>, CliError> {
-    let chosen = Chosen {
-        letters: Vec::new(),
-        all: true,
-        which: LetterFilter { cause: Some(cause.cause.clone()), ..LetterFilter::default() },
-    };
-    with_client(common, Depth::Store, async |client| chosen.picks(client, max).await).await
-}
-
 async fn discard(common: &Common, picks: &[Pick]) -> Result<(), CliError> {
     for chunk in picks.chunks(CHUNK) {
         let letters = chunk.iter().map(|pick| pick.letter).collect();
         let done = mutation::send(common, &Operation::DropLetters { letters }, RunMode::Execute).await?;
         done.says.iter().for_each(|says| eprint_line(says));
-    }
-    Ok(())
-}
-
-/// Asks for each letter whether its effect happened.
-async fn settle(
-    common: &Common,
-    cause: &CauseView,
-    stop: &mut watch::Receiver<bool>,
-) -> Result<(), CliError> {
-    for pick in picks(common, cause, usize::MAX).await? {
-        let found = with_client(common, Depth::Store, async |client| one(client, pick.letter).await).await?;
-        let Some(letter) = found else { continue };
-        let (action, tool) = (letter.action_id.unwrap_or_default(), letter.tool_id.unwrap_or_default());
-        let question =
-            format!("letter {}, action {action}, {tool}: [y]es, it happened, [n]o, [l]eave? ", pick.letter);
-        let done = match prompt_until(&question, stop).await {
-            Answer::Said(word) if word == "y" => true,
-            Answer::Said(word) if word == "n" => false,
-            Answer::Said(_) => continue,
-            Answer::Stopped | Answer::NoTerminal => return Ok(()),
-        };
-        let letter = pick.letter;
-        let settled =
-            mutation::send(common, &Operation::SettleLetter { letter, done }, RunMode::Execute).await?;
-        settled.says.iter().for_each(|says| eprint_line(says));
     }
     Ok(())
 }

@@ -9,11 +9,9 @@ use effectd_gateway::views::State as ActionState;
 use effectd_gateway::views::dead_letters::LetterNow;
 use tokio::sync::watch;
 
-use super::{Chosen, NOW, Pick, by_cause, print_results, summary};
+use super::{Chosen, Pick, Results, by_cause, summary};
 use crate::cli::mutation::{self, RunMode};
-use crate::cli::{
-    ActionReply, CliError, Common, Confirm, Depth, Printer, Session, eprint_line, is_in_process,
-};
+use crate::cli::{ActionReply, CliError, Common, Confirm, Depth, Session, eprint_line, is_in_process};
 use crate::exit::Exit;
 
 /// The number of letters in each step; the last number repeats.
@@ -108,21 +106,21 @@ impl Requeue {
         let picks = self.chosen.picks(&mut session.client, max).await?;
         let causes = by_cause(picks);
         let says = summary("requeue", &causes);
-        if !says.is_empty() && !self.confirm.confirmed(&says) {
+        if (self.confirm.dry_run || !says.is_empty()) && !self.confirm.confirmed(&says) {
             session.close().await?;
-            return Ok(Exit::Usage);
+            return Ok(self.confirm.declined());
         }
-        let mut printer = Printer::new(common.output, true, &NOW);
+        let mut results = Results::new(common.output);
         let mut run = Run::begin(common, session, self.pace).await?;
         let mut ended = Ok(());
         for picks in causes.into_values() {
-            ended = run.cause(picks, &mut |letters| print_results(&mut printer, letters)).await;
+            ended = run.cause(picks, &mut |picks, letters| results.add(picks, letters)).await;
             if ended.is_err() || run.is_interrupted() {
                 break;
             }
         }
         // Report what was done, even after an error.
-        printer.finish();
+        results.finish();
         let tally = run.tally;
         eprint_line(&tally.to_text());
         ended.map(|()| tally.exit())
@@ -187,7 +185,7 @@ impl<'a> Run<'a> {
     pub(super) async fn cause(
         &mut self,
         picks: Vec<Pick>,
-        report: &mut impl FnMut(&[LetterNow]),
+        report: &mut impl FnMut(&[Pick], &[LetterNow]),
     ) -> Result<(), CliError> {
         let careful = !self.pace.no_canary;
         if careful && self.daemon.is_none() && picks.len() > 1 {
@@ -228,7 +226,7 @@ impl<'a> Run<'a> {
     async fn chunk(
         &mut self,
         picks: &[Pick],
-        report: &mut impl FnMut(&[LetterNow]),
+        report: &mut impl FnMut(&[Pick], &[LetterNow]),
     ) -> Result<Vec<ActionId>, CliError> {
         if let Some(rate) = self.pace.rate {
             let due = Duration::from_secs_f64(f64::from(self.sent) / f64::from(rate));
@@ -251,7 +249,7 @@ impl<'a> Run<'a> {
                 _ => self.tally.left += 1,
             }
         }
-        report(&done.letters);
+        report(picks, &done.letters);
         Ok(requeued)
     }
 

@@ -63,7 +63,7 @@ impl Amend {
         let before = earlier.last().map_or(&receipt.reward, |last| &last.reward).scalar;
         let says = format!("its reward: {before} -> {would}");
         if !self.confirm.confirmed(&[says]) {
-            return Ok(Exit::Usage);
+            return Ok(self.confirm.declined());
         }
         let path = format!("/v1/receipts/{}/amendments", percent_encoded(id.as_str()));
         let noted: AmendmentEntry = post(common, Depth::Store, &path, &amending).await?;

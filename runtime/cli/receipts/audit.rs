@@ -43,7 +43,7 @@ impl Audit {
         Ok(if found == 0 { Exit::Done } else { Exit::Failed })
     }
 
-    /// Quarantines artifacts, each with a receipt. Returns whether the person confirmed that.
+    /// Quarantines artifacts, each with a receipt. Returns `false` if the person did not confirm that.
     async fn quarantine(
         &self,
         common: &Common,
@@ -57,6 +57,11 @@ impl Audit {
             .iter()
             .map(|(artifact, receipt)| format!("quarantine artifact {artifact} of receipt {receipt}"))
             .collect();
+        if self.confirm.dry_run {
+            // The findings are the result of this command.
+            says.iter().for_each(|says| eprint_line(says));
+            return Ok(true);
+        }
         if !self.confirm.confirmed(&says) {
             return Ok(false);
         }

@@ -246,7 +246,13 @@ async fn dataset(
     operations: bool,
 ) -> Result<Exit, CliError> {
     let filter = which.parsed()?;
-    fs::create_dir(folder).map_err(|error| failed(folder, &error))?;
+    fs::create_dir(folder).map_err(|error| {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            Error::Request(format!("{} already exists; choose a new folder", folder.display()))
+        } else {
+            failed(folder, &error)
+        }
+    })?;
     let mut receipts = OutputFile::new(folder.join("receipts.jsonl"))?;
     let mut later = OutputFile::new(folder.join("amendments.jsonl"))?;
     let mut frame = OutputFile::new(folder.join("frame.jsonl"))?;

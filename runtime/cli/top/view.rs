@@ -61,7 +61,9 @@ impl View<'_> {
         let state = self.error.map_or_else(
             || {
                 let paused = if self.snapshot.paused { "  PAUSED: dry runs only" } else { "" };
-                format!("effectd top  {}{paused}", second(&self.now.to_string()))
+                let policy =
+                    if self.snapshot.policy_files_faulty { "  POLICY FILES NOT IN FORCE" } else { "" };
+                format!("effectd top  {}{paused}{policy}", second(&self.now.to_string()))
             },
             |error| format!("OLD: {error}"),
         );
@@ -134,7 +136,9 @@ impl View<'_> {
             Focus::Held => {
                 let lines = self.snapshot.held.iter().map(|held| {
                     let left = held.expires_at.as_deref().map_or_else(String::new, |end| self.left(end));
-                    format!("{left:<10} {:<20} {}  {}", held.tool_id, held.subject_id, held.approval_id)
+                    let about = held.prompt.as_ref().and_then(|prompt| prompt.about.as_deref());
+                    let (tool, subject, about) = (&held.tool_id, &held.subject_id, about.unwrap_or_default());
+                    format!("{left:<10} {tool:<20} {subject}  {}  {about}", held.approval_id)
                 });
                 let more = if self.snapshot.held.len() >= HELD_SHOWN_MAX { " or more" } else { "" };
                 (format!("held: {}{more}", self.snapshot.held.len()), lines.collect())

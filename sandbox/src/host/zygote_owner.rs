@@ -2,6 +2,7 @@
 //!
 //! It is a thread and not a task, because the kernel kills the zygote when the *thread* that started it ends, and an async
 //! runtime ends its threads as it likes.
+#![expect(clippy::disallowed_types, reason = "starts the zygote, which is this program")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

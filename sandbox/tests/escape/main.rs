@@ -5,6 +5,11 @@
 //! promises, then drops to an ordinary uid and runs them again.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr)]
 #![allow(unsafe_code, reason = "attacks are raw system calls")]
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "tests start programs and use sockets"
+)]
 
 mod ground;
 mod harness;

@@ -113,9 +113,24 @@ fn a_call_from_before_it_opened_does_not_speak_about_after() {
 #[test]
 fn what_a_person_opened_only_a_person_closes() {
     let mut breaker = Breaker::new(&rules(), at(0));
-    breaker.trip(at(0));
+    breaker.trip(at(0), None);
     assert_eq!(breaker.ask(&rules(), at(1_000_000)), Verdict::Refused(None));
     assert_eq!(breaker.state(at(1_000_000)), BreakerState::Open);
+}
+
+#[test]
+fn a_breaker_opened_for_a_while_lasts_over_a_restart() {
+    let hours = Duration::from_secs(7_200);
+    let mut breaker = Breaker::new(&rules(), at(0));
+    breaker.trip(at(0), Some(hours));
+    assert_eq!(breaker.left(at(0)), Some(hours));
+    assert_eq!(breaker.cause(), Some(Cause::OperatorFor));
+    let kept = Kept { left: Some(hours), cool_down: hours, cause: Cause::OperatorFor };
+    let mut again = Breaker::kept(&rules(), &kept, at(0));
+    for one in [&mut breaker, &mut again] {
+        assert!(matches!(one.ask(&rules(), at(7_199)), Verdict::Refused(Some(_))));
+        assert!(matches!(one.ask(&rules(), at(7_200)), Verdict::Pass(_)), "then a probe passes");
+    }
 }
 
 #[test]

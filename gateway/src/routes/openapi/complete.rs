@@ -210,6 +210,7 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("ApproveBody", "reason", reason()),
         ("BreakerView", "state", words(&["closed", "open", "half_open", "releasing"])),
         ("DenyBody", "reason", reason()),
+        ("EraseBody", "reason", reason()),
         ("EraseBody", "subjects", subjects()),
         ("GrantBody", "calls_max", json!({ "minimum": 1 })),
         (
@@ -498,6 +499,7 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
         ("actions", "id") => reference("ActionId"),
         ("receipts" | "notifications", "id") => reference("ReceiptId"),
         ("approvals", "id") => reference("ApprovalId"),
+        ("approvals", "calls_max") => json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }),
         ("grants", "id") => reference("GrantId"),
         ("tools", "id") | ("receipts", "tool") => reference("ToolId"),
         ("artifacts", "id") | ("receipts", "artifact") => reference("ArtifactId"),
@@ -508,6 +510,16 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
         ("receipts", "order") => json!({ "type": "string", "enum": ["oldest", "newest"] }),
         ("receipts", "q") => json!({ "type": "string", "maxLength": FILTER_BYTES_MAX }),
         ("store" | "dlq", "topic" | "group") => reference("Name"),
+        ("dlq", "since") => json!({
+            "type": "string",
+            "anyOf": [{ "format": "date-time" }, { "pattern": "^[0-9]{1,5}[smhd]$" }],
+        }),
+        ("operations" | "policy", "reason") => {
+            json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })
+        }
+        ("operations", "lasts") => {
+            json!({ "type": "string", "pattern": "^0{0,4}[1-9][0-9]{0,4}[smhd]$" })
+        }
         ("store", "from" | "to") => reference("Position"),
         ("breakers", "key") => {
             json!({ "type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX, "pattern": PRINTABLE })

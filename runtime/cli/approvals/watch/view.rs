@@ -18,7 +18,8 @@ const LISTED_MAX: u16 = 8;
 /// Rows for the result of the last key and for typed text.
 const NEWS_ROWS: u16 = 2;
 
-const KEYS: &str = " a approve once   g grant   A always   d deny   ↑↓ choose   PgUp/PgDn scroll   q quit";
+const KEYS: &str =
+    " a approve once   g grant   A always   d deny   m mark   ↑↓ choose   PgUp/PgDn scroll   q quit";
 
 pub(super) fn draw(frame: &mut Frame<'_>, inbox: &mut Inbox) {
     let listed = u16::try_from(inbox.waiting.len()).unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
@@ -54,8 +55,8 @@ fn bar(text: &str, area: Rect) -> Line<'static> {
 fn news_of(inbox: &Inbox) -> String {
     match &inbox.input {
         Input::Browsing => inbox.news.clone(),
-        Input::Denying(reason) => format!("reason? (Enter denies, Esc cancels) {reason}_"),
-        Input::Confirming(what) => what.clone(),
+        Input::Denying(_, reason) => format!("reason? (Enter denies, Esc cancels) {reason}_"),
+        Input::Confirming(_, what) => what.clone(),
     }
 }
 
@@ -70,13 +71,14 @@ fn lines_of_list(inbox: &Inbox, area: Rect) -> Vec<Line<'static>> {
     let lines = inbox.waiting.iter().skip(first).take(rows).map(|view| {
         let chosen = is_chosen(view);
         let style = if chosen { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() };
-        Line::styled(shown(&line_of(view, chosen), width(area)), style)
+        let marked = inbox.marked.iter().any(|(id, _)| id.as_str() == view.approval_id);
+        Line::styled(shown(&line_of(view, chosen, marked), width(area)), style)
     });
     lines.collect()
 }
 
-fn line_of(view: &ApprovalView, chosen: bool) -> String {
-    let mark = if chosen { '>' } else { ' ' };
+fn line_of(view: &ApprovalView, chosen: bool, marked: bool) -> String {
+    let (point, mark) = (if chosen { '>' } else { ' ' }, if marked { '*' } else { ' ' });
     let left = view.time_left_s.map(approval_view::duration).unwrap_or_default();
     let prompt = view.prompt.as_ref();
     let tier = prompt.map(|prompt| prompt.tier.as_str()).unwrap_or_default();
@@ -86,8 +88,10 @@ fn line_of(view: &ApprovalView, chosen: bool) -> String {
         Some(Preview::WouldFail(_)) => "fails",
         Some(Preview::Unavailable(_)) | None => "?",
     };
-    let (tool, subject) = (shown(&view.tool_id, 20), shown(&view.subject_id, 28));
-    format!("{mark} {left:<12} {tier:<3} {tool:<20} {would:<8} {subject}")
+    let about = prompt.and_then(|prompt| prompt.about.as_deref()).unwrap_or_default();
+    let (tool, about) = (shown(&view.tool_id, 20), shown(about, 24));
+    let (subject, space) = (&view.subject_id, &view.space_id);
+    format!("{point}{mark}{left:<12} {tier:<3} {tool:<20} {would:<8} {about:<24} {subject} in {space}")
 }
 
 fn draw_detail(frame: &mut Frame<'_>, inbox: &mut Inbox, area: Rect) {
