@@ -56,8 +56,10 @@ impl Mount {
         Mount::at(path, &["--bind", "-o", "ro", &source])
     }
 
+    /// The kernel commits the file system's journal every five minutes instead of every five seconds: what reaches the device
+    /// within a test got there by a sync.
     pub(crate) fn image(image: &Path, path: PathBuf) -> Self {
-        Mount::at(path, &["-o", "loop", image.to_str().unwrap()])
+        Mount::at(path, &["-o", "loop,commit=300", image.to_str().unwrap()])
     }
 }
 
