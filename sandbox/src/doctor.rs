@@ -286,7 +286,9 @@ impl Examination {
             Some(by) => Finding::new("tree memory", format!("bounded for whole process trees by {by}")),
             None => Finding {
                 verdict: Verdict::Weaker,
-                fix: Some("delegate a cgroup: run as a systemd service with Delegate=yes and DelegateSubgroup=runtime, or as root".to_owned()),
+                fix: Some(
+                    "delegate a cgroup: run as a systemd service with Delegate=yes, or as root".to_owned(),
+                ),
                 ..Finding::new(
                     "tree memory",
                     "bounded for each process only; exec tools with high isolation are refused".to_owned(),

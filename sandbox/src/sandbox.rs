@@ -240,7 +240,7 @@ impl Sandbox {
         if profile.require_tree_memory && self.cgroups.is_none() {
             return Err(SandboxError::Unavailable {
                 what: format!("the profile {} needs a memory bound for whole process trees", key.profile),
-                fix: "delegate a cgroup to effectd (systemd: Delegate=yes and DelegateSubgroup=runtime), or run as root".to_owned(),
+                fix: "delegate a cgroup to effectd (systemd: Delegate=yes), or run as root".to_owned(),
             });
         }
         let boot = Boot {

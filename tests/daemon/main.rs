@@ -53,6 +53,7 @@ mod store_admin;
 mod tools;
 mod top;
 mod transports;
+mod unit;
 mod verbs;
 mod which_state;
 mod without_daemon;

@@ -12,9 +12,11 @@ use crate::approvals::killed_at;
 use crate::harness::{Daemon, Place, Serving, program, root, write_note};
 use crate::operator::{break_it, repair_it, slow_note};
 
-/// The commands of each block of the page, in order, with their headings.
-fn blocks() -> Vec<(String, String)> {
-    let page = std::fs::read_to_string(root().join("docs/runbook.md")).unwrap();
+const RUNBOOK: &str = "docs/runbook.md";
+
+/// The commands of each block of a page, in order, with their headings.
+fn blocks(page: &str) -> Vec<(String, String)> {
+    let page = std::fs::read_to_string(root().join(page)).unwrap();
     let (mut heading, mut block, mut blocks) = (String::new(), None::<String>, Vec::new());
     for line in page.lines() {
         match (&mut block, line) {
@@ -139,11 +141,14 @@ fn run(place: &Place, block: &str) -> std::process::Output {
 fn every_runbook_command_does_what_it_says_without_a_restart() {
     let place = after_a_bad_night();
     let daemon = place.serve(&[]);
-    let blocks = blocks();
+    let blocks = blocks(RUNBOOK);
     assert!(blocks.len() >= 20, "only {} blocks were found", blocks.len());
     let mut seen = BTreeSet::new();
     for (nth, (heading, block)) in blocks.iter().enumerate() {
         seen.insert(heading.as_str());
+        if heading == "A key is lost" {
+            lose_key(&place);
+        }
         let ran = run(&place, block);
         let (told, words) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
         assert!(ran.status.success(), "{heading}:\n{block}\n{told}\n{words}");
@@ -156,9 +161,39 @@ fn every_runbook_command_does_what_it_says_without_a_restart() {
         );
         assert_eq!(probe(&place, &daemon, nth), expected(block), "{heading}:\n{block}");
     }
-    assert_eq!(seen.len(), 12, "{seen:?}");
+    assert_eq!(seen.len(), 15, "{seen:?}");
     after(&place);
     drop(daemon);
+}
+
+/// Removes the device key of the state that the page restores, without which the state cannot be used.
+fn lose_key(place: &Place) {
+    std::fs::remove_file(place.path("restored/keys/device.key")).unwrap();
+    let refused = place.effectd(&["receipts", "verify", "--state", "restored"], None);
+    assert_eq!(refused.code(), 69, "{}", refused.stderr());
+    assert!(refused.stderr().contains("device.key is missing"), "{}", refused.stderr());
+}
+
+#[test]
+fn an_upgrade_is_tried_on_a_copy_and_looked_at_afterwards() {
+    let place = Place::seeded();
+    std::fs::create_dir(place.path("bin")).unwrap();
+    for name in ["bin/effectd", "effectd-new"] {
+        std::os::unix::fs::symlink(program(), place.path(name)).unwrap();
+    }
+    let daemon = place.serve(&[]);
+    assert_eq!(probe(&place, &daemon, 0), "executed");
+    let (service, here): (Vec<_>, Vec<_>) =
+        blocks("docs/upgrade.md").into_iter().partition(|(_, block)| block.contains("systemctl"));
+    assert_eq!((service.len(), here.len()), (2, 2), "{here:?}");
+    for (heading, block) in here {
+        let ran = run(&place, &block);
+        let words = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success(), "{heading}:\n{block}\n{words}");
+    }
+    // The copy opened, and the state in use is untouched.
+    assert!(place.path("trial/journal/format").exists());
+    assert_eq!(probe(&place, &daemon, 1), "executed");
 }
 
 /// The state after all commands of the page.
@@ -245,7 +280,7 @@ fn alerts_and_dashboards_name_real_series_and_headings() {
         let constant = format!("\"{name}\"");
         assert!(sources.iter().any(|source| source.contains(&constant)), "nobody counts {name}");
     }
-    let headings: BTreeSet<String> = blocks()
+    let headings: BTreeSet<String> = blocks(RUNBOOK)
         .into_iter()
         .map(|(heading, _)| {
             let plain = heading.to_lowercase();

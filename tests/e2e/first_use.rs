@@ -1,10 +1,10 @@
-//! The README's first command, on a fresh machine.
+//! The README's commands, on a fresh machine.
 
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::harness::{Place, as_root_and_as_ordinary_user, example};
+use crate::harness::{Place, as_root_and_as_ordinary_user, example, program, root};
 
 #[test]
 fn the_example_is_done_once_and_remembered() {
@@ -75,6 +75,40 @@ fn state_and_keys_are_private() {
         let path = key.unwrap().path();
         if path.is_file() {
             assert_eq!(mode(path.clone()), 0o600, "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_command_of_the_readme_works() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("target/release")).unwrap();
+    std::os::unix::fs::symlink(program(), place.path("target/release/effectd")).unwrap();
+    let request = std::fs::read_to_string(example()).unwrap();
+    assert_eq!(place.effectd(&["run", "-"], Some(&request)).code(), 0);
+    // What cargo builds and tests is run by .ci/run.
+    let blocks = readme.split("```sh\n").skip(1).filter_map(|rest| rest.split_once("```"));
+    let script: String =
+        blocks.map(|(block, _)| block).filter(|block| !block.starts_with("cargo ")).collect();
+    let mut shell = Command::new("sh");
+    shell.args(["-e", "-c", &script]).current_dir(place.path("")).env_clear().env("PATH", "/usr/bin:/bin");
+    let ran = shell.output().unwrap();
+    let table = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && table.contains("files.write_text"), "{ran:?}");
+
+    let table = readme.split("## What it does").nth(1).unwrap().split("\n## ").next().unwrap();
+    let rows = table.lines().filter(|line| line.starts_with("| "));
+    let named: Vec<_> = rows.filter_map(|row| row.split(" | ").nth(1)).collect();
+    let named: Vec<_> = named.iter().flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(named.len() > 25, "{named:?}");
+    for command in named {
+        let arguments: Vec<_> = command.split(' ').collect();
+        let words: Vec<_> = arguments.iter().copied().filter(|word| !word.starts_with("--")).collect();
+        let help = place.effectd(&[&words[..], &["--help"]].concat(), None);
+        assert_eq!(help.code(), 0, "effectd {command}: {}", help.stderr());
+        for flag in arguments.iter().filter(|word| word.starts_with("--")) {
+            assert!(help.stdout().contains(*flag), "effectd {command}");
         }
     }
 }

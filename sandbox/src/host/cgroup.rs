@@ -85,7 +85,12 @@ impl Cgroups {
     pub(crate) fn find(configured: Option<&Path>) -> io::Result<Arc<Self>> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for (version, parent) in candidates(configured, "memory")? {
-            match Self::in_parent(version, &parent) {
+            let found = Self::in_parent(version, &parent).or_else(|error| {
+                let moved =
+                    version == Version::Two && configured.is_none() && vacate(&parent, "memory").is_ok();
+                if moved { Self::in_parent(version, &parent) } else { Err(error) }
+            });
+            match found {
                 Ok(found) => return Ok(found),
                 Err(error) => last = error,
             }
@@ -185,6 +190,24 @@ impl Cgroups {
 }
 
 const PREFIX: &str = "effectd-";
+/// The group of this process beneath the one that was delegated to it.
+const OWN: &str = "runtime";
+
+/// Moves this process into a group beneath its own: a group of version 2 with a process in it cannot pass a controller on,
+/// and a service manager starts a service in the group that it delegates. Refused if other processes are in the group, which are
+/// not ours to move.
+fn vacate(group: &Path, controller: &str) -> io::Result<()> {
+    let controllers = fs::read_to_string(group.join("cgroup.controllers"))?;
+    let processes = fs::read_to_string(group.join("cgroup.procs"))?;
+    let alone = processes.trim() == std::process::id().to_string();
+    if !alone || group.ends_with(OWN) || !controllers.split_whitespace().any(|name| name == controller) {
+        return Err(io::Error::from(io::ErrorKind::ResourceBusy));
+    }
+    let own = group.join(OWN);
+    fs::create_dir(&own)
+        .or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
+    fs::write(own.join("cgroup.procs"), "0")
+}
 
 fn make_base(version: Version, parent: &Path, name: &str, controllers: &str) -> io::Result<PathBuf> {
     sweep(parent);
@@ -329,8 +352,8 @@ impl Drop for Cgroups {
     }
 }
 
-/// The folders to try: the configured one, or this process's own group and its parent. A service manager starts a
-/// process in a leaf of the subtree that it delegates.
+/// The folders to try: the configured one, or this process's own group and its parent. The parent is the delegated one after this
+/// process has moved into a group beneath it, or if the service manager started it there.
 fn candidates(configured: Option<&Path>, controller: &str) -> io::Result<Vec<(Version, PathBuf)>> {
     if let Some(path) = configured {
         let version = if path.join("cgroup.controllers").exists() { Version::Two } else { Version::One };
@@ -379,6 +402,10 @@ fn mount_point(mounts: &str, version: Version, controller: &str) -> Option<(Path
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::disallowed_types, reason = "runs itself in a group of its own")]
+    use std::io::Write;
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -389,5 +416,64 @@ mod tests {
         assert_eq!(one, Some((PathBuf::from("/"), PathBuf::from("/sys/fs/cgroup/memory"))));
         let two = mount_point(mounts, Version::Two, "memory");
         assert_eq!(two, Some((PathBuf::from("/docker/x"), PathBuf::from("/sys/fs/cgroup/unified"))));
+    }
+
+    const TEST: &str = "host::cgroup::tests::a_process_alone_in_its_group_makes_room_below_it";
+
+    /// In a process of its own, alone in a delegated group. The memory controller may belong to version 1 here; every controller of
+    /// resources is refused in the same way.
+    #[test]
+    fn a_process_alone_in_its_group_makes_room_below_it() {
+        let Some(group) = std::env::var_os("EFFECTD_TEST_GROUP") else {
+            return in_own_group();
+        };
+        let (group, controller) = (PathBuf::from(group), std::env::var("EFFECTD_TEST_CONTROLLER").unwrap());
+        let enable = format!("+{controller}");
+        let busy = make_base(Version::Two, &group, "effectd-0-0", &enable).unwrap_err();
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy, "{busy}");
+        assert!(vacate(&group, "none").is_err(), "nothing is gained without the controller");
+        vacate(&group, &controller).unwrap();
+        make_base(Version::Two, &group, "effectd-0-0", &enable).unwrap();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        assert!(own.lines().any(|line| line.starts_with("0::") && line.ends_with("/runtime")), "{own}");
+        assert!(vacate(&group.join(OWN), &controller).is_err(), "it moves once");
+    }
+
+    fn in_own_group() {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let top = mount_point(&mounts, Version::Two, "").map(|(_, point)| point).unwrap_or_default();
+        let offered = fs::read_to_string(top.join("cgroup.controllers")).unwrap_or_default();
+        let controller =
+            ["memory", "hugetlb"].into_iter().find(|name| offered.contains(name)).unwrap_or("memory");
+        let group = top.join(format!("effectd-test-{}", std::process::id()));
+        let control = top.join("cgroup.subtree_control");
+        let before = fs::read_to_string(&control).unwrap_or_default();
+        let made = fs::write(&control, format!("+{controller}")).and_then(|()| fs::create_dir(&group));
+        if let Err(error) = made {
+            // Past the capture of libtest, which would swallow it.
+            let line = format!("NOT RUN (no group of cgroup v2 can be made, {}): {TEST}\n", error.kind());
+            return std::io::stderr().write_all(line.as_bytes()).unwrap();
+        }
+        let script = "echo 0 >\"$EFFECTD_TEST_GROUP/cgroup.procs\" && exec \"$0\" --exact \"$1\" --nocapture";
+        let ran = Command::new("sh")
+            .args(["-c", script])
+            .arg(std::env::current_exe().unwrap())
+            .arg(TEST)
+            .env("EFFECTD_TEST_GROUP", &group)
+            .env("EFFECTD_TEST_CONTROLLER", controller)
+            .output()
+            .unwrap();
+        for left in [group.join("effectd-0-0"), group.join(OWN), group] {
+            let _never_made = fs::remove_dir(left);
+        }
+        if !before.split_whitespace().any(|name| name == controller) {
+            let _in_use = fs::write(&control, format!("-{controller}"));
+        }
+        let words = String::from_utf8_lossy(&ran.stdout);
+        assert!(
+            ran.status.success() && words.contains("1 passed"),
+            "{words}{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
     }
 }
