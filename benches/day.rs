@@ -6,6 +6,7 @@
 //! `$EFFECTD_BENCH_ACTIONS` sets the actions of an hour, `$EFFECTD_BENCH_HOURS` how many hours. A line that says `MISSED` is
 //! beyond its bound, and makes the exit code 1.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![allow(clippy::disallowed_methods, reason = "its day begins now")]
 #![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::collections::BTreeMap;

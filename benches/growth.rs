@@ -7,6 +7,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::disallowed_methods,
     clippy::print_stdout,
     reason = "a measurement prints, and stops on errors"
 )]

@@ -84,7 +84,8 @@ impl Effectd {
 
     /// Submits a request. When this returns, the request is on disk, and it ends in a receipt even after a crash.
     ///
-    /// At most `gateway.backlog_max` submitted actions may be open; beyond that the request is rejected as `overloaded`.
+    /// At most `gateway.backlog_max` submitted actions may be open, three quarters of them of one principal; beyond that the request is
+    /// rejected as `overloaded`.
     pub async fn submit(&self, request: ActionRequest) -> Result<ActionHandle, Rejected> {
         match self.inner.client.another().submit(&request, None).await? {
             ActionReply::Problem(problem) if problem.receipt.is_none() => Err(failure_of(&problem).into()),

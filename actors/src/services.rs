@@ -143,6 +143,7 @@ impl Services {
                 caches: from.caches,
                 identity: identity.clone(),
                 store: store.clone(),
+                ignoring: Mutex::default(),
             },
             children: Children {
                 sandbox: from.sandbox,

@@ -144,7 +144,7 @@ pub(crate) fn reads<T: TypedTool>(required: &[&str], properties: Value) -> ToolS
         result_schema: object(required, properties),
         side_effects: BTreeSet::from([SideEffect::ReadOnly]),
         safety_class: SafetyClass::Low,
-        risk_level: RiskLevel::Read,
+        risk_level: Some(RiskLevel::Read),
         risk_tier: None,
         reversible: false,
         timeout_ms: 4_000,
@@ -161,7 +161,7 @@ pub(crate) fn writes<T: TypedTool>(required: &[&str], properties: Value) -> Tool
     ToolSpec {
         caps_required: caps(["files.write", "workspace:shared:write"]),
         side_effects: BTreeSet::from([SideEffect::FilesystemWrite]),
-        risk_level: RiskLevel::Write,
+        risk_level: Some(RiskLevel::Write),
         reversible: true,
         repeat: Repeat::Never,
         ..reads::<T>(required, properties)

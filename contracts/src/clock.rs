@@ -54,6 +54,7 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is where the machine's time comes in")]
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }

@@ -47,8 +47,13 @@ pub struct Observed {
 impl Observed {
     /// The state in which the action left a path, if it is known.
     pub fn after(&self, path: &str) -> Option<&PathState> {
-        let changed = self.changes.iter().find(|change| change.path == path).map(|change| &change.after);
-        changed.or_else(|| self.unchanged.iter().find(|same| same.path == path).map(|same| &same.state))
+        self.find(|other| other == path)
+    }
+
+    /// The state in which the action left the first path that matches.
+    pub fn find(&self, is_it: impl Fn(&str) -> bool) -> Option<&PathState> {
+        let changed = self.changes.iter().find(|change| is_it(&change.path)).map(|change| &change.after);
+        changed.or_else(|| self.unchanged.iter().find(|same| is_it(&same.path)).map(|same| &same.state))
     }
 }
 

@@ -90,7 +90,6 @@ codes! {
     ResultGone = "result_gone", false, Failed, "The tool's result is no longer stored.";
     EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares and was disabled.";
     OutcomeUnknown = "outcome_unknown", false, Indeterminate, "Whether the effect happened is unknown; a person must settle it.";
-    Reverted = "reverted", false, Reverted, "The action failed and its effect was undone.";
     Cancelled = "cancelled", false, Cancelled, "The action was withdrawn before it started.";
     StoreUnavailable = "store_unavailable", true, Failed, "The store cannot be written.";
     Internal = "internal", true, Failed, "A fault of effectd itself.";
@@ -288,13 +287,6 @@ mod tests {
         for code in Code::ALL {
             let status = code.outcome().project().receipt;
             assert_ne!(status, Some(Status::Ok), "{code}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_repaired_by_waiting_is_not_retryable() {
-        for code in [Code::ParamsInvalid, Code::PolicyDenied, Code::SafetyQuarantined, Code::OutcomeUnknown] {
-            assert!(!code.retryable(), "{code}");
         }
     }
 

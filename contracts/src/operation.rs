@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Capability, SpaceId, SubjectId, ToolId};
-use crate::risk::Mode;
+use crate::risk::{Band, Mode};
 
 /// An operation. It holds no secret: the receipt holds it in clear.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -108,16 +108,20 @@ pub enum Operation {
     /// Sets the mode of a tool, in addition to the policy's files.
     SetMode {
         /// The organisation.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        org: Option<String>,
-        /// Or the automation.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        automation: Option<String>,
+        org: String,
         /// The tool.
         tool: String,
         /// The mode; none restores that of the files.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<Mode>,
+    },
+    /// Makes a space stricter than the policy's files.
+    SetBand {
+        /// The space.
+        space: SpaceId,
+        /// The band; none restores that of the files.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        band: Option<Band>,
     },
     /// Takes all changes beside the policy's files back.
     ClearOverlay {},
@@ -156,6 +160,7 @@ impl Operation {
             Operation::GrantConsent { .. } => "effectd.grant_consent",
             Operation::RevokeConsent { .. } => "effectd.revoke_consent",
             Operation::SetMode { .. } => "effectd.set_mode",
+            Operation::SetBand { .. } => "effectd.set_band",
             Operation::ClearOverlay {} => "effectd.clear_overlay",
             Operation::Rejudge {} => "effectd.rejudge",
             Operation::ReloadPolicy {} => "effectd.reload_policy",

@@ -247,6 +247,9 @@ pub struct DecisionRecord {
     /// The rule that decided: a file and line, or the id of a Cedar policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// Whether the parameters name another space than the request's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cross_space: bool,
     /// The digest of the policy in force.
     pub policy_digest: Digest,
     /// The facts behind the decision: results of checks, never raw content.

@@ -8,6 +8,11 @@ pub const PRINTABLE: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 /// The pattern of identifiers: the same, not empty, and without a blank at either end.
 pub const IDENTIFIER: &str = "^[^\\u0000-\\u0020\\u007f-\\u00a0]([^\\u0000-\\u001f\\u007f-\\u009f]*[^\\u0000-\\u0020\\u007f-\\u00a0])?$";
 
+/// A text in lower case, letter by letter. What only some file systems take for one name, such as `ß` and `ss`, stays two.
+pub fn without_case(text: &str) -> String {
+    text.chars().flat_map(char::to_lowercase).collect()
+}
+
 /// Whether a character has no glyph of its own: controls (Cc), format characters (Cf), separators of lines and paragraphs
 /// (Zl, Zp), private use (Co), noncharacters, and invisible fillers, joiners and variation selectors.
 pub fn is_unprintable(c: char) -> bool {

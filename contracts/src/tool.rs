@@ -34,8 +34,9 @@ pub struct ToolSpec {
     pub side_effects: BTreeSet<SideEffect>,
     /// The safety class, which decides the precautions.
     pub safety_class: SafetyClass,
-    /// What the tool does to the world, in one word.
-    pub risk_level: RiskLevel,
+    /// What the tool does to the world, in one word. If left out, it follows from the side effects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub risk_level: Option<RiskLevel>,
     /// The tier that the author declares. It can only raise the derived one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub risk_tier: Option<RiskTier>,
@@ -405,10 +406,9 @@ impl ToolSpec {
 
     fn check_effects(&self) -> Result<(), SpecInvalid> {
         let has = |effect| self.side_effects.contains(&effect);
-        let marks = [SideEffect::ReadOnly, SideEffect::UserVisible];
-        let changes = self.side_effects.iter().any(|effect| !marks.contains(effect));
+        let changes = self.declares_change();
         let far = has(SideEffect::DeviceCapture) || has(SideEffect::CrossSpace);
-        let level = self.risk_level;
+        let level = self.level();
         let contradictions = [
             (has(SideEffect::ReadOnly) && changes, "read_only is declared with another effect"),
             (
@@ -431,6 +431,22 @@ impl ToolSpec {
         }
     }
 
+    /// Whether an effect is declared that is more than a mark.
+    fn declares_change(&self) -> bool {
+        let marks = [SideEffect::ReadOnly, SideEffect::UserVisible];
+        self.side_effects.iter().any(|effect| !marks.contains(effect))
+    }
+
+    /// The declared level; without one, a tool that deletes is a danger, and one with any other effect writes.
+    pub fn level(&self) -> RiskLevel {
+        let deletes = self.side_effects.contains(&SideEffect::FilesystemDelete);
+        self.risk_level.unwrap_or(match (deletes, self.declares_change()) {
+            (true, _) => RiskLevel::Danger,
+            (false, true) => RiskLevel::Write,
+            (false, false) => RiskLevel::Read,
+        })
+    }
+
     /// Whether all effects stay inside the space.
     pub fn is_contained(&self) -> bool {
         self.side_effects.iter().all(|effect| effect.is_contained())
@@ -438,8 +454,9 @@ impl ToolSpec {
 
     /// The risk tier: derived from the effects, or the declared one if that is higher.
     pub fn tier(&self) -> RiskTier {
-        let changes = self.risk_level != RiskLevel::Read;
-        let derived = match (self.risk_level, self.safety_class) {
+        let level = self.level();
+        let changes = level != RiskLevel::Read;
+        let derived = match (level, self.safety_class) {
             (RiskLevel::Danger, _) => RiskTier::R4,
             (RiskLevel::Read | RiskLevel::Write, SafetyClass::High) => RiskTier::R3,
             (RiskLevel::Read, SafetyClass::Low) if self.is_contained() => RiskTier::R0,

@@ -1,7 +1,7 @@
 //! The projections of outcomes, compared with the documented table.
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)]
 
-use effectd_contracts::Outcome;
+use effectd_contracts::{Code, Failure, Outcome, Phase};
 use serde_json::{Value, json};
 
 /// outcome | receipt | plan | invocation | brief | who refused | HTTP | step | run
@@ -29,6 +29,61 @@ indeterminate     | error       | failed    | failed    | failed   | -       | 5
 cancelled         | skipped     | rejected  | denied    | denied   | human   | 409 | cancelled | cancelled
 ";
 
+/// code | whether a retry may help | outcome | status of the receipt
+const CODES: &str = "
+malformed               | no  | invalid       | error
+params_invalid          | no  | invalid       | error
+unknown_tool            | no  | not_found     | error
+action_conflict         | no  | invalid       | error
+policy_denied           | no  | denied_policy | error
+safety_quarantined      | no  | quarantined   | quarantined
+human_denied            | no  | denied_human  | error
+approval_expired        | no  | expired       | error
+network_not_whitelisted | no  | denied_policy | error
+tool_disabled           | no  | denied_policy | error
+rate_limited            | yes | throttled     | -
+pending_limit           | yes | throttled     | -
+overloaded              | yes | throttled     | -
+shutting_down           | yes | throttled     | -
+breaker_open            | yes | breaker_open  | error
+idempotency_conflict    | no  | invalid       | error
+timed_out               | yes | timed_out     | error
+cpu_limit               | no  | failed        | error
+memory_limit            | no  | failed        | error
+output_limit            | no  | failed        | error
+process_limit           | no  | failed        | error
+file_limit              | no  | failed        | error
+path_denied             | no  | failed        | error
+permission_denied       | no  | failed        | error
+file_not_found          | no  | failed        | error
+file_exists             | no  | failed        | error
+not_a_file              | no  | failed        | error
+not_a_folder            | no  | failed        | error
+not_text                | no  | failed        | error
+archive_invalid         | no  | failed        | error
+state_changed           | no  | failed        | error
+disk_full               | yes | failed        | error
+undo_gone               | no  | failed        | error
+network_denied          | no  | failed        | error
+syscall_denied          | no  | failed        | error
+sandbox_unavailable     | no  | failed        | error
+sandbox_failed          | yes | failed        | error
+tool_failed             | no  | failed        | error
+tool_busy               | yes | failed        | error
+result_invalid          | no  | failed        | error
+result_gone             | no  | failed        | error
+effects_undeclared      | no  | failed        | error
+outcome_unknown         | no  | indeterminate | error
+cancelled               | no  | cancelled     | skipped
+store_unavailable       | yes | failed        | error
+internal                | yes | failed        | error
+";
+
+fn rows(table: &str) -> Vec<Vec<String>> {
+    let lines = table.lines().filter(|line| !line.is_empty());
+    lines.map(|line| line.split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
 fn word<T: serde::Serialize>(value: T) -> String {
     match serde_json::to_value(value).unwrap() {
         Value::Null => "-".to_owned(),
@@ -39,11 +94,6 @@ fn word<T: serde::Serialize>(value: T) -> String {
 
 #[test]
 fn every_outcome_projects_as_the_table_says() {
-    let rows: Vec<Vec<String>> = TABLE
-        .lines()
-        .filter(|line| !line.is_empty())
-        .map(|line| line.split('|').map(|cell| cell.trim().to_owned()).collect())
-        .collect();
     let projected: Vec<Vec<String>> = Outcome::ALL
         .iter()
         .map(|outcome| {
@@ -62,7 +112,17 @@ fn every_outcome_projects_as_the_table_says() {
             ]
         })
         .collect();
-    assert_eq!(projected, rows);
+    assert_eq!(projected, rows(TABLE));
+}
+
+#[test]
+fn every_code_has_the_retry_and_the_status_of_the_table() {
+    let found = Code::ALL.iter().map(|code| {
+        let failure = Failure::new(*code, Phase::Dispatch, "why");
+        let (retry, outcome) = (if failure.retryable { "yes" } else { "no" }, code.outcome());
+        vec![word(code), retry.to_owned(), word(outcome), word(outcome.project().receipt)]
+    });
+    assert_eq!(found.collect::<Vec<_>>(), rows(CODES));
 }
 
 #[test]

@@ -20,8 +20,8 @@ use crate::extract::{Json, Reply};
 use crate::health::{Readiness, StoreHealth};
 use crate::host::{Host, Stage};
 use crate::limits::{
-    BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, CHANGE_BYTES_MAX, PREVIEWS_ASKED_MAX,
-    RESULTS_BYTES_MAX,
+    BACKLOG_RESERVE_PART, BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, CHANGE_BYTES_MAX,
+    PREVIEWS_ASKED_MAX, RESULTS_BYTES_MAX,
 };
 use crate::metrics::Metrics;
 use crate::peer::Peer;
@@ -211,14 +211,25 @@ impl App {
         })
     }
 
-    /// Back-pressure: refuses another decision of this size while the backlog is full.
-    pub(crate) fn check_backlog(&self, bytes: u64) -> Result<(), Problem> {
+    /// Back-pressure: refuses another decision of this size while the backlog is full, or the principal has its share of it.
+    pub(crate) fn check_backlog(&self, principal: &Principal, bytes: u64) -> Result<(), Problem> {
         let settings = self.settings();
         let (backlog, waiting) = (self.health.backlog(), self.health.backlog_bytes());
+        let (own, own_bytes) = self.health.backlog_of(principal);
+        let share = |most: u64| most - most / BACKLOG_RESERVE_PART;
+        let own_max = share(settings.backlog_max);
         let message = if backlog >= settings.backlog_max {
             format!("{backlog} accepted decisions are unfinished; try again shortly")
         } else if waiting.saturating_add(bytes) > settings.backlog_bytes_max {
             format!("{waiting} bytes of accepted decisions are unfinished; try again shortly")
+        } else if own.min(backlog) >= own_max {
+            format!(
+                "{own} accepted decisions of yours are unfinished, and the rest is for others; try again shortly"
+            )
+        } else if own > 0 && own_bytes.saturating_add(bytes) > share(settings.backlog_bytes_max) {
+            format!(
+                "{own_bytes} bytes of your accepted decisions are unfinished, and the rest is for others; try again shortly"
+            )
         } else {
             return Ok(());
         };

@@ -3,14 +3,15 @@
 //! A daemon whose disk hangs looks alive from outside. These checks make it report that it is not ready, and stop it from
 //! feeding the watchdog.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use effectd_actors::action::decisions;
 use effectd_actors::{Pipeline, Services};
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{Clock, Monotonic, Topic};
+use effectd_contracts::{Clock, Monotonic, Principal, Topic};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -80,24 +81,43 @@ pub(crate) struct StoreHealth {
     refusal: Mutex<Option<String>>,
 }
 
-/// The sizes of accepted decisions that have not ended, by offset.
+/// Accepted decisions that have not ended, by offset, with their bytes and who asked, if that is known.
 #[derive(Default)]
 struct Sizes {
-    open: BTreeMap<u64, u64>,
+    open: BTreeMap<u64, (u64, Option<Principal>)>,
     total: u64,
+    /// Number and bytes of each principal's.
+    own: HashMap<Principal, (u64, u64)>,
 }
 
 impl Sizes {
-    fn put(&mut self, offset: u64, bytes: u64) {
-        let known = self.open.insert(offset, bytes).unwrap_or(0);
-        self.total = self.total + bytes - known;
+    fn put(&mut self, offset: u64, bytes: u64, principal: Option<Principal>) {
+        self.total += bytes;
+        if let Some(principal) = &principal {
+            let own = self.own.entry(principal.clone()).or_default();
+            *own = (own.0 + 1, own.1 + bytes);
+        }
+        if let Some(known) = self.open.insert(offset, (bytes, principal)) {
+            self.take_off(known);
+        }
     }
 
     /// Removes the decisions before this offset, which have ended.
     fn ended_before(&mut self, committed: u64) {
         let open = self.open.split_off(&committed);
-        let ended: u64 = std::mem::replace(&mut self.open, open).values().sum();
-        self.total -= ended;
+        std::mem::replace(&mut self.open, open).into_values().for_each(|ended| self.take_off(ended));
+    }
+
+    fn take_off(&mut self, (bytes, principal): (u64, Option<Principal>)) {
+        self.total -= bytes;
+        if let Some(principal) = principal
+            && let Some(own) = self.own.get_mut(&principal)
+        {
+            *own = (own.0 - 1, own.1 - bytes);
+            if own.0 == 0 {
+                self.own.remove(&principal);
+            }
+        }
     }
 }
 
@@ -112,9 +132,14 @@ impl StoreHealth {
         self.sizes.lock().total
     }
 
-    pub(crate) fn accepted(&self, offset: u64, bytes: u64) {
+    /// The number and bytes of one principal's decisions in the backlog, counted like [`Self::backlog_bytes`].
+    pub(crate) fn backlog_of(&self, principal: &Principal) -> (u64, u64) {
+        self.sizes.lock().own.get(principal).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn accepted(&self, offset: u64, bytes: u64, principal: &Principal) {
         self.accepted_since.fetch_add(1, Ordering::Relaxed);
-        self.sizes.lock().put(offset, bytes);
+        self.sizes.lock().put(offset, bytes, Some(principal.clone()));
     }
 
     fn record(&self, backlog: u64, committed: u64, now: Monotonic) {
@@ -221,8 +246,9 @@ fn measure_backlog(store: &dyn Store, health: &StoreHealth, mut from: u64, end: 
             }
         };
         for event in page.events.iter().filter(|event| event.offset < end) {
-            let bytes = event.body.bytes().map_or(0, <[u8]>::len);
-            health.sizes.lock().put(event.offset, bytes as u64);
+            let body = event.body.bytes().unwrap_or_default();
+            let principal = decisions::parse(body).map(|decision| decision.data.principal);
+            health.sizes.lock().put(event.offset, body.len() as u64, principal);
         }
         from = page.next;
     }
@@ -230,21 +256,25 @@ fn measure_backlog(store: &dyn Store, health: &StoreHealth, mut from: u64, end: 
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
     fn ended_decisions_do_not_count() {
         let health = StoreHealth::default();
+        let [alice, bob] = ["user://alice", "user://bob"].map(|name| Principal::new(name).unwrap());
         for offset in [3, 1, 2] {
-            health.accepted(offset, 10 * offset);
+            health.accepted(offset, 10 * offset, if offset == 1 { &alice } else { &bob });
         }
         // A repeated decision counts once in bytes.
-        health.accepted(2, 20);
-        assert_eq!((health.backlog(), health.backlog_bytes()), (4, 60));
+        health.accepted(2, 20, &bob);
+        let own = || (health.backlog_of(&alice), health.backlog_of(&bob));
+        assert_eq!((health.backlog(), health.backlog_bytes(), own()), (4, 60, ((1, 10), (2, 50))));
         health.record(1, 3, Monotonic::default());
-        assert_eq!((health.backlog(), health.backlog_bytes()), (1, 30));
+        assert_eq!((health.backlog(), health.backlog_bytes(), own()), (1, 30, ((0, 0), (1, 30))));
         health.record(0, 4, Monotonic::default());
-        assert_eq!((health.backlog(), health.backlog_bytes()), (0, 0));
+        assert_eq!((health.backlog(), health.backlog_bytes(), own()), (0, 0, ((0, 0), (0, 0))));
+        assert!(health.sizes.lock().own.is_empty());
     }
 
     #[test]

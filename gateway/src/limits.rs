@@ -5,6 +5,8 @@ use std::time::Duration;
 /// One connection in this many is reserved: half of the reserve for approvers and operators, half for operators alone. A user
 /// who opens as many connections as possible does not lock out the people who can stop it.
 pub const CONNECTIONS_RESERVE_PART: usize = 8;
+/// One place in this many of the backlog is out of reach for one principal: a planner that floods leaves room for the others.
+pub const BACKLOG_RESERVE_PART: u64 = 4;
 /// Extra connections for health probes alone, when all others are in use.
 pub const HEALTH_CONNECTIONS_MAX: usize = 16;
 /// Health connections of one user: a probe needs one.

@@ -264,8 +264,7 @@ fn status(code: Code) -> u16 {
         | Code::OutputLimit
         | Code::ProcessLimit
         | Code::FileLimit
-        | Code::ToolFailed
-        | Code::Reverted => 422,
+        | Code::ToolFailed => 422,
         Code::RateLimited | Code::PendingLimit => 429,
         Code::Internal | Code::ResultInvalid | Code::EffectsUndeclared => 500,
         Code::BreakerOpen | Code::TimedOut | Code::SandboxFailed | Code::ToolBusy | Code::DiskFull => 502,

@@ -74,7 +74,6 @@ remediations! {
     EffectsUndeclared => Operator, "check the tool: it did more than it declares; `effectd tools show` has the details";
     ResultInvalid => Operator, "check the tool: its reply violates its own schema";
     OutcomeUnknown => Operator, "find out whether the effect happened; do not retry before that";
-    Reverted => Planner, "the effect was undone; retry with a new action id";
     Cancelled => Planner, "it was withdrawn; retry with a new action id";
     StoreUnavailable => Time, "retry with the same action id: an accepted action is not done twice";
     Internal => Operator, "read the daemon's log";

@@ -218,6 +218,7 @@ impl Decision {
             clamped_by: self.clamped_by.map(|clamp| clamp.as_str().to_owned()),
             tier: self.tier,
             rule: Some(self.rule.clone()),
+            cross_space: self.cross_space,
             policy_digest: self.policy_digest,
             // Facts are plain data with text keys, which serde_json always writes.
             facts: serde_json::to_value(facts).unwrap_or_default(),

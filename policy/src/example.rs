@@ -128,7 +128,7 @@ fn tool_spec(id: &ToolId, tool: &ExampleTool) -> ToolSpec {
         result_schema: Value::Null,
         side_effects: tool.side_effects.clone(),
         safety_class: tool.safety_class,
-        risk_level: tool.risk_level,
+        risk_level: Some(tool.risk_level),
         risk_tier: tool.risk_tier,
         reversible: tool.reversible,
         timeout_ms: effectd_contracts::limits::TIMEOUT_MS_DEFAULT,

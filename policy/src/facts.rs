@@ -132,7 +132,7 @@ impl ToolFacts {
             caps: spec.caps_required.clone(),
             side_effects: spec.side_effects.clone(),
             safety_class: spec.safety_class,
-            risk_level: spec.risk_level,
+            risk_level: spec.level(),
             tier: spec.tier(),
             tier_declared: spec.risk_tier,
             reversible: spec.reversible,

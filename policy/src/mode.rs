@@ -56,7 +56,7 @@ fn cascade(facts: &Facts, risk: &Risk, policy: &Policy) -> (Mode, ModeSource, St
     let tool = facts.tool.id.as_str();
     let command = named_command(facts, policy.tables()).map(|command| command.name.as_str());
     let by_automation =
-        facts.automation.as_deref().and_then(|id| policy.automation_modes.get(id, tool, command));
+        facts.automation.as_deref().and_then(|id| policy.tables().automation_modes.get(id, tool, command));
     if let Some((mode, rule)) = by_automation {
         return (mode, ModeSource::AutomationOverride, rule);
     }

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{Band, Mode, SpaceId, SubjectId};
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::PolicyError;
 use crate::limits::{NAME_BYTES_MAX, OVERLAY_ENTRIES_MAX};
@@ -16,12 +17,19 @@ use crate::limits::{NAME_BYTES_MAX, OVERLAY_ENTRIES_MAX};
 /// All changes in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+#[expect(clippy::manual_non_exhaustive, reason = "the private field is one that was stored")]
 pub struct Overlay {
     /// Consents, given and revoked. The last one for a subject, space and purpose counts.
     pub consents: Vec<ConsentChange>,
     pub org_modes: BTreeMap<String, BTreeMap<String, Mode>>,
-    pub automation_modes: BTreeMap<String, BTreeMap<String, Mode>>,
     pub bands: BTreeMap<SpaceId, Band>,
+    /// Accepted and dropped: earlier builds of this stored format kept modes here that nothing read.
+    #[serde(skip_serializing, deserialize_with = "dropped")]
+    automation_modes: (),
+}
+
+fn dropped<'de, D: Deserializer<'de>>(value: D) -> Result<(), D::Error> {
+    IgnoredAny::deserialize(value).map(drop)
 }
 
 /// A consent that was given or revoked.
@@ -57,13 +65,6 @@ pub enum Change {
         tool: String,
         mode: Option<Mode>,
     },
-    /// Sets an automation's mode of a tool; without a mode, restores that of the files.
-    SetAutomationMode {
-        automation: String,
-        /// The tool, as id or `<source>:<action>`.
-        tool: String,
-        mode: Option<Mode>,
-    },
     /// Makes a space more careful; without a band, restores that of the files.
     SetBand {
         space: SpaceId,
@@ -75,8 +76,7 @@ pub enum Change {
 
 impl Overlay {
     pub fn len(&self) -> usize {
-        let modes =
-            self.org_modes.values().chain(self.automation_modes.values()).map(BTreeMap::len).sum::<usize>();
+        let modes = self.org_modes.values().map(BTreeMap::len).sum::<usize>();
         self.consents.len() + modes + self.bands.len()
     }
 
@@ -91,18 +91,14 @@ impl Overlay {
             let given = if *revoked { "revoked" } else { "given" };
             format!("consent {given}: {subject} in {space} for {purpose}")
         });
-        let modes = |kind: &'static str, all: &BTreeMap<String, BTreeMap<String, Mode>>| {
-            let of = |(owner, modes): (&String, &BTreeMap<String, Mode>)| {
-                let line = |(tool, mode): (&String, &Mode)| {
-                    format!("mode of {tool} in {kind} {owner}: {}", mode.as_str())
-                };
-                modes.iter().map(line).collect::<Vec<_>>()
+        let modes = self.org_modes.iter().flat_map(|(org, modes)| {
+            let line = move |(tool, mode): (&String, &Mode)| {
+                format!("mode of {tool} in org {org}: {}", mode.as_str())
             };
-            all.iter().flat_map(of).collect::<Vec<_>>()
-        };
+            modes.iter().map(line)
+        });
         let bands = self.bands.iter().map(|(space, band)| format!("band of {space}: {}", band.as_str()));
-        let modes = [modes("org", &self.org_modes), modes("automation", &self.automation_modes)];
-        consents.chain(modes.into_iter().flatten()).chain(bands).collect()
+        consents.chain(modes).chain(bands).collect()
     }
 
     /// Adds one change. On an error nothing has changed.
@@ -116,9 +112,6 @@ impl Overlay {
                 next.set_consent(subject, space, purpose, true)?
             }
             Change::SetOrgMode { org, tool, mode } => set_mode(&mut next.org_modes, org, tool, mode)?,
-            Change::SetAutomationMode { automation, tool, mode } => {
-                set_mode(&mut next.automation_modes, automation, tool, mode)?;
-            }
             Change::SetBand { space, band } => set(&mut next.bands, space, band),
             Change::Clear {} => next = Self::default(),
         }
@@ -143,7 +136,7 @@ impl Overlay {
                 return Err(PolicyError::Overlay(message));
             }
         }
-        for (owner, modes) in self.org_modes.iter().chain(&self.automation_modes) {
+        for (owner, modes) in &self.org_modes {
             for name in std::iter::once(owner).chain(modes.keys()) {
                 check_name(name)?;
             }
@@ -245,6 +238,17 @@ mod tests {
         assert_eq!(overlay.len(), 1);
         overlay.apply(set(None)).unwrap();
         assert_eq!(overlay, Overlay::default());
+    }
+
+    #[test]
+    fn an_overlay_of_an_earlier_build_is_read() {
+        let stored = r#"{"consents":[],"org_modes":{"home":{"files.copy":"deny"}},
+            "automation_modes":{"nightly":{"files.copy":"deny"}},"bands":{}}"#;
+        let overlay: Overlay = serde_json::from_str(stored).unwrap();
+        assert_eq!(overlay.lines(), ["mode of files.copy in org home: deny"]);
+        assert!(!serde_json::to_string(&overlay).unwrap().contains("automation"));
+        // A later build's field may make something stricter.
+        assert!(serde_json::from_str::<Overlay>(r#"{"quotas":{}}"#).is_err());
     }
 
     #[test]

@@ -27,7 +27,6 @@ pub struct Policy {
     overlay: Arc<Overlay>,
     consents: Arc<Consents>,
     pub(crate) org_modes: Arc<Modes>,
-    pub(crate) automation_modes: Arc<Modes>,
     digest: Digest,
 }
 
@@ -104,14 +103,12 @@ impl Policy {
         overlay.check()?;
         let consents = base.tables.consents.with_changes(&overlay.consents);
         let org_modes = base.tables.org_modes.with_changes(&overlay.org_modes)?;
-        let automation_modes = base.tables.automation_modes.with_changes(&overlay.automation_modes)?;
         let digest = digest(&base.source_digest, &overlay);
         Ok(Self {
             base,
             overlay: Arc::new(overlay),
             consents: Arc::new(consents),
             org_modes: Arc::new(org_modes),
-            automation_modes: Arc::new(automation_modes),
             digest,
         })
     }
@@ -185,14 +182,10 @@ impl Policy {
     /// Refuses a change that sets a mode of a command that the files do not name.
     pub fn check_change(&self, change: &Change) -> Result<(), PolicyError> {
         match change {
-            Change::SetOrgMode { tool, mode: Some(_), .. }
-            | Change::SetAutomationMode { tool, mode: Some(_), .. }
-                if !self.base.tables.named.is_mode_key(tool) =>
-            {
+            Change::SetOrgMode { tool, mode: Some(_), .. } if !self.base.tables.named.is_mode_key(tool) => {
                 Err(PolicyError::Overlay(tables::unknown_command(tool)))
             }
             Change::SetOrgMode { .. }
-            | Change::SetAutomationMode { .. }
             | Change::GrantConsent { .. }
             | Change::RevokeConsent { .. }
             | Change::SetBand { .. }
@@ -211,7 +204,7 @@ impl Policy {
             .map(|space| format!("the overlay names the unknown space {space}"))
             .collect();
         warnings.dedup();
-        let modes = self.overlay.org_modes.values().chain(self.overlay.automation_modes.values());
+        let modes = self.overlay.org_modes.values();
         let unknown = modes.flat_map(BTreeMap::keys).filter(|key| !self.base.tables.named.is_mode_key(key));
         warnings.extend(unknown.map(|key| format!("the overlay has a mode of the unknown command {key:?}")));
         let principals = &self.base.tables.principals;

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ActionRequest, Mode, ReceiptId, SpaceId, SubjectId};
+use effectd_contracts::{ActionRequest, Band, Mode, ReceiptId, SpaceId, SubjectId};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyFiles, PolicyView, RootChange};
 use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
 use effectd_policy::{Overlay, Policy, PolicyDir, Source};
 use hyper::Method;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use similar::TextDiff;
 
@@ -113,17 +114,30 @@ enum Verb {
     )]
     SetMode {
         /// The organisation, as named in the policy
-        #[arg(long, value_name = "NAME", required_unless_present = "automation")]
-        org: Option<String>,
-        /// The automation; no request names one yet
-        #[arg(long, value_name = "ID", conflicts_with = "org", hide = true)]
-        automation: Option<String>,
+        #[arg(long, value_name = "NAME")]
+        org: String,
         /// The tool, or one named command: `command.run NAME`
         #[arg(long, value_name = "ID")]
         tool: String,
         /// allow, require_approval or deny; `files` restores what the policy's files say
-        #[arg(value_name = "MODE", value_parser = mode)]
-        mode: ModeWord,
+        #[arg(value_name = "MODE", value_parser = or_files::<Mode>)]
+        mode: OrFiles<Mode>,
+        #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// Make a space stricter than the policy's files
+    #[command(after_help = "Examples:\n  effectd policy set-band --space shared:household AMBER --yes\n  \
+        effectd policy set-band --space shared:household files --yes")]
+    SetBand {
+        /// The space
+        #[arg(long, value_name = "ID")]
+        space: SpaceId,
+        /// GREEN, AMBER (writes need an approval), RED (nearly everything does) or BLACK (nothing is allowed); `files` restores what the
+        /// policy's files say. A band that is milder than theirs changes nothing
+        #[arg(value_name = "BAND", value_parser = or_files::<Band>)]
+        band: OrFiles<Band>,
         #[command(flatten)]
         why: Reason,
         #[command(flatten)]
@@ -159,14 +173,15 @@ struct Consent {
     confirm: Confirm,
 }
 
+/// A word, or `files` for what the policy's files say.
 #[derive(Debug, Clone, Copy)]
-struct ModeWord(Option<Mode>);
+struct OrFiles<T>(Option<T>);
 
-fn mode(text: &str) -> Result<ModeWord, String> {
+fn or_files<T: DeserializeOwned>(text: &str) -> Result<OrFiles<T>, String> {
     if text == "files" {
-        return Ok(ModeWord(None));
+        return Ok(OrFiles(None));
     }
-    serde_json::from_value(text.into()).map(|mode| ModeWord(Some(mode))).map_err(|error| error.to_string())
+    serde_json::from_value(text.into()).map(|word| OrFiles(Some(word))).map_err(|error| error.to_string())
 }
 
 impl PolicyCommand {
@@ -207,13 +222,11 @@ impl PolicyCommand {
                 let change = PolicyChange::RevokeConsent { subject, space, purpose };
                 make(common, change, (Reason::default(), consent.confirm)).await
             }
-            Verb::SetMode { org, automation, tool, mode: ModeWord(mode), why, confirm } => {
-                let change = match automation {
-                    Some(automation) => PolicyChange::SetAutomationMode { automation, tool, mode },
-                    // clap requires `--org` or `--automation`.
-                    None => PolicyChange::SetOrgMode { org: org.unwrap_or_default(), tool, mode },
-                };
-                make(common, change, (why, confirm)).await
+            Verb::SetMode { org, tool, mode: OrFiles(mode), why, confirm } => {
+                make(common, PolicyChange::SetOrgMode { org, tool, mode }, (why, confirm)).await
+            }
+            Verb::SetBand { space, band: OrFiles(band), why, confirm } => {
+                make(common, PolicyChange::SetBand { space, band }, (why, confirm)).await
             }
         };
         match done {

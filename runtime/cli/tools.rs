@@ -274,7 +274,7 @@ fn page(details: &Value) -> Result<String, CliError> {
     row("effects", join(spec.side_effects.iter().map(word).collect()));
     row(
         "risk",
-        format!("tier {:?}, class {}, {}", spec.tier(), word(&spec.safety_class), word(&spec.risk_level)),
+        format!("tier {:?}, class {}, {}", spec.tier(), word(&spec.safety_class), word(&spec.level())),
     );
     row("sandbox", format!("{}, at most {} ms", spec.effective_profile(), spec.timeout_ms));
     row("repeat", repeat(spec).to_owned());
@@ -307,7 +307,7 @@ fn repeat(spec: &ToolSpec) -> &'static str {
 }
 
 fn undo(spec: &ToolSpec) -> &'static str {
-    match (spec.reversible, spec.risk_level) {
+    match (spec.reversible, spec.level()) {
         (true, _) => "yes: effectd undo <receipt>",
         (false, RiskLevel::Read) => "",
         (false, RiskLevel::Write | RiskLevel::Danger) => {

@@ -58,9 +58,7 @@ pub(crate) fn change(change: PolicyChange) -> Change {
             Change::RevokeConsent { subject, space, purpose }
         }
         PolicyChange::SetOrgMode { org, tool, mode } => Change::SetOrgMode { org, tool, mode },
-        PolicyChange::SetAutomationMode { automation, tool, mode } => {
-            Change::SetAutomationMode { automation, tool, mode }
-        }
+        PolicyChange::SetBand { space, band } => Change::SetBand { space, band },
         PolicyChange::Clear {} => Change::Clear {},
     }
 }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 use crate::sys::acl::has_acl;
+use crate::sys::case;
 
 /// A descriptor with these flags reads and writes nothing; it only identifies the folder.
 const FOLDER: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
@@ -217,6 +218,11 @@ impl SpaceRoot {
         self.0.id
     }
 
+    /// Whether two spellings that differ in case are one file here.
+    pub fn ignores_case(&self) -> bool {
+        case::ignores_case(self.as_fd())
+    }
+
     /// Its uid and gid when it was opened.
     pub fn owner(&self) -> (u32, u32) {
         self.0.owner
@@ -332,6 +338,7 @@ mod tests {
         }
         assert!(!path("real/new").exists() && !path("nowhere").exists());
         let root = SpaceRoot::open(&path("real/root")).unwrap();
+        assert_eq!(root.ignores_case(), path("REAL/ROOT").exists());
         assert_eq!(root.id().inode, fs::metadata(path("real/root")).unwrap().ino());
         let made = SpaceRoot::make(&path("real/root").join("a/b"), daemon).unwrap();
         let above: Vec<_> = made.ancestors().unwrap().iter().map(|above| above.id.1).collect();

@@ -3,16 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd::contracts::{ManualClock, Millis, Receipt, Timestamp, Timing};
+use effectd::contracts::{Code, ManualClock, Millis, Receipt, Timestamp, Timing};
+use effectd::internal::Runtime;
 use effectd_actors::Answer;
+use serde_json::json;
 
 use crate::Test;
 use crate::harness::{asynchronously, until};
 use crate::place::{PATIENCE, Place, parsed, request_how};
-use crate::tools::SAFE;
+use crate::tools::{BRIEF, BRIEF_MS, SAFE};
 
-pub(crate) const TESTS: &[Test] =
-    &[("cost_and_time_are_measured_on_the_child", measured), ("waiting_for_a_place_is_told_as_such", queued)];
+pub(crate) const TESTS: &[Test] = &[
+    ("cost_and_time_are_measured_on_the_child", measured),
+    ("waiting_for_a_place_is_told_as_such", queued),
+    ("the_least_of_three_times_ends_a_tool_as_shipped", timed_out),
+    ("a_busy_loop_ends_by_its_processor_limit_as_shipped", spinning),
+];
 
 /// Both take this long; only one of them uses the processor.
 const TOOK_MS: f64 = 150.0;
@@ -112,5 +118,55 @@ fn queued() {
         assert_eq!((first.queued_ms, first.exec_ms), (Millis::default(), waited), "{first:?}");
         assert_eq!((second.queued_ms, second.exec_ms), (waited, Millis::default()), "{second:?}");
         assert!(runtime.stop().await);
+    });
+}
+
+/// Runs a tool that would take longer than it may.
+async fn overlong(runtime: &Runtime, how: &str, asked_ms: Option<u64>) -> (Code, Receipt) {
+    let mut asked = request_how(&format!("{how}-{}", asked_ms.unwrap_or(0)), SAFE, how);
+    if let Some(asked_ms) = asked_ms {
+        asked["qos"] = json!({ "timeout_ms": asked_ms });
+    }
+    let Answer::Done(done) = runtime.exec(parsed(&asked)).await else { panic!("{how} has no receipt") };
+    (done.receipt.error.as_ref().unwrap().code, (*done.receipt).clone())
+}
+
+/// What the caller asks for, what the tool declares, and what the policy allows: each in turn is the least. A policy that says nothing
+/// allows a LOW tool 4 s.
+fn timed_out() {
+    const CEILING_MS: f64 = 4_000.0;
+    asynchronously(async {
+        let place = Place::new().with_shipped_times();
+        let runtime = place.runtime(|_| ()).await;
+        let (callers, ceiling) = tokio::join!(
+            overlong(&runtime, "nap:19000", Some(1_000)),
+            overlong(&runtime, "nap:19000", Some(15_000)),
+        );
+        assert!(runtime.stop().await);
+        let runtime = place.runtime(|config| config.tools = BRIEF).await;
+        let tools = overlong(&runtime, "nap:18000", Some(15_000)).await;
+        assert!(runtime.stop().await);
+        for (what, (code, receipt), least, most) in [
+            ("the caller's", callers, 1_000.0, CEILING_MS),
+            ("the policy's", ceiling, CEILING_MS, 15_000.0),
+            ("the tool's", tools, BRIEF_MS as f64, CEILING_MS),
+        ] {
+            assert_eq!(code, Code::TimedOut, "{what}");
+            // The time begins before the sandbox is entered.
+            let (timing, inside) = (&receipt.timing, receipt.timing.exec_ms.as_f64());
+            assert!(timing.total_ms.as_f64() >= least && inside < most, "{what}: {timing:?}");
+        }
+    });
+}
+
+/// Three seconds of a processor, of the four that the policy allows. A machine that is busy with others may not give it that much.
+fn spinning() {
+    asynchronously(async {
+        let place = Place::new().with_shipped_times();
+        let runtime = place.runtime(|_| ()).await;
+        let (code, receipt) = overlong(&runtime, "burn:19000", None).await;
+        assert!(runtime.stop().await);
+        let is_starved = code == Code::TimedOut && cpu_ms(&receipt) < 3_500.0;
+        assert!(code == Code::CpuLimit || is_starved, "{code}: {:?}", receipt.cost);
     });
 }

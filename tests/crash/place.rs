@@ -60,6 +60,16 @@ impl Place {
         }
     }
 
+    /// The same with the timeouts that effectd is shipped with.
+    pub(crate) fn with_shipped_times(self) -> Self {
+        let file = self.state().join("policy/policy.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let shipped = text.replace(&format!("[timeouts]\nlow_ms = {TIME_MS}\n\n"), "");
+        assert_ne!(shipped, text, "the policy of these tests sets timeouts");
+        fs::write(file, shipped).unwrap();
+        self
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }

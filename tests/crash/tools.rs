@@ -33,6 +33,7 @@ pub(crate) struct Counter {
     repeat: Repeat,
     /// Whether it declares the files that it writes.
     declares: bool,
+    time_ms: u64,
 }
 
 pub(crate) const SAFE: &str = "test.safe";
@@ -42,7 +43,7 @@ pub(crate) const SAFE_DECLARED: &str = "test.safe_declared";
 pub(crate) const NEVER_DECLARED: &str = "test.never_declared";
 
 const fn counter(id: &'static str, repeat: Repeat) -> Counter {
-    Counter { id, version: "1.0.0", repeat, declares: false }
+    Counter { id, version: "1.0.0", repeat, declares: false, time_ms: TIME_MS }
 }
 
 pub(crate) static SAFE_TOOL: Counter = counter(SAFE, Repeat::Safe);
@@ -60,6 +61,9 @@ static BETTER_TOOL: Counter = Counter { version: "1.1.0", ..counter(SAFE, Repeat
 pub(crate) static ALL: effectd::Tools = &[&SAFE_TOOL, &PROBE_TOOL, &NEVER_TOOL];
 pub(crate) static CHANGED: effectd::Tools = &[&CHANGED_TOOL, &PROBE_TOOL, &NEVER_TOOL];
 pub(crate) static BETTER: effectd::Tools = &[&BETTER_TOOL, &PROBE_TOOL, &NEVER_TOOL];
+/// The safe one, with less time than any policy gives.
+pub(crate) static BRIEF: effectd::Tools = &[&Counter { time_ms: BRIEF_MS, ..counter(SAFE, Repeat::Safe) }];
+pub(crate) const BRIEF_MS: u64 = 300;
 pub(crate) static REMOVED: effectd::Tools = &[&PROBE_TOOL];
 /// A tool with the id of a built-in one.
 pub(crate) static USURPER: effectd::Tools = &[&counter("files.write_text", Repeat::Safe)];
@@ -93,7 +97,7 @@ impl Tool for Counter {
             "side_effects": ["filesystem_write"],
             "safety_class": "LOW",
             "risk_level": "write",
-            "timeout_ms": TIME_MS,
+            "timeout_ms": self.time_ms,
             "idempotency_key_fields": ["name"],
             "resource": "counter:{space_id}/{name}",
             "repeat": self.repeat,

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use effectd_gateway::limits::RESULTS_BYTES_MAX;
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, LONG, Place, Reply, Serving, Who, is_root, until, write_note};
+use crate::harness::{Daemon, LONG, Place, Reply, Serving, Stall, Who, is_root, until, write_note};
 
 /// Two users who hold all the connections they can, one who comes too late, and one approver.
 const FIRST: u32 = 4_001;
@@ -180,6 +180,30 @@ fn a_full_door_lets_those_in_who_can_act_on_it() {
     assert_eq!(later["result"], decided["action"]["result"], "{later}");
     let receipt = later["receipt"]["receipt_id"].as_str().unwrap();
     ask(&daemon, APPROVER, "GET", &format!("/v1/receipts/{receipt}"), "").problem(404, "receipt_unknown");
+}
+
+#[test]
+fn one_user_leaves_room_in_the_backlog_for_others() {
+    if !is_root("one_user_leaves_room_in_the_backlog_for_others") {
+        return;
+    }
+    let place = Place::seeded();
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = place.path("shared.sock");
+    let socket = ["--socket", socket.to_str().unwrap(), "--set", "gateway.socket_mode=0660"];
+    // Nothing ends.
+    let full = [&socket[..], &["--set", "gateway.backlog_max=8"]].concat();
+    let daemon = place.serve_stalling(Stall("validator.begin"), &full);
+    let note = |n: usize| write_note(&format!("n-{n}"), &format!("n-{n}"), "x");
+    let refused = (0..8).find_map(|n| {
+        let reply = ask(&daemon, FIRST, "POST", "/v1/actions", &note(n).to_string());
+        (reply.status == 503).then_some((n, reply))
+    });
+    let (sent, reply) = refused.expect("one user does not fill it alone");
+    // A measurement that comes just then may count one too few.
+    assert!(sent >= 6, "{sent}");
+    assert!(reply.problem(503, "overloaded")["detail"].as_str().unwrap().contains("of yours"), "{reply:?}");
+    assert_eq!(daemon.post("/v1/actions", &note(100)).status, 202);
 }
 
 #[test]

@@ -345,7 +345,8 @@ fn a_full_backlog_says_when_to_try_again() {
 #[test]
 fn a_backlog_that_is_full_of_bytes_says_when_to_try_again() {
     let place = Place::seeded();
-    let settings = ["--set", "gateway.backlog_bytes_max=1048576"];
+    // Three quarters of it, which one principal may have, are 1 MiB.
+    let settings = ["--set", "gateway.backlog_bytes_max=1398101"];
     let daemon = place.serve_stalling(Stall("validator.begin"), &settings);
     let text = "x".repeat(300_000);
     let post = |daemon: &crate::harness::Daemon, number: u32| {

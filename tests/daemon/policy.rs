@@ -18,7 +18,7 @@ const CONSENT: [&str; 6] = [
 /// A policy command, which must go through the daemon.
 #[track_caller]
 fn policy(place: &Place, verb: &str, arguments: &[&str]) -> Ran {
-    let changes = ["grant-consent", "revoke-consent", "set-mode", "reload"];
+    let changes = ["grant-consent", "revoke-consent", "set-band", "set-mode", "reload"];
     let yes: &[&str] = if changes.contains(&verb) { &["--yes"] } else { &[] };
     let ran = place.effectd(&[&["policy", verb], arguments, yes].concat(), None);
     assert!(!ran.stderr().contains("no daemon answers"), "{}", ran.stderr());
@@ -26,7 +26,7 @@ fn policy(place: &Place, verb: &str, arguments: &[&str]) -> Ran {
 }
 
 #[test]
-fn consents_and_modes_take_effect_at_once_and_stay() {
+fn consents_bands_and_modes_take_effect_at_once_and_stay() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
     let post = |action: &str| daemon.post("/v1/actions?wait", &write_note(action, action, "x")).status;
@@ -35,6 +35,10 @@ fn consents_and_modes_take_effect_at_once_and_stay() {
     assert_eq!(post("p-2"), 403);
     assert_eq!(policy(&place, "grant-consent", &CONSENT).code(), 0);
     assert_eq!(post("p-3"), 200);
+    for (band, action, status) in [("BLACK", "p-black", 403), ("files", "p-files", 200)] {
+        assert_eq!(policy(&place, "set-band", &["--space", "shared:household", band]).code(), 0);
+        assert_eq!(post(action), status, "{band}");
+    }
     let mode = ["--org", "home", "--tool", "files.write_text", "deny"];
     assert_eq!(policy(&place, "set-mode", &mode).code(), 0);
     assert_eq!(post("p-4"), 403);

@@ -86,7 +86,7 @@ const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "
 const PLAIN: [&str; 5] = ["run", "submit", "approvals watch", "support-bundle", "receipts head"];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 31] = [
+pub const CHANGES: [(&[&str], &str); 32] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -123,6 +123,7 @@ pub const CHANGES: [(&[&str], &str); 31] = [
     ),
     (&["policy", "overlay", "clear"], "effectd.clear_overlay"),
     (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
+    (&["policy", "set-band", "--space", "shared:household", "GREEN"], "effectd.set_band"),
     (&["policy", "reload"], "-"),
     (&["approvals", "rejudge"], "-"),
     (&["grants", "create", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),

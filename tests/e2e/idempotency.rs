@@ -1,13 +1,18 @@
 //! Idempotency: an action is not repeated until something else changes its effect; and of several actions that change one
 //! resource at once, each sees the effect of the one before it.
 
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
 use effectd::contracts::{Code, Outcome, Receipt};
 use effectd::internal::Runtime;
 use effectd_actors::Answer;
 use serde_json::{Value, json};
 
 use crate::approvals::{allowing, approved, request};
-use crate::harness::{Place, Running};
+use crate::harness::{Place, Running, is_root};
+use crate::mounts::Mount;
 
 async fn done(runtime: &Runtime, action: &str, tool: &str, params: Value) -> Receipt {
     match runtime.exec(request(action, tool, params)).await {
@@ -28,6 +33,45 @@ async fn write(runtime: &Runtime, action: &str, path: &str) -> bool {
     let receipt = done(runtime, action, "files.write_text", params).await;
     assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
     receipt.action_id.as_str() == action
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spellings_of_a_path_are_one_request() {
+    let place = ready();
+    let runtime = place.runtime().await;
+    assert!(write(&runtime, "one", "workspace/a/x").await);
+    assert!(!write(&runtime, "two", "workspace//a/./x").await, "done already");
+    assert!(write(&runtime, "three", "workspace/a/X").await, "another file");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cases_are_one_where_the_file_system_ignores_them() {
+    let name = "cases_are_one_where_the_file_system_ignores_them";
+    if !is_root(name) {
+        return;
+    }
+    if !Path::new("/sys/fs/ext4/features/casefold").exists() {
+        let line = format!("NOT RUN (this kernel's ext4 has no casefold): {name}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return;
+    }
+    let place = ready();
+    let image = place.path("image");
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let make = ["-q", "-F", "-O", "casefold", "-E", "encoding=utf8"];
+    assert!(Command::new("mkfs.ext4").args(make).arg(&image).status().unwrap().success());
+    let workspace = Mount::image(&image, place.path("workspace"));
+    // Only an empty folder can be told to ignore case.
+    std::fs::remove_dir(workspace.path().join("lost+found")).unwrap();
+    assert!(Command::new("chattr").arg("+F").arg(workspace.path()).status().unwrap().success());
+    let runtime = place.runtime().await;
+    assert!(write(&runtime, "one", "workspace/Note.txt").await);
+    assert!(!write(&runtime, "two", "workspace/NOTE.txt").await, "the same file, as it was left");
+    std::fs::write(place.note("note.TXT"), "something else").unwrap();
+    assert!(write(&runtime, "three", "workspace/NOTE.txt").await, "somebody has changed it");
+    assert_eq!(std::fs::read_to_string(place.note("Note.txt")).unwrap(), "the same");
+    assert!(runtime.stop().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! End-to-end tests: the real program, the real store, the real sandbox.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, unreachable_pub)]
-#![allow(clippy::disallowed_types, reason = "tests start programs")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "tests start programs")]
 
 mod harness;
 #[path = "../../bus/tests/all/mounts.rs"]

@@ -16,7 +16,7 @@ const CONSENT: [&str; 6] = [
 ];
 
 fn policy(place: &Place, verb: &str, arguments: &[&str]) -> crate::harness::Ran {
-    let changes = ["grant-consent", "revoke-consent", "set-mode", "reload"];
+    let changes = ["grant-consent", "revoke-consent", "set-band", "set-mode", "reload"];
     let yes: &[&str] = if changes.contains(&verb) { &["--yes"] } else { &[] };
     place.effectd(&[&["policy", verb], arguments, yes].concat(), None)
 }
@@ -56,7 +56,7 @@ fn a_revoked_consent_denies_and_a_granted_one_permits_at_once() {
 }
 
 #[test]
-fn a_mode_can_be_set_and_given_back() {
+fn a_mode_and_a_band_can_be_set_and_given_back() {
     let place = Place::new();
     assert_eq!(place.effectd(&["init"], None).code(), 0);
     let set = |mode: &str| policy(&place, "set-mode", &["--org", "home", "--tool", "files.write_text", mode]);
@@ -74,13 +74,10 @@ fn a_mode_can_be_set_and_given_back() {
         checked["digest"].as_str().unwrap().to_owned()
     };
     let before = digest();
-    let nightly = |mode: &str| {
-        let words = ["--automation", "nightly", "--tool", "files.write_text", mode];
-        policy(&place, "set-mode", &words).code()
-    };
-    assert_eq!(nightly("deny"), 0);
-    assert_ne!(digest(), before, "an automation's mode is part of the policy");
-    assert_eq!(nightly("files"), 0);
+    let band = |band: &str| policy(&place, "set-band", &["--space", "shared:household", band]).code();
+    assert_eq!((band("mauve"), band("RED")), (2, 0));
+    assert_ne!(digest(), before, "a band is part of the policy");
+    assert_eq!(band("files"), 0);
     assert_eq!(digest(), before);
     assert_eq!(policy(&place, "set-mode", &["--tool", "files.write_text", "deny"]).code(), 2);
 }

@@ -51,7 +51,10 @@ fn a_stranger_is_denied_by_the_first_gate() {
 #[test]
 fn another_space_is_denied() {
     let receipt = refused("/params/space_id", json!("private:bob"), 3, "error", "policy_denied");
-    assert_eq!(receipt["error"]["gate"], "space");
+    assert_eq!(
+        (&receipt["error"]["gate"], &receipt["decision"]["cross_space"]),
+        (&json!("space"), &json!(true))
+    );
 }
 
 #[test]

@@ -56,7 +56,7 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         restore: Vec::new(),
         expect: Vec::new(),
     };
-    let narrowing = match spec.risk_level {
+    let narrowing = match spec.level() {
         RiskLevel::Danger | RiskLevel::Write if tool != "command.run" => {
             Narrowing { writable: Some(vec!["inside".into()]), ..Narrowing::default() }
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use effectd::Exit;
-use effectd::contracts::ActionRequest;
+use effectd::contracts::{ActionRequest, Code, Outcome};
 
 use crate::test_names::tests;
 use crate::tree::{files, files_ending, none, root, text, toml};
@@ -74,6 +74,27 @@ fn the_readme_tells_every_exit_code() {
     let told: BTreeSet<u8> =
         cells.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next()?.parse().ok()).collect();
     assert_eq!(told, expected, "the table of exit codes in README.md and runtime/exit.rs must agree");
+}
+
+/// Outcomes that nothing ends in yet: they are words of batches and invocations.
+const LATER: [Outcome; 4] = [Outcome::NotStarted, Outcome::Approved, Outcome::Executing, Outcome::Reverted];
+
+#[test]
+fn the_page_of_receipts_tells_every_outcome_and_code() {
+    let page = text("docs/receipts.md");
+    let section = page.split("\n## ").find(|section| section.starts_with("How an action ends")).unwrap();
+    let cells = |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let told = section.lines().filter(|line| line.starts_with("| `")).skip(1).map(cells);
+    let told: Vec<_> = told.map(|row| [row[1].clone(), row[2].clone(), row[4].clone()]).collect();
+    let outcomes = Outcome::ALL.into_iter().filter(|outcome| !LATER.contains(outcome));
+    let expected = outcomes.map(|outcome| {
+        let status = outcome.project().receipt.map(|status| format!("`{}`", status.as_str()));
+        let status = status.unwrap_or_else(|| "no receipt".to_owned());
+        let codes = Code::ALL.iter().filter(|code| code.outcome() == outcome);
+        let codes: Vec<_> = codes.map(|code| format!("`{code}`")).collect();
+        [format!("`{}`", outcome.as_str()), status, codes.join(", ")]
+    });
+    assert_eq!(told, expected.collect::<Vec<_>>(), "docs/receipts.md, \"How an action ends\"");
 }
 
 #[test]

@@ -205,7 +205,8 @@ pub(crate) fn same_decision(
     Ok(known.is_none_or(|event| event.data.request.digest() == digest && event.data.principal == *principal))
 }
 
-pub(crate) fn parse(body: &[u8]) -> Option<Event<DecisionData>> {
+/// A decision from its event on the bus; `None` if it is none.
+pub fn parse(body: &[u8]) -> Option<Event<DecisionData>> {
     // An event adds little to the largest request.
     json::parse_stored(body, 2 * bounds::REQUEST_BYTES_MAX).ok()
 }

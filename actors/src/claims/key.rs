@@ -1,10 +1,10 @@
 //! Idempotency keys: the tool's id, then the values of its key fields, joined by `|`.
 //!
-//! Paths are normalised first, so that `a//b/./c` and `a/b/c` are one file. Case is kept: on the file systems that effectd
-//! supports, `A.txt` and `a.txt` are two files. A field that is not public, or has personal data or characters that no id may
+//! Paths are normalised first, so that `a//b/./c` and `a/b/c` are one file; `A.txt` and `a.txt` are two, unless the file system of the
+//! space ignores case. A field that is not public, or has personal data or characters that no id may
 //! have, enters as a keyed digest, since receipts show keys.
 
-use effectd_contracts::text::is_unprintable;
+use effectd_contracts::text::{is_unprintable, without_case};
 use effectd_contracts::tool::is_path_name;
 use effectd_contracts::{Code, Failure, IdempotencyKey, KeyField, Phase, SpaceId, ToolSpec};
 use effectd_policy::redact::personal::redact_stored;
@@ -32,15 +32,23 @@ pub fn key_of(spec: &ToolSpec, params: &Map<String, Value>, identity: &Identity)
     IdempotencyKey::new(text).ok()
 }
 
-/// The resource that the action changes, with its path normalised as in keys.
-pub fn resource_of(spec: &ToolSpec, space: &SpaceId, params: &Map<String, Value>) -> Option<String> {
+/// The parameters with one spelling of each path: requests that differ in nothing else are the same.
+pub(crate) fn normal(params: &Map<String, Value>, ignores_case: bool) -> Map<String, Value> {
     let mut normal = params.clone();
     for (name, value) in &mut normal {
         if let (true, Value::String(text)) = (is_path_name(name), value) {
             *text = normal_path(text);
+            if ignores_case {
+                *text = without_case(text);
+            }
         }
     }
-    spec.resource.as_ref()?.resolve(space, &normal)
+    normal
+}
+
+/// The resource that the action changes, with its path normalised as in keys.
+pub fn resource_of(spec: &ToolSpec, space: &SpaceId, params: &Map<String, Value>) -> Option<String> {
+    spec.resource.as_ref()?.resolve(space, &normal(params, false))
 }
 
 /// The failure of an action whose idempotency key belongs to other parameters.
@@ -78,9 +86,13 @@ mod tests {
     }
 
     fn key(fields: Value, path: &str, text: &str) -> String {
+        key_where(false, fields, path, text)
+    }
+
+    fn key_where(ignores_case: bool, fields: Value, path: &str, text: &str) -> String {
         let params = json!({ "path": path, "text": text });
-        let identity = Identity::new(&[1; 32], [2; 32]);
-        key_of(&spec(fields), params.as_object().unwrap(), &identity).unwrap().to_string()
+        let params = normal(params.as_object().unwrap(), ignores_case);
+        key_of(&spec(fields), &params, &Identity::new(&[1; 32], [2; 32])).unwrap().to_string()
     }
 
     #[test]
@@ -96,6 +108,9 @@ mod tests {
         let of = |path| key(json!(["path"]), path, "");
         assert_eq!(of("a//b/./c"), of("a/b/c"));
         assert_ne!(of("A.txt"), of("a.txt"));
+        let folded = |path, text| key_where(true, json!(["path", "sha256(text)"]), path, text);
+        assert_eq!(folded("Notes//ÄK.txt", "x"), folded("notes/ä\u{212a}.TXT", "x"));
+        assert_ne!(folded("a.txt", "X"), folded("a.txt", "x"), "contents have a case everywhere");
         assert_eq!(key(json!(["text"]), "p", " a \n b "), key(json!(["text"]), "p", "a b"));
         assert!(!key(json!(["text"]), "p", "s3cret").contains("s3cret"));
         assert_ne!(key(json!(["sha256(text)"]), "p", "a b"), key(json!(["sha256(text)"]), "p", "a  b"));

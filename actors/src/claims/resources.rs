@@ -2,6 +2,7 @@
 
 use effectd_bus::ResourceName;
 use effectd_bus::limits::RESOURCES_MAX;
+use effectd_contracts::text::without_case;
 use effectd_contracts::{SpaceId, ToolSpec, Touch};
 use effectd_policy::NamedCommand;
 use serde_json::{Map, Value};
@@ -47,6 +48,18 @@ pub(crate) fn of_command(
     let also = also.and_then(|name| ResourceName::new(name).ok());
     paths.extend(also.filter(|name| !paths.contains(name)));
     paths
+}
+
+/// The names as they are compared: where the file system ignores case, one file has one name, whatever its spelling.
+pub(crate) fn compared(names: Vec<ResourceName>, ignores_case: bool) -> Vec<ResourceName> {
+    if !ignores_case {
+        return names;
+    }
+    let folded = names.into_iter().map(|name| ResourceName::new(without_case(name.as_str())).unwrap_or(name));
+    let mut folded: Vec<_> = folded.collect();
+    folded.sort_unstable();
+    folded.dedup();
+    folded
 }
 
 /// The name of a path as a resource; `None` if no resource may have that name.

@@ -142,7 +142,6 @@ pub const fn counts(code: Code) -> bool {
         | Code::SandboxUnavailable
         | Code::ToolFailed
         | Code::OutcomeUnknown
-        | Code::Reverted
         | Code::Cancelled
         | Code::StoreUnavailable
         | Code::Internal => false,

@@ -21,6 +21,11 @@ pub(crate) fn terms_of(
     touched: Option<Vec<Touch>>,
 ) -> Terms {
     let (spec, space) = (tool.spec(), &request.space_id);
+    if touched.is_some() {
+        files.learn_case(space);
+    }
+    let ignores_case = touched.is_some() && files.ignores_case(space);
+    let params = &key::normal(params, ignores_case);
     let mut terms = Terms {
         key: None,
         params_digest: files.identity.keyed(&canonical::digest(params)),
@@ -38,7 +43,8 @@ pub(crate) fn terms_of(
         return terms;
     };
     terms.touched = touched;
-    terms.resources = resources::of_action(spec, space, params, &terms.touched);
+    let names = resources::of_action(spec, space, params, &terms.touched);
+    terms.resources = resources::compared(names, ignores_case);
     terms.key.clone_from(&request.idempotency_key);
     // A tool that declares its paths, and has none here, works in the scratch folder, which is gone after the call.
     let is_kept = !terms.touched.is_empty() || tool.touches(params).is_none();
@@ -105,7 +111,8 @@ pub(crate) async fn terms_of_gated(files: &Files, request: &ActionRequest, gated
     let mut terms = terms_of(files, request, gated.tool(), gated.params(), touched);
     if let (Some(command), None) = (gated.command(), gated.dry_run()) {
         let (spec, space) = (gated.tool().spec(), &request.space_id);
-        terms.resources = resources::of_command(spec, space, gated.params(), command, terms.resources);
+        let names = resources::of_command(spec, space, gated.params(), command, terms.resources);
+        terms.resources = resources::compared(names, files.ignores_case(space));
     }
     terms
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, BlobKind, Blobs, Pins, Store};
+use effectd_contracts::text::without_case;
 use effectd_contracts::{
     ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, FolderListing, LinkedFile,
     Observed, PathChange, PathSnapshot, PathState, Phase, Restore, SpaceId, Touch, UNDO_TOOL, Unchanged,
@@ -534,10 +535,15 @@ pub(crate) async fn compare_now(
     let Ok(now) = files.inspect(space, paths(touched), 0).await else {
         return Compared::Unknown;
     };
+    let ignores_case = files.ignores_case(space);
     let mut compared = Compared::Holds;
     for touch in touched {
         let is = now.iter().find(|inspected| inspected.seen.path == touch.path);
-        match (is, observed.after(&touch.path)) {
+        let was = observed.after(&touch.path).or_else(|| {
+            let is_same = |path: &str| without_case(path) == without_case(&touch.path);
+            ignores_case.then(|| observed.find(is_same)).flatten()
+        });
+        match (is, was) {
             (Some(is), Some(was)) if keyed(&files.identity, &is.seen.standing) == *was => {}
             (Some(_), Some(_)) => return Compared::Differs,
             (None, _) | (_, None) => compared = Compared::Unknown,

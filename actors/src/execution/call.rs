@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use effectd_contracts::{ActionRequest, CallMode, Code, Failure, Phase, SafetyClass, ToolCall, Touch};
+use effectd_contracts::{
+    ActionRequest, BaseProfile, CallMode, Code, Failure, Phase, SafetyClass, ToolCall, Touch,
+};
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 use effectd_sandbox::{Call, Limits, Narrowing, View};
 use serde_json::{Map, Value};
@@ -33,6 +35,14 @@ fn own_time_ms(gated: &Gated) -> u64 {
 /// Whether the caller set an earlier deadline than the tool's own: reaching it says nothing about the tool.
 pub(crate) fn has_callers_deadline(request: &ActionRequest, gated: &Gated) -> bool {
     request.qos.timeout_ms.is_some_and(|asked| asked < own_time_ms(gated))
+}
+
+/// The processor time of a run: three quarters of its own time, in whole seconds as the kernel counts, so that a busy loop ends by
+/// this limit and not by its deadline. The profile may have less. Programs may use several processors at once, and so have the
+/// limit of their profile, or that of the view of a named command.
+fn cpu_limit_ms(gated: &Gated) -> Option<u64> {
+    let has_one_thread = gated.tool().spec().sandbox_profile.base == BaseProfile::Default;
+    has_one_thread.then(|| (own_time_ms(gated) * 3 / 4_000).max(1) * 1_000)
 }
 
 /// The call, which may take at most the time that is left.
@@ -71,7 +81,9 @@ pub(crate) async fn call_of(
         expect,
     };
     let is_high = gated.ruling().decision.safety_class == SafetyClass::High;
-    confined(&services.files, gated.tool(), call, (left, is_high, narrowing, view))
+    let mut call = confined(&services.files, gated.tool(), call, (left, is_high, narrowing, view))?;
+    call.limits.cpu_ms = cpu_limit_ms(gated);
+    Ok(call)
 }
 
 pub(crate) fn confined(

@@ -129,8 +129,11 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
     }
     if gated.dry_run().is_none() {
         let (spec, space) = (gated.tool().spec(), &action.request.space_id);
-        changed.disturbed = invalidation::disturbed(spec, space, &terms.touched, &receipt.effects);
-        changed.appeared = invalidation::appeared(space, &receipt.effects);
+        let disturbed = invalidation::disturbed(spec, space, &terms.touched, &receipt.effects);
+        let (appeared, ignores_case) =
+            (invalidation::appeared(space, &receipt.effects), services.files.ignores_case(space));
+        changed.disturbed = resources::compared(disturbed, ignores_case);
+        changed.appeared = resources::compared(appeared, ignores_case);
     }
     let letter = is_letter(&*services.store, &action.ticket, ended.dead_letter, ended.outcome)
         .then(|| letter(&action.ticket, &action.request, &receipt, &ended.runs.attempts));
@@ -447,9 +450,10 @@ fn may_have_changed(files: &Files, refusal: &Refusal) -> Changed {
     };
     let (spec, space) = (entry.spec(), &request.space_id);
     let touched = snapshot::touched_with(files, space, entry, &request.params);
+    let compared = |names| resources::compared(names, files.ignores_case(space));
     Changed {
-        retire: resources::of_action(spec, space, &request.params, &touched),
-        disturbed: invalidation::disturbed(spec, space, &touched, &Effects::Possible),
+        retire: compared(resources::of_action(spec, space, &request.params, &touched)),
+        disturbed: compared(invalidation::disturbed(spec, space, &touched, &Effects::Possible)),
         appeared: Vec::new(),
         depends: Vec::new(),
     }

@@ -175,6 +175,7 @@ async fn carry_out(
         | Operation::GrantConsent { .. }
         | Operation::RevokeConsent { .. }
         | Operation::SetMode { .. }
+        | Operation::SetBand { .. }
         | Operation::Erase { .. } => return Err(has_own_route("its own route")),
     };
     if let Some(until) = until {
@@ -382,6 +383,7 @@ pub fn preview(
         Operation::GrantConsent { .. }
         | Operation::RevokeConsent { .. }
         | Operation::SetMode { .. }
+        | Operation::SetBand { .. }
         | Operation::ClearOverlay {} => {
             return Err(has_own_route("/v1/policy/changes"));
         }

@@ -39,7 +39,7 @@ pub(super) fn check(definition: &Definition) -> Result<Vec<Lint>, RegistryError>
     if spec.reversible && definition.touches.is_none() {
         return refused("declares that it can be undone, but not which paths it may change");
     }
-    let changes = spec.risk_level != RiskLevel::Read;
+    let changes = spec.level() != RiskLevel::Read;
     if !changes && definition.touches.is_some() {
         return refused("declares that it only reads, but also paths that it may change");
     }

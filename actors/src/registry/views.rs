@@ -73,7 +73,7 @@ impl RegisteredTool {
         ActionDefinition {
             id: spec.tool_id.clone(),
             description: spec.description.clone(),
-            risk_level: spec.risk_level,
+            risk_level: spec.level(),
             params: spec.params_schema.clone(),
         }
     }

@@ -1,11 +1,13 @@
 //! The files of spaces, inspected from outside of the sandbox, and the blobs that hold pre-images, artifacts and results.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
 use effectd_bus::{Blobs, Store};
 use effectd_contracts::{Beneath, Code, Failure, FolderListing, PathSnapshot, Phase, Scan, SpaceId};
-use effectd_sandbox::SpaceRoot;
+use effectd_sandbox::{RootId, SpaceRoot};
+use parking_lot::Mutex;
 
 use super::SpaceRoots;
 use super::caches::Caches;
@@ -81,11 +83,33 @@ pub struct Files {
     pub(crate) identity: Arc<Identity>,
     /// Its receipts say what an undo restores.
     pub(crate) store: Arc<dyn Store>,
+    /// Which folder is the root of a space, and whether it ignores case.
+    pub(crate) ignoring: Mutex<HashMap<SpaceId, (RootId, bool)>>,
 }
 
 impl Files {
     pub(crate) fn root(&self, space: &SpaceId) -> Result<SpaceRoot, Failure> {
-        (self.roots)(space)
+        let root = (self.roots)(space)?;
+        let is_known = self.ignoring.lock().get(space).is_some_and(|(id, _)| *id == root.id());
+        if !is_known {
+            let ignores = root.ignores_case();
+            self.ignoring.lock().insert(space.clone(), (root.id(), ignores));
+        }
+        Ok(root)
+    }
+
+    /// Whether two spellings that differ in case are one file of this space, as far as its root was opened since the start.
+    pub(crate) fn ignores_case(&self, space: &SpaceId) -> bool {
+        self.ignoring.lock().get(space).is_some_and(|(_, ignores)| *ignores)
+    }
+
+    /// Opens the root for [`Files::ignores_case`], unless that was done before. It makes a missing root: only for what is permitted.
+    pub(crate) fn learn_case(&self, space: &SpaceId) {
+        let is_known = self.ignoring.lock().contains_key(space);
+        if !is_known {
+            // If it cannot be opened, the execution reports it.
+            let _root = self.root(space);
+        }
     }
 
     /// Works on the files of a space on a blocking thread: a disk may be slow.

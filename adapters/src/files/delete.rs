@@ -29,7 +29,7 @@ impl TypedTool for Delete {
             caps_required: params::caps(["files.delete", "workspace:shared:write"]),
             side_effects: BTreeSet::from([SideEffect::FilesystemDelete]),
             safety_class: SafetyClass::High,
-            risk_level: RiskLevel::Danger,
+            risk_level: Some(RiskLevel::Danger),
             reversible: false,
             resource: params::resource("file:{space_id}/{path}"),
             repeat: Repeat::Probe,

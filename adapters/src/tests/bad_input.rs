@@ -299,7 +299,7 @@ fn what_is_not_there_has_its_own_code() {
         for name in path_params(&params).iter().filter(|name| *name != "to_path") {
             let mut bad = params.clone();
             bad[name] = json!("workspace/none");
-            if !creates && tool.spec().risk_level != RiskLevel::Read {
+            if !creates && tool.spec().level() != RiskLevel::Read {
                 refused(&place, tool, &bad, &[Code::FileNotFound], "nothing there");
             }
         }

@@ -70,7 +70,7 @@ fn every_example_fits_and_names_what_may_change() {
         tool.check(params).unwrap();
         let touches = tool.touches(params);
         assert_eq!(touches.is_some(), spec.reversible || tool.id() == "files.delete", "{}", tool.id());
-        if spec.risk_level == RiskLevel::Read {
+        if spec.level() == RiskLevel::Read {
             assert!(touches.is_none(), "{}", tool.id());
         }
         for touch in touches.unwrap_or_default() {

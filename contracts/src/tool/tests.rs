@@ -35,6 +35,42 @@ fn what_is_left_out_takes_the_documented_default() {
 }
 
 #[test]
+fn ten_fields_are_a_spec_and_its_level_is_derived() {
+    let spec = |effects: &[&str], class: &str| -> ToolSpec {
+        let spec: ToolSpec = serde_json::from_value(json!({
+            "tool_id": "files.write_text",
+            "version": "1.0.0",
+            "caps_required": ["files.write", "workspace:shared:write"],
+            "params_schema": { "type": "object", "required": ["path", "text", "space_id"], "properties": {
+                "path": { "type": "string" }, "text": { "type": "string" }, "space_id": { "type": "string" },
+            } },
+            "result_schema": { "type": "object", "required": ["bytes_written"], "properties": {
+                "bytes_written": { "type": "integer", "minimum": 0 }, "sha256_text": { "type": "string" },
+            } },
+            "side_effects": effects,
+            "safety_class": class,
+            "timeout_ms": 4000,
+            "idempotency_key_fields": ["path", "sha256(text)"],
+            "sandbox_profile": "default",
+        }))
+        .unwrap();
+        spec.check().unwrap();
+        spec
+    };
+    for (effects, class, level, tier) in [
+        (&["filesystem_write"][..], "LOW", RiskLevel::Write, RiskTier::R2),
+        (&["read_only", "user_visible"], "LOW", RiskLevel::Read, RiskTier::R0),
+        (&[], "HIGH", RiskLevel::Read, RiskTier::R3),
+        (&["network_call"], "HIGH", RiskLevel::Write, RiskTier::R3),
+        (&["filesystem_delete"], "LOW", RiskLevel::Danger, RiskTier::R4),
+    ] {
+        let spec = spec(effects, class);
+        assert_eq!((spec.level(), spec.tier()), (level, tier), "{effects:?} {class}");
+        assert!(serde_json::to_value(&spec).unwrap().get("risk_level").is_none(), "the author left it out");
+    }
+}
+
+#[test]
 fn each_contradiction_is_named() {
     let cases: [(&str, Value, &str); 13] = [
         ("safety_class", json!("EXTREME"), "unknown variant `EXTREME`"),

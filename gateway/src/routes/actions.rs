@@ -82,11 +82,11 @@ pub(crate) async fn submit(
 
 async fn accept(app: &App, peer: &Peer, incoming: Incoming, bytes: u64) -> Result<Response, Problem> {
     let action = incoming.request.action_id.clone();
-    app.check_backlog(bytes).map_err(|problem| problem.about(&action))?;
+    app.check_backlog(&peer.principal, bytes).map_err(|problem| problem.about(&action))?;
     let placed = app.pipeline()?.submit_offset(incoming).await;
     let placed = placed.map_err(|failure| Problem::failed(&failure).about(&action))?;
     if let Some(offset) = placed {
-        app.health.accepted(offset, bytes);
+        app.health.accepted(offset, bytes, &peer.principal);
     }
     // An action that has ended already is answered with its receipt.
     let done = app.receipt_of(&action).ok().flatten();

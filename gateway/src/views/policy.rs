@@ -1,6 +1,6 @@
 //! The policy in JSON: the one in force, changes beside its files, and explanations of its decisions.
 
-use effectd_contracts::{Mode, Operation, SpaceId, SubjectId};
+use effectd_contracts::{Band, Mode, Operation, SpaceId, SubjectId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -98,13 +98,13 @@ pub enum PolicyChange {
         #[schema(value_type = Option<String>)]
         mode: Option<Mode>,
     },
-    /// Sets an automation's mode of a tool; without a mode, that of the files applies again.
-    SetAutomationMode {
-        automation: String,
-        tool: String,
-        /// `allow`, `require_approval` or `deny`.
+    /// Makes a space stricter than its files; without a band, that of the files applies again.
+    SetBand {
+        #[schema(value_type = String)]
+        space: SpaceId,
+        /// `GREEN`, `AMBER`, `RED` or `BLACK`.
         #[schema(value_type = Option<String>)]
-        mode: Option<Mode>,
+        band: Option<Band>,
     },
     /// Takes all changes back: the files alone count again.
     Clear {},
@@ -120,12 +120,8 @@ impl PolicyChange {
             PolicyChange::RevokeConsent { subject, space, purpose } => {
                 Operation::RevokeConsent { subject, space, purpose }
             }
-            PolicyChange::SetOrgMode { org, tool, mode } => {
-                Operation::SetMode { org: Some(org), automation: None, tool, mode }
-            }
-            PolicyChange::SetAutomationMode { automation, tool, mode } => {
-                Operation::SetMode { org: None, automation: Some(automation), tool, mode }
-            }
+            PolicyChange::SetOrgMode { org, tool, mode } => Operation::SetMode { org, tool, mode },
+            PolicyChange::SetBand { space, band } => Operation::SetBand { space, band },
             PolicyChange::Clear {} => Operation::ClearOverlay {},
         }
     }

@@ -9,7 +9,7 @@ pub fn tool_summary(entry: &RegisteredTool, disabled: bool) -> Value {
     json!({
         "tool_id": spec.tool_id, "version": spec.version, "aliases": entry.aliases(), "source": entry.source(),
         "description": spec.description, "caps_required": spec.caps_required, "side_effects": spec.side_effects,
-        "safety_class": spec.safety_class, "risk_level": spec.risk_level, "tier": spec.tier(),
+        "safety_class": spec.safety_class, "risk_level": spec.level(), "tier": spec.tier(),
         "sandbox_profile": spec.effective_profile(), "reversible": spec.reversible, "repeat": spec.repeat,
         "disabled": disabled,
     })

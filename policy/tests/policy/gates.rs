@@ -180,8 +180,10 @@ fn parameters_stay_in_the_request_space() {
     let decision = evaluate(&facts_of(&half, &copy, elsewhere.clone()), &half);
     assert_denied(&decision, Gate::Space, "consent_not_explicit");
     let whole = world_plus(&format!("{consent}\n{}", consent.replace("household", "garden")));
-    let decision = evaluate(&facts_of(&whole, &copy, elsewhere), &whole);
+    let facts = facts_of(&whole, &copy, elsewhere);
+    let decision = evaluate(&facts, &whole);
     assert!(matches!(decision.verdict, Verdict::NeedsApproval { .. }), "{:?}", decision.verdict);
+    assert!(decision.record(&facts).cross_space, "the receipt says so");
     assert_eq!((decision.cross_space, decision.gates.space), (true, GateResult::Ok));
     for (name, code) in
         [("shared:vault", "space_closed"), ("shared:attic", "space_unknown"), ("no space!", "space_unknown")]
@@ -326,7 +328,7 @@ fn a_trusted_network_read_needs_only_its_connection() {
     let read = tool(|spec| {
         spec.tool_id = "net.search".parse().unwrap();
         spec.side_effects = BTreeSet::from([SideEffect::NetworkCall]);
-        spec.risk_level = RiskLevel::Read;
+        spec.risk_level = Some(RiskLevel::Read);
         spec.safety_class = SafetyClass::Medium;
         spec.params_schema = json!({ "type": "object", "properties": { "host": { "x-host": true } } });
     });

@@ -140,7 +140,7 @@ pub(crate) fn tool(change: impl FnOnce(&mut ToolSpec)) -> ToolSpec {
 /// A tool of one tier, by the simplest description that has it.
 pub(crate) fn tool_of_tier(tier: usize, level: RiskLevel) -> ToolSpec {
     tool(|spec| {
-        spec.risk_level = level;
+        spec.risk_level = Some(level);
         match (tier, level) {
             (0, RiskLevel::Read) => spec.side_effects = BTreeSet::from([SideEffect::ReadOnly]),
             (1, RiskLevel::Read) => {

@@ -1,6 +1,7 @@
 //! System calls without a safe wrapper. Nearly all `unsafe` code of this crate is here, behind safe functions.
 
 pub(crate) mod acl;
+pub(crate) mod case;
 pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod seccomp;
