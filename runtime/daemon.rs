@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_gateway::socket::make_private;
-use effectd_gateway::{Readiness, SharedSettings, Socket, Stage};
+use effectd_gateway::{Readiness, Scrape, SharedSettings, Socket, Stage};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -45,7 +45,7 @@ pub(crate) async fn serve(
         () = signals.stop() => return Ok(()),
         runtime = Runtime::start(config) => Arc::new(runtime?),
     };
-    let mut daemon = Daemon::open(runtime, &state, settings, log, read_settings)?;
+    let mut daemon = Daemon::open(runtime, &state, settings, log, read_settings).await?;
     let ended = daemon.run(&mut signals).await;
     daemon.close(&mut signals).await;
     ended
@@ -65,7 +65,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn open(
+    async fn open(
         runtime: Arc<Runtime>,
         state: &Path,
         settings: Settings,
@@ -77,6 +77,10 @@ impl Daemon {
             make_private(folder).at(folder)?;
         }
         let socket = Socket::bind(&path, settings.socket_mode())?;
+        let scrape = match settings.values().telemetry_listen {
+            Some(address) => Some(Scrape::bind(address).await?),
+            None => None,
+        };
         let (stage, open) = watch::channel(Stage::Open);
         let dial = SharedSettings::new(settings.values().door.clone());
         let gateway = runtime.gateway(dial.clone(), open)?;
@@ -88,7 +92,7 @@ impl Daemon {
             log,
             read_settings,
             stage,
-            gateway: tokio::spawn(gateway.serve(socket)),
+            gateway: tokio::spawn(gateway.serve(socket, scrape)),
             socket: path,
             service_manager: ServiceManager::from_environment(),
         })

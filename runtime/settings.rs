@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -87,6 +88,7 @@ pub(crate) struct Values {
     pub(crate) log_level: String,
     pub(crate) log_form: String,
     pub(crate) desktop: String,
+    pub(crate) telemetry_listen: Option<SocketAddr>,
     pub(crate) stop_grace: Duration,
     pub(crate) lease_ttl: Duration,
     pub(crate) door: DoorSettings,
@@ -103,6 +105,7 @@ impl Default for Values {
             log_level: "info".to_owned(),
             log_form: "json".to_owned(),
             desktop: "auto".to_owned(),
+            telemetry_listen: None,
             stop_grace: STOP_GRACE,
             lease_ttl: LEASE_TTL,
             door: DoorSettings::default(),
@@ -328,7 +331,7 @@ mod tests {
 
     #[test]
     fn every_key_takes_its_default_and_sets_a_field_of_its_own() {
-        let others = "1 2 0.25 1000 20000000 0660 text off sled".split(' ');
+        let others = "1 2 0.25 1000 20000000 0660 text off sled 127.0.0.1:9464".split(' ');
         for key in KEYS {
             let set = |value: &str| {
                 let mut settings = load("", None, &[]).unwrap();
@@ -411,6 +414,8 @@ mod tests {
             load("", None, &["log.level=effectd=loud"]),
             load("", None, &["control.breaker_error_share_max=1.5"]),
             load("", None, &["sandbox.uid=0"]),
+            load("", None, &["telemetry.listen=9464"]),
+            load("", None, &["telemetry.listen=localhost:9464"]),
         ];
         for refused in cases {
             assert!(matches!(refused, Err(SettingsError::Value { .. })), "{refused:?}");

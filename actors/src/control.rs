@@ -115,11 +115,10 @@ impl Control {
         };
         let (subject_max, tool_max) = (settings.subject_in_flight_max, settings.tool_in_flight_max);
         let starts = cores * limits::STARTS_PER_CORE;
-        let uncounted = metrics.sessions_uncounted.clone();
         Self {
             breakers,
             rates: Rates::new(settings.rates, clock),
-            sessions: Sessions::new(store, clock, settings.session_actions_max, uncounted),
+            sessions: Sessions::new(store, clock, settings.session_actions_max),
             budgets: Budgets::new(settings.budgets, store, clock),
             slots: queue(
                 in_flight_max,

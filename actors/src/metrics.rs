@@ -7,6 +7,8 @@ use prometheus::{
 
 pub const ACTIONS_TOTAL: &str = "effectd_actions_total";
 pub const FAILURES_TOTAL: &str = "effectd_action_failures_total";
+pub const REFUSALS_TOTAL: &str = "effectd_action_refusals_total";
+pub const SANDBOX_DENIALS_TOTAL: &str = "effectd_sandbox_denials_total";
 pub const ACTION_SECONDS: &str = "effectd_action_duration_seconds";
 pub const QUEUED_SECONDS: &str = "effectd_action_queued_seconds";
 pub const EXEC_SECONDS: &str = "effectd_action_exec_seconds";
@@ -25,18 +27,23 @@ pub const STAGE_BUSY: &str = "effectd_stage_busy_workers";
 pub const STAGE_QUEUE: &str = "effectd_stage_queue_actions";
 pub const BREAKER_STATE: &str = "effectd_breaker_state";
 pub const BREAKERS_OPEN: &str = "effectd_breakers_open";
+pub const BREAKERS_HALF_OPEN: &str = "effectd_breakers_half_open";
 pub const BREAKER_CHANGES_TOTAL: &str = "effectd_breaker_changes_total";
 pub const BREAKER_REFUSALS_TOTAL: &str = "effectd_breaker_refusals_total";
 pub const THROTTLED_TOTAL: &str = "effectd_actions_throttled_total";
-pub const SESSIONS_UNCOUNTED_TOTAL: &str = "effectd_session_actions_uncounted_total";
 pub const HELD_TOTAL: &str = "effectd_actions_held_total";
 pub const HOLDS_OPEN: &str = "effectd_approvals_open";
+pub const NEXT_EXPIRY: &str = "effectd_approvals_next_expiry_timestamp_seconds";
+pub const APPROVAL_SECONDS: &str = "effectd_approval_seconds";
+pub const PAUSED_SINCE: &str = "effectd_paused_since_timestamp_seconds";
 pub const DEAD_LETTERS_TOTAL: &str = "effectd_dead_letters_total";
 
 #[derive(Debug, Clone)]
 pub struct Metrics {
     pub(crate) actions: IntCounterVec,
     pub(crate) failures: IntCounterVec,
+    pub(crate) refusals: IntCounterVec,
+    pub(crate) sandbox_denials: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) queued: HistogramVec,
     pub(crate) exec: HistogramVec,
@@ -53,14 +60,17 @@ pub struct Metrics {
     pub(crate) stage_queue: IntGaugeVec,
     pub(crate) breaker_state: IntGaugeVec,
     pub(crate) breakers_open: IntGauge,
+    pub(crate) breakers_half_open: IntGauge,
     pub(crate) breaker_changes: IntCounterVec,
     pub(crate) breaker_refusals: IntCounterVec,
     pub(crate) throttled: IntCounterVec,
-    pub(crate) sessions_uncounted: IntCounter,
     pub(crate) held: IntCounter,
     pub(crate) quarantined_tools: IntCounter,
     pub(crate) unwatched_calls: IntCounter,
     pub(crate) holds_open: IntGauge,
+    pub(crate) next_expiry: IntGauge,
+    pub(crate) approval: HistogramVec,
+    pub(crate) paused_since: IntGauge,
     pub(crate) given_up: IntCounterVec,
 }
 
@@ -73,12 +83,15 @@ impl Metrics {
         };
         // From a quarter of a millisecond to half a minute, each twice the one before; percentiles are interpolated.
         let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 18)?;
-        let histogram = |name: &str, help: &str, label: &str| {
-            let options = HistogramOpts::new(name, help).buckets(buckets.clone());
+        // From a second to a day and a half.
+        let slow_buckets = prometheus::exponential_buckets(1.0, 2.0, 18)?;
+        let histogram_in = |buckets: &[f64], name: &str, help: &str, label: &str| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
             let histogram = HistogramVec::new(options, &[label])?;
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
+        let histogram = |name: &str, help: &str, label: &str| histogram_in(&buckets, name, help, label);
         let amount = |name: &str, help: &str| {
             let counter = CounterVec::new(Opts::new(name, help), &["tool_id"])?;
             registry.register(Box::new(counter.clone()))?;
@@ -102,16 +115,34 @@ impl Metrics {
         Ok(Self {
             actions: counter(ACTIONS_TOTAL, "Actions by outcome", &["tool_id", "outcome"])?,
             failures: counter(FAILURES_TOTAL, "Failures by code", &["tool_id", "code"])?,
+            refusals: counter(
+                REFUSALS_TOTAL,
+                "Refusals by code: the tool did not fail",
+                &["tool_id", "code"],
+            )?,
+            sandbox_denials: counter(
+                SANDBOX_DENIALS_TOTAL,
+                "What the sandbox refused to tools",
+                &["tool_id", "code"],
+            )?,
             cpu: amount(CPU_SECONDS_TOTAL, "Processor time of confined processes")?,
             energy: amount(ENERGY_JOULES_TOTAL, "Energy: processor time at the power of one core")?,
             written: counter(WRITTEN_BYTES_TOTAL, "Bytes that confined processes wrote", &["tool_id"])?,
-            queued: histogram(QUEUED_SECONDS, "Time from acceptance to the first stage", "tool_id")?,
+            queued: histogram(
+                QUEUED_SECONDS,
+                "Time from acceptance, or from the approval, to the first stage",
+                "tool_id",
+            )?,
             exec: histogram(EXEC_SECONDS, "Time in the sandbox, all attempts together", "tool_id")?,
             retries: counter(RETRIES_TOTAL, "Retries", &["tool_id"])?,
             cached: counter(CACHED_TOTAL, "Answers from earlier receipts", &["tool_id"])?,
             panics: counter(PANICS_TOTAL, "Workers that panicked", &["stage"])?,
             stalls: counter(STALLS_TOTAL, "Actions on which a worker stalled", &["stage"])?,
-            duration: histogram(ACTION_SECONDS, "Time from acceptance to receipt", "tool_id")?,
+            duration: histogram(
+                ACTION_SECONDS,
+                "Time from acceptance, or from the approval, to the receipt",
+                "tool_id",
+            )?,
             in_flight: gauge(IN_FLIGHT, "Actions between acceptance and receipt")?,
             quarantined_tools: single(
                 TOOLS_QUARANTINED_TOTAL,
@@ -126,14 +157,19 @@ impl Metrics {
             stage_queue: gauges(STAGE_QUEUE, "Actions that wait for a worker", "stage")?,
             breaker_state: gauges(BREAKER_STATE, "0 closed, 1 half open or releasing, 2 open", "tool_id")?,
             throttled: counter(THROTTLED_TOTAL, "Actions refused or deferred by a limit", &["what"])?,
-            sessions_uncounted: single(
-                SESSIONS_UNCOUNTED_TOTAL,
-                "Actions of sessions that could not be counted and were admitted",
-            )?,
             held: single(HELD_TOTAL, "Actions held until a person decides")?,
             holds_open: gauge(HOLDS_OPEN, "Holds that wait for a person")?,
-            given_up: counter(DEAD_LETTERS_TOTAL, "Dead letters", &["code"])?,
+            next_expiry: gauge(NEXT_EXPIRY, "When the next open hold expires; 0 if none is open")?,
+            approval: histogram_in(
+                &slow_buckets,
+                APPROVAL_SECONDS,
+                "Time from a question to its decision, or to its end without one",
+                "tool_id",
+            )?,
+            paused_since: gauge(PAUSED_SINCE, "Since when effects are paused; 0 if they are not")?,
+            given_up: counter(DEAD_LETTERS_TOTAL, "Actions that were given up", &["code"])?,
             breakers_open: gauge(BREAKERS_OPEN, "Breakers that are open")?,
+            breakers_half_open: gauge(BREAKERS_HALF_OPEN, "Breakers that let a few calls through to try")?,
             breaker_changes: counter(BREAKER_CHANGES_TOTAL, "Breakers that opened or closed", &["to"])?,
             breaker_refusals: counter(BREAKER_REFUSALS_TOTAL, "Calls that a breaker refused", &["tool_id"])?,
         })

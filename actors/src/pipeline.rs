@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Exhausted, GroupOptions, StoreError};
-use effectd_contracts::{ActionId, Code, DecisionData, Digest, Event, Failure, Phase, Topic, TraceId};
+use effectd_contracts::{
+    ActionId, Code, DecisionData, Digest, Event, Failure, Phase, Timestamp, Topic, TraceId,
+};
 use effectd_policy::Decider;
 use ractor::{Actor, ActorRef};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
@@ -14,6 +16,7 @@ use crate::action::decisions::{answer_of_ended, id_taken, same_decision, to_publ
 use crate::action::ticket::{Back, NewTicket, Slot, Ticket, Way};
 use crate::action::{Action, Submitted};
 use crate::approvals::repository::hold_of;
+use crate::control::switches::Switches;
 use crate::effects::snapshot;
 use crate::failpoint::hit;
 use crate::limits::{AHEAD_MAX, STOP_MAX};
@@ -21,7 +24,7 @@ use crate::operator::withdraw::{Withdrawal, withdraw};
 use crate::services::answers::{Answer, Done, ended};
 use crate::services::{Services, group};
 use crate::stage::pass;
-use crate::supervisor::{Ask, Stages, Supervisor, TreeNode};
+use crate::supervisor::{Ask, STAGES, Stages, Supervisor, TreeNode};
 
 pub use crate::services::callers::Incoming;
 
@@ -51,6 +54,11 @@ impl Pipeline {
         let options =
             GroupOptions { deliveries_max: services.settings.deliveries_max, exhausted: Exhausted::HandOver };
         services.store.configure(&Topic::ActionDecision.into(), &group()?, options).await?;
+        for stage in STAGES {
+            // A series that begins at 0 shows its first increase.
+            services.metrics.panics.with_label_values(&[stage]).inc_by(0);
+            services.metrics.stalls.with_label_values(&[stage]).inc_by(0);
+        }
         let permits = Arc::new(Semaphore::new(services.settings.in_flight_max));
         let (send_fatal, fatal) = watch::channel(None);
         let supervisor = Supervisor {
@@ -90,8 +98,15 @@ impl Pipeline {
         drop(self.supervisor.cast(Ask::Kill(name.to_owned())));
     }
 
-    /// Updates the gauges: how many actions wait for a worker, by stage.
+    /// Updates the gauges of what changes by the clock or in a queue: actions that wait for a worker, breakers, the pause.
     pub async fn measure(&self) {
+        let services = &self.services;
+        services.control.breakers.measure();
+        let since = Switches::new(&*services.store).paused_since(services.clock.now());
+        // A store that cannot be read is reported elsewhere.
+        if let Ok(since) = since {
+            services.metrics.paused_since.set(since.map_or(0, Timestamp::as_second));
+        }
         for (stage, depth) in self.stages.queues().await {
             let gauge = self.services.metrics.stage_queue.with_label_values(&[stage]);
             gauge.set(i64::try_from(depth).unwrap_or(i64::MAX));

@@ -42,6 +42,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) receipts: BTreeMap<u64, ReceiptId>,
     /// An operation failed after it had emitted a record: the block must not be written.
     pub(crate) tainted: bool,
+    /// The first lasting damage that an operation met.
+    pub(crate) damage: Option<StoreError>,
     /// Why new work is refused; work in progress is still recorded.
     pub(crate) refusal: Option<StoreError>,
 }

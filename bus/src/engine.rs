@@ -41,8 +41,8 @@ pub use verify::Audit;
 /// What a local store is stored in. Opened at start, and again after every disk error.
 pub(crate) trait Medium: Send + Sync {
     fn open(&self) -> Result<Opened, StoreError>;
-    /// Why new work is refused now, if it is.
-    fn refusal(&self) -> Option<StoreError> {
+    /// Why new work is refused now, if it is. Also measures the disk.
+    fn refusal(&self, _: &Meters) -> Option<StoreError> {
         None
     }
     /// Where dead letters are written as files, if anywhere.
@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     queue: Queue,
     /// Why the writer last refused new work.
     refusal: Mutex<Option<StoreError>>,
+    /// The first lasting damage that was met.
+    damage: Mutex<Option<StoreError>>,
     reader: RwLock<Arc<Reader>>,
     topic_signals: Mutex<HashMap<TopicName, Arc<Signal>>>,
     /// Raised when a group may have something to lease.
@@ -110,7 +112,7 @@ impl Shared {
 
     /// Asks the medium whether it refuses new work, and remembers the answer.
     fn check_refusal(&self) -> Option<StoreError> {
-        let refusal = self.medium.refusal();
+        let refusal = self.medium.refusal(&self.meters);
         self.refusal.lock().clone_from(&refusal);
         refusal
     }
@@ -121,11 +123,27 @@ impl Shared {
         self.reader().dead.clone().or_else(last)
     }
 
+    /// Remembers the first lasting damage. `first` was the first block of the journal when the read began: if retention has
+    /// dropped blocks since, the read may have looked for one of them.
+    fn note_damage(&self, first: u64, error: Option<&StoreError>) {
+        let Some(error) = error.filter(|error| error.is_lasting_damage()) else {
+            return;
+        };
+        let mut known = self.damage.lock();
+        if known.is_none() && self.reader().journal.first() == first {
+            tracing::error!(%error, "a read has met damage of the store");
+            self.meters.damaged.set(1);
+            *known = Some(error.clone());
+        }
+    }
+
     /// Updates the meters of dead letters and open claims.
     fn measure(&self) {
         let reader = self.reader();
         let live = reader.live.read();
-        self.meters.letters.set(i64::try_from(live.letters).unwrap_or(i64::MAX));
+        let quarantined = live.quarantined.len() as u64;
+        self.meters.letters.set(gauged(live.letters.saturating_sub(quarantined)));
+        self.meters.quarantined.set(gauged(quarantined));
         self.meters.intents_open.store(live.open_claims, Ordering::Relaxed);
     }
 
@@ -143,6 +161,10 @@ impl Shared {
             dead: Some(error),
         }
     }
+}
+
+fn gauged(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
 /// Starts a thread of the store.
@@ -170,6 +192,7 @@ impl LocalStore {
             medium,
             queue: Queue::default(),
             refusal: Mutex::default(),
+            damage: Mutex::default(),
             reader: RwLock::new(Arc::new(reader)),
             topic_signals: Mutex::default(),
             group_signals: Mutex::default(),

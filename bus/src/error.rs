@@ -14,6 +14,9 @@ use crate::names::TopicName;
 const RESTORE: &str =
     "Stop effectd, keep a copy of the state directory as it is, and restore the last backup.";
 
+/// Advice for an index that repairs itself.
+const REBUILT: &str = "It is rebuilt from the journal when effectd next writes or starts.";
+
 /// Why the Store refused or failed an operation. A refused operation stores nothing.
 ///
 /// Clients see these messages, so they name no path of the state directory, except
@@ -110,6 +113,11 @@ impl StoreError {
         }
     }
 
+    /// Damage that the Store does not repair by itself.
+    pub(crate) fn is_lasting_damage(&self) -> bool {
+        matches!(self, StoreError::Damaged { advice, .. } if *advice != REBUILT)
+    }
+
     /// Damage that only a backup repairs.
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
         StoreError::Damaged { what: what.into(), advice: RESTORE }
@@ -117,10 +125,7 @@ impl StoreError {
 
     /// Damage of the index that the next write or opening repairs by itself.
     pub(crate) fn index_damaged(what: &str) -> Self {
-        StoreError::Damaged {
-            what: format!("the index: {what}"),
-            advice: "It is rebuilt from the journal when effectd next writes or starts.",
-        }
+        StoreError::Damaged { what: format!("the index: {what}"), advice: REBUILT }
     }
 
     /// An index whose checksums are right but whose content is not: opening it again does not repair it.

@@ -88,8 +88,8 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Reads a journal for a copy, from its first block to the one that is the last now. The bytes are: the number of the
 /// first block and the length of the checkpoint (eight bytes each, big-endian), the checkpoint, the blocks.
 pub struct JournalReader {
-    /// Returns the current journal, which the store reopens after a disk error.
-    journal: Box<dyn Fn() -> Result<Arc<dyn Journal>, StoreError> + Send>,
+    /// Reads a block.
+    block: Box<dyn Fn(u64) -> Result<Vec<u8>, StoreError> + Send>,
     head: Option<Vec<u8>>,
     next: u64,
     /// The block after the last.
@@ -98,14 +98,14 @@ pub struct JournalReader {
 
 impl JournalReader {
     pub(crate) fn new(
-        journal: impl Fn() -> Result<Arc<dyn Journal>, StoreError> + Send + 'static,
+        journal: &dyn Journal,
+        block: impl Fn(u64) -> Result<Vec<u8>, StoreError> + Send + 'static,
     ) -> Result<Self, StoreError> {
-        let open = journal()?;
         // Retention may drop blocks between the two reads.
         let (first, checkpoint) = loop {
-            let first = open.first();
-            let checkpoint = open.checkpoint();
-            if open.first() == first {
+            let first = journal.first();
+            let checkpoint = journal.checkpoint();
+            if journal.first() == first {
                 break (first, checkpoint?.unwrap_or_default());
             }
         };
@@ -113,8 +113,8 @@ impl JournalReader {
         head.extend_from_slice(&first.to_be_bytes());
         head.extend_from_slice(&(checkpoint.len() as u64).to_be_bytes());
         head.extend_from_slice(&checkpoint);
-        let end = open.bounds()?.map_or(first, |(_, last)| last + 1);
-        Ok(Self { journal: Box::new(journal), head: Some(head), next: first, end })
+        let end = journal.bounds()?.map_or(first, |(_, last)| last + 1);
+        Ok(Self { block: Box::new(block), head: Some(head), next: first, end })
     }
 
     /// The next bytes; `None` at the end. Fails if retention drops a block before it is read.
@@ -124,7 +124,7 @@ impl JournalReader {
         }
         let mut piece = Vec::new();
         while self.next < self.end && piece.len() < PIECE_BYTES {
-            piece.extend_from_slice(&(self.journal)()?.block(self.next)?);
+            piece.extend_from_slice(&(self.block)(self.next)?);
             self.next += 1;
         }
         Ok(Some(piece).filter(|piece| !piece.is_empty()))

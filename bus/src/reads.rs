@@ -4,7 +4,7 @@ pub(crate) mod dead_letters;
 pub(crate) mod log;
 pub(crate) mod receipts;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use effectd_contracts::merkle::Frontier;
@@ -46,13 +46,15 @@ pub(crate) struct Live {
     /// Grows when a dead letter is requeued or purged; has a new value after the store is reopened.
     pub(crate) letters_ended: u64,
     pub(crate) letters: u64,
+    /// The dead letters of quarantined actions. Each subject may have few of them.
+    pub(crate) quarantined: HashSet<u64>,
     /// The right edge of the Merkle log.
     pub(crate) log: Frontier,
     pub(crate) open_claims: u64,
 }
 
 impl Live {
-    pub(crate) fn of(state: &State, letters: u64) -> Self {
+    pub(crate) fn of(state: &State) -> Self {
         let claims = state.claims().values();
         let open_keys = claims.filter_map(|claim| {
             let open = (claim.params_digest, claim.action_id.clone());
@@ -64,7 +66,6 @@ impl Live {
             ends: ends.collect(),
             log: state.log.clone(),
             open_claims: state.claims().len() as u64,
-            letters,
             ..Live::default()
         };
         live.expire(state);

@@ -126,7 +126,9 @@ pub struct BlockChanges {
     /// Topics with returned deliveries, or with a moved group.
     pub returned: BTreeSet<TopicName>,
     pub letters_begun: u64,
-    pub letters_ended: u64,
+    /// The new dead letters of quarantined actions.
+    pub letters_quarantined: Vec<u64>,
+    pub letters_ended: Vec<u64>,
     /// The first index of the new log entries, and their leaves.
     pub leaves: Option<(u64, Vec<Digest>)>,
     /// Sealing epochs whose keys must be destroyed now.

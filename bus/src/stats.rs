@@ -16,7 +16,14 @@ pub const REOPENS_TOTAL: &str = "effectd_store_reopens_total";
 pub const QUEUE_OPERATIONS: &str = "effectd_store_queue_operations";
 /// Metric: blocks that are durable but not yet in a run of the index.
 pub const INDEX_LAG_BLOCKS: &str = "effectd_store_index_lag_blocks";
+/// Metric: dead letters that are not quarantined.
 pub const DEAD_LETTERS: &str = "effectd_dead_letters";
+/// Metric: dead letters of quarantined actions. They wait for a review; nothing has failed.
+pub const QUARANTINED: &str = "effectd_quarantined_actions";
+/// Metric: 1 once a read has met damage that only a person can repair.
+pub const DAMAGED: &str = "effectd_store_damaged";
+pub const DISK_FREE_BYTES: &str = "effectd_disk_free_bytes";
+pub const DISK_SIZE_BYTES: &str = "effectd_disk_size_bytes";
 pub const BATCH_OPERATIONS: &str = "effectd_store_batch_operations";
 /// Metric: how long an operation waited until it was durable; a link waits on purpose, and is left out.
 pub const WAIT_SECONDS: &str = "effectd_store_wait_seconds";
@@ -41,6 +48,7 @@ pub struct Stats {
     /// Operations in the largest block so far.
     pub batch_max: u64,
     pub intents_open: u64,
+    /// Dead letters, with those of quarantined actions.
     pub letters: u64,
 }
 
@@ -56,6 +64,10 @@ pub(crate) struct Meters {
     pub(crate) queued: IntGauge,
     pub(crate) index_lag: IntGauge,
     pub(crate) letters: IntGauge,
+    pub(crate) quarantined: IntGauge,
+    pub(crate) damaged: IntGauge,
+    pub(crate) disk_free: IntGauge,
+    pub(crate) disk_size: IntGauge,
     pub(crate) batch: Histogram,
     pub(crate) wait: Histogram,
     pub(crate) sync: Histogram,
@@ -86,7 +98,11 @@ impl Meters {
             reopens: counter(REOPENS_TOTAL, "Times that the store was reopened after a disk error"),
             queued: gauge(QUEUE_OPERATIONS, "Operations that wait for the writer"),
             index_lag: gauge(INDEX_LAG_BLOCKS, "Blocks that are durable but not yet in the index"),
-            letters: gauge(DEAD_LETTERS, "Dead letters that are stored now"),
+            letters: gauge(DEAD_LETTERS, "Dead letters that are stored now and not quarantined"),
+            quarantined: gauge(QUARANTINED, "Quarantined actions that wait for a review"),
+            damaged: gauge(DAMAGED, "Whether a read has met damage of the store"),
+            disk_free: gauge(DISK_FREE_BYTES, "Free bytes of the disk that holds the state"),
+            disk_size: gauge(DISK_SIZE_BYTES, "Size of the disk that holds the state"),
             batch: histogram(BATCH_OPERATIONS, "Operations per block", 1.0, 2.0, 11),
             wait: histogram(
                 WAIT_SECONDS,
@@ -117,12 +133,12 @@ impl Meters {
             batch_last: self.batch_last.load(Ordering::Relaxed),
             batch_max: self.batch_max.load(Ordering::Relaxed),
             intents_open: self.intents_open.load(Ordering::Relaxed),
-            letters: of(&self.letters),
+            letters: of(&self.letters) + of(&self.quarantined),
         }
     }
 
     pub(crate) fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let all: [Box<dyn Collector>; 13] = [
+        let all: [Box<dyn Collector>; 17] = [
             Box::new(self.syncs.clone()),
             Box::new(self.blocks.clone()),
             Box::new(self.records.clone()),
@@ -133,6 +149,10 @@ impl Meters {
             Box::new(self.queued.clone()),
             Box::new(self.index_lag.clone()),
             Box::new(self.letters.clone()),
+            Box::new(self.quarantined.clone()),
+            Box::new(self.damaged.clone()),
+            Box::new(self.disk_free.clone()),
+            Box::new(self.disk_size.clone()),
             Box::new(self.batch.clone()),
             Box::new(self.wait.clone()),
             Box::new(self.sync.clone()),
@@ -152,7 +172,7 @@ mod tests {
         let meters = Meters::new();
         meters.register(&registry).unwrap();
         meters.syncs.inc();
-        assert_eq!(registry.gather().len(), 13);
+        assert_eq!(registry.gather().len(), 17);
         assert_eq!(meters.read().syncs, 1);
     }
 }

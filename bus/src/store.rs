@@ -252,6 +252,10 @@ pub trait Store: Send + Sync {
     /// if new work is accepted. [`Store::groups`] makes the writer check again.
     fn refusal(&self) -> Option<StoreError>;
 
+    /// The first damage that a read of this process met, unless the store repairs it by itself. What was not read may be damaged,
+    /// too.
+    fn damage(&self) -> Option<StoreError>;
+
     /// Counters of the store.
     fn stats(&self) -> Stats;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::clock::Timestamp;
 use crate::wire::schema_of;
 
 /// A duration in whole microseconds, written as milliseconds, so that 0.41 ms stays 0.41 and sums stay exact.
@@ -28,6 +29,17 @@ impl Millis {
     /// The microseconds.
     pub const fn micros(self) -> u64 {
         self.micros
+    }
+
+    /// The time between two moments; zero if they are in the other order.
+    pub fn between(from: Timestamp, to: Timestamp) -> Self {
+        Duration::try_from(to.duration_since(from)).map_or(Self::ZERO, Self::from)
+    }
+
+    /// This duration without a part of it; zero if the part is longer.
+    #[must_use]
+    pub const fn less(self, part: Self) -> Self {
+        Self { micros: self.micros.saturating_sub(part.micros) }
     }
 
     /// As milliseconds, with a fraction.

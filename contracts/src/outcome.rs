@@ -210,6 +210,33 @@ impl Outcome {
         Projection { receipt, plan, invocation, brief, http, step, run }
     }
 
+    /// Whether the request, the policy, a person or a limit stopped the action. The tool has not failed.
+    pub const fn is_refusal(self) -> bool {
+        match self {
+            Self::DeniedPolicy
+            | Self::Quarantined
+            | Self::DeniedHuman
+            | Self::Expired
+            | Self::Invalid
+            | Self::NotFound
+            | Self::Throttled
+            | Self::BreakerOpen
+            | Self::Cancelled
+            | Self::NotStarted => true,
+            Self::Executed
+            | Self::CachedHit
+            | Self::DryRun
+            | Self::Paused
+            | Self::AwaitingApproval
+            | Self::Approved
+            | Self::Executing
+            | Self::Reverted
+            | Self::Failed
+            | Self::TimedOut
+            | Self::Indeterminate => false,
+        }
+    }
+
     /// Whether the action was done by this very request. Only then it earns the reward of a success.
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Executed)

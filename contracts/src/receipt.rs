@@ -104,6 +104,19 @@ pub struct Receipt {
     pub signature: Option<Signature>,
 }
 
+impl Receipt {
+    /// The approval, if somebody was asked for it. A grant asks nobody.
+    pub fn asked(&self) -> Option<&Approval> {
+        self.approval.as_ref().filter(|approval| approval.approval_id.is_some())
+    }
+
+    /// The time from acceptance until a person decided, or nobody did in time; zero if nobody was asked. It is part of
+    /// `timing.total_ms`, and of `timing.queued_ms` if the action was approved.
+    pub fn held(&self) -> Millis {
+        self.asked().map_or(Millis::ZERO, |approval| Millis::between(self.timing.started_at, approval.at))
+    }
+}
+
 /// The result of a tool, as its receipt describes it. The result itself is kept sealed beside the receipts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

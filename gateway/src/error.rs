@@ -1,6 +1,7 @@
 //! Why the gateway cannot start.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,8 @@ pub enum GatewayError {
     TooLong { path: PathBuf, max: usize },
     #[error("the socket {} cannot be created: {source}", path.display())]
     Socket { path: PathBuf, source: io::Error },
+    #[error("telemetry.listen: {address} cannot be used: {source}; choose another address, or \"\" for none")]
+    Listen { address: SocketAddr, source: io::Error },
     /// Two gateways share one registry.
     #[error("the gateway's metrics cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -26,6 +29,7 @@ impl GatewayError {
     pub fn may_retry(&self) -> bool {
         match self {
             GatewayError::InUse(_) => true,
+            GatewayError::Listen { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
             GatewayError::NotASocket(_)
             | GatewayError::NoFolder(_)
             | GatewayError::TooLong { .. }

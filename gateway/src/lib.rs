@@ -1,4 +1,5 @@
-//! The gateway: how planners and operators reach a running effectd, over HTTP and JSON on a unix socket.
+//! The gateway: how planners and operators reach a running effectd, over HTTP and JSON on a unix socket. Figures and health are
+//! also shown at a TCP address, if the operator gives one.
 //!
 //! The kernel says who connects: the peer's uid becomes the principal, and no header can claim another. The pipeline behind
 //! the gateway makes the promises; this crate adds none and weakens none.
@@ -38,12 +39,14 @@ mod health;
 mod host;
 
 mod routes;
+mod scrape;
 pub mod server;
 
 pub use error::GatewayError;
 pub use health::Readiness;
 pub use host::{Host, Stage};
 pub use routes::openapi;
+pub use scrape::Scrape;
 pub use server::Gateway;
 pub use settings::{Settings, SharedSettings};
 pub use socket::Socket;

@@ -13,6 +13,12 @@ pub const HEALTH_CONNECTIONS_MAX: usize = 16;
 pub const HEALTH_CONNECTIONS_PER_USER_MAX: usize = 2;
 /// How long a health connection may take to ask, and to close after its answer: a probe over a local socket takes milliseconds.
 pub const HEALTH_TIME_MAX: Duration = Duration::from_secs(2);
+/// Connections at the address for monitoring: a scrape and a probe need one each, a few times a minute.
+pub const SCRAPES_MAX: usize = 16;
+/// How long one of these connections may last: a scrape takes milliseconds, and Prometheus waits ten seconds for it.
+pub const SCRAPE_TIME_MAX: Duration = Duration::from_secs(10);
+/// The pause after a failed accept: when file descriptors run out, other connections free some meanwhile.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes that are read and dropped after an answer that precedes the end of its request: a client that writes everything before
 /// it reads still gets the answer.
 pub const LINGER_BYTES_MAX: u64 = 16_777_216;

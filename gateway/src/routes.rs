@@ -130,6 +130,21 @@ pub(crate) fn health_only(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// The routes at the address for monitoring.
+pub(crate) fn scraped(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .fallback(async || Problem::of(Kind::NoSuchPath, NOT_SCRAPED))
+        .method_not_allowed_fallback(async || Problem::of(Kind::MethodNotAllowed, NOT_SCRAPED))
+        .layer(middleware::from_fn_with_state(app.clone(), observe))
+        .with_state(app)
+}
+
+const NOT_SCRAPED: &str =
+    "only GET of /metrics, /healthz and /readyz works here; everything else is at the daemon's unix socket";
+
 pub(crate) fn too_many_connections() -> Problem {
     Problem::of(Kind::Busy, "there are too many connections; try again shortly")
 }

@@ -25,14 +25,15 @@ use crate::error::GatewayError;
 use crate::health::{self, Readiness};
 use crate::host::Host;
 use crate::limits::{
-    CLOSE_TIME_MAX, CONNECTIONS_RESERVE_PART, HEADER_BYTES_MAX, HEADERS_MAX, HEALTH_CONNECTIONS_MAX,
-    HEALTH_CONNECTIONS_PER_USER_MAX, HEALTH_TIME_MAX, LINGER_BYTES_MAX, LINGER_TIME_MAX, RETRY_AFTER,
-    SOCKET_CHECK_EVERY,
+    ACCEPT_PAUSE, CLOSE_TIME_MAX, CONNECTIONS_RESERVE_PART, HEADER_BYTES_MAX, HEADERS_MAX,
+    HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_PER_USER_MAX, HEALTH_TIME_MAX, LINGER_BYTES_MAX,
+    LINGER_TIME_MAX, RETRY_AFTER, SOCKET_CHECK_EVERY,
 };
 use crate::metrics::Metrics;
 use crate::peer::{self, Peer};
 use crate::problem::MEDIA_TYPE;
 use crate::routes;
+use crate::scrape::Scrape;
 use crate::settings::{Settings, SharedSettings};
 use crate::socket::Socket;
 use crate::write_timeout::WriteTimeout;
@@ -49,9 +50,6 @@ impl std::fmt::Debug for Gateway {
         f.debug_struct("Gateway").field("settings", &self.app.settings()).finish_non_exhaustive()
     }
 }
-
-/// The pause after a failed accept: when file descriptors run out, other connections free some meanwhile.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 impl Gateway {
     /// A gateway to this host; without a pipeline it runs no actions. `stage` closes it.
@@ -87,8 +85,9 @@ impl Gateway {
 
     /// Serves until the stage is no longer open and every connection has ended. When this returns, no task of the gateway is
     /// left.
-    pub async fn serve(mut self, mut socket: Socket) {
+    pub async fn serve(mut self, mut socket: Socket, scrape: Option<Scrape>) {
         let watch = self.watch_health();
+        let scraping = scrape.map(|scrape| tokio::spawn(scrape.serve(self.app.clone(), self.stage.clone())));
         let listener = Listener::new(&self.app);
         let mut connections = JoinSet::new();
         let mut check = tokio::time::interval(SOCKET_CHECK_EVERY);
@@ -109,6 +108,9 @@ impl Gateway {
             }
         }
         drop(socket);
+        if let Some(scraping) = scraping {
+            log_panic(scraping.await);
+        }
         self.drain(&mut connections).await;
         watch.abort();
         // An aborted task holds the host until it is joined.

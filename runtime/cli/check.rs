@@ -9,7 +9,7 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::approvals::ApprovalList;
 use effectd_gateway::views::dead_letters::CauseView;
 use effectd_gateway::views::store::{GroupView, StoreView};
-use effectd_gateway::views::{BreakerView, PolicyView};
+use effectd_gateway::views::{BreakerView, Health, PolicyView};
 use serde_json::json;
 
 use super::backend::{daemon_client, readable_settings};
@@ -21,8 +21,9 @@ use crate::exit::Exit;
 ///
 /// Exits with 0 if it is fine, 1 beyond `--warn`, 2 beyond `--critical`, 3 if it is unknown, as Nagios expects. `dlq`: dead letters that
 /// are not quarantined. `held`: pending approvals. `lag`: unread events of the consumer group furthest behind, including the pipeline.
-/// `breakers`: open breakers. `disk`: free percent of the state's disk, where less is worse; always critical while new work is refused
-/// because the disk is full or read-only. `policy`: faults of the policy's files, which keep them out of force.
+/// `breakers`: open breakers, without half-open ones. `disk`: free percent of the state's disk, where less is worse; always critical while
+/// new work is refused because the disk is full or read-only. `policy`: faults of the policy's files, which keep them out of force.
+/// `store`: whether a read has met damage of the store since the daemon started.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd check dlq --warn 1 --critical 500\n  effectd check disk --warn 5 --critical 1 --format nagios\n  \
@@ -32,10 +33,10 @@ pub(super) struct Check {
     /// The figure
     #[arg(value_enum, value_name = "WHAT")]
     what: What,
-    /// Threshold of a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20, policy 1]
+    /// Threshold of a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20, policy 1, store 1]
     #[arg(long, value_name = "NUMBER")]
     warn: Option<u64>,
-    /// Critical threshold [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10, policy 1]
+    /// Critical threshold [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10, policy 1, store 1]
     #[arg(long, value_name = "NUMBER")]
     critical: Option<u64>,
     /// Output format
@@ -51,6 +52,7 @@ enum What {
     Breakers,
     Disk,
     Policy,
+    Store,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -111,6 +113,7 @@ impl What {
             What::Lag => Facts { word: "lag", unit: "events behind", warn: 1_000, critical: 10_000 },
             What::Breakers => Facts { word: "breakers", unit: "breakers open", warn: 1, critical: 5 },
             What::Policy => Facts { word: "policy", unit: "faults of the policy's files", warn: 1, critical: 1 },
+            What::Store => Facts { word: "store", unit: "damaged parts were read", warn: 1, critical: 1 },
             What::Disk => Facts { word: "disk", unit: "percent free", warn: 20, critical: 10 },
         }
     }
@@ -118,7 +121,9 @@ impl What {
     fn level(self, value: u64, warn: u64, critical: u64) -> Level {
         let beyond = |threshold: u64| match self {
             What::Disk => value <= threshold,
-            What::Dlq | What::Held | What::Lag | What::Breakers | What::Policy => value >= threshold,
+            What::Dlq | What::Held | What::Lag | What::Breakers | What::Policy | What::Store => {
+                value >= threshold
+            }
         };
         if beyond(critical) {
             Level::Critical
@@ -213,13 +218,19 @@ impl Check {
             What::Lag => lag(&mut client).await,
             What::Breakers => {
                 let all: Vec<BreakerView> = client.get("/v1/breakers").await?;
-                let open = all.iter().filter(|breaker| breaker.state != "closed");
+                let open = all.iter().filter(|breaker| breaker.state == "open");
                 Ok(open.count() as u64)
             }
             What::Policy => {
                 let policy: PolicyView = client.get("/v1/policy").await?;
                 *why = policy.faults.join("; ");
                 Ok(policy.faults.len() as u64)
+            }
+            What::Store => {
+                let health: Health = client.get("/healthz").await?;
+                let damage = health.store_damage.as_slice();
+                *why = damage.join("");
+                Ok(damage.len() as u64)
             }
             What::Disk => free_percent(state),
         }

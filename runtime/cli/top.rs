@@ -51,6 +51,7 @@ struct Snapshot {
     counted: Option<Instant>,
     paused: bool,
     policy_files_faulty: bool,
+    store_damage: Option<String>,
 }
 
 /// How often to fetch the causes of dead letters while the number of letters stays the same: the daemon reads all letters for it.
@@ -71,7 +72,8 @@ impl Snapshot {
         let before = self.at.map(|before| (&self.figures, at - before));
         let held = held(client).await?;
         let health: Health = client.get("/healthz").await?;
-        let same = self.figures.letters == figures.letters;
+        let letters = |figures: &Figures| (figures.letters, figures.letters_ever, figures.quarantined);
+        let same = letters(&self.figures) == letters(&figures);
         let fresh = self.counted.filter(|counted| same && at - *counted < COUNT_EVERY);
         let causes = match fresh {
             Some(_) => self.causes.clone(),
@@ -94,6 +96,7 @@ impl Snapshot {
             counted: Some(fresh.unwrap_or(at)),
             paused: health.paused,
             policy_files_faulty: health.policy_files_faulty,
+            store_damage: health.store_damage,
             figures,
             at: Some(at),
         })
@@ -113,11 +116,11 @@ impl Snapshot {
     fn to_json(&self) -> serde_json::Value {
         let figures = &self.figures;
         json!({
-            "paused": self.paused, "policy_files_faulty": self.policy_files_faulty, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
+            "paused": self.paused, "policy_files_faulty": self.policy_files_faulty, "store_damage": self.store_damage, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
             "held": self.held.iter().map(|held| json!({
                 "approval_id": held.approval_id, "tool_id": held.tool_id, "expires_at": held.expires_at,
             })).collect::<Vec<_>>(),
-            "dead_letters_all": figures.letters.0, "in_flight": figures.in_flight, "backlog": figures.backlog, "store_queued": figures.queued,
+            "dead_letters_all": figures.letters, "quarantined": figures.quarantined, "in_flight": figures.in_flight, "backlog": figures.backlog, "store_queued": figures.queued,
             "store_blocks_behind": figures.lag, "panics_and_stalls": figures.faults,
         })
     }

@@ -1,5 +1,6 @@
 //! The table of all settings.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
@@ -64,6 +65,7 @@ impl Key {
             Kind::Decimal(min, max) => format!("a number from {min} to {max}"),
             Kind::AnyOrFrom(min) => format!("0 (any number) or at least {min}"),
             Kind::Mode => "\"0600\" or \"0660\"".to_owned(),
+            Kind::Address => "an IP address and a port (`127.0.0.1:9464`), or empty".to_owned(),
             Kind::Uid => "the uid of an ordinary user, or empty".to_owned(),
             Kind::Log => "a level (`info`) or levels of modules (`warn,effectd_actors=debug`)".to_owned(),
         }
@@ -97,6 +99,8 @@ enum Kind {
     AnyOrFrom(u64),
     /// File permissions, in octal.
     Mode,
+    /// An IP address and a port, or empty.
+    Address,
     /// The uid of an ordinary user, or empty.
     Uid,
     Log,
@@ -113,6 +117,7 @@ impl Kind {
             Kind::AnyOrFrom(min) => number.is_ok_and(|number| number == 0 || number >= min),
             // Connecting to a socket needs write permission, which users outside of the group never get.
             Kind::Mode => matches!(u32::from_str_radix(text, 8), Ok(0o600 | 0o660)),
+            Kind::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
             Kind::Uid => text.is_empty() || number.is_ok_and(|uid| uid > 0 && uid < u64::from(u32::MAX)),
             Kind::Log => EnvFilter::try_new(text).is_ok(),
         }
@@ -230,6 +235,18 @@ impl Value for Option<u32> {
     }
 }
 
+/// An address; empty is `None`.
+impl Value for Option<SocketAddr> {
+    fn shown(&self) -> String {
+        self.map(|address| address.to_string()).unwrap_or_default()
+    }
+
+    fn set(&mut self, text: &str) -> bool {
+        *self = text.parse().ok();
+        true
+    }
+}
+
 impl Value for JournalKind {
     fn shown(&self) -> String {
         self.as_str().to_owned()
@@ -320,6 +337,7 @@ pub const KEYS: &[Key] = &[
     key!("store.retention.receipt_bytes_max", Kind::AnyOrFrom(RECEIPT_BYTES_MIN), Restart, "bytes of receipts that are kept; the oldest go first; 0 for no limit", pipeline.retention.receipts.bytes),
     key!("store.retention.receipt_days", DAYS, Restart, "days that receipts are kept, with their keys and pre-images; 0 for ever", pipeline.retention.receipts.age),
     key!("store.segment_bytes", SEGMENT, Restart, "size of a journal segment", store.segment_bytes),
+    key!("telemetry.listen", Kind::Address, Restart, "TCP address at which everybody may read `/metrics`, `/healthz` and `/readyz`; empty for none", telemetry_listen),
 ];
 
 pub(super) fn nearest(name: &str) -> &'static str {

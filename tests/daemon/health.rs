@@ -1,6 +1,18 @@
 //! Health and metrics, as supervisors and dashboards read them.
 
-use crate::harness::{Place, Serving, from_stranger, root, write_note};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::Value;
+
+use crate::approvals::{asking, held};
+use crate::harness::{LONG, Place, Reply, Serving, from_stranger, root, until, write_note};
+
+/// The value of a series without labels.
+fn figure(page: &Reply, name: &str) -> f64 {
+    let line = page.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in\n{}", page.body)).parse().unwrap()
+}
 
 #[test]
 fn ready_is_said_when_work_can_be_taken_and_the_watchdog_is_fed() {
@@ -26,7 +38,9 @@ fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
     for line in [
         "effectd_actions_total{outcome=\"executed\",tool_id=\"files.write_text\"} 1",
         "effectd_actions_total{outcome=\"denied_policy\",tool_id=\"files.write_text\"} 1",
-        "effectd_action_failures_total{code=\"policy_denied\",tool_id=\"files.write_text\"} 1",
+        "effectd_action_refusals_total{code=\"policy_denied\",tool_id=\"files.write_text\"} 1",
+        "effectd_worker_panics_total{stage=\"gate\"} 0",
+        "effectd_store_damaged 0",
         "effectd_action_duration_seconds_count{tool_id=\"files.write_text\"} 2",
         "effectd_action_queued_seconds_count{tool_id=\"files.write_text\"} 2",
         "effectd_action_exec_seconds_count{tool_id=\"files.write_text\"} 1",
@@ -38,6 +52,9 @@ fn the_figures_of_pipeline_store_and_door_are_on_one_page() {
     ] {
         assert!(page.body.contains(line), "{line} is not in\n{}", page.body);
     }
+    assert!(!page.body.contains("effectd_action_failures_total{"), "a refusal is no failure: {}", page.body);
+    let (free, size) = (figure(&page, "effectd_disk_free_bytes"), figure(&page, "effectd_disk_size_bytes"));
+    assert!(0.0 < free && free < size, "{free} of {size}");
     // The cost equals that of the receipt, in base units.
     let receipts = place.effectd(&["receipts", "list", "status:ok", "-o", "json"], None).json(0);
     let cost = |name: &str| receipts[0]["cost"][name].as_f64().unwrap();
@@ -97,4 +114,78 @@ fn the_tree_has_every_stage_with_its_workers() {
         assert!(actor["workers"].as_u64().unwrap() > 0, "{actor}");
         assert_eq!(actor["restarts"], 0, "{actor}");
     }
+}
+
+#[test]
+fn a_pause_and_a_question_are_shown_with_their_times() {
+    let place = asking();
+    let daemon = place.serve(&["--set", "pipeline.sweep_every_ms=50"]);
+    let paused = || figure(&daemon.get("/metrics"), "effectd_paused_since_timestamp_seconds");
+    let ends = || figure(&daemon.get("/metrics"), "effectd_approvals_next_expiry_timestamp_seconds");
+    assert_eq!((paused(), ends()), (0.0, 0.0));
+    held(&daemon, "q-1", "q.txt", "q");
+    until("the end of the question is shown", || ends() > 0.0);
+    let open = &daemon.get("/v1/approvals").json(200)["approvals"][0];
+    let end: effectd_contracts::Timestamp = open["expires_at"].as_str().unwrap().parse().unwrap();
+    assert_eq!(ends().to_string(), end.as_second().to_string());
+    assert_eq!(place.effectd(&["pause", "--yes"], None).code(), 0);
+    until("the pause is shown", || paused() > 0.0);
+    let since = paused();
+    assert_eq!(daemon.stop(), 0);
+    let daemon = place.serve(&[]);
+    let paused = || figure(&daemon.get("/metrics"), "effectd_paused_since_timestamp_seconds");
+    until("the pause is shown again", || paused() == since);
+    assert_eq!(place.effectd(&["resume", "--yes"], None).code(), 0);
+    until("there is no pause", || paused() == 0.0);
+}
+
+/// One request to an address, with everything as it is given.
+fn ask(address: &str, head: &str) -> Reply {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    // The daemon may close before it has read everything.
+    let _ = stream.write_all(format!("{head}\r\n\r\n").as_bytes());
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    Reply::of(&bytes)
+}
+
+#[test]
+fn figures_and_health_are_shown_at_an_address_and_nothing_else() {
+    let place = Place::seeded();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("telemetry.listen={}", other.local_addr().unwrap());
+    let refused = place.effectd(&["serve", "--state", ".effectd", "--set", &taken], None);
+    assert!(refused.code() == 75 && refused.stderr().contains("telemetry.listen"), "{}", refused.stderr());
+    let daemon = place.serve(&["--set", "telemetry.listen=127.0.0.1:0"]);
+    let log = place.log();
+    let line = log.lines().find(|line| line.contains("figures and health are shown")).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    let address = line["address"].as_str().unwrap();
+    let page = ask(address, "GET /metrics HTTP/1.1\r\nhost: x");
+    assert_eq!(page.status, 200, "{page:?}");
+    assert!(figure(&page, "effectd_disk_size_bytes") > 0.0);
+    for path in ["/healthz", "/readyz"] {
+        let health = ask(address, &format!("GET {path} HTTP/1.1\r\nhost: x")).json(200);
+        assert_eq!(health["status"], "ok");
+    }
+    for path in ["/v1/receipts", "/v1/store", "/openapi.json", "/"] {
+        ask(address, &format!("GET {path} HTTP/1.1\r\nhost: x")).problem(404, "no_such_path");
+    }
+    ask(address, "POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0").problem(405, "method_not_allowed");
+    let long = format!("GET /metrics HTTP/1.1\r\nhost: x\r\nlong: {}", "x".repeat(40_000));
+    // A connection that closes unread may lose its answer.
+    assert!(matches!(ask(address, &long).status, 431 | 0));
+    // Those who say nothing keep others out for a short time only, and nobody from the socket.
+    let status = || ask(address, "GET /metrics HTTP/1.1\r\nhost: x").status;
+    let mut silent = Vec::new();
+    until("a connection is closed unread", || {
+        silent.extend((0..4).map(|_| TcpStream::connect(address).unwrap()));
+        status() == 0
+    });
+    assert!(silent.len() > 8, "{}", silent.len());
+    assert_eq!(daemon.get("/readyz").status, 200);
+    until("there is room again", || status() == 200);
+    drop(silent);
+    assert_eq!(daemon.stop(), 0);
 }

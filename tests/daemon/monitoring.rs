@@ -4,7 +4,7 @@ use effectd_actors::limits::HELD_PAGE;
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, held};
-use crate::harness::{Place, Serving, write_note};
+use crate::harness::{Place, Serving, until, write_note};
 use crate::seeding::{self, Left};
 
 #[test]
@@ -15,7 +15,12 @@ fn checks_exit_with_monitoring_codes_in_every_format() {
         code: "tool_busy".to_owned(),
         detail: "the printer is on fire".to_owned(),
     });
-    seeding::leave(&place, left);
+    let aside = Left {
+        request: write_note(seeding::action(3).as_str(), "c-3", "x"),
+        code: "safety_quarantined".to_owned(),
+        detail: "a key".to_owned(),
+    };
+    seeding::leave(&place, left.chain([aside]));
     let check = |arguments: &[&str]| {
         let ran = place.effectd(&[&["check"], arguments].concat(), None);
         (ran.code(), ran.stdout())
@@ -56,9 +61,47 @@ fn checks_exit_with_monitoring_codes_in_every_format() {
     // The daemon's metrics count them, too: from the start on, and when they go.
     drop(daemon);
     let daemon = place.serve(&[]);
-    assert!(daemon.get("/metrics").body.contains("effectd_dead_letters 3\n"));
+    let letters = |failed: u32, quarantined: u32| {
+        let page = daemon.get("/metrics").body;
+        assert!(page.contains(&format!("effectd_dead_letters {failed}\n")), "{page}");
+        assert!(page.contains(&format!("effectd_quarantined_actions {quarantined}\n")), "{page}");
+    };
+    letters(3, 1);
     assert_eq!(place.effectd(&["dlq", "drop", "0", "--yes"], None).code(), 0);
-    assert!(daemon.get("/metrics").body.contains("effectd_dead_letters 2\n"));
+    letters(2, 1);
+    assert_eq!(place.effectd(&["quarantine", "shred", "3", "--yes"], None).code(), 0);
+    letters(2, 0);
+}
+
+#[test]
+fn damage_that_a_read_meets_is_seen_by_monitoring() {
+    use std::os::unix::fs::FileExt;
+    let place = Place::seeded_in("files");
+    let daemon = place.serve(&[]);
+    let receipt = |action: &str| {
+        let view = daemon.post("/v1/actions?wait=true", &write_note(action, action, "x")).json(200);
+        view["receipt"]["receipt_id"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (receipt("d-1"), receipt("d-2"));
+    let show = |id: &str| daemon.get(&format!("/v1/receipts/{id}")).status;
+    let check = || place.effectd(&["check", "store"], None);
+    // The store keeps the block that was read last.
+    assert_eq!((show(&first), show(&second), check().code()), (200, 200, 0));
+    assert!(daemon.get("/readyz").json(200)["store_damage"].is_null());
+    let blocks = place.state().join("journal/segments/00000000000000000001.blocks");
+    let bytes = std::fs::read(&blocks).unwrap();
+    let at = bytes.windows(first.len()).position(|part| part == first.as_bytes()).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&blocks).unwrap();
+    file.write_all_at(b"?", at as u64).unwrap();
+    // Other blocks can be read.
+    until("a read meets the damage", || show(&second) == 200 && show(&first) != 200);
+    let damage = daemon.get("/readyz").json(200)["store_damage"].clone();
+    assert!(damage.as_str().unwrap().contains("of the journal"), "{damage}");
+    assert!(daemon.get("/metrics").body.contains("effectd_store_damaged 1\n"));
+    let checked = check();
+    assert!(checked.code() == 2 && checked.stdout().contains("of the journal"), "{}", checked.stdout());
+    let top = place.effectd(&["top", "--once", "-o", "json", "--every-ms", "100"], None).json(0);
+    assert_eq!(top["store_damage"], damage);
 }
 
 #[test]

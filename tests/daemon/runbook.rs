@@ -288,7 +288,10 @@ fn alerts_and_dashboards_name_real_series_and_headings() {
             plain.replace(' ', "-")
         })
         .collect();
+    let tests = read("docs/deploy/alerts_test.yaml");
     for rule in alerts["groups"][0]["rules"].as_array().unwrap() {
+        let tested = format!("'{{alertname={}}}'", rule["alert"]);
+        assert!(tests.contains(&tested), "no test makes {} fire", rule["alert"]);
         let target = rule["annotations"]["runbook"].as_str().unwrap();
         let heading = target.split_once('#').unwrap().1;
         assert!(headings.contains(heading), "{target} leads nowhere: {headings:?}");

@@ -55,6 +55,23 @@ fn state_of(path: &Path) -> (Vec<u8>, [i64; 6]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refused_socket_of_a_command_is_in_the_receipt_and_counted() {
+    let place = naming("[commands.dial]\nargv = [\"bash\", \"dial.sh\"]", None);
+    std::fs::write(place.note("dial.sh"), "exec 3<>/dev/tcp/127.0.0.1/9").unwrap();
+    let runtime = place.runtime().await;
+    let (receipt, result) = done(&runtime, command("n-1", json!(["bash", "dial.sh"]))).await;
+    assert_ne!(result["exit_code"], 0, "{result}");
+    let denials = receipt.attempts.iter().flat_map(|attempt| &attempt.denials);
+    let refused: u32 =
+        denials.filter(|denial| denial.code == Code::NetworkDenied).map(|denial| denial.count).sum();
+    assert!(refused > 0, "{receipt:?}");
+    let page = prometheus::TextEncoder::new().encode_to_string(&runtime.metrics().gather()).unwrap();
+    let series = "effectd_sandbox_denials_total{code=\"network_denied\",tool_id=\"command.run\"}";
+    assert!(page.contains(&format!("{series} {refused}\n")), "{page}");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_named_command_reads_without_a_person() {
     let place = naming("[commands.show]\nargv = [\"cat\", \"*\"]", None);
     std::fs::write(place.note("lines.txt"), "one\n").unwrap();

@@ -4,7 +4,7 @@
 use effectd_bus::{Expect, Link, StoreError};
 use effectd_contracts::{
     ActionId, Approval, ApprovalChange, ApprovalId, ApprovalVerdict, Approved, Authority, Code, DecisionData,
-    Failure, Outcome, Phase,
+    Failure, Outcome, Phase, Timestamp,
 };
 use effectd_policy::Policy;
 
@@ -23,7 +23,7 @@ use crate::services::{Approvals, Services};
 
 /// Ends expired holds, and finishes what a dead process left unfinished. Returns how many holds are open.
 pub(crate) async fn all(services: &Services) -> Result<usize, StoreError> {
-    let (mut after, mut open) = (None, 0);
+    let (mut after, mut open, mut next_expiry) = (None, 0, None);
     loop {
         let (page, next) = repository::holds(&*services.store, after.as_deref())?;
         for hold in page {
@@ -32,7 +32,11 @@ pub(crate) async fn all(services: &Services) -> Result<usize, StoreError> {
             // A hold that fails does not stop the others.
             let swept =
                 swept.inspect_err(|error| tracing::warn!(%error, approval_id = %id, "a hold could not be removed; the sweeper tries again"));
-            open += usize::from(swept.unwrap_or(true));
+            if swept.unwrap_or(true) {
+                open += 1;
+                let end = hold.value.expires_at;
+                next_expiry = Some(next_expiry.map_or(end, |known: Timestamp| known.min(end)));
+            }
         }
         match next {
             Some(next) => after = Some(next),
@@ -40,6 +44,7 @@ pub(crate) async fn all(services: &Services) -> Result<usize, StoreError> {
         }
     }
     services.metrics.holds_open.set(i64::try_from(open).unwrap_or(i64::MAX));
+    services.metrics.next_expiry.set(next_expiry.map_or(0, Timestamp::as_second));
     audit::finish_all(services).await?;
     Ok(open)
 }

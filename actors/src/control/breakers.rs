@@ -289,8 +289,29 @@ impl Breakers {
             metrics.breaker_changes.with_label_values(&[to]).inc();
             self.show(key, breaker);
         }
-        let open = all.values().filter(|breaker| breaker.cause().is_some()).count();
-        metrics.breakers_open.set(i64::try_from(open).unwrap_or(i64::MAX));
+        self.count(all);
+    }
+
+    /// Updates the gauges. A cool-down ends by the clock, without a call.
+    pub fn measure(&self) {
+        let (all, now) = (self.lock(), self.0.clock.monotonic());
+        for (key, breaker) in all.iter().filter(|(_, breaker)| breaker.state(now) != BreakerState::Closed) {
+            self.show(key, breaker);
+        }
+        self.count(&all);
+    }
+
+    fn count(&self, all: &HashMap<String, Breaker>) {
+        let (now, mut open, mut half_open) = (self.0.clock.monotonic(), 0, 0);
+        for breaker in all.values() {
+            match breaker.state(now) {
+                BreakerState::Closed => {}
+                BreakerState::HalfOpen | BreakerState::Releasing => half_open += 1,
+                BreakerState::Open => open += 1,
+            }
+        }
+        self.0.metrics.breakers_open.set(open);
+        self.0.metrics.breakers_half_open.set(half_open);
     }
 
     /// Sets the gauge. Only tools have a series: keys that requests choose must not become labels.
@@ -312,8 +333,7 @@ impl Breakers {
             self.show(key, breaker);
             tracing::warn!(key, cause = ?breaker.cause(), "a breaker was left open by an earlier run");
         }
-        let open = i64::try_from(all.len()).unwrap_or(i64::MAX);
-        self.0.metrics.breakers_open.set(open);
+        self.count(&all);
     }
 }
 
@@ -475,9 +495,16 @@ mod tests {
         let place = place.again();
         let view = place.breakers.show_one("a").unwrap();
         assert_eq!((view.state, view.retry_after_ms), (BreakerState::Open, Some(20_000)));
+        let gauges = |place: &Fixture| {
+            place.breakers.measure();
+            let metrics = &place.breakers.0.metrics;
+            (metrics.breakers_open.get(), metrics.breakers_half_open.get())
+        };
+        assert_eq!(gauges(&place), (1, 0));
         place.clock.advance(Duration::from_secs(25));
+        assert_eq!(gauges(&place), (0, 1), "nobody has called since");
         let place = place.again();
-        assert_eq!(place.state("a"), Some(BreakerState::HalfOpen));
+        assert_eq!((place.state("a"), gauges(&place)), (Some(BreakerState::HalfOpen), (0, 1)));
         place.fail("a");
         let place = place.again();
         assert_eq!(place.breakers.show_one("a").unwrap().cause, Some(Cause::Probe));

@@ -60,6 +60,8 @@ struct Timed {
 }
 
 const PAUSE: &str = "pause";
+/// When the last pause began.
+const PAUSED_SINCE: &str = "paused-since";
 const RESTORED: &str = "restored";
 /// The capability required while a tool's capabilities cannot be read. No role has it, so every call is refused.
 const UNREADABLE: &str = "effectd.capabilities_unreadable";
@@ -115,8 +117,16 @@ impl<'a> Switches<'a> {
         }
     }
 
+    /// Since when effects are paused.
+    pub fn paused_since(&self, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+        if self.paused(now)?.is_none() {
+            return Ok(None);
+        }
+        Ok(self.store.entry(&family()?, PAUSED_SINCE)?.as_ref().and_then(read_json))
+    }
+
     pub fn disable_tool(&self, tool: &ToolId, off: Off) -> Result<Wait<Changed>, StoreError> {
-        self.turn_off(tool_key(tool), off)
+        Ok(swap_all(self.store, vec![self.turned_off(tool_key(tool), off)?]))
     }
 
     pub fn enable_tool(&self, tool: &ToolId) -> Wait<Changed> {
@@ -141,8 +151,10 @@ impl<'a> Switches<'a> {
         Ok(entry.as_ref().and_then(read_json))
     }
 
-    pub fn pause(&self, off: Off) -> Result<Wait<Changed>, StoreError> {
-        self.turn_off(PAUSE.to_owned(), off)
+    /// Pauses effects. If they are already paused, they stay paused since then.
+    pub fn pause(&self, off: Off, now: Timestamp) -> Result<Wait<Changed>, StoreError> {
+        let since = self.paused_since(now)?.unwrap_or(now);
+        Ok(swap_all(self.store, vec![self.turned_off(PAUSE.to_owned(), off)?, since_swap(since)?]))
     }
 
     /// Resumes effects, and releases the decisions of a restored state; returns its mark. Both in one step: no released decision
@@ -160,7 +172,7 @@ impl<'a> Switches<'a> {
     /// Marks a state that was just restored: effects are paused, and pending decisions are held back until the operator resumes.
     pub fn hold_back(&self, restored: &Restored) -> Result<Wait<Changed>, StoreError> {
         let pause = swap(PAUSE.to_owned(), Some(b"on".to_vec()))?;
-        Ok(swap_all(self.store, vec![pause, restore_swap(restored)?]))
+        Ok(swap_all(self.store, vec![pause, since_swap(restored.at)?, restore_swap(restored)?]))
     }
 
     /// Sets the capabilities that a tool requires; `None` restores those of its description.
@@ -179,10 +191,10 @@ impl<'a> Switches<'a> {
         Ok(off.filter(|off| off.0.is_none_or(|until| now < until)))
     }
 
-    /// Switches something off. An end is refused if it is already off without one, or is quarantined.
-    fn turn_off(&self, key: String, Off(until): Off) -> Result<Wait<Changed>, StoreError> {
+    /// The change that switches something off. An end is refused if it is already off without one, or is quarantined.
+    fn turned_off(&self, key: String, Off(until): Off) -> Result<Swap, StoreError> {
         let Some(until) = until else {
-            return Ok(self.set(key, Some(b"on".to_vec())));
+            return swap(key, Some(b"on".to_vec()));
         };
         let known = self.store.entry(&family()?, &key)?;
         if known.as_ref().is_some_and(|entry| read_json::<Timed>(entry).is_none()) {
@@ -191,7 +203,7 @@ impl<'a> Switches<'a> {
         }
         let expect = known.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
         let timed = swap(key, Some(json_bytes(&Timed { until })))?;
-        Ok(swap_all(self.store, vec![Swap { expect, ..timed }]))
+        Ok(Swap { expect, ..timed })
     }
 
     fn set(&self, key: String, value: Option<Vec<u8>>) -> Wait<Changed> {
@@ -220,6 +232,10 @@ fn swap(key: String, value: Option<Vec<u8>>) -> Result<Swap, StoreError> {
     })
 }
 
+fn since_swap(since: Timestamp) -> Result<Swap, StoreError> {
+    swap(PAUSED_SINCE.to_owned(), Some(json_bytes(&since)))
+}
+
 fn restore_swap(restored: &Restored) -> Result<Swap, StoreError> {
     swap(RESTORED.to_owned(), Some(json_bytes(restored)))
 }
@@ -242,9 +258,14 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let store = effectd_bus::memory::open(Arc::new(ManualClock::at(at(1_000)))).unwrap();
         let (switches, hour) = (Switches::new(&store), Off(Some(at(4_600))));
-        switches.pause(hour).unwrap().wait().unwrap();
+        switches.pause(hour, at(1_000)).unwrap().wait().unwrap();
         assert_eq!(switches.paused(at(4_599)), Ok(Some(hour)));
-        assert_eq!(switches.paused(at(4_600)), Ok(None));
+        // A pause that is made longer has begun when it first did.
+        switches.pause(Off(Some(at(4_610))), at(1_010)).unwrap().wait().unwrap();
+        assert_eq!(switches.paused_since(at(4_609)), Ok(Some(at(1_000))));
+        assert_eq!((switches.paused(at(4_610)), switches.paused_since(at(4_610))), (Ok(None), Ok(None)));
+        switches.pause(Off(None), at(5_000)).unwrap().wait().unwrap();
+        assert_eq!(switches.paused_since(at(5_001)), Ok(Some(at(5_000))));
         let tool: ToolId = "t.x".parse().unwrap();
         switches.disable_tool(&tool, hour).unwrap().wait().unwrap();
         let news = ToolQuarantinedData {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Completion, Store, StoreError};
-use effectd_contracts::{Failure, Millis, Receipt, ReceiptId, Status};
+use effectd_contracts::{Code, Failure, Millis, Receipt, ReceiptId, Status};
 use serde_json::{Map, Value};
 
 use super::receipt_builder::{self, Captured};
@@ -73,6 +73,8 @@ pub(crate) async fn write(
 async fn commit(store: &dyn Store, metrics: &Metrics, completion: Completion) -> Result<(), StoreError> {
     let id = completion.receipt.action_id.clone();
     let given_up = completion.letter.as_ref().map(|letter| letter.code.clone());
+    // A quarantined action waits for a review.
+    let given_up = given_up.filter(|code| code != Code::SafetyQuarantined.as_str());
     hit("recorder.before_commit", &id).await;
     let committed = try_commit(store, completion).await;
     if let (Ok(()), Some(code)) = (&committed, given_up) {
@@ -149,9 +151,15 @@ fn count(metrics: &Metrics, receipt: &Receipt) {
     let outcome = receipt.outcome.as_str();
     metrics.actions.with_label_values(&[tool, outcome]).inc();
     let duration = metrics.duration.with_label_values(&[tool]);
-    duration.observe(seconds(timing.total_ms));
+    // People's time is apart.
+    let held = receipt.held();
+    duration.observe(seconds(timing.total_ms.less(held)));
     let queued = metrics.queued.with_label_values(&[tool]);
-    queued.observe(seconds(timing.queued_ms));
+    queued.observe(seconds(timing.queued_ms.less(held)));
+    if let Some(approval) = receipt.asked() {
+        let decided = metrics.approval.with_label_values(&[tool]);
+        decided.observe(seconds(Millis::between(approval.asked_at, approval.at)));
+    }
     let cpu = metrics.cpu.with_label_values(&[tool]);
     cpu.inc_by(seconds(cost.cpu_ms));
     // A milliwatt-hour is 3.6 joules.
@@ -164,7 +172,47 @@ fn count(metrics: &Metrics, receipt: &Receipt) {
         exec.observe(seconds(timing.exec_ms));
     }
     if let Some(failure) = &receipt.error {
-        let failures = metrics.failures.with_label_values(&[tool, failure.code.as_str()]);
-        failures.inc();
+        let family = if receipt.outcome.is_refusal() { &metrics.refusals } else { &metrics.failures };
+        let counter = family.with_label_values(&[tool, failure.code.as_str()]);
+        counter.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use effectd_contracts::Phase;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_persons_time_and_refusals_are_counted_apart() {
+        let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
+        let golden = include_str!("../../../contracts/tests/golden/receipt.json");
+        let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
+        // A person thought for 700 s.
+        let digest = format!("hmac-sha256:{}", "0".repeat(64));
+        receipt.approval = serde_json::from_value(json!({
+            "approval_id": "ap-1", "verdict": "once", "by": "user://ann", "authority": "separate", "digest": digest,
+            "asked_at": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:11:40Z",
+        }))
+        .unwrap();
+        receipt.timing.queued_ms = Millis::from_micros(700_000_400);
+        receipt.timing.total_ms = Millis::from_micros(700_003_500);
+        count(&metrics, &receipt);
+        let sum = |histogram: &prometheus::HistogramVec| {
+            histogram.with_label_values(&["files.write_text"]).get_sample_sum()
+        };
+        assert!(sum(&metrics.duration) < 0.01 && sum(&metrics.queued) < 0.01);
+        assert!((sum(&metrics.approval) - 700.0).abs() < 0.01);
+        for (code, refusals, failures) in [(Code::BreakerOpen, 1, 0), (Code::ToolFailed, 0, 1)] {
+            receipt.error = Some(Failure::new(code, Phase::Dispatch, "as asked"));
+            receipt.outcome = code.outcome();
+            count(&metrics, &receipt);
+            let labels = ["files.write_text", code.as_str()];
+            assert_eq!(metrics.refusals.with_label_values(&labels).get(), refusals, "{code}");
+            assert_eq!(metrics.failures.with_label_values(&labels).get(), failures, "{code}");
+        }
     }
 }

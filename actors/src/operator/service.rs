@@ -102,7 +102,7 @@ async fn carry_out(
             json!({})
         }
         Operation::Pause {} => {
-            switches.pause(Off(until))?.await?;
+            switches.pause(Off(until), clock.now())?.await?;
             json!({ "paused": true })
         }
         Operation::Resume {} => {

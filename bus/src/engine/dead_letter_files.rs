@@ -31,7 +31,9 @@ pub(super) fn spawn(shared: Arc<Shared>, dir: PathBuf) -> Result<JoinHandle<()>,
     super::spawn("store-dlq", move || {
         let mut files = LetterFiles { shared, dir, next: 0, ended: None };
         loop {
+            let first = files.shared.reader().journal.first();
             if let Err(error) = files.follow() {
+                files.shared.note_damage(first, Some(&error));
                 tracing::warn!(%error, "the files of dead letters could not be written; they are written with the next dead letter");
                 files.ended = None;
             }

@@ -8,17 +8,18 @@ use effectd_contracts::Clock;
 use nix::fcntl::Flock;
 use parking_lot::Mutex;
 
-use super::{LocalStore, Medium, Opened};
+use super::{LocalStore, Medium, Opened, gauged};
 pub use crate::config::{Durability, EmbeddedConfig, JournalKind};
 use crate::error::StoreError;
 use crate::files::{private_dir, remove_dir};
 use crate::index::RunStore as _;
 use crate::index::runs::RunFiles;
-use crate::journal::state_dir::lock_journal;
+use crate::journal::state_dir::{Disk, lock_journal};
 pub use crate::journal::state_dir::{choose, journal_of, refusal};
 use crate::journal::{self, Journal};
 use crate::merkle_log::MerkleLog;
 use crate::state::snapshot;
+use crate::stats::Meters;
 use crate::vault::Vault;
 
 /// Wraps the journal, for example in a slower or failing disk.
@@ -73,8 +74,11 @@ impl Medium for StateDirectory {
         })
     }
 
-    fn refusal(&self) -> Option<StoreError> {
-        refusal(&self.config.state, self.config.disk_free_bytes_min)
+    fn refusal(&self, meters: &Meters) -> Option<StoreError> {
+        let disk = Disk::of(&self.config.state)?;
+        meters.disk_free.set(gauged(disk.free_bytes));
+        meters.disk_size.set(gauged(disk.size_bytes));
+        disk.refusal(&self.config.state, self.config.disk_free_bytes_min)
     }
 
     fn letter_files(&self) -> Option<PathBuf> {

@@ -22,7 +22,8 @@ pub fn copy(config: &EmbeddedConfig, writer: &mut JournalWriter) -> Result<(), S
 }
 
 pub(super) fn write(from: Arc<dyn Journal>, writer: &mut JournalWriter) -> Result<(), StoreError> {
-    let mut reader = JournalReader::new(move || Ok(from.clone()))?;
+    let journal = from.clone();
+    let mut reader = JournalReader::new(from.as_ref(), move |seq| journal.block(seq))?;
     while let Some(piece) = reader.piece()? {
         writer.write(&piece)?;
     }

@@ -46,7 +46,12 @@ where
         let Operation { promise, decide } = *self;
         let before = batch.block.records();
         let decided = decide(batch);
-        batch.tainted |= decided.is_err() && batch.block.records() != before;
+        if let Err(error) = &decided {
+            batch.tainted |= batch.block.records() != before;
+            if batch.damage.is_none() && error.is_lasting_damage() {
+                batch.damage = Some(error.clone());
+            }
+        }
         Box::new(move |durable| match durable.and(decided) {
             Ok(finish) => promise.finish(finish),
             Err(error) => promise.answer(Err(error)),

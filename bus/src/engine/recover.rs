@@ -11,7 +11,6 @@ use crate::error::StoreError;
 use crate::index::memtable::{Cell, Memtable};
 use crate::index::{Applied, Index, RunStore};
 use crate::journal::{Journal, block};
-use crate::reads::dead_letters::count_letters;
 use crate::reads::{Live, Reader};
 use crate::state::checkpoint::{index_first, is_unchanged};
 use crate::state::replay::{JournalTip, checkpoint_before};
@@ -48,10 +47,14 @@ fn recover_once(
     for epoch in &state.closed_epochs {
         vault.destroy(*epoch)?;
     }
+    let live = RwLock::new(Live::of(state));
+    let reader = Reader { journal, index, vault: vault.clone(), live, dead: None };
     // If the index is damaged, the writer soon rebuilds it and counts again.
-    let letters = count_letters(&index).unwrap_or(0);
-    let live = Live::of(state, letters);
-    let reader = Reader { journal, index, vault: vault.clone(), live: RwLock::new(live), dead: None };
+    let (letters, quarantined) = reader.count_letters().unwrap_or_default();
+    {
+        let mut live = reader.live.write();
+        (live.letters, live.quarantined) = (letters, quarantined);
+    }
     Ok((reader, tip))
 }
 

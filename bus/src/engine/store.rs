@@ -57,9 +57,20 @@ impl LocalStore {
             let answer = read(&reader);
             let is_damage = matches!(answer, Err(StoreError::Damaged { .. }));
             if !is_damage || self.shared().reader().journal.first() == first {
+                self.shared().note_damage(first, answer.as_ref().err());
                 return answer;
             }
         }
+    }
+
+    fn retaining(
+        &self,
+        retain: impl FnOnce() -> Result<Retained, StoreError>,
+    ) -> Result<Retained, StoreError> {
+        let first = self.shared().reader().journal.first();
+        let retained = retain();
+        self.shared().note_damage(first, retained.as_ref().err());
+        retained
     }
 
     /// Queues an operation whose answer is complete when it is decided.
@@ -81,8 +92,13 @@ impl LocalStore {
     {
         let shared = self.shared().clone();
         self.queue(bytes, false, move |batch| {
+            let first = batch.reader.journal.first();
             let decided = decide(batch)?;
-            Ok(Box::new(move || read(&shared, decided)) as Finish<T>)
+            Ok(Box::new(move || {
+                let answer = read(&shared, decided);
+                shared.note_damage(first, answer.as_ref().err());
+                answer
+            }) as Finish<T>)
         })
     }
 
@@ -142,9 +158,10 @@ impl Store for LocalStore {
     }
 
     fn published(&self, topic: &TopicName, event: &EventId) -> Result<Option<u64>, StoreError> {
-        let reader = self.shared().alive()?;
-        let (begin, _) = reader.live.read().range(topic);
-        published_at(reader.index.view(None), topic, event, begin)
+        self.read_with(|reader| {
+            let (begin, _) = reader.live.read().range(topic);
+            published_at(reader.index.view(None), topic, event, begin)
+        })
     }
 
     fn offset_at(&self, topic: &TopicName, time: Timestamp) -> Result<u64, StoreError> {
@@ -240,36 +257,7 @@ impl Store for LocalStore {
         params_digest: &Digest,
         resources: &[ResourceName],
     ) -> Result<Lookup, StoreError> {
-        let reader = self.shared().alive()?;
-        let hash = schema::asked_hash(asker, key);
-        // Open keys are read before the index: if a claim ends in between, the index has its receipt by then.
-        let (open, begin) = {
-            let live = reader.live.read();
-            (live.open_keys.get(&hash).cloned(), live.receipts_begin)
-        };
-        // An open claim is newer than every receipt of its key.
-        if let Some((digest, action_id)) = open {
-            return Ok(if digest == *params_digest {
-                Lookup::InFlight { action_id }
-            } else {
-                Lookup::Conflict
-            });
-        }
-        let view = reader.index.view(None);
-        if let Some(known) = resolution(view, &schema::key(hash), begin)?
-            && !is_invalidated(view, &schema::invalidating_hashes(resources), |since| {
-                since.ordinal > known.ordinal
-            })?
-        {
-            if known.digest != *params_digest {
-                return Ok(Lookup::Conflict);
-            }
-            if let Some(receipt) = reader.kept_receipt(known.ordinal)? {
-                let receipt_id = receipt.receipt_id;
-                return Ok(Lookup::Done { receipt_id });
-            }
-        }
-        Ok(Lookup::Unknown)
+        self.read_with(|reader| look_up(reader, asker, key, params_digest, resources))
     }
 
     fn admit(&self, admission: Admission) -> Wait<Admitted> {
@@ -356,7 +344,7 @@ impl Store for LocalStore {
     }
 
     fn log(&self) -> Result<LogStatus, StoreError> {
-        self.shared().alive()?.log_status()
+        self.read_with(|reader| reader.log_status())
     }
 
     fn log_entries(&self, from: u64, max: usize) -> Result<Vec<StoredLogEntry>, StoreError> {
@@ -368,15 +356,15 @@ impl Store for LocalStore {
     }
 
     fn log_frontier(&self, size: u64) -> Result<Frontier, StoreError> {
-        self.shared().alive()?.log_frontier(size)
+        self.read_with(|reader| reader.log_frontier(size))
     }
 
     fn log_inclusion(&self, index: u64, size: u64) -> Result<Vec<Digest>, StoreError> {
-        self.shared().alive()?.log_inclusion(index, size)
+        self.read_with(|reader| reader.log_inclusion(index, size))
     }
 
     fn log_consistency(&self, old: u64, new: u64) -> Result<Vec<Digest>, StoreError> {
-        self.shared().alive()?.log_consistency(old, new)
+        self.read_with(|reader| reader.log_consistency(old, new))
     }
 
     fn entry(&self, family: &FamilyName, key: &str) -> Result<Option<KvEntry>, StoreError> {
@@ -456,23 +444,36 @@ impl Store for LocalStore {
     }
 
     fn retain(&self, retention: &Retention, mode: RetentionMode) -> Result<Retained, StoreError> {
-        match mode {
+        self.retaining(|| match mode {
             RetentionMode::Preview => self.preview(retention),
             RetentionMode::Apply => self.expire(retention),
-        }
+        })
     }
 
     fn shorten(&self, log_before: u64) -> Result<Retained, StoreError> {
-        self.truncate(log_before)
+        self.retaining(|| self.truncate(log_before))
     }
 
     fn read_journal(&self) -> Result<JournalReader, StoreError> {
         let shared = self.shared().clone();
-        JournalReader::new(move || Ok(shared.alive()?.journal.clone()))
+        let journal = shared.alive()?.journal.clone();
+        JournalReader::new(journal.as_ref(), move |seq| {
+            // The store reopens its journal after a disk error.
+            let journal = shared.alive()?.journal.clone();
+            let (first, block) = (journal.first(), journal.block(seq));
+            if seq >= first {
+                shared.note_damage(first, block.as_ref().err());
+            }
+            block
+        })
     }
 
     fn refusal(&self) -> Option<StoreError> {
         self.shared().refusal()
+    }
+
+    fn damage(&self) -> Option<StoreError> {
+        self.shared().damage.lock().clone()
     }
 
     fn stats(&self) -> Stats {
@@ -482,6 +483,40 @@ impl Store for LocalStore {
     fn close(&self) -> Result<(), StoreError> {
         self.inner.close()
     }
+}
+
+fn look_up(
+    reader: &Reader,
+    asker: &Asker,
+    key: &IdempotencyKey,
+    params_digest: &Digest,
+    resources: &[ResourceName],
+) -> Result<Lookup, StoreError> {
+    let hash = schema::asked_hash(asker, key);
+    // Open keys are read before the index: if a claim ends in between, the index has its receipt by then.
+    let (open, begin) = {
+        let live = reader.live.read();
+        (live.open_keys.get(&hash).cloned(), live.receipts_begin)
+    };
+    // An open claim is newer than every receipt of its key.
+    if let Some((digest, action_id)) = open {
+        return Ok(if digest == *params_digest { Lookup::InFlight { action_id } } else { Lookup::Conflict });
+    }
+    let view = reader.index.view(None);
+    if let Some(known) = resolution(view, &schema::key(hash), begin)?
+        && !is_invalidated(view, &schema::invalidating_hashes(resources), |since| {
+            since.ordinal > known.ordinal
+        })?
+    {
+        if known.digest != *params_digest {
+            return Ok(Lookup::Conflict);
+        }
+        if let Some(receipt) = reader.kept_receipt(known.ordinal)? {
+            let receipt_id = receipt.receipt_id;
+            return Ok(Lookup::Done { receipt_id });
+        }
+    }
+    Ok(Lookup::Unknown)
 }
 
 fn deliver(

@@ -68,6 +68,7 @@ impl Writer {
     /// One block: decide, make durable, make visible, answer.
     fn write_block(&mut self, jobs: Vec<Job>) {
         if let Err(error) = self.ensure_open() {
+            self.shared.note_damage(self.shared.reader().journal.first(), Some(&error));
             return refuse(jobs, &error);
         }
         let Some(mut tip) = self.tip.take() else {
@@ -99,7 +100,7 @@ impl Writer {
         reader: &Arc<Reader>,
         jobs: Vec<Job>,
     ) -> (Vec<Reply>, Result<(), StoreError>) {
-        let now_ms = self.shared.now_ms();
+        let (now_ms, first) = (self.shared.now_ms(), reader.journal.first());
         let at_ms = now_ms.max(tip.at_ms);
         let when = When { at_ms, now_ms, now: self.shared.clock.monotonic(), replay: false };
         let spare = std::mem::take(&mut self.spare);
@@ -114,13 +115,15 @@ impl Writer {
             when,
             receipts: BTreeMap::new(),
             tainted: false,
+            damage: None,
             refusal: self.shared.check_refusal(),
         };
         let mut replies = Vec::with_capacity(jobs.len());
         for job in jobs {
             replies.push(job.work.run(&mut batch));
         }
-        let Batch { block, mut changes, tainted, .. } = batch;
+        let Batch { block, mut changes, tainted, damage, .. } = batch;
+        self.shared.note_damage(first, damage.as_ref());
         if tainted {
             let error = StoreError::unavailable("an operation failed halfway; its block was discarded");
             return (replies, Err(error));
@@ -187,8 +190,13 @@ impl Writer {
             for key in changes.closed {
                 live.open_keys.remove(&key);
             }
-            live.letters_ended += changes.letters_ended;
-            live.letters = (live.letters + changes.letters_begun).saturating_sub(changes.letters_ended);
+            let ended = changes.letters_ended.len() as u64;
+            live.letters_ended += ended;
+            live.letters = (live.letters + changes.letters_begun).saturating_sub(ended);
+            live.quarantined.extend(changes.letters_quarantined);
+            for letter in &changes.letters_ended {
+                live.quarantined.remove(letter);
+            }
             live.log.clone_from(&tip.state.log);
             live.open_claims = tip.state.claims().len() as u64;
             if changes.expired {
@@ -202,7 +210,7 @@ impl Writer {
         let meters = &self.shared.meters;
         meters.index_lag.set(i64::try_from(reader.index.lag()).unwrap_or(i64::MAX));
         self.shared.measure();
-        if changes.letters_begun + changes.letters_ended > 0 {
+        if changes.letters_begun > 0 || !changes.letters_ended.is_empty() {
             self.shared.letters.raise();
         }
         self.wake(&tip.state, &changes.changed, &changes.returned);

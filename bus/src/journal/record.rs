@@ -7,7 +7,9 @@
 //! The bytes of a record are its fields in postcard, with the length in place of each blob, followed by the blobs in the
 //! same order. So a blob can be read without the rest.
 
-use effectd_contracts::{ActionId, Digest, EventId, ReceiptId, SpaceId, Status, SubjectId, ToolId, TraceId};
+use effectd_contracts::{
+    ActionId, Code, Digest, EventId, ReceiptId, SpaceId, Status, SubjectId, ToolId, TraceId,
+};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -217,6 +219,13 @@ pub struct DeadLetterRecord {
     pub payload: Payload,
     /// JSON of [`crate::types::dead_letters::FailedAttempt`]s; `None` if none were recorded.
     pub tries: Option<Payload>,
+}
+
+impl DeadLetterRecord {
+    /// Whether the action waits for a review of its content, and has not failed.
+    pub fn is_quarantined(&self) -> bool {
+        self.code == Code::SafetyQuarantined.as_str()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

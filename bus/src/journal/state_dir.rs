@@ -49,17 +49,38 @@ pub fn journal_of(state: &Path) -> Result<JournalKind, StoreError> {
 
 /// Why a store in this directory refuses new work, if it does. If the check itself fails, the write decides.
 pub fn refusal(state: &Path, disk_free_bytes_min: u64) -> Option<StoreError> {
-    let stat = nix::sys::statvfs::statvfs(state).ok()?;
-    // A file system without a bound on its files counts none.
-    let has_few_files = stat.files() > 0 && stat.files_available() < DISK_FREE_FILES_MIN;
-    let free_bytes = stat.blocks_available().saturating_mul(stat.fragment_size());
-    if has_few_files || free_bytes < disk_free_bytes_min {
-        return Some(StoreError::Full);
+    Disk::of(state)?.refusal(state, disk_free_bytes_min)
+}
+
+/// The disk that holds a state directory.
+pub(crate) struct Disk {
+    pub(crate) free_bytes: u64,
+    pub(crate) size_bytes: u64,
+    has_few_files: bool,
+}
+
+impl Disk {
+    /// `None` if the system does not say.
+    pub(crate) fn of(state: &Path) -> Option<Self> {
+        let stat = nix::sys::statvfs::statvfs(state).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+        Some(Self {
+            free_bytes: bytes(stat.blocks_available()),
+            size_bytes: bytes(stat.blocks()),
+            // A file system without a bound on its files counts none.
+            has_few_files: stat.files() > 0 && stat.files_available() < DISK_FREE_FILES_MIN,
+        })
     }
-    // A file system that went read-only after an error may not show it in its flags, so this opens a file.
-    let opened = File::options().write(true).open(lock_path(state));
-    let read_only = opened.is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem);
-    read_only.then_some(StoreError::ReadOnly)
+
+    pub(crate) fn refusal(&self, state: &Path, disk_free_bytes_min: u64) -> Option<StoreError> {
+        if self.has_few_files || self.free_bytes < disk_free_bytes_min {
+            return Some(StoreError::Full);
+        }
+        // A file system that went read-only after an error may not show it in its flags, so this opens a file.
+        let opened = File::options().write(true).open(lock_path(state));
+        let read_only = opened.is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem);
+        read_only.then_some(StoreError::ReadOnly)
+    }
 }
 
 fn lock_path(state: &Path) -> PathBuf {

@@ -1,12 +1,11 @@
 //! Reading dead letters: one, a page, and groups by cause.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use super::{Reader, letter_context, timestamp, unexpected};
 use crate::codec::Hash16;
 use crate::error::StoreError;
-use crate::index::Index;
 use crate::index::schema::{self, DeadLetterAt, Dimension, Stored};
 use crate::journal::record::{DeadLetterRecord, Record};
 use crate::limits::{LETTER_GROUPS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX};
@@ -107,6 +106,29 @@ impl Reader {
         Ok(number.map(|number| (number, at)))
     }
 
+    /// Counts the dead letters by a scan, once for each opening. Dead letters with one cause have one code, so this reads one
+    /// record for each of the first [`LETTER_GROUPS_MAX`] causes. What it cannot or does not read counts as not quarantined.
+    pub(crate) fn count_letters(&self) -> Result<(u64, HashSet<u64>), StoreError> {
+        let (mut count, mut quarantined, mut causes) = (0, HashSet::new(), HashMap::new());
+        for found in self.view().scan(schema::letter(0), b"E") {
+            let (key, value) = found?;
+            count += 1;
+            let at = DeadLetterAt::decode(&value)?;
+            let full = causes.len() >= LETTER_GROUPS_MAX;
+            let is_quarantined = match causes.entry(at.fingerprint) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(_) if full => false,
+                Entry::Vacant(new) => {
+                    *new.insert(self.letter_record(at).is_ok_and(|letter| letter.is_quarantined()))
+                }
+            };
+            if is_quarantined {
+                quarantined.extend(key.last_chunk::<8>().map(|number| u64::from_be_bytes(*number)));
+            }
+        }
+        Ok((count, quarantined))
+    }
+
     pub(crate) fn letter_groups(
         &self,
         topic: Option<&TopicName>,
@@ -169,10 +191,4 @@ fn add(group: &mut DeadLetterGroup, one: &DeadLetterGroup) {
     group.last = group.last.max(one.last);
     group.first = group.first.min(one.first);
     group.newest = one.newest;
-}
-
-/// The number of dead letters, by a scan: once for each opening.
-pub(crate) fn count_letters(index: &Index) -> Result<u64, StoreError> {
-    let mut letters = index.view(None).scan(schema::letter(0), b"E");
-    letters.try_fold(0, |count, letter| letter.map(|_| count + 1))
 }

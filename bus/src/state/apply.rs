@@ -83,7 +83,7 @@ impl State {
                 if let Some(action) = reopened {
                     index.set(schema::action(*action), Cell::Delete);
                 }
-                changes.letters_ended += 1;
+                changes.letters_ended.push(*letter);
             }
             Record::Noted { about, .. } => {
                 index.post(schema::posting(Dimension::Note, *about, self.log.size() - 1));
@@ -278,6 +278,9 @@ impl State {
         let posting = schema::posting(Dimension::LetterTopic, topic, letter.letter);
         changes.index.post(posting);
         changes.letters_begun += 1;
+        if letter.is_quarantined() {
+            changes.letters_quarantined.push(letter.letter);
+        }
         Ok(())
     }
 

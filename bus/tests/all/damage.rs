@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use effectd_bus::testing::values::{claim, completion, event, group, put, sealed_event, topic};
 use effectd_bus::{
-    DeadLetterPage, EmbeddedConfig, EventPage, Expect, GroupInfo, ReceiptPage, ReceiptQuery, Store,
-    StoreError, embedded, embedded::JournalKind,
+    DeadLetterPage, EmbeddedConfig, EventPage, Expect, GroupInfo, LocalStore, ReceiptPage, ReceiptQuery,
+    Store, StoreError, embedded, embedded::JournalKind,
 };
 use effectd_contracts::{Status, SystemClock};
 
 const FLIPS: u64 = 64;
 
-fn open(state: &Path) -> Result<effectd_bus::LocalStore, StoreError> {
+fn open(state: &Path) -> Result<LocalStore, StoreError> {
     crate::watchdog::start();
     embedded::open(EmbeddedConfig::new(state), Arc::new(SystemClock))
 }
@@ -238,6 +238,31 @@ fn a_damaged_chunk_that_opening_reads_is_repaired_at_once() {
 }
 
 #[test]
+fn damage_that_a_copy_or_a_write_meets_is_remembered() {
+    let copied = |store: &LocalStore| {
+        let mut journal = store.read_journal().unwrap();
+        std::iter::from_fn(|| journal.piece().transpose()).find_map(Result::err)
+    };
+    // It is answered with the id of the receipt, which is in the damaged block.
+    let repeated =
+        |store: &LocalStore| store.commit(completion(&claim("a0", "k0", "p"), Status::Ok, None)).wait().err();
+    let meet: [fn(&LocalStore) -> Option<StoreError>; 2] = [copied, repeated];
+    for meet in meet {
+        let state = tempfile::tempdir().unwrap();
+        fill_in(state.path(), JournalKind::Files);
+        let store = open(state.path()).unwrap();
+        let blocks = journal_file(state.path());
+        let bytes = std::fs::read(&blocks).unwrap();
+        let at = bytes.windows(9).position(|part| part == b"executed-").unwrap() as u64;
+        damage_in_place(&blocks, at..at + 1);
+        assert_eq!(store.damage(), None);
+        let met = meet(&store);
+        assert!(matches!(met, Some(StoreError::Damaged { .. })), "{met:?}");
+        assert_eq!(store.damage(), met);
+    }
+}
+
+#[test]
 fn a_read_finds_a_damaged_chunk_and_the_next_write_repairs_it() {
     let state = tempfile::tempdir().unwrap();
     fill(state.path());
@@ -262,6 +287,7 @@ fn a_read_finds_a_damaged_chunk_and_the_next_write_repairs_it() {
         store.published(&topic("more"), &id).err()
     });
     assert!(matches!(found, Some(StoreError::Damaged { .. })), "{found:?}");
+    assert_eq!(store.damage(), None, "the store repairs it");
     // Whatever the first write gets, the index is rebuilt for later ones.
     let _ = store.configure(&topic("t"), &group("g"), Default::default()).wait();
     store.audit().wait().unwrap();

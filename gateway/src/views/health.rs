@@ -17,6 +17,9 @@ pub struct Health {
     /// The policy's files have a fault, so an earlier policy decides; `/v1/policy` names the faults.
     #[serde(default)]
     pub policy_files_faulty: bool,
+    /// The first damage of the store that a read has met since the daemon started. Other things go on working.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_damage: Option<String>,
     /// The id of the daemon's state directory, which tells two daemons apart. A restored state has another id than its original.
     pub state_id: String,
 }

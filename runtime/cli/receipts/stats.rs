@@ -12,7 +12,8 @@ use crate::exit::Exit;
 
 /// Statistics by tool: number, success rate, percentiles of latency, cost
 ///
-/// Percentiles are exact to one percent. `-o json` has queued, exec and total times, and failures by code.
+/// Percentiles are exact to one percent, and leave out the time until a person decided. `-o json` has that time, too, queued, exec and
+/// total times, and failures by code.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd receipts stats since:24h\n  effectd receipts stats 'tool:files.*' -o json"
@@ -75,6 +76,8 @@ struct Count {
     total: Histogram,
     queued: Histogram,
     exec: Histogram,
+    /// Of actions that a person decided about.
+    held: Histogram,
     cpu_micros: u64,
     energy_mwh: f64,
     bytes_written: u64,
@@ -86,8 +89,12 @@ impl Count {
     fn add(&mut self, receipt: &Receipt) {
         self.number += 1;
         self.ok += u64::from(receipt.status == Status::Ok);
-        self.total.add(receipt.timing.total_ms);
-        self.queued.add(receipt.timing.queued_ms);
+        let held = receipt.held();
+        self.total.add(receipt.timing.total_ms.less(held));
+        self.queued.add(receipt.timing.queued_ms.less(held));
+        if receipt.asked().is_some() {
+            self.held.add(held);
+        }
         self.exec.add(receipt.timing.exec_ms);
         self.cpu_micros = self.cpu_micros.saturating_add(receipt.cost.cpu_ms.micros());
         self.energy_mwh += receipt.cost.energy_mwh;
@@ -107,7 +114,7 @@ impl Count {
         let codes: BTreeMap<&str, u64> = self.codes.iter().map(|(code, n)| (code.as_str(), *n)).collect();
         json!({
             "tool_id": tool, "count": self.number, "ok": self.ok, "success_rate": self.success(),
-            "total_ms": self.total.value(), "queued_ms": self.queued.value(), "exec_ms": self.exec.value(),
+            "total_ms": self.total.value(), "queued_ms": self.queued.value(), "exec_ms": self.exec.value(), "held_ms": self.held.value(),
             "cpu_ms": Millis::from_micros(self.cpu_micros), "energy_mwh": self.energy_mwh,
             "bytes_written": self.bytes_written, "retries": self.retries, "codes": codes,
         })
@@ -183,11 +190,33 @@ mod tests {
         assert_eq!(nothing.below(0.99), Millis::ZERO);
     }
 
+    const GOLDEN: &str = include_str!("../../../contracts/tests/golden/receipt.json");
+
+    #[test]
+    fn a_persons_time_is_no_latency() {
+        let mut count = Count::default();
+        if let (Ok(mut receipt), Ok(approval)) = (
+            serde_json::from_str::<Receipt>(GOLDEN),
+            serde_json::from_value(json!({
+                "approval_id": "ap-1", "verdict": "once", "by": "user://ann", "authority": "separate",
+                "digest": format!("hmac-sha256:{}", "0".repeat(64)),
+                "asked_at": "2026-01-01T00:00:00Z", "at": "2026-01-01T00:11:40Z",
+            })),
+        ) {
+            receipt.approval = Some(approval);
+            receipt.timing.queued_ms = Millis::from_micros(700_000_400);
+            receipt.timing.total_ms = Millis::from_micros(700_003_500);
+            count.add(&receipt);
+        }
+        assert_eq!(count.number, 1);
+        assert!(count.total.below(0.95).as_f64() < 10.0 && count.queued.below(0.95).as_f64() < 10.0);
+        assert!((count.held.below(0.95).as_f64() / 700_000.0 - 1.0).abs() < 0.011);
+    }
+
     #[test]
     fn names_from_outside_do_not_make_it_grow() {
-        let golden = include_str!("../../../contracts/tests/golden/receipt.json");
         let mut tools = BTreeMap::new();
-        if let Ok(mut receipt) = serde_json::from_str::<Receipt>(golden) {
+        if let Ok(mut receipt) = serde_json::from_str::<Receipt>(GOLDEN) {
             for n in 0..TOOLS_MAX + 50 {
                 receipt.tool_id = effectd_contracts::ToolId::new(format!("t.{n}")).unwrap_or(receipt.tool_id);
                 add(&mut tools, &receipt);

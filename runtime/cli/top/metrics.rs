@@ -8,7 +8,7 @@ use effectd_actors::metrics::{
     ACTION_SECONDS, ACTIONS_TOTAL, DEAD_LETTERS_TOTAL, IN_FLIGHT, PANICS_TOTAL, STAGE_BUSY, STAGE_QUEUE,
     STAGE_SECONDS, STALLS_TOTAL,
 };
-use effectd_bus::stats::{DEAD_LETTERS, INDEX_LAG_BLOCKS, QUEUE_OPERATIONS};
+use effectd_bus::stats::{DEAD_LETTERS, INDEX_LAG_BLOCKS, QUARANTINED, QUEUE_OPERATIONS};
 use effectd_gateway::metrics::BACKLOG;
 use serde::Serialize;
 
@@ -22,8 +22,11 @@ pub(super) struct Figures {
     /// Latency of all tools together.
     took: Buckets,
     stages: BTreeMap<String, Stage>,
-    /// The number of dead letters now, and of those since the daemon started.
-    pub(super) letters: (f64, f64),
+    /// Dead letters now, without quarantined actions.
+    pub(super) letters: f64,
+    /// Dead letters since the daemon started.
+    pub(super) letters_ever: f64,
+    pub(super) quarantined: f64,
     pub(super) in_flight: f64,
     pub(super) backlog: f64,
     pub(super) queued: f64,
@@ -121,8 +124,9 @@ impl Figures {
                 QUEUE_OPERATIONS => figures.queued = value,
                 INDEX_LAG_BLOCKS => figures.lag = value,
                 PANICS_TOTAL | STALLS_TOTAL => figures.faults += value,
-                DEAD_LETTERS => figures.letters.0 = value,
-                DEAD_LETTERS_TOTAL => figures.letters.1 += value,
+                DEAD_LETTERS => figures.letters = value,
+                DEAD_LETTERS_TOTAL => figures.letters_ever += value,
+                QUARANTINED => figures.quarantined = value,
                 STAGE_QUEUE => figures.stage(labels).waiting = value,
                 STAGE_BUSY => figures.stage(labels).busy = value,
                 ACTIONS_TOTAL => {
@@ -262,9 +266,9 @@ mod tests {
         let text = "effectd_stage_queue_actions{stage=\"gate\"} 7\neffectd_stage_busy_workers{stage=\"gate\"} 2\n\
             effectd_stage_duration_seconds_bucket{stage=\"gate\",le=\"0.1\"} 4\n\
             effectd_stage_duration_seconds_bucket{stage=\"gate\",le=\"+Inf\"} 4\n\
-            effectd_dead_letters 5\neffectd_dead_letters_total{code=\"x\"} 6\n";
+            effectd_dead_letters 5\neffectd_dead_letters_total{code=\"x\"} 6\neffectd_quarantined_actions 7\n";
         let now = Figures::read(text);
-        assert_eq!(now.letters, (5.0, 6.0));
+        assert_eq!((now.letters, now.letters_ever, now.quarantined), (5.0, 6.0, 7.0));
         let rows = now.stages(Some((&Figures::default(), Duration::from_secs(2))));
         let names: Vec<_> = rows.iter().map(|row| row.stage.as_str()).collect();
         assert_eq!(names, STAGES);

@@ -2,7 +2,7 @@
 
 use effectd_contracts::Timestamp;
 
-use super::metrics::{Rates, StageRow, ToolRow};
+use super::metrics::{Figures, Rates, StageRow, ToolRow};
 use super::{HELD_SHOWN_MAX, Snapshot};
 use crate::tui::ratatui::Frame;
 use crate::tui::ratatui::layout::{Constraint, Layout, Rect};
@@ -63,7 +63,8 @@ impl View<'_> {
                 let paused = if self.snapshot.paused { "  PAUSED: dry runs only" } else { "" };
                 let policy =
                     if self.snapshot.policy_files_faulty { "  POLICY FILES NOT IN FORCE" } else { "" };
-                format!("effectd top  {}{paused}{policy}", second(&self.now.to_string()))
+                let damage = if self.snapshot.store_damage.is_some() { "  STORE DAMAGED" } else { "" };
+                format!("effectd top  {}{paused}{policy}{damage}", second(&self.now.to_string()))
             },
             |error| format!("OLD: {error}"),
         );
@@ -130,8 +131,13 @@ impl View<'_> {
                         breaker.state, cause, breaker.failures, breaker.calls, again, breaker.key
                     )
                 });
-                let open = self.snapshot.breakers.iter().filter(|breaker| breaker.state != "closed");
-                (format!("breakers: {} open", open.count()), lines.collect())
+                let count = |is: fn(&str) -> bool| {
+                    self.snapshot.breakers.iter().filter(|breaker| is(&breaker.state)).count()
+                };
+                let (open, other) =
+                    (count(|state| state == "open"), count(|state| !["open", "closed"].contains(&state)));
+                let other = if other > 0 { format!(", {other} half open") } else { String::new() };
+                (format!("breakers: {open} open{other}"), lines.collect())
             }
             Focus::Held => {
                 let lines = self.snapshot.held.iter().map(|held| {
@@ -154,8 +160,10 @@ impl View<'_> {
                         cause.sample.as_deref().unwrap_or_default()
                     )
                 });
-                let all = self.snapshot.figures.letters.0;
-                (format!("dead letters: {all}"), lines.collect())
+                let Figures { letters, quarantined, .. } = self.snapshot.figures;
+                let apart =
+                    if quarantined > 0.0 { format!(", {quarantined} in quarantine") } else { String::new() };
+                (format!("dead letters: {letters}{apart}"), lines.collect())
             }
         }
     }
