@@ -246,8 +246,8 @@ fn damage_that_a_copy_or_a_write_meets_is_remembered() {
     // It is answered with the id of the receipt, which is in the damaged block.
     let repeated =
         |store: &LocalStore| store.commit(completion(&claim("a0", "k0", "p"), Status::Ok, None)).wait().err();
-    let meet: [fn(&LocalStore) -> Option<StoreError>; 2] = [copied, repeated];
-    for meet in meet {
+    let meet: [(&str, fn(&LocalStore) -> Option<StoreError>); 2] = [("copied", copied), ("repeated", repeated)];
+    for (name, meet) in meet {
         let state = tempfile::tempdir().unwrap();
         fill_in(state.path(), JournalKind::Files);
         let store = open(state.path()).unwrap();
@@ -257,7 +257,7 @@ fn damage_that_a_copy_or_a_write_meets_is_remembered() {
         damage_in_place(&blocks, at..at + 1);
         assert_eq!(store.damage(), None);
         let met = meet(&store);
-        assert!(matches!(met, Some(StoreError::Damaged { .. })), "{met:?}");
+        assert!(matches!(met, Some(StoreError::Damaged { .. })), "{name}: {met:?}");
         assert_eq!(store.damage(), met);
     }
 }
