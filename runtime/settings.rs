@@ -22,8 +22,8 @@ mod keys;
 mod layers;
 
 pub(crate) use keys::SOCKET_VARIABLE;
+use keys::{Collector, nearest, nearest_variable};
 pub use keys::{KEYS, Key, Takes};
-use keys::{nearest, nearest_variable};
 use layers::read_file;
 pub(crate) use layers::{Overrides, pair};
 
@@ -87,6 +87,7 @@ pub(crate) struct Values {
     pub(crate) socket_mode: String,
     pub(crate) log_level: String,
     pub(crate) log_form: String,
+    pub(crate) otlp: Option<Collector>,
     pub(crate) desktop: String,
     pub(crate) telemetry_listen: Option<SocketAddr>,
     pub(crate) stop_grace: Duration,
@@ -104,6 +105,7 @@ impl Default for Values {
             socket_mode: "0600".to_owned(),
             log_level: "info".to_owned(),
             log_form: "json".to_owned(),
+            otlp: None,
             desktop: "auto".to_owned(),
             telemetry_listen: None,
             stop_grace: STOP_GRACE,
@@ -331,7 +333,8 @@ mod tests {
 
     #[test]
     fn every_key_takes_its_default_and_sets_a_field_of_its_own() {
-        let others = "1 2 0.25 1000 20000000 0660 text off sled 127.0.0.1:9464".split(' ');
+        let others =
+            "1 2 0.25 1000 20000000 0660 text off sled 127.0.0.1:9464 http://127.0.0.1:4318".split(' ');
         for key in KEYS {
             let set = |value: &str| {
                 let mut settings = load("", None, &[]).unwrap();
@@ -412,6 +415,10 @@ mod tests {
             load("", Some(("EFFECTD_GATEWAY_SOCKET_MODE", "0666")), &[]),
             load("", None, &["log.form=xml"]),
             load("", None, &["log.level=effectd=loud"]),
+            load("", None, &["log.otlp=http://192.0.2.1:4318"]),
+            load("", None, &["log.otlp=http://localhost:4318"]),
+            load("", None, &["log.otlp=https://127.0.0.1:4318"]),
+            load("", None, &["log.otlp=http://127.0.0.1:4318/v1/traces"]),
             load("", None, &["control.breaker_error_share_max=1.5"]),
             load("", None, &["sandbox.uid=0"]),
             load("", None, &["telemetry.listen=9464"]),

@@ -106,6 +106,6 @@ impl<S> Action<S> {
 
     /// Traces how far the action has come within a stage.
     pub(crate) fn step(&self, stage: &'static str) {
-        tracing::trace!(parent: &self.ticket.span, stage, trace_id = %self.ticket.trace_id, "step");
+        tracing::trace!(parent: &self.ticket.span, stage, "step");
     }
 }

@@ -16,6 +16,7 @@ use ractor::factory::queues::DefaultQueue;
 use ractor::factory::routing::QueuerRouting;
 use ractor::factory::{Factory, FactoryArguments, FactoryRef, Job, Worker, WorkerId, worker_builder};
 use ractor::{Actor, ActorCell, ActorProcessingErr, Message, SpawnErr};
+use tracing::Instrument;
 
 use crate::action::{Action, Ticket};
 use crate::messages::{Record, Ticketed};
@@ -125,6 +126,8 @@ impl<S: Stage> Worker for StageWorker<S> {
         job: Job<(), S::Message>,
         (): &mut (),
     ) -> Result<(), ActorProcessingErr> {
+        // Every line that is logged during the work, also that of a panic, is in the action's span.
+        let span = job.msg.ticket().span.clone();
         if self.0.may_take_long() {
             let (stage, this) = (self.0.clone(), self.1.clone());
             let mut halt = stage.services().children.halt.subscribe();
@@ -132,11 +135,11 @@ impl<S: Stage> Worker for StageWorker<S> {
                 tokio::select! {
                     biased;
                     _ = halt.wait_for(|halted| *halted) => {}
-                    () = bounded(&stage, job.msg, &this) => {}
+                    () = bounded(&stage, job.msg, &this).instrument(span) => {}
                 }
             });
         } else {
-            bounded(&self.0, job.msg, &self.1).await;
+            bounded(&self.0, job.msg, &self.1).instrument(span).await;
         }
         Ok(())
     }
@@ -155,7 +158,8 @@ async fn bounded<S: Stage>(stage: &S, message: S::Message, this: &Address<S::Mes
         // Marked before this function ends, which drops the work and its action.
         stalled.mark();
         services.metrics.stalls.with_label_values(&[S::NAME]).inc();
-        tracing::error!(stage = S::NAME, ?limit, "a worker stalled; its action is delivered again");
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        tracing::error!(stage = S::NAME, limit_ms, "a worker stalled");
     }
 }
 
@@ -183,19 +187,17 @@ impl Drop for PanicWatch<'_> {
         self.metrics.stage_duration.with_label_values(&[self.stage]).observe(took.as_secs_f64());
         if std::thread::panicking() {
             self.metrics.panics.with_label_values(&[self.stage]).inc();
-            tracing::error!(
-                stage = self.stage,
-                "a worker panicked and is replaced; its action is delivered again"
-            );
+            tracing::error!(stage = self.stage, "a worker panicked and is replaced");
         }
     }
 }
 
 /// Passes a message to the next stage. If that stage is down, the ticket is dropped: a delivery comes again, and the decision of
 /// a waiting caller is published.
-pub(crate) fn pass<M: Message>(next: &Address<M>, work: M) {
+pub(crate) fn pass<M: Message + Ticketed>(next: &Address<M>, work: M) {
+    let span = work.ticket().span.clone();
     if next.factory().is_none_or(|factory| factory.dispatch((), work).is_err()) {
-        tracing::warn!("a stage is down; its action is delivered again");
+        tracing::warn!(parent: &span, "a stage is down; its action is delivered again");
     }
 }
 
@@ -235,7 +237,7 @@ pub(crate) fn after_child<M: Message + Ticketed>(children: &Children, message: M
 
 /// Puts an action off: a waiting caller gets the failure and its `retry_after`; a delivery from the bus is deferred.
 pub(crate) fn put_off(mut ticket: Ticket, failure: &Failure, pause: Duration) {
-    tracing::info!(parent: &ticket.span, trace_id = %ticket.trace_id, code = %failure.code, "put off");
+    tracing::debug!(parent: &ticket.span, code = %failure.code, "put off");
     if !ticket.refuse_caller(failure) {
         ticket.defer(pause);
     }
@@ -248,7 +250,7 @@ pub(crate) fn store_failed<S>(
     phase: Phase,
     error: &StoreError,
 ) {
-    tracing::warn!(parent: &action.ticket.span, %error, trace_id = %action.ticket.trace_id, ?phase, "the store failed");
+    tracing::warn!(parent: &action.ticket.span, %error, phase = phase.as_str(), "the store failed");
     if action.ticket.lease().is_none() {
         let message = format!("{error}; retry with the same action id");
         let failure = Failure::new(Code::StoreUnavailable, phase, message);

@@ -306,7 +306,8 @@ impl Supervisor {
         };
         let times = child.restarted(self.services.clock.monotonic());
         if times > RESTARTS_MAX {
-            return Err(format!("{} died {times} times within {RESTART_WINDOW:?}: {why}", child.name));
+            let seconds = RESTART_WINDOW.as_secs();
+            return Err(format!("{} died {times} times within {seconds} s: {why}", child.name));
         }
         tracing::error!(actor = child.name, why, "restarted");
         let started = child.start(myself).await;

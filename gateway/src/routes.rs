@@ -184,6 +184,6 @@ async fn observe(State(app): AppState, request: Request<Body>, next: Next) -> Re
     let trace = response.extensions().get::<AnswerTrace>();
     let trace_id = trace.map(|trace| trace.trace.as_str());
     let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(parent: &span, trace_id, status = status.as_u16(), duration_ms, "request");
+    tracing::debug!(parent: &span, trace_id, status = status.as_u16(), duration_ms, "request");
     response
 }

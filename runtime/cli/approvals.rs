@@ -2,6 +2,8 @@
 
 mod watch;
 
+pub(super) use watch::open as decide_on;
+
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,7 +59,7 @@ enum Verb {
     /// Show pending approvals in the terminal as they come, and decide with one key
     ///
     /// Needs a terminal and a daemon. `a` approves once, `g` grants, `A` approves always, `d` denies with a reason, `m` marks
-    /// one for `a` and `d`.
+    /// one for `a` and `d`. Enter gives the selected one the whole screen. After your decision the next one is selected.
     #[command(after_help = "Example:\n  effectd approvals watch")]
     Watch,
     /// Show one approval: what would happen, why a person is asked, and the decision

@@ -241,7 +241,7 @@ fn without_globals(command: clap::Command, hidden: &[Arg]) -> clap::Command {
 }
 
 /// Commands that have only one output format, or a `--format` of their own.
-const WITHOUT_OUTPUT: [&str; 18] = [
+const WITHOUT_OUTPUT: [&str; 17] = [
     "approvals watch",
     "artifacts get",
     "bus export",
@@ -259,7 +259,6 @@ const WITHOUT_OUTPUT: [&str; 18] = [
     "serve",
     "store export",
     "support-bundle",
-    "top",
 ];
 
 /// Parses the arguments. Refuses `--output` where it would be ignored.
@@ -305,7 +304,11 @@ pub fn main() -> ExitCode {
         return start_serving(serve, &common).into();
     }
     let traced = matches!(&command, Command::Run(run) if run.trace);
-    let level = if traced || common.verbose { "info" } else { "warn" };
+    let level = match (traced, common.verbose) {
+        (true, _) => "info,effectd_actors=debug",
+        (false, true) => "info",
+        (false, false) => "warn",
+    };
     telemetry::start(level, common.log.unwrap_or(LogForm::Text), common.color.applies_to(&std::io::stderr()));
     output::ended(exit_of(match command {
         Command::Run(run) => block_on(run.main(&common)),
@@ -353,9 +356,13 @@ fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
         Err(error) => return exit_of(Err(error.into())),
     };
     let form = if settings.values().log_form == "json" { LogForm::Json } else { LogForm::Text };
-    let log =
-        telemetry::start(&settings.values().log_level, form, common.color.applies_to(&std::io::stderr()));
-    exit_of(block_on(serve.main(common, settings, log)))
+    let (spans, exporter) = match telemetry::exporter(settings.values().otlp.map(|to| to.0)) {
+        Ok(both) => both,
+        Err(why) => return exit_of(Err(CliError::request(why))),
+    };
+    let colours = common.color.applies_to(&std::io::stderr());
+    let log = telemetry::start_with(&settings.values().log_level, form, colours, spans);
+    exit_of(block_on(serve.main(common, settings, log, exporter)))
 }
 
 fn block_on(work: impl Future<Output = Result<Exit, CliError>>) -> Result<Exit, CliError> {
@@ -415,7 +422,7 @@ mod tests {
     fn an_output_format_that_would_be_ignored_is_refused() {
         for line in [
             "effectd check dlq -o json",
-            "effectd -o json top",
+            "effectd -o json support-bundle -",
             "effectd receipts head -o table",
             "effectd events tail --output jsonl",
         ] {
@@ -426,6 +433,7 @@ mod tests {
             "effectd check dlq",
             "effectd receipts list -o json",
             "effectd -o json tools list",
+            "effectd top -o json",
             "effectd init -o json",
             "effectd keys rotate -o jsonl",
             "effectd caches clear private:a -o json",

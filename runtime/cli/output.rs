@@ -112,7 +112,7 @@ pub(super) fn headed(text: &str, tone: Tone) {
 /// Columns of the name in front of a line: two blanks, nine letters and a blank.
 const NAME_COLUMNS: usize = 12;
 
-fn toned(text: &str, tone: Tone) {
+pub(super) fn toned(text: &str, tone: Tone) {
     if look().colours {
         let style = tone.style();
         data(&format!("{style}{}{style:#}", shown_text(text)));

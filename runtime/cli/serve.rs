@@ -1,6 +1,10 @@
 //! `effectd serve`: the daemon.
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::backend::named_state;
 use super::{CliError, Common};
@@ -10,7 +14,7 @@ use crate::exit::Exit;
 use crate::settings::Settings;
 use crate::settings::config::Config;
 use crate::state::State;
-use crate::telemetry::LogDial;
+use crate::telemetry::{Exporter, LogDial};
 
 /// Run the daemon, which serves planners through a local socket
 ///
@@ -29,6 +33,9 @@ pub(super) struct Serve {
     last_good_policy: bool,
 }
 
+/// How long the end waits for the collector of spans.
+const EXPORT_END_MAX: Duration = Duration::from_secs(2);
+
 pub(super) fn state(common: &Common) -> PathBuf {
     named_state(common).unwrap_or_else(|| PathBuf::from(SERVE_STATE_DEFAULT))
 }
@@ -39,6 +46,7 @@ impl Serve {
         common: &Common,
         settings: Settings,
         log: LogDial,
+        exporter: Option<Exporter>,
     ) -> Result<Exit, CliError> {
         let state = state(common);
         // Checked before anything is created: a daemon on an empty state would deny everything and seem to work.
@@ -48,7 +56,15 @@ impl Serve {
         config.last_good_policy = self.last_good_policy;
         let common = common.clone();
         let read_settings = move || common.settings(Some(&state)).map_err(|error| chain(&error));
-        serve(config, settings, log, Box::new(read_settings)).await?;
+        let (stop, stopped) = oneshot::channel();
+        let exporting = exporter.map(|exporter| tokio::spawn(exporter.run(stopped)));
+        let ended = serve(config, settings, log, Box::new(read_settings)).await;
+        drop(stop);
+        if let Some(exporting) = exporting {
+            // The last spans, unless the collector does not answer.
+            let _ = timeout(EXPORT_END_MAX, exporting).await;
+        }
+        ended?;
         Ok(Exit::Done)
     }
 }

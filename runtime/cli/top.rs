@@ -1,39 +1,57 @@
 //! `effectd top`: a live view of the running daemon.
 
 mod metrics;
+mod page;
 mod view;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use effectd_contracts::{Clock, SystemClock};
+use effectd_contracts::{Clock, Operation, SystemClock};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::approvals::{ApprovalList, ApprovalView};
 use effectd_gateway::views::dead_letters::CauseView;
+use effectd_gateway::views::operations::OperationView;
 use effectd_gateway::views::{ActorView, BreakerView, Health};
 use hyper::Method;
 use hyper::body::Bytes;
 use serde_json::json;
 
 use super::backend::daemon_client;
-use super::{CliError, Common, data};
+use super::output::{Tone, toned};
+use super::{CliError, Common, Form, approvals, line, print_json};
 use crate::exit::Exit;
 use crate::tui::ratatui::crossterm::event::KeyCode;
 use crate::tui::{Event, Events, Screen};
 use metrics::{Figures, Rates, StageRow, ToolRow};
 use view::{Focus, View};
 
+/// The part of a view that keys change.
+#[derive(Debug)]
+struct Cursor {
+    focus: Focus,
+    /// The index of the selected row of the focused list.
+    row: usize,
+    /// The name of the opened row.
+    opened: Option<String>,
+    /// The result of the last key.
+    news: String,
+}
+
 /// Watch the running daemon: throughput, latency, stages and queues, outcomes by tool, breakers, pending approvals, dead letters
 ///
-/// Keys select one of the lists. `--once` prints the same as one JSON value, for programs and without a terminal; its rates are those of
-/// one second.
+/// A letter opens one of the lists, Enter a row of it; there, `r` resets the breaker or requeues the newest letter of the cause. Enter on
+/// an approval opens it as `approvals watch` does. `--once` prints a page, what is not normal first, and ends; so does `-o json`, with all
+/// figures as one JSON value. Its rates are those of one second.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd top --once\n  effectd top --once --every-ms 200")]
+#[command(
+    after_help = "Examples:\n  effectd top\n  effectd top --once\n  effectd top -o json --every-ms 200"
+)]
 pub(super) struct Top {
     /// Refresh interval in milliseconds
     #[arg(long, value_name = "NUMBER", default_value = "1000", value_parser = clap::value_parser!(u64).range(100..=60_000))]
     every_ms: u64,
-    /// Print the figures as JSON, and end
+    /// Print a page, and end
     #[arg(long)]
     once: bool,
 }
@@ -146,12 +164,16 @@ impl Top {
         let mut client = daemon_client(common)?;
         let every = Duration::from_millis(self.every_ms);
         let first = Snapshot::default().next_in_time(&mut client).await?;
-        if self.once {
-            tokio::time::sleep(every).await;
-            let snapshot = first.next_in_time(&mut client).await?;
-            data(&serde_json::to_string_pretty(&snapshot.to_json()).unwrap_or_default());
-        } else {
+        if !self.once && common.output == Form::Table {
             watch(&mut client, first, every).await?;
+            return Ok(Exit::Done);
+        }
+        tokio::time::sleep(every).await;
+        let snapshot = first.next_in_time(&mut client).await?;
+        if !print_json(common.output, &snapshot.to_json()) {
+            let page = snapshot.page(SystemClock.now());
+            toned(&page.head, if page.is_normal { Tone::Good } else { Tone::Bad });
+            page.lines.iter().for_each(|text| line(text));
         }
         Ok(Exit::Done)
     }
@@ -161,38 +183,146 @@ impl Top {
 async fn watch(client: &mut Client, mut snapshot: Snapshot, every: Duration) -> Result<(), CliError> {
     let mut screen = Screen::take("`effectd top --once`")?;
     let mut events = Events::of_terminal(every)?;
-    let (mut focus, mut from, mut error_shown) = (Focus::All, 0_usize, None::<String>);
-    let mut waiting = VecDeque::new();
+    let mut cursor = Cursor { focus: Focus::All, row: 0, opened: None, news: String::new() };
+    let (mut error_shown, mut waiting) = (None::<String>, VecDeque::new());
     loop {
-        let view =
-            View { snapshot: &snapshot, focus, from, now: SystemClock.now(), error: error_shown.as_deref() };
+        cursor.keep_within(&snapshot);
+        let view = View {
+            snapshot: &snapshot,
+            cursor: &cursor,
+            now: SystemClock.now(),
+            error: error_shown.as_deref(),
+        };
         screen.draw(|frame| view.draw(frame))?;
-        let last = view.list(focus).1.len().saturating_sub(1);
         let event = match waiting.pop_front() {
             Some(event) => event,
             None => events.next().await,
         };
-        match event {
+        let next = match event {
             Event::Stop => return Ok(()),
-            Event::Resized => {}
+            Event::Resized => Next::Redraw,
             Event::Tick => match poll(client, &snapshot, &mut events, &mut waiting).await {
                 None => return Ok(()),
-                Some(Ok(next)) => (snapshot, error_shown) = (next, None),
+                Some(Ok(next)) => {
+                    (snapshot, error_shown) = (next, None);
+                    Next::Redraw
+                }
                 // Keep the old figures, marked as old: the daemon may come back.
-                Some(Err(error)) => error_shown = Some(error.to_string()),
+                Some(Err(error)) => {
+                    error_shown = Some(error.to_string());
+                    Next::Redraw
+                }
             },
-            Event::Key(key) if key.code == KeyCode::Char('q') => return Ok(()),
-            Event::Key(key) => {
-                if let Some(next) = focus_of(key.code) {
-                    (focus, from) = (next, 0);
-                } else if key.code == KeyCode::Down {
-                    from = (from + 1).min(last);
-                } else if key.code == KeyCode::Up {
-                    from = from.saturating_sub(1);
+            Event::Key(key) => cursor.press(key.code, &snapshot),
+        };
+        match next {
+            Next::Redraw => {}
+            Next::Stop => return Ok(()),
+            Next::Act(operation) => cursor.news = act(client, &operation).await,
+            Next::Decide(approval) => {
+                waiting.clear();
+                match approvals::decide_on(client, &mut screen, &mut events, approval).await {
+                    Ok(false) => {}
+                    Ok(true) => return Ok(()),
+                    Err(error) => cursor.news = error.to_string(),
                 }
             }
         }
     }
+}
+
+/// What to do after a key.
+enum Next {
+    Redraw,
+    Act(Operation),
+    /// Show this approval in the inbox.
+    Decide(String),
+    Stop,
+}
+
+impl Cursor {
+    /// Keeps the selection within its list, and closes a row that has gone.
+    fn keep_within(&mut self, snapshot: &Snapshot) {
+        let names = snapshot.names(self.focus);
+        self.row = self.row.min(names.len().saturating_sub(1));
+        if self.opened.as_ref().is_some_and(|name| !names.contains(name)) {
+            self.opened = None;
+        }
+    }
+
+    fn press(&mut self, key: KeyCode, snapshot: &Snapshot) -> Next {
+        if let Some(focus) = focus_of(key) {
+            let is_back = key == KeyCode::Esc && self.opened.is_some();
+            let row = if is_back { self.row } else { 0 };
+            let focus = if is_back { self.focus } else { focus };
+            *self = Self { focus, row, opened: None, news: String::new() };
+        } else if key == KeyCode::Char('q') {
+            return Next::Stop;
+        } else if let Some(name) = &self.opened {
+            if key == KeyCode::Char('r') {
+                match snapshot.remedy(self.focus, name) {
+                    Ok(operation) => return Next::Act(operation),
+                    Err(why) => why.clone_into(&mut self.news),
+                }
+            }
+        } else if key == KeyCode::Down {
+            self.row += 1;
+        } else if key == KeyCode::Up {
+            self.row = self.row.saturating_sub(1);
+        } else if key == KeyCode::Enter {
+            let name = snapshot.names(self.focus).into_iter().nth(self.row);
+            match (name, self.focus) {
+                (Some(approval), Focus::Held) => return Next::Decide(approval),
+                (name, _) => self.opened = name,
+            }
+        }
+        Next::Redraw
+    }
+}
+
+impl Snapshot {
+    /// The names of the rows of a list. The overview has no rows of its own.
+    fn names(&self, focus: Focus) -> Vec<String> {
+        match focus {
+            Focus::All => Vec::new(),
+            Focus::Stages => self.stages.iter().map(|row| row.stage.clone()).collect(),
+            Focus::Tools => self.tools.iter().map(|row| row.tool.clone()).collect(),
+            Focus::Breakers => self.breakers.iter().map(|row| row.key.clone()).collect(),
+            Focus::Held => self.held.iter().map(|row| row.approval_id.clone()).collect(),
+            Focus::Letters => self.causes.iter().map(|row| row.cause.clone()).collect(),
+        }
+    }
+
+    /// What `r` does about an opened row.
+    fn remedy(&self, focus: Focus, name: &str) -> Result<Operation, &'static str> {
+        match focus {
+            Focus::Breakers => Ok(Operation::ResetBreaker { key: name.to_owned() }),
+            Focus::Letters => match self.causes.iter().find(|cause| cause.cause == name) {
+                Some(cause) if cause.is_quarantined() => Err("quarantined: see `effectd quarantine list`"),
+                Some(cause) => Ok(Operation::RequeueLetters { letters: vec![cause.newest] }),
+                None => Err("it is gone"),
+            },
+            Focus::All | Focus::Stages | Focus::Tools | Focus::Held => Err("there is nothing to reset here"),
+        }
+    }
+}
+
+/// Carries out an operation, and says what it did.
+async fn act(client: &mut Client, operation: &Operation) -> String {
+    let sent = client.post("/v1/operations?preview=false", operation);
+    let done: OperationView = match tokio::time::timeout(REPLY_MAX, sent).await {
+        Ok(Ok(done)) => done,
+        Ok(Err(error)) => return error.to_string(),
+        Err(_) => {
+            *client = client.another();
+            return format!(
+                "no answer within {} s; `effectd receipts list` shows whether it was done",
+                REPLY_MAX.as_secs()
+            );
+        }
+    };
+    let letters = done.letters.iter().map(|letter| format!("letter {}: {}", letter.letter, letter.now));
+    letters.chain(done.says.iter().cloned()).collect::<Vec<_>>().join("; ")
 }
 
 /// The next snapshot; `None` if an event ends the view. Other events are queued meanwhile.

@@ -67,13 +67,17 @@ impl Key {
             Kind::Mode => "\"0600\" or \"0660\"".to_owned(),
             Kind::Address => "an IP address and a port (`127.0.0.1:9464`), or empty".to_owned(),
             Kind::Uid => "the uid of an ordinary user, or empty".to_owned(),
+            Kind::Collector => {
+                "`http://`, an address of this machine and a port, such as http://127.0.0.1:4318, or empty"
+                    .to_owned()
+            }
             Kind::Log => "a level (`info`) or levels of modules (`warn,effectd_actors=debug`)".to_owned(),
         }
     }
 
-    /// Whether the value is a number; a number reveals nothing about a person or a place.
-    pub(crate) fn is_amount(&self) -> bool {
-        matches!(self.kind, Kind::Number(..) | Kind::Decimal(..) | Kind::AnyOrFrom(_))
+    /// Whether the value may name a person, a path or a machine.
+    pub(crate) fn is_private(&self) -> bool {
+        matches!(self.kind, Kind::Text | Kind::Uid | Kind::Address)
     }
 
     /// The name of the environment variable.
@@ -103,6 +107,8 @@ enum Kind {
     Address,
     /// The uid of an ordinary user, or empty.
     Uid,
+    /// A collector of spans at a loopback address, or empty.
+    Collector,
     Log,
 }
 
@@ -119,8 +125,20 @@ impl Kind {
             Kind::Mode => matches!(u32::from_str_radix(text, 8), Ok(0o600 | 0o660)),
             Kind::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
             Kind::Uid => text.is_empty() || number.is_ok_and(|uid| uid > 0 && uid < u64::from(u32::MAX)),
+            Kind::Collector => text.is_empty() || Collector::parse(text).is_some(),
             Kind::Log => EnvFilter::try_new(text).is_ok(),
         }
+    }
+}
+
+/// The address in `http://127.0.0.1:4318`. Only this machine's own: spans name actions, tools and spaces.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Collector(pub(crate) SocketAddr);
+
+impl Collector {
+    fn parse(text: &str) -> Option<Self> {
+        let address = text.strip_prefix("http://")?.trim_end_matches('/').parse::<SocketAddr>().ok()?;
+        (address.ip().is_loopback() && address.port() > 0).then_some(Self(address))
     }
 }
 
@@ -235,6 +253,18 @@ impl Value for Option<u32> {
     }
 }
 
+/// Empty is `None`.
+impl Value for Option<Collector> {
+    fn shown(&self) -> String {
+        self.map(|Collector(to)| format!("http://{to}")).unwrap_or_default()
+    }
+
+    fn set(&mut self, text: &str) -> bool {
+        *self = Collector::parse(text);
+        true
+    }
+}
+
 /// An address; empty is `None`.
 impl Value for Option<SocketAddr> {
     fn shown(&self) -> String {
@@ -304,6 +334,7 @@ pub const KEYS: &[Key] = &[
     key!("gateway.write_time_ms_max", MILLIS, Reload, "how long a client may leave a response unread", door.write_time_max),
     key!("log.form", Kind::Word(&["text", "json"]), Restart, "format of the daemon's log lines", log_form),
     key!("log.level", Kind::Log, Reload, "log level of the daemon: `info`, `effectd_actors=debug` …", log_level),
+    key!("log.otlp", Kind::Collector, Restart, "an OpenTelemetry collector on this machine that gets the spans of actions, such as http://127.0.0.1:4318; needs the cargo feature `otlp`", otlp),
     key!("notifications.desktop", Kind::Word(&["auto", "off"]), Restart, "notifications on the desktop: `auto` (if there is one) or `off`", desktop),
     key!("notifications.kept_max", FEW, Restart, "notifications that are kept; the oldest go first", pipeline.notifications_max),
     key!("pipeline.core_watts", WATTS, Restart, "power of one busy processor core, for the energy figure of receipts", pipeline.core_watts),

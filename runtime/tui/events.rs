@@ -7,12 +7,14 @@ use std::time::Duration;
 use ratatui::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout_at};
 
 use crate::error::Error;
 
 /// The number of events that are queued; further ones stay in the terminal.
 const WAITING_MAX: usize = 64;
+/// How long no key may come before a screen rests: longer than the pause between the repeats of a key that is held down.
+const REST: Duration = Duration::from_millis(300);
 /// How soon the listening thread notices that the view is gone.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
@@ -75,6 +77,20 @@ impl Events {
             () = signal => Event::Stop,
             event = happened.recv() => event.unwrap_or(Event::Stop),
             () = tick => Event::Tick,
+        }
+    }
+
+    /// Drops keys until none has come for a moment, so that a key for the last screen does nothing on this one. Returns `true` at
+    /// [`Event::Stop`].
+    pub async fn rest(&mut self) -> bool {
+        let mut end = Instant::now() + REST;
+        loop {
+            match timeout_at(end, self.next()).await {
+                Err(_) => return false,
+                Ok(Event::Stop) => return true,
+                Ok(Event::Key(_)) => end = Instant::now() + REST,
+                Ok(Event::Resized | Event::Tick) => {}
+            }
         }
     }
 }

@@ -177,10 +177,9 @@ fn spanned() {
     let told = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{told}");
     let mut lines = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let ended = lines.rfind(|line| line["message"] == "receipt");
-    let span = ended.unwrap_or_else(|| panic!("{told}"))["span"].clone();
+    let ended = lines.rfind(|line| line["message"] == "action ended");
+    let span = ended.unwrap_or_else(|| panic!("{told}"));
     let expected = [
-        ("name", json!("action.exec")),
         ("trace_id", json!("trace-a")),
         ("tool_id", json!(NEVER)),
         ("space_id", json!("shared:household")),

@@ -110,6 +110,38 @@ fn one_key_each_decides_about_what_is_on_the_screen() {
 }
 
 #[test]
+fn after_a_decision_the_next_one_waits_to_be_read() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    for name in ["x-1", "x-2", "x-3"] {
+        held(&daemon, name, &format!("{name}.txt"), name);
+    }
+    let terminal = Terminal::effectd(&place, &["approvals", "watch"], 120, 40);
+    terminal.wait_for("actions   x-1");
+    // The keys that come too soon decide nothing about the next one.
+    terminal.press(&["a", "a", "a"]);
+    terminal.wait("the next one, with its keys", |screen| {
+        screen.contains("2 waiting") && screen.contains("actions   x-2") && screen.contains("a approve once")
+    });
+    // Enter gives it the screen.
+    terminal.press(&["Enter"]);
+    terminal.wait("the one alone", |screen| screen.contains("actions   x-2") && !screen.contains("x-3.txt"));
+    terminal.press(&["Enter"]);
+    terminal.wait_for("x-3.txt");
+    terminal.press(&["d"]);
+    terminal.wait_for("reason?");
+    terminal.press(&["Enter"]);
+    terminal.wait("the last one", |screen| screen.contains("1 waiting") && screen.contains("actions   x-3"));
+    terminal.wait_for("a approve once");
+    terminal.press(&["a"]);
+    terminal.wait_for("0 waiting");
+    until("the approved change", || read(&place, "x-3.txt").is_some());
+    assert_eq!((read(&place, "x-1.txt").as_deref(), read(&place, "x-2.txt")), (Some("x-1"), None));
+    terminal.press(&["q"]);
+    assert_eq!(terminal.ended(), "0");
+}
+
+#[test]
 fn the_inbox_confirms_always_and_needs_a_daemon() {
     let place = asking();
     let alone = Terminal::effectd(&place, &["approvals", "watch"], 240, 10);

@@ -38,7 +38,9 @@ impl Serving for Place {
 
     fn serve_stalling(&self, Stall(point): Stall, arguments: &[&str]) -> Daemon {
         let armed = if point.contains(':') { point.to_owned() } else { format!("{point}:1") };
-        let armed = [("EFFECTD_FAILPOINT", armed.as_str()), ("EFFECTD_FAILPOINT_FAULT", "stall")];
+        // The log tells which stage an action has reached.
+        let told = ("EFFECTD_LOG", "info,effectd_actors=debug");
+        let armed = [("EFFECTD_FAILPOINT", armed.as_str()), ("EFFECTD_FAILPOINT_FAULT", "stall"), told];
         serve_with(self, arguments, &armed)
     }
 

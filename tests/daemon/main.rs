@@ -30,6 +30,7 @@ mod grants;
 mod health;
 mod key_rotation;
 mod killed_daemon;
+mod logs;
 mod many_users;
 mod monitoring;
 mod notifications;

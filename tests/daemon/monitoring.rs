@@ -105,6 +105,27 @@ fn damage_that_a_read_meets_is_seen_by_monitoring() {
 }
 
 #[test]
+fn a_bundle_has_the_end_of_the_log_that_one_gives() {
+    let place = Place::seeded();
+    let log: String = (0..1_200).map(|n| format!("line {n}\n")).collect();
+    std::fs::write(place.path("effectd.log"), &log).unwrap();
+    let secret = ["support-bundle", "-", "--set", "gateway.socket=alices.sock", "--set", "sandbox.uid=54321"];
+    for (file, stdin) in [("effectd.log", None), ("-", Some(log.as_str()))] {
+        let bundle = place.effectd(&[&secret[..], &["--log-file", file]].concat(), stdin).json(0);
+        let lines = bundle["log"].as_array().unwrap();
+        assert_eq!((lines.len(), &lines[0], &lines[999]), (1_000, &json!("line 200"), &json!("line 1199")));
+        // Values that name a path or a user stay out.
+        assert!(!bundle.to_string().contains("alices"), "{bundle}");
+        assert!(!bundle["settings"].to_string().contains("54321"), "{bundle}");
+        let socket = json!({ "key": "gateway.socket", "value": "withheld", "origin": "flag" });
+        assert!(bundle["settings"].as_array().unwrap().contains(&socket), "{}", bundle["settings"]);
+    }
+    let missing = place.effectd(&["support-bundle", "-", "--log-file", "nowhere.log"], None);
+    assert_eq!(missing.code(), 2, "{}", missing.stderr());
+    assert!(missing.stderr().contains("--log-file nowhere.log"), "{}", missing.stderr());
+}
+
+#[test]
 fn letters_of_more_causes_than_are_told_are_all_counted() {
     const CAUSES: usize = 1_010;
     let place = Place::seeded();
@@ -193,7 +214,7 @@ fn questions_beyond_one_page_are_all_counted() {
         .effectd(&["check", "held", "--warn", &all, "--critical", "1000", "--format", "json"], None)
         .json(1);
     assert_eq!(checked["value"], HELD_PAGE + 3, "{checked}");
-    let seen = place.effectd(&["top", "--once", "--every-ms", "100"], None).json(0);
+    let seen = place.effectd(&["top", "-o", "json", "--every-ms", "100"], None).json(0);
     assert_eq!(seen["held"].as_array().unwrap().len(), HELD_PAGE + 3);
     assert!(seen["held"][HELD_PAGE + 2]["expires_at"].is_string());
     let bundle = place.effectd(&["support-bundle", "-"], None).json(0);

@@ -177,7 +177,7 @@ fn an_action_id_stands_for_one_content() {
 #[test]
 fn key_and_trace_come_from_the_headers() {
     let place = Place::seeded();
-    let daemon = place.serve(&[]);
+    let daemon = place.serve(&["--set", "log.level=debug"]);
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
     let post = |action: &str, text: &str| {

@@ -210,7 +210,7 @@ fn files_that_are_not_in_force_are_seen_and_survived() {
         for fault in ["2 faults", "unknown variant `GREN`", "unknown field `wrods`"] {
             assert!(checked.stdout().contains(fault), "{fault}: {}", checked.stdout());
         }
-        let top = place.effectd(&["top", "--once", "--every-ms", "100"], None).json(0);
+        let top = place.effectd(&["top", "-o", "json", "--every-ms", "100"], None).json(0);
         assert_eq!(top["policy_files_faulty"], true);
         assert!(place.effectd(&["policy", "show"], None).stderr().contains("are not in force"));
         assert_eq!(daemon.post("/v1/actions?wait", &write_note("l-1", "l-1", "x")).status, 200);

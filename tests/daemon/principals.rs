@@ -291,7 +291,7 @@ fn the_parts_of_an_operator_are_roles_and_nobody_needs_root() {
     for what in ["dlq", "lag", "breakers", "policy"] {
         assert_eq!(run(&["check", what]).code(), 0, "{what}");
     }
-    let top = run(&["top", "--once", "--every-ms", "100"]).json(0);
+    let top = run(&["top", "-o", "json", "--every-ms", "100"]).json(0);
     assert_eq!(top["held"].as_array().unwrap().len(), 1);
     for looks in
         [&["policy", "show"][..], &["policy", "overlay", "list"], &["dlq", "causes"], &["receipts", "list"]]

@@ -210,6 +210,11 @@ fn after(place: &Place) {
     let bundle: Value = serde_json::from_str(&bundle).unwrap();
     assert_eq!(bundle["daemon"], "answers");
     assert!(bundle["metrics"].as_str().unwrap().contains("effectd_actions_total"));
+    let settings = bundle["settings"].as_array().unwrap();
+    assert!(settings.iter().any(|row| row["key"] == "store.journal" && row["origin"] == "default"));
+    assert_eq!(bundle["doctor"]["may_serve"], true, "{}", bundle["doctor"]);
+    assert!(bundle["disk"]["free_bytes"].as_u64() <= bundle["disk"]["size_bytes"].as_u64());
+    assert!(bundle["disk"]["state_bytes"]["journal"].as_u64() > Some(0), "{}", bundle["disk"]);
 }
 
 #[test]

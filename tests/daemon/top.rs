@@ -2,7 +2,8 @@
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{Place, Serving, write_note};
+use crate::approvals::{asking, held};
+use crate::harness::{Place, Serving, until, write_note};
 use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
@@ -69,13 +70,87 @@ fn top_shows_the_daemon_as_it_is_and_keys_open_its_lists() {
 }
 
 #[test]
+fn enter_opens_a_row_and_one_key_acts() {
+    let place = asking();
+    let letter = Left {
+        request: write_note(seeding::action(0).as_str(), "t-0", "x"),
+        code: "tool_busy".to_owned(),
+        detail: "the printer is on fire".to_owned(),
+    };
+    seeding::leave(&place, std::iter::once(letter));
+    let daemon = place.serve(&[]);
+    held(&daemon, "h-1", "h.txt", "h");
+    assert_eq!(place.effectd(&["breaker", "trip", "files.copy", "--yes"], None).code(), 0);
+    let top = Terminal::effectd(&place, &["top", "--every-ms", "100"], 140, 40);
+    top.wait_for("breakers: 1 open");
+    top.press(&["b"]);
+    top.wait_for("until it is reset");
+    top.press(&["Enter"]);
+    top.wait("the breaker's fields", |screen| screen.contains("r reset") && screen.contains("operator"));
+    top.press(&["r"]);
+    top.wait("the closed breaker", |screen| {
+        screen.lines().any(|line| line.contains("state ") && line.contains("closed"))
+    });
+    top.press(&["Escape"]);
+    top.wait_for("breakers: 0 open");
+    top.press(&["d"]);
+    top.wait("the letters alone", |screen| !screen.contains("breakers:") && screen.contains("printer"));
+    top.press(&["Enter"]);
+    top.wait_for("r reset");
+    top.press(&["r"]);
+    top.wait_for("letter 0: requeued");
+    // An approval is opened as in the inbox, and decided there.
+    top.press(&["h"]);
+    top.wait_for("workspace/h.txt");
+    top.press(&["Enter"]);
+    top.wait("the question, with its keys", |screen| {
+        screen.contains("asked by") && screen.contains("a approve once")
+    });
+    top.press(&["a"]);
+    top.wait_for("approved: ");
+    until("the approved change", || place.note("h.txt").exists());
+    top.wait_for("a approve once");
+    top.press(&["q"]);
+    top.wait_for("throughput");
+    top.press(&["q"]);
+    assert_eq!(top.ended(), "0");
+    assert!(!place.note("t-0").exists(), "what was requeued waits for a person, too");
+}
+
+#[test]
+fn once_is_a_page_with_what_is_not_normal_first() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let once = || place.effectd(&["top", "--once", "--every-ms", "100"], None);
+    let page = once();
+    assert_eq!((page.code(), page.stdout().lines().next()), (0, Some("everything is normal")));
+    assert_eq!(daemon.stop(), 0);
+    let left = (0..40).map(|n| Left {
+        request: write_note(seeding::action(n).as_str(), &format!("t-{n}"), "x"),
+        code: format!("cause_{n}"),
+        detail: "the printer is \u{1b}[31mon fire".to_owned(),
+    });
+    seeding::leave(&place, left);
+    let _daemon = place.serve(&[]);
+    assert_eq!(place.effectd(&["breaker", "trip", "files.copy", "--yes"], None).code(), 0);
+    assert_eq!(place.effectd(&["pause", "--yes"], None).code(), 0);
+    let page = once().stdout();
+    let lines: Vec<&str> = page.lines().collect();
+    assert_eq!(lines[0], "3 things are not normal", "{page}");
+    assert!(lines[1].starts_with("! effects are paused"), "{page}");
+    assert!(lines[2].starts_with("! 1 breaker not closed") && lines[3].contains("files.copy"), "{page}");
+    assert!(lines[4].starts_with("! 40 dead letters") && lines[15] == "  … and 30 more", "{page}");
+    assert!(lines.len() < 30 && !page.contains('\u{1b}'), "{page}");
+}
+
+#[test]
 fn without_a_terminal_the_same_is_one_json_value() {
     let place = Place::seeded();
     let none = place.effectd(&["top", "--once"], None);
     assert_eq!(none.code(), 75, "{}", none.stderr());
     let daemon = place.serve(&[]);
     assert_eq!(daemon.post("/v1/actions?wait=true", &write_note("t", "t", "x")).status, 200);
-    let seen = place.effectd(&["top", "--once", "--every-ms", "100"], None).json(0);
+    let seen = place.effectd(&["top", "-o", "json", "--every-ms", "100"], None).json(0);
     assert_eq!(seen["tools"][0]["tool"], "files.write_text", "{seen}");
     assert_eq!(seen["tools"][0]["well"], 1, "{seen}");
     let stages: Vec<&str> =

@@ -218,7 +218,7 @@ impl Ticket {
     }
 
     pub(crate) fn hop(&self, stage: &'static str) {
-        tracing::info!(parent: &self.span, stage, trace_id = %self.trace_id, "hop");
+        tracing::debug!(parent: &self.span, stage, "hop");
     }
 
     pub(crate) fn begin(&mut self, clock: &dyn Clock) {
@@ -292,15 +292,19 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        let why = match (std::thread::panicking(), self.stalled.is_marked()) {
+            (true, _) => Some("a worker died while it processed the action"),
+            (false, true) => Some("a worker made no progress with the action"),
+            (false, false) => None,
+        };
+        // Whoever died with it, a stage or intake, the log tells which action it was.
+        if let (Some(why), Some(_)) = (why, &self.way) {
+            tracing::warn!(parent: &self.span, why, "the action is tried again");
+        }
         match self.way.take() {
             Some(Way::Bus { lease }) => {
                 self.note_begun();
                 // Not awaited: if the Store fails, the lease ends by itself.
-                let why = match (std::thread::panicking(), self.stalled.is_marked()) {
-                    (true, _) => Some("a worker died while it processed the action"),
-                    (false, true) => Some("a worker made no progress with the action"),
-                    (false, false) => None,
-                };
                 if let Some(why) = why {
                     drop(self.store.nack(lease, REDELIVERY_DELAY, why));
                 } else {
@@ -313,14 +317,15 @@ impl Drop for Ticket {
     }
 }
 
-/// The span of one action, with OpenTelemetry's names for tool calls beside our own. `retry`, the arguments and the error type
-/// are recorded later.
+/// The span of one action, with OpenTelemetry's names for tool calls beside our own. `retry`, the outcome, the arguments and
+/// the error type are recorded later. Its level is that of errors, so that every line of an action is in it, whatever the log's level is.
 fn span(request: &ActionRequest, trace: &TraceId, tool: Option<&RegisteredTool>) -> Span {
     let caps: Vec<&str> = tool.iter().flat_map(|t| &t.spec().caps_required).map(|cap| cap.as_str()).collect();
     let profile = tool.map(|tool| tool.spec().effective_profile().as_str());
     let own = TraceParent::of_action(trace, &request.action_id, request.traceparent.as_ref());
     let under = request.traceparent.as_ref().filter(|parent| parent.trace() == trace.as_str());
-    tracing::info_span!(
+    tracing::error_span!(
+        parent: None,
         "action.exec",
         trace_id = %trace,
         span_id = own.as_ref().map(TraceParent::span),
@@ -329,6 +334,7 @@ fn span(request: &ActionRequest, trace: &TraceId, tool: Option<&RegisteredTool>)
         tool_id = %request.tool_id,
         space_id = %request.space_id,
         retry = 0_u64,
+        outcome = tracing::field::Empty,
         caps = caps.join(","),
         sandbox_profile = profile,
         gen_ai.operation.name = "execute_tool",

@@ -142,7 +142,7 @@ pub(crate) async fn finish(services: &Services, act: &GrantAct) -> Result<(), St
 pub(crate) async fn conclude(services: &Services, act: Option<&GrantAct>) {
     let Some(act) = act else { return };
     if let Err(error) = finish(services, act).await {
-        tracing::warn!(%error, action_id = %act.action_id, "a grant's receipt is written later");
+        tracing::warn!(trace_id = %act.trace_id, %error, action_id = %act.action_id, "a grant's receipt is written later");
     }
 }
 

@@ -4,7 +4,7 @@
 use effectd_bus::{Expect, Link, StoreError};
 use effectd_contracts::{
     ActionId, Approval, ApprovalChange, ApprovalId, ApprovalVerdict, Approved, Authority, Code, DecisionData,
-    Failure, Outcome, Phase, Timestamp,
+    Failure, Outcome, Phase, Timestamp, TraceId,
 };
 use effectd_policy::Policy;
 
@@ -30,8 +30,11 @@ pub(crate) async fn all(services: &Services) -> Result<usize, StoreError> {
             let id = &hold.value.approval_id;
             let swept = one(services, &hold).await;
             // A hold that fails does not stop the others.
-            let swept =
-                swept.inspect_err(|error| tracing::warn!(%error, approval_id = %id, "a hold could not be removed; the sweeper tries again"));
+            let swept = swept.inspect_err(|error| {
+                let trace = hold.value.decision.request.trace();
+                let trace_id = trace.as_ref().map(TraceId::as_str);
+                tracing::warn!(trace_id, %error, approval_id = %id, "a hold could not be removed; the sweeper tries again");
+            });
             if swept.unwrap_or(true) {
                 open += 1;
                 let end = hold.value.expires_at;

@@ -331,7 +331,11 @@ impl Breakers {
         let all = self.lock();
         for (key, breaker) in all.iter() {
             self.show(key, breaker);
-            tracing::warn!(key, cause = ?breaker.cause(), "a breaker was left open by an earlier run");
+            tracing::warn!(
+                key,
+                cause = breaker.cause().map(Cause::as_str),
+                "a breaker was left open by an earlier run"
+            );
         }
         self.count(&all);
     }
@@ -349,7 +353,10 @@ impl Pass {
         }
         let (key, cause) = (&self.key, breaker.cause());
         match cause {
-            Some(cause) => tracing::warn!(key, ?cause, cool_down = ?breaker.cool_down(), "a breaker opened"),
+            Some(cause) => {
+                let cool_down_s = breaker.cool_down().map(|time| time.as_secs_f64());
+                tracing::warn!(key, cause = cause.as_str(), cool_down_s, "a breaker opened");
+            }
             None => tracing::info!(key, "a breaker closed"),
         }
         let wait = self.breakers.keep(key, breaker);

@@ -46,11 +46,12 @@ pub(crate) fn inward(
 ) -> mpsc::Receiver<Vec<u8>> {
     let (to, pieces) = mpsc::channel(STREAM_PIECES_WAITING);
     let (blobs, space, names) = (blobs.clone(), space.clone(), names.to_vec());
+    let span = tracing::Span::current();
     tokio::task::spawn_blocking(move || {
         for name in names {
             let sent = send(&blobs, shelf, &space, &name, &to);
             if let Err(error) = sent {
-                tracing::error!(%error, "a blob could not be sent to a tool");
+                tracing::error!(parent: &span, %error, "a blob could not be sent to a tool");
                 return;
             }
         }

@@ -340,8 +340,7 @@ impl UndeclaredEffects {
     pub(crate) async fn quarantine(&self, store: &dyn Store, now: Timestamp, action: &Action<Claimed>) {
         let tool = &action.state.gated().tool().spec().tool_id;
         let reason = self.reason();
-        tracing::error!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, tool_id = %tool, reason,
-            "a tool did more than it declares and was disabled");
+        tracing::error!(parent: &action.ticket.span, reason, "a tool did more than it declares and was disabled");
         let news = ToolQuarantinedData {
             tool_id: tool.clone(),
             action_id: action.ticket.action_id.clone(),
@@ -350,7 +349,7 @@ impl UndeclaredEffects {
         };
         let switches = Switches::new(store);
         if let Err(error) = switches.quarantine(&news, &action.request.space_id).await {
-            tracing::error!(%error, tool_id = %tool, "a tool that did more than it declares could not be disabled");
+            tracing::error!(parent: &action.ticket.span, %error, "a tool that did more than it declares could not be disabled");
         }
     }
 }

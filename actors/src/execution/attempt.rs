@@ -202,8 +202,6 @@ impl Execution<'_> {
             Ok(Err(error)) => return Err(Some(error.failure())),
         };
         for denial in &answer.denials {
-            tracing::warn!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, code = %denial.code,
-                what = denial.what, count = denial.count, "refused in the sandbox");
             let labels = [action.state.gated().tool().spec().tool_id.as_str(), denial.code.as_str()];
             let denials = services.metrics.sandbox_denials.with_label_values(&labels);
             denials.inc_by(denial.count.into());

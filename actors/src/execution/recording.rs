@@ -112,6 +112,7 @@ pub(crate) fn recorded(
 ) -> Done {
     count(metrics, &receipt);
     let span = &action.ticket.span;
+    span.record("outcome", receipt.outcome.as_str());
     if let Some(failure) = &receipt.error {
         span.record("error.type", failure.code.as_str());
     }
@@ -120,9 +121,9 @@ pub(crate) fn recorded(
         let inputs = serde_json::to_string(&receipt.inputs).unwrap_or_default();
         span.record("gen_ai.tool.call.arguments", inputs.as_str());
     }
-    tracing::info!(parent: span, trace_id = %receipt.trace_id, receipt_id = %receipt.receipt_id,
-        status = receipt.status.as_str(), code = receipt.error.as_ref().map(|failure| failure.code.as_str()),
-        total_ms = receipt.timing.total_ms.as_f64(), "receipt");
+    // The one line of an action at `info`; tool, ids, trace and outcome are fields of its span.
+    tracing::info!(parent: span, code = receipt.error.as_ref().map(|failure| failure.code.as_str()), receipt_id = %receipt.receipt_id,
+        total_ms = receipt.timing.total_ms.as_f64(), exec_ms = receipt.timing.exec_ms.as_f64(), "action ended");
     let receipt = Arc::new(receipt);
     answers.recent.put(&receipt, action.ticket.digest);
     Done { receipt, before: false, result: Ok(result) }

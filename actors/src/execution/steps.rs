@@ -178,7 +178,7 @@ impl<'a> Execution<'a> {
         let tool = &self.action.state.gated().tool().spec().tool_id;
         let retries = &self.services.metrics.retries;
         retries.with_label_values(&[tool.as_str()]).inc();
-        tracing::info!(parent: &ticket.span, trace_id = %ticket.trace_id, code = %failure.code, retry, "retry");
+        tracing::debug!(parent: &ticket.span, code = %failure.code, retry, "retry");
         ticket.span.record("retry", retry);
     }
 

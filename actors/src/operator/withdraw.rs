@@ -7,6 +7,7 @@
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, Timestamp, TraceId};
 use effectd_policy::{Decider, PrincipalRole};
+use tracing::Instrument;
 
 use crate::action::decisions::{detached, published};
 use crate::approvals::expiry;
@@ -53,12 +54,16 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Resul
     };
     let approved = event.data.approved.as_ref();
     let approval = approved.and_then(|approved| approved.record.approval_id.clone());
-    match recording::withdrawn(services, refusal(services, event, by)).await {
+    let refusal = refusal(services, event, by);
+    let span = refusal.action.ticket.span.clone();
+    match recording::withdrawn(services, refusal).await {
         Ok(done) => {
-            expiry::after_end(&services.approvals, &services.in_flight.answers, id, approval, false).await;
+            let answers = &services.in_flight.answers;
+            let cleaning = expiry::after_end(&services.approvals, answers, id, approval, false);
+            cleaning.instrument(span.clone()).await;
             // If this fails, the sweeper finds the receipt and removes the member.
             if let Err(error) = leave(&services.approvals, id).await {
-                tracing::warn!(%error, action_id = %id, "the hold of a withdrawn action could not be removed; the sweeper tries again");
+                tracing::warn!(parent: &span, %error, "the hold of a withdrawn action could not be removed; the sweeper tries again");
             }
             Ok(Withdrawal::Now(done))
         }

@@ -81,9 +81,10 @@ impl Caches {
             if has_room() {
                 return true;
             }
-            tracing::warn!(?cache, "the disk is almost full, and a cache is removed");
+            let CacheSize { space, command, path, bytes, files } = &cache;
+            tracing::warn!(%space, command, path, bytes, files, "the disk is almost full, and a cache is removed");
             if let Err(error) = remove(&folder) {
-                tracing::warn!(?cache, %error, "the cache cannot be removed");
+                tracing::warn!(%space, command, path, %error, "the cache cannot be removed");
             }
         }
         has_room()
@@ -112,7 +113,8 @@ impl Caches {
         let cache = SpaceRoot::open(&folder).map_err(|error| error.failure())?;
         let usage = CacheUsage::of(&cache);
         if usage.exceeds(CACHE_BYTES_MAX) {
-            tracing::warn!(%space, command, path = %path.display(), ?usage, "a cache is over its limit and is emptied");
+            let (path, CacheUsage { bytes, files, .. }) = (path.display(), usage);
+            tracing::warn!(%space, command, %path, bytes, files, "a cache is over its limit and is emptied");
             empty_cache(&cache).map_err(failed)?;
         }
         Ok(cache)

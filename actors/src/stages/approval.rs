@@ -252,7 +252,7 @@ impl ApprovalStage {
 
     fn waits(&self, mut action: Action<Asked>, hold: &Hold) {
         let id = action.ticket.action_id.clone();
-        tracing::info!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, approval_id = %hold.approval_id, "held");
+        tracing::info!(parent: &action.ticket.span, approval_id = %hold.approval_id, "action held");
         self.services.metrics.held.inc();
         let held = hold.held();
         if !action.ticket.hold_caller(&held) {

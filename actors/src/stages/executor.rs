@@ -46,7 +46,7 @@ impl Stage for Executor {
         });
         let Some(ended) = self.services.control.start(&action.request, work).await else {
             // The runtime stops. The ticket is dropped with the action, and the next start settles the action by its intent.
-            tracing::info!(parent: &action.ticket.span, trace_id = %action.ticket.trace_id, "handed back");
+            tracing::debug!(parent: &action.ticket.span, "handed back");
             return;
         };
         hit("executor.end", &id).await;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Delivery, StoreError};
-use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Timestamp, Topic};
+use effectd_contracts::{
+    ActionId, ActionRequest, Code, DecisionData, Event, Failure, Phase, Timestamp, Topic, TraceId,
+};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -170,11 +172,17 @@ impl Intake {
             let why = (Code::Malformed, "the decision cannot be read");
             let Services { store, metrics, clock, .. } = &*self.services;
             let (lease, about) = (delivery.lease_id, Err(delivery.offset));
-            let ended = set_aside(&**store, metrics, clock.now(), lease, about, why).await;
-            tracing::warn!(offset = delivery.offset, ?ended, "a malformed decision becomes a dead letter");
+            let (offset, trace_id) = (delivery.offset, &delivery.event.trace_id);
+            match set_aside(&**store, metrics, clock.now(), lease, about, why).await {
+                Ok(()) => tracing::warn!(%trace_id, offset, "a malformed decision becomes a dead letter"),
+                Err(error) => {
+                    tracing::warn!(%trace_id, offset, %error, "a malformed decision could not become a dead letter yet");
+                }
+            }
             return true;
         };
         let (services, request) = (&self.services, &event.data.request);
+        let trace_id = trace_of(&delivery, request);
         let now = services.clock.monotonic();
         if let Some(old) = old.filter(|old| delivery.offset < old.decisions && !request.dry_run) {
             match intent_of(&*services.store, &request.action_id).await {
@@ -187,14 +195,14 @@ impl Intake {
                     return true;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, action_id = %request.action_id, "it is unknown whether the action began");
+                    tracing::warn!(%trace_id, %error, action_id = %request.action_id, "it is unknown whether the action began");
                     drop(services.store.defer(delivery.lease_id, STORE_PAUSE));
                     return true;
                 }
             }
         }
         let begun = services.in_flight.interrupted.take(&request.action_id)
-            || delivery.delivery_count > 1 && self.was_begun(&request.action_id).await;
+            || delivery.delivery_count > 1 && self.was_begun(&request.action_id, &trace_id).await;
         if begun {
             // It gets a slot in any case: other actions may hold every slot and wait for this one.
             drop(ahead);
@@ -262,10 +270,10 @@ impl Intake {
     }
 
     /// Whether an earlier delivery of this action wrote its intent.
-    async fn was_begun(&self, action: &ActionId) -> bool {
+    async fn was_begun(&self, action: &ActionId, trace_id: &TraceId) -> bool {
         let found = intent_of(&*self.services.store, action).await;
         found.map(|intent| intent.is_some()).unwrap_or_else(|error| {
-            tracing::warn!(%error, action_id = %action, "it is unknown whether the action began");
+            tracing::warn!(%trace_id, %error, action_id = %action, "it is unknown whether the action began");
             false
         })
     }
@@ -293,10 +301,10 @@ impl Intake {
         let data = event.data;
         // An approved decision was accepted long before it was published again.
         let begun = if data.approved.is_some() { event.time } else { delivery.event.stored_at };
-        let trace_id = data.request.trace();
+        let trace_id = trace_of(delivery, &data.request);
         let new = NewTicket {
             digest: identity_of(&self.services.identity, &data),
-            trace_id: trace_id.unwrap_or_else(|| delivery.event.trace_id.clone()),
+            trace_id,
             principal: data.principal,
             origin: data.origin,
             interactive: data.interactive,
@@ -308,7 +316,7 @@ impl Intake {
         };
         let ticket = Ticket::new(&self.services, &data.request, new);
         ticket.span.in_scope(|| {
-            tracing::info!(stage = "intake", trace_id = %ticket.trace_id, delivery = delivery.delivery_count, "hop");
+            tracing::debug!(stage = "intake", delivery = delivery.delivery_count, "hop");
         });
         Action::new(ticket, Arc::new(data.request))
     }
@@ -354,4 +362,9 @@ impl Intake {
 
 fn since(earlier: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(earlier).try_into().unwrap_or(Duration::ZERO)
+}
+
+/// The trace of a decision: the planner's, or the one that the store gave it.
+fn trace_of(delivery: &Delivery, request: &ActionRequest) -> TraceId {
+    request.trace().unwrap_or_else(|| delivery.event.trace_id.clone())
 }

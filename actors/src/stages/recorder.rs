@@ -133,11 +133,11 @@ impl Recorder {
             Err(StoreError::AlreadyReceipted { receipt_id, .. }) => self.before(action, receipt_id).await,
             Err(StoreError::StaleFence { .. }) => {
                 // Another copy of the action took over its claim; that copy's receipt counts.
-                tracing::info!(parent: &action.ticket.span, trace_id = %receipt.trace_id, "overtaken");
+                tracing::debug!(parent: &action.ticket.span, "overtaken");
                 action.ticket.close();
             }
             Err(error) => {
-                tracing::error!(parent: &action.ticket.span, trace_id = %receipt.trace_id, %error, "receipt not written");
+                tracing::error!(parent: &action.ticket.span, %error, "receipt not written");
                 let message = format!("{error}; retry with the same action id");
                 let failure = Failure::new(Code::StoreUnavailable, Phase::Record, message);
                 action.ticket.refuse_caller(&failure);

@@ -121,7 +121,8 @@ impl Sweeper {
     ) {
         match round {
             Ok(Ok(retained)) => {
-                tracing::debug!(?retained, "retention");
+                let Retained { receipts, letters, blocks, bytes, .. } = retained;
+                tracing::debug!(receipts, letters, blocks, bytes, "retention");
                 *last = (!retained.more).then_some(now);
             }
             Ok(Err(error)) => {
@@ -144,7 +145,10 @@ impl Sweeper {
             return;
         };
         match self.services.store.close_epochs(before).await {
-            Ok(report) => tracing::debug!(?report, "epochs closed"),
+            Ok(report) => {
+                let (closed, busy) = (report.closed.len(), report.busy.len());
+                tracing::debug!(closed, busy, resealed = report.resealed, "epochs closed");
+            }
             Err(error) => tracing::warn!(%error, "expired epochs could not be closed"),
         }
     }

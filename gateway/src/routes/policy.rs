@@ -82,7 +82,6 @@ pub(crate) async fn change(
     if query.preview {
         return app.blocking(move |app| app.host.try_policy(change)).await.map(Json);
     }
-    tracing::info!(principal = %by.0.principal, ?change, "an operator changes the policy");
     let (before, operation) = (app.services().policy(), (change.operation(), reason));
     let Json(view) = record(&app, &by, operation, move |host| host.change_policy(change)).await?;
     let Rejudged { released, ended, .. } = rejudge::after(app.services(), Changed::Policy(before)).await;

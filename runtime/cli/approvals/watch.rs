@@ -1,8 +1,9 @@
 //! `effectd approvals watch`: pending approvals in the terminal, decided with one key.
 //!
-//! A key decides only about the approval on the screen: the decision carries the digest of what was shown. When the selected
-//! approval is gone, none is selected until the person selects one. An approval is marked while it is on the screen, and a decision
-//! about marked ones carries the digests of that moment.
+//! A key decides only about the approval on the screen: the decision carries the digest of what was shown. After a decision of this
+//! person the next approval is selected, and keys do nothing until it is on the screen and none has come for a moment. When somebody
+//! else ends the selected approval, none is selected until the person selects one. An approval is marked while it is on the screen,
+//! and a decision about marked ones carries the digests of that moment.
 
 mod view;
 
@@ -55,6 +56,10 @@ struct Inbox {
     /// Ids and digests of the marked approvals, as they were drawn.
     marked: Vec<(ApprovalId, String)>,
     scroll: u16,
+    /// Whether the selected approval has the screen for itself.
+    opened: bool,
+    /// Whether keys do nothing yet, because the person has not selected the approval that comes to the screen.
+    resting: bool,
     input: Input,
     /// Whether an approval went that the person was deciding about: keys do nothing until `Esc`, so that none of them, such as a letter
     /// of a reason, decides about others.
@@ -101,15 +106,28 @@ impl Inbox {
     }
 
     fn choose(&mut self, step: isize) {
-        let at =
-            self.chosen.as_ref().and_then(|id| self.waiting.iter().position(|view| &view.approval_id == id));
-        let next = match at {
+        let next = match self.position() {
             Some(at) => at.saturating_add_signed(step),
             None => 0,
         };
         let next = next.min(self.waiting.len().saturating_sub(1));
         self.chosen = self.waiting.get(next).map(|view| view.approval_id.clone());
         self.scroll = 0;
+    }
+
+    /// The position of the selected approval.
+    fn position(&self) -> Option<usize> {
+        let id = self.chosen.as_ref()?;
+        self.waiting.iter().position(|view| &view.approval_id == id)
+    }
+
+    /// Selects the approval that follows a decided one.
+    fn choose_next(&mut self, decided: Option<usize>) {
+        if let (Some(at), None) = (decided, self.chosen()) {
+            let next = at.min(self.waiting.len().saturating_sub(1));
+            self.chosen = self.waiting.get(next).map(|view| view.approval_id.clone());
+            (self.scroll, self.resting) = (0, self.chosen.is_some());
+        }
     }
 
     /// The selected approval, if it is the one on the screen and has not changed since.
@@ -167,32 +185,68 @@ pub(super) async fn main(common: &Common) -> Result<Exit, CliError> {
     let mut events = Events::of_terminal(EVERY)?;
     let mut inbox = Inbox::default();
     inbox.take(waiting);
+    run(&mut client, &mut screen, &mut events, inbox).await?;
+    Ok(Exit::Done)
+}
+
+/// Shows the inbox with this approval opened, until the person leaves it. Returns `true` if the program is to end.
+pub(in crate::cli) async fn open(
+    client: &mut Client,
+    screen: &mut Screen,
+    events: &mut Events,
+    approval: String,
+) -> Result<bool, CliError> {
+    // A key for the last screen decides nothing here.
+    let mut inbox =
+        Inbox { begun: true, chosen: Some(approval), opened: true, resting: true, ..Inbox::default() };
+    inbox.take(all(client).await?);
+    run(client, screen, events, inbox).await
+}
+
+/// Shows the inbox until `q`, or until an event ends the program; then it returns `true`.
+async fn run(
+    client: &mut Client,
+    screen: &mut Screen,
+    events: &mut Events,
+    mut inbox: Inbox,
+) -> Result<bool, CliError> {
     loop {
         screen.draw(|frame| view::draw(frame, &mut inbox))?;
+        if inbox.resting {
+            inbox.resting = false;
+            if events.rest().await {
+                return Ok(true);
+            }
+            continue;
+        }
+        let decided = inbox.position();
         let next = match events.next().await {
             Event::Key(key) => press(&mut inbox, key),
             Event::Resized => Next::Redraw,
             Event::Tick => Next::Refresh,
-            Event::Stop => Next::Stop,
+            Event::Stop => return Ok(true),
         };
         match next {
             Next::Redraw => {}
-            Next::Stop => return Ok(Exit::Done),
-            Next::Refresh => refresh(&mut client, &mut inbox).await,
+            Next::Stop => return Ok(false),
+            Next::Refresh => refresh(client, &mut inbox).await,
             Next::Approve(how) => {
                 inbox.input = Input::Browsing;
-                approve(&mut client, &mut inbox, how).await;
-                refresh(&mut client, &mut inbox).await;
+                approve(client, &mut inbox, how).await;
+                refresh(client, &mut inbox).await;
+                inbox.choose_next(decided);
             }
-            Next::AskAlways => ask_always(&mut client, &mut inbox).await,
+            Next::AskAlways => ask_always(client, &mut inbox).await,
             Next::AskGrant => {
-                ask_grant(&mut client, &mut inbox).await;
-                refresh(&mut client, &mut inbox).await;
+                ask_grant(client, &mut inbox).await;
+                refresh(client, &mut inbox).await;
+                inbox.choose_next(decided);
             }
             Next::Deny(targets, reason) => {
                 inbox.input = Input::Browsing;
-                deny(&mut client, &mut inbox, targets, reason).await;
-                refresh(&mut client, &mut inbox).await;
+                deny(client, &mut inbox, targets, reason).await;
+                refresh(client, &mut inbox).await;
+                inbox.choose_next(decided);
             }
         }
     }
@@ -234,6 +288,9 @@ fn browse(inbox: &mut Inbox, key: KeyEvent) -> Next {
     }
     match key.code {
         KeyCode::Char('q') => return Next::Stop,
+        KeyCode::Enter if inbox.chosen.is_some() => inbox.opened = !inbox.opened,
+        KeyCode::Enter => inbox.choose(0),
+        KeyCode::Esc => inbox.opened = false,
         KeyCode::Char('r') => return Next::Refresh,
         KeyCode::Up | KeyCode::Char('k') => inbox.choose(-1),
         KeyCode::Down | KeyCode::Char('j') => inbox.choose(1),
@@ -438,6 +495,29 @@ mod tests {
         assert_eq!(inbox.chosen, None);
         inbox.choose(1);
         assert_eq!(inbox.chosen.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn after_a_decision_the_next_one_is_chosen() {
+        let mut inbox = inbox(&["a", "b", "c"]);
+        inbox.choose(1);
+        let decided = inbox.position();
+        inbox.take(vec![view("a"), view("c")]);
+        inbox.choose_next(decided);
+        assert_eq!((inbox.chosen.as_deref(), inbox.resting), (Some("c"), true));
+        assert_eq!(inbox.decidable(), None, "it is not on the screen yet");
+        // A decision that failed leaves the selection, and the last one is followed by the one before.
+        inbox.choose_next(inbox.position());
+        assert_eq!(inbox.chosen.as_deref(), Some("c"));
+        let decided = inbox.position();
+        inbox.take(vec![view("a")]);
+        inbox.choose_next(decided);
+        assert_eq!(inbox.chosen.as_deref(), Some("a"));
+        let decided = inbox.position();
+        inbox.resting = false;
+        inbox.take(Vec::new());
+        inbox.choose_next(decided);
+        assert_eq!((inbox.chosen.as_deref(), inbox.resting), (None, false));
     }
 
     #[test]

@@ -233,7 +233,7 @@ fn rate(count: f64, time: Duration) -> f64 {
     clippy::cast_sign_loss,
     reason = "a count, which a float saturates to"
 )]
-fn whole(count: f64) -> u64 {
+pub(super) fn whole(count: f64) -> u64 {
     count as u64
 }
 

@@ -1,14 +1,17 @@
 //! Draws `effectd top`.
 
 use effectd_contracts::Timestamp;
+use effectd_gateway::views::BreakerView;
+use effectd_gateway::views::approvals::ApprovalView;
+use effectd_gateway::views::dead_letters::CauseView;
 
 use super::metrics::{Figures, Rates, StageRow, ToolRow};
-use super::{HELD_SHOWN_MAX, Snapshot};
+use super::{Cursor, HELD_SHOWN_MAX, Snapshot};
 use crate::tui::ratatui::Frame;
 use crate::tui::ratatui::layout::{Constraint, Layout, Rect};
 use crate::tui::ratatui::style::{Modifier, Style};
 use crate::tui::ratatui::text::Line;
-use crate::tui::ratatui::widgets::{Block, Paragraph};
+use crate::tui::ratatui::widgets::{Block, Paragraph, Wrap};
 use crate::tui::shown;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +26,15 @@ pub(super) enum Focus {
 
 pub(super) struct View<'a> {
     pub(super) snapshot: &'a Snapshot,
-    pub(super) focus: Focus,
-    /// The index of the first line of the focused list.
-    pub(super) from: usize,
+    pub(super) cursor: &'a Cursor,
     pub(super) now: Timestamp,
     /// Why the figures are old, if they are.
     pub(super) error: Option<&'a str>,
 }
 
-const KEYS: &str = "s stages  t tools  b breakers  h held  d dead letters  Esc all  Up/Down  q quit";
+const KEYS: &str =
+    "s stages  t tools  b breakers  h held  d dead letters  Up/Down Enter open  Esc all  q quit";
+const KEYS_OPENED: &str = "r reset the breaker, or requeue the newest letter  Esc back  q quit";
 
 impl View<'_> {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
@@ -39,8 +42,12 @@ impl View<'_> {
             Layout::vertical([Constraint::Length(5), Constraint::Min(0), Constraint::Length(1)])
                 .areas(frame.area());
         frame.render_widget(Paragraph::new(self.head(head.width)), head);
-        frame.render_widget(Paragraph::new(shown(KEYS, keys.width.into())), keys);
-        match self.focus {
+        let known = if self.cursor.opened.is_some() { KEYS_OPENED } else { KEYS };
+        frame.render_widget(Paragraph::new(shown(known, keys.width.into())), keys);
+        if let Some(name) = &self.cursor.opened {
+            return self.row(frame, body, name);
+        }
+        match self.cursor.focus {
             Focus::All => {
                 let [tools, breakers, held, letters] =
                     Layout::vertical([Constraint::Ratio(1, 4); 4]).areas(body);
@@ -87,7 +94,18 @@ impl View<'_> {
                 figures.in_flight, figures.backlog, figures.queued, figures.lag
             )),
             line(format!("stages: {}", self.stages().join("  "))),
+            line(self.cursor.news.clone()),
         ]
+    }
+
+    /// The opened row: each of its fields on lines of its own.
+    fn row(&self, frame: &mut Frame<'_>, area: Rect, name: &str) {
+        let lines = self.snapshot.fields(self.cursor.focus, name).into_iter();
+        let text: Vec<Line<'_>> =
+            lines.map(|(field, value)| Line::raw(format!("{field:<16} {value}"))).collect();
+        let title = shown(name, usize::from(area.width.saturating_sub(2)));
+        let text = Paragraph::new(text).wrap(Wrap { trim: false });
+        frame.render_widget(text.block(Block::bordered().title(title)), area);
     }
 
     /// The waiting actions and busy workers of each stage.
@@ -98,19 +116,25 @@ impl View<'_> {
 
     fn panel(&self, frame: &mut Frame<'_>, area: Rect, focus: Focus) {
         let (title, lines) = self.list(focus);
-        let from = if self.focus == focus { self.from.min(lines.len()) } else { 0 };
+        let selected = (self.cursor.focus == focus).then_some(self.cursor.row);
         let columns = usize::from(area.width.saturating_sub(2));
+        let rows = usize::from(area.height.saturating_sub(2)).max(1);
+        let from = selected.map_or(0, |row| (row + 1).saturating_sub(rows));
         let text: Vec<Line<'_>> = lines
             .iter()
+            .enumerate()
             .skip(from)
-            .take(area.height.into())
-            .map(|line| Line::raw(shown(line, columns)))
+            .take(rows)
+            .map(|(at, line)| {
+                let line = Line::raw(shown(line, columns));
+                if Some(at) == selected { line.style(Modifier::REVERSED) } else { line }
+            })
             .collect();
         frame.render_widget(Paragraph::new(text).block(Block::bordered().title(title)), area);
     }
 
     /// The title and the lines of a list.
-    pub(super) fn list(&self, focus: Focus) -> (String, Vec<String>) {
+    fn list(&self, focus: Focus) -> (String, Vec<String>) {
         match focus {
             Focus::All | Focus::Tools => ("tools".to_owned(), self.snapshot.tools.iter().map(tool).collect()),
             Focus::Stages => {
@@ -119,18 +143,7 @@ impl View<'_> {
                 (title.to_owned(), self.snapshot.stages.iter().map(stage).collect())
             }
             Focus::Breakers => {
-                let lines = self.snapshot.breakers.iter().map(|breaker| {
-                    let cause = breaker.cause.as_deref().unwrap_or("-");
-                    let again = breaker.retry_after_ms.map_or_else(
-                        || "until it is reset".to_owned(),
-                        |ms| format!("again in {:.1} s", ms as f64 / 1_000.0),
-                    );
-                    let again = if breaker.state == "open" { again } else { String::new() };
-                    format!(
-                        "{:<10} {:<12} {:>4}/{:<5} {:<18} {}",
-                        breaker.state, cause, breaker.failures, breaker.calls, again, breaker.key
-                    )
-                });
+                let lines = self.snapshot.breakers.iter().map(breaker);
                 let count = |is: fn(&str) -> bool| {
                     self.snapshot.breakers.iter().filter(|breaker| is(&breaker.state)).count()
                 };
@@ -140,45 +153,53 @@ impl View<'_> {
                 (format!("breakers: {open} open{other}"), lines.collect())
             }
             Focus::Held => {
-                let lines = self.snapshot.held.iter().map(|held| {
-                    let left = held.expires_at.as_deref().map_or_else(String::new, |end| self.left(end));
-                    let about = held.prompt.as_ref().and_then(|prompt| prompt.about.as_deref());
-                    let (tool, subject, about) = (&held.tool_id, &held.subject_id, about.unwrap_or_default());
-                    format!("{left:<10} {tool:<20} {subject}  {}  {about}", held.approval_id)
-                });
+                let lines = self.snapshot.held.iter().map(|row| held(row, self.now));
                 let more = if self.snapshot.held.len() >= HELD_SHOWN_MAX { " or more" } else { "" };
                 (format!("held: {}{more}", self.snapshot.held.len()), lines.collect())
             }
             Focus::Letters => {
-                let lines = self.snapshot.causes.iter().map(|cause| {
-                    format!(
-                        "{:>7}  {}  {:<18} {:<20} {}",
-                        cause.count,
-                        cause.cause,
-                        cause.code,
-                        cause.tool_id.as_deref().unwrap_or("-"),
-                        cause.sample.as_deref().unwrap_or_default()
-                    )
-                });
                 let Figures { letters, quarantined, .. } = self.snapshot.figures;
                 let apart =
                     if quarantined > 0.0 { format!(", {quarantined} in quarantine") } else { String::new() };
+                let lines = self.snapshot.causes.iter().map(cause);
                 (format!("dead letters: {letters}{apart}"), lines.collect())
             }
         }
     }
+}
 
-    /// The time left to decide about an approval.
-    fn left(&self, end: &str) -> String {
-        let Ok(end) = end.parse::<Timestamp>() else {
-            return String::new();
-        };
-        let seconds = end.duration_since(self.now).as_secs().max(0);
-        if seconds >= 3_600 {
-            format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60)
-        } else {
-            format!("{}m{:02}s", seconds / 60, seconds % 60)
-        }
+pub(super) fn breaker(row: &BreakerView) -> String {
+    let again = match (row.state.as_str(), row.retry_after_ms) {
+        ("open", Some(ms)) => format!("again in {:.1} s", ms as f64 / 1_000.0),
+        ("open", None) => "until it is reset".to_owned(),
+        _ => String::new(),
+    };
+    let cause = row.cause.as_deref().unwrap_or("-");
+    format!("{:<10} {cause:<12} {:>4}/{:<5} {again:<18} {}", row.state, row.failures, row.calls, row.key)
+}
+
+pub(super) fn held(row: &ApprovalView, now: Timestamp) -> String {
+    let left = row.expires_at.as_deref().map_or_else(String::new, |end| left(end, now));
+    let about = row.prompt.as_ref().and_then(|prompt| prompt.about.as_deref());
+    let (tool, subject, about) = (&row.tool_id, &row.subject_id, about.unwrap_or_default());
+    format!("{left:<10} {tool:<20} {subject}  {}  {about}", row.approval_id)
+}
+
+pub(super) fn cause(row: &CauseView) -> String {
+    let (tool, sample) = (row.tool_id.as_deref().unwrap_or("-"), row.sample.as_deref().unwrap_or_default());
+    format!("{:>7}  {}  {:<18} {tool:<20} {sample}", row.count, row.cause, row.code)
+}
+
+/// The time left to decide about an approval.
+fn left(end: &str, now: Timestamp) -> String {
+    let Ok(end) = end.parse::<Timestamp>() else {
+        return String::new();
+    };
+    let seconds = end.duration_since(now).as_secs().max(0);
+    if seconds >= 3_600 {
+        format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60)
+    } else {
+        format!("{}m{:02}s", seconds / 60, seconds % 60)
     }
 }
 
@@ -196,7 +217,7 @@ fn stage(row: &StageRow) -> String {
     )
 }
 
-fn tool(row: &ToolRow) -> String {
+pub(super) fn tool(row: &ToolRow) -> String {
     let otherwise: Vec<_> =
         row.otherwise.iter().map(|(outcome, count)| format!("{outcome} {count}")).collect();
     format!(
@@ -209,7 +230,7 @@ fn tool(row: &ToolRow) -> String {
     )
 }
 
-fn time(seconds: Option<f64>) -> String {
+pub(super) fn time(seconds: Option<f64>) -> String {
     match seconds {
         None => "-".to_owned(),
         Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1_000.0),

@@ -19,10 +19,14 @@ const LISTED_MAX: u16 = 8;
 const NEWS_ROWS: u16 = 2;
 
 const KEYS: &str =
-    " a approve once   g grant   A always   d deny   m mark   ↑↓ choose   PgUp/PgDn scroll   q quit";
+    " a approve once  g grant  A always  d deny  m mark  ↑↓ choose  Enter open  PgUp/PgDn  q quit";
+/// Shown while keys do nothing.
+const RESTING: &str = " keys work again when none has been pressed for a moment";
 
 pub(super) fn draw(frame: &mut Frame<'_>, inbox: &mut Inbox) {
     let listed = u16::try_from(inbox.waiting.len()).unwrap_or(LISTED_MAX).clamp(1, LISTED_MAX);
+    // An opened approval has the rows of the list, too.
+    let listed = if inbox.opened && inbox.chosen().is_some() { 1 } else { listed };
     let [head, list, detail, news, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(listed),
@@ -37,7 +41,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, inbox: &mut Inbox) {
     draw_detail(frame, inbox, detail);
     let text = shown(&news_of(inbox), width(news) * usize::from(NEWS_ROWS));
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), news);
-    frame.render_widget(bar(KEYS, keys), keys);
+    frame.render_widget(bar(if inbox.resting { RESTING } else { KEYS }, keys), keys);
 }
 
 fn width(area: Rect) -> usize {
