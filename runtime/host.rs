@@ -6,3 +6,4 @@ pub(crate) mod in_process;
 pub(crate) mod policy_queries;
 mod policy_reload;
 pub(crate) mod runtime;
+mod shadow;

@@ -94,7 +94,17 @@ impl State {
     /// whose programs others could replace.
     pub(crate) fn load_policy(&self, overlay: &Overlay, registry: &Registry) -> Result<Policy, Error> {
         let source = PolicyDir::load(&self.policy_dir, self.owner).map_err(Box::new)?;
-        self.check_policy(tool_registry::compile_policy(&source, overlay, registry).map_err(Box::new)?)
+        self.compile_policy(&source, overlay, registry)
+    }
+
+    /// [`State::load_policy`] from these files.
+    pub(crate) fn compile_policy(
+        &self,
+        source: &Source,
+        overlay: &Overlay,
+        registry: &Registry,
+    ) -> Result<Policy, Error> {
+        self.check_policy(tool_registry::compile_policy(source, overlay, registry).map_err(Box::new)?)
     }
 
     /// [`State::load_policy`] from files that were in force before, without their examples.

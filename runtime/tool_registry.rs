@@ -127,6 +127,31 @@ mod tests {
 
     use super::*;
 
+    /// A rule for each public parameter of each tool, by the type in the tool's schema: what is missing in the Cedar schema, or has
+    /// another type there, does not compile.
+    #[test]
+    fn rules_can_use_every_public_parameter() {
+        let registry = registry(&[]).unwrap();
+        let mut rules = String::new();
+        for spec in registry.iter().map(|tool| tool.spec()) {
+            for (name, field) in spec.params_schema["properties"].as_object().unwrap() {
+                if name == "space_id" || !spec.is_public_param(name) {
+                    continue;
+                }
+                let condition = match field["type"].as_str() {
+                    Some("integer") => format!("context.params.{name} > 0"),
+                    Some("boolean") => format!("context.params.{name}"),
+                    Some(_) | None => format!("context.params.{name} like \"a*\""),
+                };
+                let head = "forbid (principal, action, resource)";
+                rules += &format!("{head} when {{ context.params has {name} && {condition} }};\n");
+            }
+        }
+        let source = PolicySource::new("version = 1", [("rules.cedar".to_owned(), rules)]);
+        let policy = compile_policy(&source, &Overlay::default(), &registry);
+        assert!(policy.is_ok_and(|policy| policy.rules() > 30));
+    }
+
     #[test]
     fn what_warms_up_is_a_call_that_changes_nothing() {
         let space = tempfile::tempdir().unwrap();

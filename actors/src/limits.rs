@@ -185,3 +185,7 @@ pub const MOVED_ENTRIES_MAX: usize = 65_536;
 pub const CHANGES_MAX: usize = 2_064;
 /// Most bytes of the paths of these changes, for the same reason.
 pub const CHANGE_PATHS_BYTES_MAX: usize = 262_144;
+/// Flips of a candidate policy that are listed one by one: as many as a person reads.
+pub const SHADOW_FLIPS_MAX: usize = 50;
+/// Groups of flips of a candidate policy. Beyond them a flip is only counted; the tools and the verdicts make fewer.
+pub const SHADOW_GROUPS_MAX: usize = 500;

@@ -33,6 +33,7 @@ pub const BREAKER_REFUSALS_TOTAL: &str = "effectd_breaker_refusals_total";
 pub const THROTTLED_TOTAL: &str = "effectd_actions_throttled_total";
 pub const HELD_TOTAL: &str = "effectd_actions_held_total";
 pub const HOLDS_OPEN: &str = "effectd_approvals_open";
+pub const SHADOW_DECISIONS_TOTAL: &str = "effectd_policy_shadow_decisions_total";
 pub const NEXT_EXPIRY: &str = "effectd_approvals_next_expiry_timestamp_seconds";
 pub const APPROVAL_SECONDS: &str = "effectd_approval_seconds";
 pub const PAUSED_SINCE: &str = "effectd_paused_since_timestamp_seconds";
@@ -72,6 +73,7 @@ pub struct Metrics {
     pub(crate) approval: HistogramVec,
     pub(crate) paused_since: IntGauge,
     pub(crate) given_up: IntCounterVec,
+    pub(crate) shadow_decisions: IntCounterVec,
 }
 
 impl Metrics {
@@ -168,6 +170,11 @@ impl Metrics {
             )?,
             paused_since: gauge(PAUSED_SINCE, "Since when effects are paused; 0 if they are not")?,
             given_up: counter(DEAD_LETTERS_TOTAL, "Actions that were given up", &["code"])?,
+            shadow_decisions: counter(
+                SHADOW_DECISIONS_TOTAL,
+                "Decisions that the candidate policy judged: same, flip or error",
+                &["result"],
+            )?,
             breakers_open: gauge(BREAKERS_OPEN, "Breakers that are open")?,
             breakers_half_open: gauge(BREAKERS_HALF_OPEN, "Breakers that let a few calls through to try")?,
             breaker_changes: counter(BREAKER_CHANGES_TOTAL, "Breakers that opened or closed", &["to"])?,

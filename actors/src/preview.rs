@@ -7,6 +7,7 @@
 pub(crate) mod assessment;
 mod diff;
 mod foresee;
+pub(crate) mod shadow;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,6 +9,7 @@ pub mod files;
 pub(crate) mod leases;
 pub(crate) mod recent_receipts;
 pub(crate) mod running;
+pub mod shadow;
 pub mod signer;
 
 use std::collections::HashSet;
@@ -35,6 +36,7 @@ use files::{FileInspector, Files};
 use leases::Leases;
 use recent_receipts::Known;
 use running::Running;
+use shadow::Shadow;
 use signer::Identity;
 
 /// Opens the root of a space; fails for a space that may not be used.
@@ -49,6 +51,8 @@ pub struct Services {
     pub metrics: Metrics,
     pub settings: Settings,
     policy: RwLock<Arc<Policy>>,
+    /// The candidate policy.
+    pub shadow: Shadow,
     pub files: Files,
     pub children: Children,
     pub control: Control,
@@ -136,6 +140,7 @@ impl Services {
             Control::new(&settings.control, settings.in_flight_max, &store, &clock, &metrics, &registry);
         Arc::new(Self {
             policy: RwLock::new(from.policy),
+            shadow: Shadow::new(metrics.shadow_decisions.clone()),
             files: Files {
                 roots: from.space_roots,
                 inspector: from.inspector,
@@ -192,6 +197,8 @@ impl Services {
     /// Puts another policy in force for all actions that have not reached the gate yet.
     pub fn set_policy(&self, policy: Arc<Policy>) {
         *self.policy.write() = policy;
+        // After it, so that a candidate which starts meanwhile gets this overlay, too.
+        self.shadow.lay_over(|| self.policy());
     }
 }
 

@@ -129,6 +129,10 @@ pub enum Operation {
     Rejudge {},
     /// Reloads the policy's files.
     ReloadPolicy {},
+    /// Lets a candidate policy judge beside the one in force.
+    StartShadow {},
+    /// Ends the candidate policy.
+    StopShadow {},
     /// Applies retention now.
     Retain {},
     /// Erases all data of subjects.
@@ -164,6 +168,8 @@ impl Operation {
             Operation::ClearOverlay {} => "effectd.clear_overlay",
             Operation::Rejudge {} => "effectd.rejudge",
             Operation::ReloadPolicy {} => "effectd.reload_policy",
+            Operation::StartShadow {} => "effectd.start_shadow",
+            Operation::StopShadow {} => "effectd.stop_shadow",
             Operation::Retain {} => "effectd.retain",
             Operation::Erase { .. } => "effectd.erase",
         }

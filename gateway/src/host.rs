@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use effectd_actors::Services;
+use effectd_actors::services::shadow::Report;
 use effectd_bus::Swap;
-use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
+use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt, Timestamp};
 
 use crate::problem::Problem;
-use crate::views::policy::{Explanation, PolicyChange, PolicyFiles, PolicyView};
+use crate::views::policy::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
 
 /// What the gateway needs from the daemon. The methods may block.
 pub trait Host: Send + Sync + 'static {
@@ -29,13 +30,20 @@ pub trait Host: Send + Sync + 'static {
     fn reload_policy(&self) -> Result<PolicyView, Problem>;
     /// Puts the policy's files in force, and accepts the present folders as the roots of the spaces.
     fn take_over_policy(&self) -> Result<PolicyView, Problem>;
-    /// The policy as a change would make it; nothing is changed.
-    fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
-    /// Stores a change in the overlay and puts it in force. The change is durable when this returns.
-    fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem>;
+    /// The policy as a change would make it; nothing is changed. Only a mode can end.
+    fn try_policy(&self, change: PolicyChange, until: Option<Timestamp>) -> Result<PolicyView, Problem>;
+    /// Stores a change in the overlay and puts it in force. The change is durable when this returns. Only a mode can end.
+    fn change_policy(&self, change: PolicyChange, until: Option<Timestamp>) -> Result<PolicyView, Problem>;
     /// Checks a change and returns the write that stores it. The caller makes that write together with another one, and then
     /// calls [`Host::reload_policy`].
     fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem>;
+    /// Checks the files of a candidate policy like those of a policy, and returns their digest.
+    fn check_shadow(&self, files: Vec<PolicyFile>) -> Result<String, Problem>;
+    /// Lets a candidate policy judge beside the one in force, also after a restart, and returns the digest of its files; `None` if
+    /// it judges already.
+    fn start_shadow(&self, files: Vec<PolicyFile>) -> Result<Option<String>, Problem>;
+    /// Ends the candidate policy, and returns what it has judged; `None` if there is none.
+    fn stop_shadow(&self) -> Result<Option<Report>, Problem>;
     /// Creates the signing key for all signatures from now on. The key is durable when this returns.
     fn rotate_key(&self) -> Result<KeyEntry, Problem>;
     /// How the policy would decide about a request of this principal.

@@ -68,6 +68,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(policy::check))
         .routes(routes!(policy::reload))
         .routes(routes!(policy::change))
+        .routes(routes!(policy::shadow, policy::start_shadow, policy::stop_shadow))
         .routes(routes!(policy::explain))
         .routes(routes!(approvals::list))
         .routes(routes!(approvals::show))

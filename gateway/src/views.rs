@@ -18,7 +18,10 @@ pub mod tree;
 pub use actions::{ActionView, State};
 pub use breakers::BreakerView;
 pub use health::Health;
-pub use policy::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, RootChange};
+pub use policy::{
+    Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, RootChange, ShadowFiles, ShadowFlip,
+    ShadowGroup, ShadowView,
+};
 pub use receipts::{Amending, ReceiptList, RotatedView};
 pub use tools::{tool_details, tool_summary};
 pub use tree::ActorView;

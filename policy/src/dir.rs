@@ -39,10 +39,7 @@ impl PolicyDir {
             read.push((SourceFile { name, text }, stamp));
         }
         check_unchanged(dir, &read)?;
-        let (mut policy, rules): (Vec<_>, Vec<_>) =
-            read.into_iter().map(|(file, _)| file).partition(|file| file.name == POLICY_FILE);
-        let policy = policy.pop().ok_or_else(|| PolicyError::Missing { path: dir.to_owned() })?;
-        Ok(Source { policy, rules })
+        Source::of_files(read.into_iter().map(|(file, _)| file).collect())
     }
 
     /// The current metadata, which shows whether the policy changed, without reading its files.

@@ -1,9 +1,10 @@
-//! Facts: everything that a decision depends on, without the content of parameters.
+//! Facts: everything that a decision depends on. With the facts and the policy, anybody gets the same verdict, on another machine
+//! and years later.
 //!
-//! The receipt holds the facts, so no fact holds a parameter's value. With the facts and the policy, anybody gets the same
-//! verdict, on another machine and years later.
+//! The receipt holds the facts in clear. So they hold a parameter's value only if the tool declares it public and it has no secret
+//! and no personal data.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::{
     ActionRequest, Capability, DecisionRecord, Digest, Predicted, Principal, RiskLevel, RiskTier,
@@ -186,6 +187,25 @@ pub struct InspectionFacts {
     /// The protected paths of the space, as the policy writes them, that the call would change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub protected: Vec<String>,
+    /// The public parameters that rules can use, as the tool gets them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub params: BTreeMap<String, Param>,
+    /// Parameters of these names that the receipt may not hold: not public, of another type, too long, or with a secret or personal data. A rule that
+    /// uses one of them fails.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub params_hidden: BTreeSet<String>,
+    /// The length of all texts in the parameters, in bytes.
+    #[serde(default)]
+    pub text_bytes: u64,
+}
+
+/// The value of a public parameter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Param {
+    Flag(bool),
+    Number(i64),
+    Text(String),
 }
 
 /// One finding of a safety check: the kind and the position, never the content.

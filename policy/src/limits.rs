@@ -22,6 +22,8 @@ pub const FINDINGS_MAX: usize = 32;
 pub const REDACTIONS_RECORDED_MAX: usize = 64;
 /// Most hosts, commands or spaces that one inspection collects; the safety gate quarantines parameters with more.
 pub const TARGETS_MAX: usize = 32;
+/// Longest text of a public parameter that rules can use, in bytes: the longest path.
+pub const PARAM_BYTES_MAX: usize = 4_096;
 /// Deepest nesting that inspection, removal of secrets and pruning follow; they remove deeper values.
 pub const VALUE_DEPTH_MAX: usize = 64;
 /// Longest reason of a decision: a line that a person reads, stored in the receipt.

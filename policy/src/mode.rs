@@ -55,13 +55,15 @@ impl Resolved {
 fn cascade(facts: &Facts, risk: &Risk, policy: &Policy) -> (Mode, ModeSource, String) {
     let tool = facts.tool.id.as_str();
     let command = named_command(facts, policy.tables()).map(|command| command.name.as_str());
-    let by_automation =
-        facts.automation.as_deref().and_then(|id| policy.tables().automation_modes.get(id, tool, command));
+    let by_automation = facts
+        .automation
+        .as_deref()
+        .and_then(|id| policy.tables().automation_modes.get(id, tool, command, facts.now));
     if let Some((mode, rule)) = by_automation {
         return (mode, ModeSource::AutomationOverride, rule);
     }
     let org = policy.tables().spaces.get(&facts.space).and_then(|space| space.org.as_deref());
-    if let Some((mode, rule)) = org.and_then(|org| policy.org_modes.get(org, tool, command)) {
+    if let Some((mode, rule)) = org.and_then(|org| policy.org_modes.get(org, tool, command, facts.now)) {
         return (mode, ModeSource::OrgDefault, rule);
     }
     let rule = format!("the default of tier {:?}", risk.tier);

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use effectd_contracts::text::is_unprintable;
-use effectd_contracts::{Band, Mode, SpaceId, SubjectId};
+use effectd_contracts::{Band, Mode, SpaceId, SubjectId, Timestamp};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -21,7 +21,7 @@ use crate::limits::{NAME_BYTES_MAX, OVERLAY_ENTRIES_MAX};
 pub struct Overlay {
     /// Consents, given and revoked. The last one for a subject, space and purpose counts.
     pub consents: Vec<ConsentChange>,
-    pub org_modes: BTreeMap<String, BTreeMap<String, Mode>>,
+    pub org_modes: BTreeMap<String, BTreeMap<String, SetMode>>,
     pub bands: BTreeMap<SpaceId, Band>,
     /// Accepted and dropped: earlier builds of this stored format kept modes here that nothing read.
     #[serde(skip_serializing, deserialize_with = "dropped")]
@@ -30,6 +30,57 @@ pub struct Overlay {
 
 fn dropped<'de, D: Deserializer<'de>>(value: D) -> Result<(), D::Error> {
     IgnoredAny::deserialize(value).map(drop)
+}
+
+/// A mode by command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SetMode {
+    /// Until a command changes it.
+    Lasting(Mode),
+    /// From `until` on, the mode counts that an earlier command set without an end, or else that of the files.
+    Ending {
+        mode: Mode,
+        until: Timestamp,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        then: Option<Mode>,
+    },
+}
+
+impl SetMode {
+    /// The mode at this time; `None` for that of the files.
+    pub(crate) fn at(self, now: Timestamp) -> Option<Mode> {
+        match self {
+            Self::Ending { mode, until, .. } if now < until => Some(mode),
+            Self::Ending { then, .. } => then,
+            Self::Lasting(mode) => Some(mode),
+        }
+    }
+
+    /// This mode after another one: an end brings back what has none.
+    fn after(self, before: Option<Self>) -> Self {
+        match (self, before) {
+            (Self::Ending { mode, until, .. }, Some(Self::Lasting(then))) => {
+                Self::Ending { mode, until, then: Some(then) }
+            }
+            (Self::Ending { mode, until, .. }, Some(Self::Ending { then, .. })) => {
+                Self::Ending { mode, until, then }
+            }
+            (set, _) => set,
+        }
+    }
+}
+
+impl std::fmt::Display for SetMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Lasting(mode) => f.write_str(mode.as_str()),
+            Self::Ending { mode, until, then } => {
+                let then = then.map_or("as in the files", |then| then.as_str());
+                write!(f, "{} until {until}, then {then}", mode.as_str())
+            }
+        }
+    }
 }
 
 /// A consent that was given or revoked.
@@ -63,7 +114,7 @@ pub enum Change {
         org: String,
         /// The tool, as id or `<source>:<action>`.
         tool: String,
-        mode: Option<Mode>,
+        mode: Option<SetMode>,
     },
     /// Makes a space more careful; without a band, restores that of the files.
     SetBand {
@@ -92,9 +143,8 @@ impl Overlay {
             format!("consent {given}: {subject} in {space} for {purpose}")
         });
         let modes = self.org_modes.iter().flat_map(|(org, modes)| {
-            let line = move |(tool, mode): (&String, &Mode)| {
-                format!("mode of {tool} in org {org}: {}", mode.as_str())
-            };
+            let line =
+                move |(tool, mode): (&String, &SetMode)| format!("mode of {tool} in org {org}: {mode}");
             modes.iter().map(line)
         });
         let bands = self.bands.iter().map(|(space, band)| format!("band of {space}: {}", band.as_str()));
@@ -166,14 +216,15 @@ fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
 }
 
 fn set_mode(
-    modes: &mut BTreeMap<String, BTreeMap<String, Mode>>,
+    modes: &mut BTreeMap<String, BTreeMap<String, SetMode>>,
     owner: String,
     tool: String,
-    mode: Option<Mode>,
+    mode: Option<SetMode>,
 ) -> Result<(), PolicyError> {
     check_name(&owner)?;
     check_name(&tool)?;
     let of_owner = modes.entry(owner.clone()).or_default();
+    let mode = mode.map(|mode| mode.after(of_owner.get(&tool).copied()));
     set(of_owner, tool, mode);
     if of_owner.is_empty() {
         modes.remove(&owner);
@@ -234,7 +285,7 @@ mod tests {
     fn what_is_set_can_be_unset() {
         let mut overlay = Overlay::default();
         let set = |mode| Change::SetOrgMode { org: "home".into(), tool: "files:write_text".into(), mode };
-        overlay.apply(set(Some(Mode::Deny))).unwrap();
+        overlay.apply(set(Some(SetMode::Lasting(Mode::Deny)))).unwrap();
         assert_eq!(overlay.len(), 1);
         overlay.apply(set(None)).unwrap();
         assert_eq!(overlay, Overlay::default());
@@ -254,7 +305,8 @@ mod tests {
     #[test]
     fn nonsense_is_refused_and_leaves_no_trace() {
         let mut overlay = Overlay::default();
-        let bad = Change::SetOrgMode { org: "a\u{1b}".into(), tool: "x".into(), mode: Some(Mode::Allow) };
+        let mode = Some(SetMode::Lasting(Mode::Allow));
+        let bad = Change::SetOrgMode { org: "a\u{1b}".into(), tool: "x".into(), mode };
         assert!(overlay.apply(bad).unwrap_err().to_string().contains("printable"));
         assert!(overlay.is_empty());
     }

@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
 use crate::error::{Faults, Location, PolicyError};
-use crate::limits::FAULTS_MAX;
+use crate::limits::{FAULTS_MAX, NAME_BYTES_MAX};
 
 /// The file that every policy has.
 pub const POLICY_FILE: &str = "policy.toml";
@@ -38,6 +38,25 @@ impl Source {
         let mut rules: Vec<_> = rules.into_iter().map(|(name, text)| SourceFile { name, text }).collect();
         rules.sort_by(|a, b| a.name.cmp(&b.name));
         Self { policy, rules }
+    }
+
+    /// A policy from its files.
+    pub fn of_files(files: Vec<SourceFile>) -> Result<Self, PolicyError> {
+        let (mut policy, mut rules): (Vec<_>, Vec<_>) =
+            files.into_iter().partition(|file| file.name == POLICY_FILE);
+        rules.sort_by(|a, b| a.name.cmp(&b.name));
+        let is_rules = |file: &SourceFile| {
+            let plain = !file.name.starts_with('.') && !file.name.contains('/');
+            plain && file.name.len() <= NAME_BYTES_MAX && file.name.ends_with(".cedar")
+        };
+        let differ = rules.windows(2).all(|two| two[0].name != two[1].name);
+        match (policy.pop(), policy.is_empty()) {
+            (Some(policy), true) if differ && rules.iter().all(is_rules) => Ok(Self { policy, rules }),
+            _ => {
+                let message = "a policy has one policy.toml, and any number of *.cedar with different names";
+                Err(PolicyError::invalid(Location::new(POLICY_FILE, 1), message))
+            }
+        }
     }
 
     pub fn files(&self) -> impl Iterator<Item = &SourceFile> {

@@ -37,7 +37,7 @@ pub(super) struct Terms {
     why: Reason,
     /// How long it lasts: `90s`, `30m`, `2h`, `7d`; without this, until you end it
     #[arg(long = "for", value_name = "TIME")]
-    lasts: Option<String>,
+    pub(super) lasts: Option<String>,
 }
 
 impl From<Reason> for Terms {

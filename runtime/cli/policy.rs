@@ -8,9 +8,12 @@ use clap::Subcommand;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ActionRequest, Band, Mode, ReceiptId, SpaceId, SubjectId};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyFiles, PolicyView, RootChange};
+use effectd_gateway::views::{
+    Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, RootChange, ShadowFiles, ShadowFlip,
+    ShadowGroup, ShadowView,
+};
 use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
-use effectd_policy::{Overlay, Policy, PolicyDir, Source};
+use effectd_policy::{Overlay, Policy, PolicyDir, Source, SourceFile};
 use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -100,6 +103,26 @@ enum Verb {
         #[arg(long, value_name = "NUMBER")]
         limit: Option<u64>,
     },
+    /// Let a candidate policy judge each live decision beside the policy in force, or show what it has judged
+    ///
+    /// The candidate decides nothing. It is checked like `policy check DIR`, and stays until `--off`, also after a restart. The changes
+    /// made by commands are laid over it, too.
+    #[command(
+        after_help = "Examples:\n  effectd policy shadow policy.new --yes\n  effectd policy shadow\n  \
+        effectd policy shadow --off --yes"
+    )]
+    Shadow {
+        /// The candidate's directory; without it, show what the candidate has judged
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+        /// End the candidate
+        #[arg(long, conflicts_with = "directory")]
+        off: bool,
+        #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
     /// Grant a consent
     #[command(after_help = "Example:\n  effectd policy grant-consent --subject agent://planner@deviceA \
         --space shared:household --purpose tool:files.write_text --yes")]
@@ -110,7 +133,8 @@ enum Verb {
     RevokeConsent(Consent),
     /// Set the mode of a tool for an organisation
     #[command(
-        after_help = "Example:\n  effectd policy set-mode --org home --tool files.write_text require_approval --yes"
+        after_help = "Examples:\n  effectd policy set-mode --org home --tool files.write_text require_approval --yes\n  \
+            effectd policy set-mode --org home --tool files.write_text deny --for 30m --yes"
     )]
     SetMode {
         /// The organisation, as named in the policy
@@ -123,7 +147,7 @@ enum Verb {
         #[arg(value_name = "MODE", value_parser = or_files::<Mode>)]
         mode: OrFiles<Mode>,
         #[command(flatten)]
-        why: Reason,
+        terms: Terms,
         #[command(flatten)]
         confirm: Confirm,
     },
@@ -194,7 +218,7 @@ impl PolicyCommand {
                 for change in overlay(files(common).await?)?.lines() {
                     eprint_line(&format!("taken back: {change}"));
                 }
-                make(common, PolicyChange::Clear {}, (Reason::default(), confirm)).await
+                make(common, PolicyChange::Clear {}, (Terms::default(), confirm)).await
             }
             Verb::Check { directory: Some(directory) } => {
                 // A directory can be checked where there is no state.
@@ -212,21 +236,26 @@ impl PolicyCommand {
             Verb::Reload { confirm } => reload(common, confirm).await,
             Verb::Explain { what } => explain(common, &what).await,
             Verb::Replay { with, since, limit } => replay_all(common, &with, (since, limit)).await,
+            Verb::Shadow { directory: Some(directory), why, confirm, .. } => {
+                start_shadow(common, &directory, (why, confirm)).await
+            }
+            Verb::Shadow { off: true, why, confirm, .. } => stop_shadow(common, (why, confirm)).await,
+            Verb::Shadow { .. } => shadow(common).await.map(|view| print_shadow(&view, common.output)),
             Verb::GrantConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::GrantConsent { subject, space, purpose };
-                make(common, change, (Reason::default(), consent.confirm)).await
+                make(common, change, (Terms::default(), consent.confirm)).await
             }
             Verb::RevokeConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::RevokeConsent { subject, space, purpose };
-                make(common, change, (Reason::default(), consent.confirm)).await
+                make(common, change, (Terms::default(), consent.confirm)).await
             }
-            Verb::SetMode { org, tool, mode: OrFiles(mode), why, confirm } => {
-                make(common, PolicyChange::SetOrgMode { org, tool, mode }, (why, confirm)).await
+            Verb::SetMode { org, tool, mode: OrFiles(mode), terms, confirm } => {
+                make(common, PolicyChange::SetOrgMode { org, tool, mode }, (terms, confirm)).await
             }
             Verb::SetBand { space, band: OrFiles(band), why, confirm } => {
-                make(common, PolicyChange::SetBand { space, band }, (why, confirm)).await
+                make(common, PolicyChange::SetBand { space, band }, (why.into(), confirm)).await
             }
         };
         match done {
@@ -409,11 +438,15 @@ async fn reload(common: &Common, confirm: Confirm) -> Result<Exit, CliError> {
 async fn make(
     common: &Common,
     change: PolicyChange,
-    (why, confirm): (Reason, Confirm),
+    (terms, confirm): (Terms, Confirm),
 ) -> Result<Exit, CliError> {
-    let what = serde_json::to_value(&change).unwrap_or_default();
+    let mut what = serde_json::to_value(&change).unwrap_or_default();
+    if let Some(lasts) = &terms.lasts {
+        what["for"] = json!(lasts);
+    }
+    let path = |preview: bool| format!("/v1/policy/changes?preview={preview}{}", terms.query());
     let looked = with_client(common, Depth::Policy, async |client| {
-        let tried: PolicyView = client.post("/v1/policy/changes?preview=true", &change).await?;
+        let tried: PolicyView = client.post(&path(true), &change).await?;
         let now: PolicyView = client.get("/v1/policy").await?;
         Ok((tried, now.digest))
     });
@@ -432,12 +465,90 @@ async fn make(
         if !confirm.confirmed(&says) {
             return Ok(confirm.declined());
         }
-        let path = format!("/v1/policy/changes?preview=false{}", Terms::from(why).query());
-        post(common, Depth::Policy, &path, &change).await?
+        post(common, Depth::Policy, &path(false), &change).await?
     };
     mutation::report_receipt_id(policy.receipt_id.as_deref());
     Ok(print(&policy, common.output))
 }
+
+const SHADOW: &str = "/v1/policy/shadow";
+
+async fn shadow(common: &Common) -> Result<ShadowView, CliError> {
+    get(common, Depth::Policy, SHADOW).await
+}
+
+async fn start_shadow(
+    common: &Common,
+    directory: &Path,
+    (why, confirm): (Reason, Confirm),
+) -> Result<Exit, CliError> {
+    let file = |file: &SourceFile| PolicyFile { name: file.name.clone(), text: file.text.clone() };
+    let candidate = ShadowFiles { files: read(directory)?.files().map(file).collect() };
+    let send = async |preview: bool| {
+        let path = format!("{SHADOW}?preview={preview}{}", Terms::from(why.clone()).query());
+        post::<ShadowView>(common, Depth::Policy, &path, &candidate).await
+    };
+    let (now, tried) = (shadow(common).await?, send(true).await?);
+    change_shadow(common, (now, tried), confirm, async || send(false).await).await
+}
+
+async fn stop_shadow(common: &Common, (why, confirm): (Reason, Confirm)) -> Result<Exit, CliError> {
+    let path = format!("{SHADOW}?preview=false{}", Terms::from(why).query());
+    let stop = async || {
+        with_client(common, Depth::Policy, async |client| Ok(client.call(Method::DELETE, &path, "").await?))
+            .await
+    };
+    change_shadow(common, (shadow(common).await?, ShadowView::default()), confirm, stop).await
+}
+
+/// Shows which candidate would follow, asks, and makes the change.
+async fn change_shadow(
+    common: &Common,
+    (now, then): (ShadowView, ShadowView),
+    confirm: Confirm,
+    change: impl AsyncFnOnce() -> Result<ShadowView, CliError>,
+) -> Result<Exit, CliError> {
+    if now.digest == then.digest {
+        eprint_line(&"there is nothing to change");
+        return Ok(print_shadow(&now, common.output));
+    }
+    let word = |view: &ShadowView| view.digest.clone().unwrap_or_else(|| "off".to_owned());
+    if !confirm.confirmed(&[format!("candidate policy: {} -> {}", word(&now), word(&then))]) {
+        return Ok(confirm.declined());
+    }
+    let view = change().await?;
+    mutation::report_receipt_id(view.receipt_id.as_deref());
+    Ok(print_shadow(&view, common.output))
+}
+
+fn print_shadow(view: &ShadowView, form: Form) -> Exit {
+    if print_json(form, view) {
+        return Exit::Done;
+    }
+    let ShadowView { decisions, same, flips, errors, .. } = view;
+    let (Some(digest), Some(since), Some(counted)) = (&view.digest, &view.since, &view.counted_since) else {
+        line("no candidate policy judges; `effectd policy shadow DIR` starts one");
+        return Exit::Done;
+    };
+    let state = if view.on { "judges" } else { "has ended; it judged" };
+    line(&format!("the candidate {digest} {state} since {since}"));
+    line(&format!("{decisions} decisions since {counted}: {same} stay, {flips} flip, {errors} errors"));
+    for ShadowGroup { tool_id, from, to, count } in &view.groups {
+        line(&format!("{count:>6}  {from} -> {to}  {tool_id}"));
+    }
+    for flip in view.last.iter().take(SHADOW_SHOWN_MAX) {
+        let ShadowFlip { at, action_id, from, to, rule, why, .. } = flip;
+        let why = if why.is_empty() { rule } else { why };
+        line(&format!("{at}  {action_id}  {from} -> {to}: {why}"));
+    }
+    if let Some(error) = &view.error {
+        eprint_line(&format!("note: the last error: {error}"));
+    }
+    Exit::Done
+}
+
+/// The flips that a table lists one by one: the groups above them should stay on the screen. JSON has more.
+const SHADOW_SHOWN_MAX: usize = 10;
 
 async fn explain(common: &Common, what: &str) -> Result<Exit, CliError> {
     let explained = if Path::new(what).is_file() {

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use effectd_actors::Services;
 use effectd_actors::approvals::rejudge::{self, Under};
+use effectd_actors::services::shadow::Report;
 use effectd_bus::{StoreError, Swap};
-use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt};
+use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt, Timestamp};
 use effectd_gateway::Host;
 use effectd_gateway::problem::{Kind, Problem};
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyFiles, PolicyView};
-use effectd_policy::Policy;
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
+use effectd_policy::{Policy, Source, SourceFile};
 
 use super::policy_queries;
 use super::runtime::OpenState;
@@ -25,11 +26,16 @@ impl OpenState {
         clippy::result_large_err,
         reason = "a problem is made once for a refused request, and is its answer"
     )]
-    fn prepared(&self, change: PolicyChange) -> Result<(Swap, Policy), Problem> {
+    fn prepared(&self, change: PolicyChange, until: Option<Timestamp>) -> Result<(Swap, Policy), Problem> {
         let (store, registry) = (&*self.services.store, &self.services.registry);
-        policy_store::prepare(&self.state, store, registry, policy_queries::change(change))
-            .map_err(|error| self.problem(error))
+        let change = policy_queries::change(change, until)?;
+        policy_store::prepare(&self.state, store, registry, change).map_err(|error| self.problem(error))
     }
+}
+
+fn source(files: Vec<PolicyFile>) -> Result<Source, Error> {
+    let files = files.into_iter().map(|PolicyFile { name, text }| SourceFile { name, text });
+    Ok(Source::of_files(files.collect()).map_err(Box::new)?)
 }
 
 impl Host for OpenState {
@@ -81,8 +87,8 @@ impl Host for OpenState {
         Ok(policy_queries::with_roots(Host::policy(self), found))
     }
 
-    fn try_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
-        let (_, policy) = self.prepared(change)?;
+    fn try_policy(&self, change: PolicyChange, until: Option<Timestamp>) -> Result<PolicyView, Problem> {
+        let (_, policy) = self.prepared(change, until)?;
         let now = self.services.policy();
         let view = policy_queries::view(&policy, policy.digest() == now.digest());
         let before = rejudge::without_command(&now, &policy);
@@ -92,14 +98,29 @@ impl Host for OpenState {
         Ok(PolicyView { released: count.released, ended: count.ended, ..view })
     }
 
-    fn change_policy(&self, change: PolicyChange) -> Result<PolicyView, Problem> {
-        OpenState::change_policy(self, policy_queries::change(change))
-            .map_err(|error| self.problem(error))?;
+    fn change_policy(&self, change: PolicyChange, until: Option<Timestamp>) -> Result<PolicyView, Problem> {
+        let change = policy_queries::change(change, until)?;
+        OpenState::change_policy(self, change).map_err(|error| self.problem(error))?;
         Ok(Host::policy(self))
     }
 
     fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem> {
-        Ok(self.prepared(change)?.0)
+        Ok(self.prepared(change, None)?.0)
+    }
+
+    fn check_shadow(&self, files: Vec<PolicyFile>) -> Result<String, Problem> {
+        let source = source(files).map_err(|error| self.problem(error))?;
+        self.compile_candidate(&source).map_err(|error| self.problem(error))?;
+        Ok(source.digest().to_string())
+    }
+
+    fn start_shadow(&self, files: Vec<PolicyFile>) -> Result<Option<String>, Problem> {
+        let started = source(files).and_then(|source| self.start_candidate(source));
+        Ok(started.map_err(|error| self.problem(error))?.map(|digest| digest.to_string()))
+    }
+
+    fn stop_shadow(&self) -> Result<Option<Report>, Problem> {
+        self.stop_candidate().map_err(|error| self.problem(error))
     }
 
     fn rotate_key(&self) -> Result<KeyEntry, Problem> {

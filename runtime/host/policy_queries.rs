@@ -4,11 +4,11 @@ use effectd_actors::Registry;
 use effectd_actors::control::switches::Switches;
 use effectd_actors::effects::touched_of;
 use effectd_bus::Store;
-use effectd_contracts::{ActionRequest, Code, Failure, Phase, Principal, Receipt, Timestamp};
+use effectd_contracts::{ActionRequest, Code, Failure, Mode, Phase, Principal, Receipt, Timestamp};
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
 use effectd_policy::explain::explain;
-use effectd_policy::{Change, Facts, Policy, SourceFile, inspect};
+use effectd_policy::{Change, Facts, Policy, SetMode, SourceFile, inspect};
 
 use crate::error::{Error, chain};
 use crate::state::State;
@@ -49,18 +49,31 @@ pub(crate) fn with_roots(view: PolicyView, found: Survey) -> PolicyView {
     }
 }
 
-pub(crate) fn change(change: PolicyChange) -> Change {
-    match change {
+/// A change as the policy knows it.
+#[expect(
+    clippy::result_large_err,
+    reason = "a problem is made once for a refused request, and is its answer"
+)]
+pub(crate) fn change(change: PolicyChange, until: Option<Timestamp>) -> Result<Change, Problem> {
+    let is_mode = matches!(change, PolicyChange::SetOrgMode { mode: Some(_), .. });
+    if until.is_some() && !is_mode {
+        return Err(Problem::of(Kind::QueryInvalid, "only a mode can have an end; leave `lasts` out"));
+    }
+    let set = |mode: Mode| match until {
+        Some(until) => SetMode::Ending { mode, until, then: None },
+        None => SetMode::Lasting(mode),
+    };
+    Ok(match change {
         PolicyChange::GrantConsent { subject, space, purpose } => {
             Change::GrantConsent { subject, space, purpose }
         }
         PolicyChange::RevokeConsent { subject, space, purpose } => {
             Change::RevokeConsent { subject, space, purpose }
         }
-        PolicyChange::SetOrgMode { org, tool, mode } => Change::SetOrgMode { org, tool, mode },
+        PolicyChange::SetOrgMode { org, tool, mode } => Change::SetOrgMode { org, tool, mode: mode.map(set) },
         PolicyChange::SetBand { space, band } => Change::SetBand { space, band },
         PolicyChange::Clear {} => Change::Clear {},
-    }
+    })
 }
 
 /// How the policy would decide about this request.

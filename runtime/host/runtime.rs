@@ -12,6 +12,7 @@ use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Orig
 use effectd_gateway::{Gateway, GatewayError, SharedSettings, Stage};
 use effectd_policy::{Change, Decider, Overlay, Policy, Preset, Source};
 use effectd_sandbox::Sandbox;
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, watch};
 
 use super::file_inspector::WorkspaceInspector;
@@ -224,6 +225,8 @@ pub(crate) struct OpenState {
     pub(crate) roots: Arc<Roots>,
     pub(crate) metrics: prometheus::Registry,
     pub(crate) files_status: Arc<FilesStatus>,
+    /// Held while a candidate policy is started or ended, so that the store and the memory have the same one.
+    pub(super) candidate_changes: Mutex<()>,
 }
 
 impl OpenState {
@@ -313,7 +316,19 @@ impl OpenState {
             roots.load(&services.policy());
         }
         log::enrol(&*services.store, &services.identity.key(), services.clock.now())?;
-        Ok(Self { services, state, state_id, roots, metrics, files_status })
+        let opened = Self {
+            services,
+            state,
+            state_id,
+            roots,
+            metrics,
+            files_status,
+            candidate_changes: Mutex::new(()),
+        };
+        if depth >= Depth::Policy {
+            opened.resume_candidate();
+        }
+        Ok(opened)
     }
 
     pub(crate) fn change_policy(&self, change: Change) -> Result<Digest, Error> {

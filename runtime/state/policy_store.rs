@@ -2,13 +2,14 @@
 //!
 //! The files are only read. All changes are one entry of the store. A new change replaces this entry only if nobody else replaced
 //! it meanwhile and the policy compiles with the change. Another entry has the files that were last in force, for a start while the
-//! present ones have a fault.
+//! present ones have a fault, and another one the candidate policy.
 
 use effectd_actors::Registry;
 use effectd_bus::{Change as StoreChange, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
+use effectd_contracts::Timestamp;
 use effectd_policy::{Change, Overlay, Policy, Source};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::State;
 use crate::error::Error;
@@ -16,6 +17,28 @@ use crate::error::Error;
 const FAMILY: &str = "policy";
 const OVERLAY: &str = "overlay";
 const LAST_GOOD: &str = "last-good";
+const SHADOW: &str = "shadow";
+
+/// A candidate policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Candidate {
+    pub(crate) source: Source,
+    pub(crate) since: Timestamp,
+}
+
+pub(crate) fn candidate(store: &dyn Store) -> Result<Option<Candidate>, Error> {
+    Ok(entry(store, SHADOW)?.0)
+}
+
+/// Stores the candidate, or none.
+pub(crate) fn set_candidate(store: &dyn Store, candidate: Option<&Candidate>) -> Result<(), Error> {
+    let mut swap = swap(SHADOW, Expect::Any, &candidate)?;
+    if candidate.is_none() {
+        swap.change = KvChange::Delete;
+    }
+    let change = StoreChange { swaps: vec![swap], ..StoreChange::default() };
+    Ok(store.change(change).wait().map(drop)?)
+}
 
 /// The operators' changes.
 pub(crate) fn overlay(store: &dyn Store) -> Result<Overlay, Error> {

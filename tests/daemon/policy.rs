@@ -42,9 +42,18 @@ fn consents_bands_and_modes_take_effect_at_once_and_stay() {
     let mode = ["--org", "home", "--tool", "files.write_text", "deny"];
     assert_eq!(policy(&place, "set-mode", &mode).code(), 0);
     assert_eq!(post("p-4"), 403);
+    let copy = |mode: &[&str]| {
+        policy(&place, "set-mode", &[&["--org", "home", "--tool", "files.copy"], mode].concat())
+    };
+    assert_eq!(copy(&["deny", "--for", "2h"]).code(), 0);
+    for nonsense in [&["deny", "--for", "soon"][..], &["files", "--for", "2h"]] {
+        assert_eq!(copy(nonsense).code(), 2, "{nonsense:?}");
+    }
     // An answered change is on disk.
     daemon.kill();
     let daemon = place.serve(&[]);
+    let changes = place.effectd(&["policy", "overlay", "list"], None).stdout();
+    assert!(changes.contains("mode of files.copy in org home: deny until 2"), "{changes}");
     let denied = daemon.post("/v1/actions?wait", &write_note("p-5", "p-5", "x"));
     denied.problem(403, "policy_denied");
     for nonsense in [
@@ -136,6 +145,8 @@ fn copy(place: &Place, name: &str, edit: impl Fn(String) -> String) {
 fn a_copy_of_the_policy_flips_nothing_that_commands_changed() {
     let place = asking();
     let daemon = place.serve(&[]);
+    let shadow = place.effectd(&["policy", "shadow", ".effectd/policy", "--yes"], None);
+    assert_eq!(shadow.code(), 0, "{}", shadow.stderr());
     for name in ["o-1", "o-2"] {
         let id = held(&daemon, name, name, "o");
         decide(&daemon, &id, "approve", &json!({})).json(200);
@@ -176,6 +187,11 @@ fn a_copy_of_the_policy_flips_nothing_that_commands_changed() {
         "{shown}"
     );
     let id = held(&daemon, "o-3", "o-3", "o");
+    // Both were held and approved, and count once.
+    let judged = || daemon.get("/v1/policy/shadow").json(200);
+    until("the candidate has judged all", || judged()["decisions"].as_u64() >= Some(3));
+    let judged = judged();
+    assert_eq!((&judged["decisions"], &judged["same"]), (&json!(3), &json!(3)), "{judged}");
     let asked = policy(&place, "overlay", &["clear"]);
     assert_eq!(asked.code(), 2, "{}", asked.stderr());
     assert!(
@@ -189,6 +205,69 @@ fn a_copy_of_the_policy_flips_nothing_that_commands_changed() {
     assert_eq!(ended["outcome"], "executed");
     assert!(policy(&place, "overlay", &["list"]).stdout().is_empty());
     assert_eq!(acts(&place, "tool:effectd.clear_overlay").len(), 1);
+}
+
+#[test]
+fn a_candidate_judges_in_the_shadow_and_decides_nothing() {
+    let place = Place::seeded();
+    let mut daemon = place.serve(&[]);
+    let without_examples = |text: String| text.split("[example_tools").next().unwrap().to_owned();
+    let allow = "\"files.write_text\" = \"allow\"";
+    copy(&place, "strict", |text| without_examples(text).replace(allow, "\"files.write_text\" = \"deny\""));
+    copy(&place, "looks", without_examples);
+    let rule = "forbid (principal, action, resource) when { context.predicted.files > 5 };";
+    std::fs::write(place.path("looks/mine.cedar"), rule).unwrap();
+    copy(&place, "faulty", |text| format!("{text}\nnonsense = 1\n"));
+    let run =
+        |arguments: &[&str]| place.effectd(&[&["policy", "shadow"], arguments, &["--yes"]].concat(), None);
+    let refused = run(&["faulty"]);
+    assert!(refused.code() == 2 && refused.stderr().contains("policy.toml:"), "{}", refused.stderr());
+    let rules = json!({ "name": "a.cedar", "text": "" });
+    for files in
+        [json!([]), json!([rules]), json!([{ "name": "policy.toml", "text": "version = 1" }, rules, rules])]
+    {
+        daemon.post("/v1/policy/shadow", &json!({ "files": files })).problem(422, "policy_invalid");
+    }
+    daemon.post("/v1/policy/shadow", &json!({ "files": 1 })).problem(400, "change_invalid");
+    assert_eq!(daemon.get("/v1/policy/shadow").json(200)["on"], false);
+    let started = run(&["strict", "--reason", "notes get stricter"]);
+    assert_eq!(started.code(), 0, "{}", started.stderr());
+    // The action happens, and the flip is on the list.
+    assert_eq!(daemon.post("/v1/actions?wait", &write_note("c-1", "c-1", "x")).status, 200);
+    let count = |daemon: &crate::harness::Daemon, what: &str| {
+        daemon.get("/v1/policy/shadow").json(200)[what].as_u64().unwrap()
+    };
+    until("it is judged", || count(&daemon, "decisions") == 1);
+    let before = daemon.get("/v1/policy/shadow").json(200);
+    let group = json!({ "tool_id": "files.write_text", "from": "permit", "to": "deny by mode", "count": 1 });
+    assert_eq!((&before["groups"], &before["last"][0]["action_id"]), (&json!([group]), &json!("c-1")));
+    let shown = place.effectd(&["policy", "shadow"], None).stdout();
+    assert!(shown.contains("1  permit -> deny by mode  files.write_text"), "{shown}");
+    let metric = "effectd_policy_shadow_decisions_total{result=\"flip\"} 1";
+    assert!(daemon.get("/metrics").body.contains(metric));
+    // A change by command is laid over both: the same verdict.
+    assert_eq!(policy(&place, "revoke-consent", &CONSENT).code(), 0);
+    assert_eq!(daemon.post("/v1/actions?wait", &write_note("c-2", "c-2", "x")).status, 403);
+    until("it is judged", || count(&daemon, "same") == 1);
+    assert_eq!(policy(&place, "grant-consent", &CONSENT).code(), 0);
+    // It survives a restart; its figures begin again.
+    daemon.kill();
+    daemon = place.serve(&[]);
+    let after = daemon.get("/v1/policy/shadow").json(200);
+    assert_eq!((&after["digest"], &after["since"]), (&before["digest"], &before["since"]));
+    assert_eq!((&after["on"], &after["decisions"]), (&json!(true), &json!(0)));
+    // What the candidate cannot know is an error, and the action does not mind.
+    assert_eq!(run(&["looks"]).code(), 0);
+    assert_eq!(daemon.post("/v1/actions?wait", &write_note("c-3", "c-3", "x")).status, 200);
+    until("it is judged", || count(&daemon, "errors") == 1);
+    assert_eq!(run(&["--off"]).code(), 0);
+    assert_eq!(daemon.get("/v1/policy/shadow").json(200)["on"], false);
+    daemon.kill();
+    daemon = place.serve(&[]);
+    assert_eq!(daemon.get("/v1/policy/shadow").json(200)["on"], false);
+    let started = acts(&place, "tool:effectd.start_shadow");
+    assert_eq!((started.len(), acts(&place, "tool:effectd.stop_shadow").len()), (2, 1));
+    assert!(started.iter().any(|act| act["approval"]["reason"] == "notes get stricter"), "{started:?}");
 }
 
 #[test]

@@ -293,9 +293,13 @@ fn the_parts_of_an_operator_are_roles_and_nobody_needs_root() {
     }
     let top = run(&["top", "-o", "json", "--every-ms", "100"]).json(0);
     assert_eq!(top["held"].as_array().unwrap().len(), 1);
-    for looks in
-        [&["policy", "show"][..], &["policy", "overlay", "list"], &["dlq", "causes"], &["receipts", "list"]]
-    {
+    for looks in [
+        &["policy", "show"][..],
+        &["policy", "shadow"],
+        &["policy", "overlay", "list"],
+        &["dlq", "causes"],
+        &["receipts", "list"],
+    ] {
         let ran = run(looks);
         assert_eq!(ran.code(), 0, "{looks:?}: {}", ran.stderr());
     }

@@ -86,7 +86,7 @@ const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "
 const PLAIN: [&str; 5] = ["run", "submit", "approvals watch", "support-bundle", "receipts head"];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 32] = [
+pub const CHANGES: [(&[&str], &str); 33] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -124,6 +124,7 @@ pub const CHANGES: [(&[&str], &str); 32] = [
     (&["policy", "overlay", "clear"], "effectd.clear_overlay"),
     (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
     (&["policy", "set-band", "--space", "shared:household", "GREEN"], "effectd.set_band"),
+    (&["policy", "shadow", ".effectd/policy"], "effectd.start_shadow"),
     (&["policy", "reload"], "-"),
     (&["approvals", "rejudge"], "-"),
     (&["grants", "create", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),
@@ -462,7 +463,7 @@ fn a_reason_and_an_end_are_in_the_receipt() {
         (&["tools", "disable", TOOL], &ends, "disable_tool"),
         (&["breaker", "trip", TOOL], &ends, "trip_breaker"),
         (&["pause"], &ends, "pause"),
-        (&mode, &[], "set_mode"),
+        (&mode, &ends, "set_mode"),
         (&["dlq", "settle", "0", "--done"], &[], "settle_letter"),
     ];
     for (line, ends, tool) in lines {

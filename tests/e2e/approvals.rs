@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd::contracts::{ActionRequest, ManualClock, Outcome, Timestamp};
+use effectd::contracts::{ActionRequest, ManualClock, Mode, Operation, Outcome, Timestamp};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::approvals::decide::{approve, deny};
 use effectd_actors::approvals::{Approve, DecideError, Held, How};
 use effectd_actors::effects::results;
+use effectd_actors::operator::operations::Terms;
+use effectd_actors::operator::service::perform;
 use effectd_actors::{Answer, Decider};
 use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, Swap};
+use effectd_policy::SetMode;
 use serde_json::{Value, json};
 
 use crate::harness::{Place, Running, program, write_note};
@@ -249,6 +252,43 @@ async fn by_the_clock_a_question_is_open_for_a_day_and_not_longer() {
         panic!("no end")
     };
     assert_eq!(done.receipt.outcome, Outcome::Executed);
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mode_with_an_end_ends_by_the_clock_and_starts_nothing() {
+    let place = Place::seeded();
+    let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+    let start = async || {
+        let mut config = Config::embedded(place.state()).unwrap();
+        config.zygote_exe = program().into();
+        config.clock = clock.clone();
+        Runtime::start(config).await.unwrap()
+    };
+    let note = |action: &str| {
+        request(action, "files.write_text", json!({ "path": format!("workspace/{action}"), "text": "t" }))
+    };
+    let runtime = start().await;
+    let until = Timestamp::from_second(1_800_001_800).unwrap();
+    let mode = Some(SetMode::Ending { mode: Mode::RequireApproval, until, then: None });
+    let (org, tool) = ("home".to_owned(), "files.write_text".to_owned());
+    runtime.change_policy(effectd_policy::Change::SetOrgMode { org, tool, mode }).unwrap();
+    held(&runtime, note("m-1")).await;
+    assert!(runtime.stop().await);
+    clock.advance(Duration::from_secs(1_799));
+    let runtime = start().await;
+    held(&runtime, note("m-2")).await;
+    clock.advance(Duration::from_secs(1));
+    assert!(matches!(runtime.exec(note("m-3")).await, Answer::Done(_)), "the mode of the files counts");
+    assert!(!place.note("m-1").exists() && !place.note("m-2").exists());
+    let (services, by) = (runtime.pipeline().services().clone(), operator(&runtime).principal);
+    perform(services, Operation::Rejudge {}, Terms::default(), by).await.unwrap();
+    for action in ["m-1", "m-2"] {
+        let Ok(Answer::Done(done)) = runtime.pipeline().wait(&action.parse().unwrap()).await else {
+            panic!("{action} has no end")
+        };
+        assert_eq!(done.receipt.outcome, Outcome::Executed);
+    }
     assert!(runtime.stop().await);
 }
 

@@ -83,6 +83,26 @@ fn a_mode_and_a_band_can_be_set_and_given_back() {
 }
 
 #[test]
+fn a_rule_sees_a_path_but_no_private_parameter() {
+    let place = Place::new();
+    assert_eq!(place.effectd(&["init"], None).code(), 0);
+    let file = place.state().join("policy/mine.cedar");
+    let rule = |condition: &str| {
+        let rule = format!("forbid (principal, action, resource)\nwhen {{ {condition} }};\n");
+        std::fs::write(&file, rule).unwrap();
+    };
+    rule("context.params.text like \"*password*\"");
+    let refused = policy(&place, "check", &[]);
+    assert!(refused.code() == 2 && refused.stderr().contains("mine.cedar:1: "), "{}", refused.stderr());
+    rule("context.params has path && context.params.path like \"workspace/keys/*\"");
+    let denied = place.run(&write_note("a", "workspace//keys/x.txt", "x")).json(3);
+    assert_eq!(denied["error"]["gate"], "abac", "{denied}");
+    let params = &denied["decision"]["facts"]["inspection"]["params"];
+    assert_eq!(*params, serde_json::json!({ "path": "workspace/keys/x.txt" }));
+    place.run(&write_note("b", "workspace/x.txt", "x")).json(0);
+}
+
+#[test]
 fn explain_tells_every_gate_and_what_would_have_to_change() {
     let place = Place::new();
     assert_eq!(place.effectd(&["init"], None).code(), 0);

@@ -391,7 +391,7 @@ async fn another_rule_is_asked_about_again() {
     let mode = Change::SetOrgMode {
         org: "home".to_owned(),
         tool: "files.write_text".to_owned(),
-        mode: Some(effectd::contracts::Mode::RequireApproval),
+        mode: Some(effectd_policy::SetMode::Lasting(effectd::contracts::Mode::RequireApproval)),
     };
     runtime.change_policy(mode).unwrap();
     asked_again(&place, &runtime, ("a mode", &asked), "mode").await;

@@ -420,7 +420,7 @@ pub fn standing_approval(services: &Services, hold: &Hold) -> Result<StandingApp
     let change = effectd_policy::Change::SetOrgMode {
         org: org.clone(),
         tool: tool.clone(),
-        mode: Some(effectd_contracts::Mode::Allow),
+        mode: Some(effectd_policy::SetMode::Lasting(effectd_contracts::Mode::Allow)),
     };
     let then = overlay.apply(change).and_then(|()| policy.with_overlay(&overlay));
     let then = then.map_err(|error| invalid(Code::PolicyDenied, error.to_string()))?;

@@ -61,17 +61,21 @@ enum Judgement {
 fn judge(hold: &Hold, under: &mut Under<'_>, now: Timestamp) -> Judgement {
     let facts = &hold.prompt.facts;
     let decision = evaluate(facts, under.now);
+    let permits = |facts: &Facts, policy: &Policy| matches!(evaluate(facts, policy).verdict, Verdict::Permit);
+    let present = Facts { now, ..facts.clone() };
     match &decision.verdict {
         Verdict::Deny { .. } | Verdict::Quarantine { .. } => Judgement::Denied(Box::new(decision)),
         // A person has changed the request; only a person can decide about it.
         Verdict::Permit | Verdict::NeedsApproval { .. } if hold.edited => Judgement::Waits,
         Verdict::Permit => {
-            let permits =
-                |facts: &Facts, policy: &Policy| matches!(evaluate(facts, policy).verdict, Verdict::Permit);
             // Not at an hour at which the gate would refuse it.
-            let still = permits(&Facts { now, ..facts.clone() }, under.now);
+            let still = permits(&present, under.now);
             let is_new = under.before.is_none_or(|before| !permits(facts, before));
             if still && is_new { Judgement::Released } else { Judgement::Waits }
+        }
+        // A mode with an end demanded the approval, and has ended.
+        Verdict::NeedsApproval { .. } if under.before.is_none() && permits(&present, under.now) => {
+            Judgement::Released
         }
         Verdict::NeedsApproval { .. } => {
             let request = &hold.decision.request;

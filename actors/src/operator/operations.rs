@@ -49,7 +49,7 @@ struct Act {
 pub struct Terms {
     /// For the receipt.
     pub reason: Option<String>,
-    /// Only for operations that switch something off; without it, until an operator switches it on.
+    /// Only for a mode and for operations that switch something off; without it, until an operator changes it.
     pub until: Option<Timestamp>,
 }
 

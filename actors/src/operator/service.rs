@@ -176,6 +176,8 @@ async fn carry_out(
         | Operation::RevokeConsent { .. }
         | Operation::SetMode { .. }
         | Operation::SetBand { .. }
+        | Operation::StartShadow {}
+        | Operation::StopShadow {}
         | Operation::Erase { .. } => return Err(has_own_route("its own route")),
     };
     if let Some(until) = until {
@@ -380,6 +382,9 @@ pub fn preview(
         }
         Operation::RotateKey {} => return Err(has_own_route("/v1/log/keys")),
         Operation::ReloadPolicy {} => return Err(has_own_route("/v1/policy/reload")),
+        Operation::StartShadow {} | Operation::StopShadow {} => {
+            return Err(has_own_route("/v1/policy/shadow"));
+        }
         Operation::GrantConsent { .. }
         | Operation::RevokeConsent { .. }
         | Operation::SetMode { .. }

@@ -37,9 +37,7 @@ pub(crate) struct Assessed {
 pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Result<Assessed, Failure> {
     let Question { request, tool, .. } = question;
     let policy = services.policy();
-    let mut inspection = inspect(&request.params, tool.spec(), &request.space_id, &policy);
-    let touched = || touched_with(&services.files, &request.space_id, tool, &inspection.params);
-    inspection.facts.protected = policy.protected(&request.space_id, touched);
+    let mut inspection = inspected(services, request, tool, &policy);
     let mut facts =
         Facts::of(request, tool.spec(), question.principal, question.accepted_at, &inspection.facts);
     facts.tool.timeout_ms = tool.declared_time();
@@ -68,6 +66,19 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
         preview,
         before,
     })
+}
+
+/// What the policy's rules about content and paths find in the parameters.
+pub(super) fn inspected(
+    services: &Services,
+    request: &ActionRequest,
+    tool: &RegisteredTool,
+    policy: &Policy,
+) -> Inspection {
+    let mut inspection = inspect(&request.params, tool.spec(), &request.space_id, policy);
+    let touched = || touched_with(&services.files, &request.space_id, tool, &inspection.params);
+    inspection.facts.protected = policy.protected(&request.space_id, touched);
+    inspection
 }
 
 /// Whether the policy might permit the action, or demand an approval, if it changed nothing.

@@ -14,6 +14,7 @@ use crate::limits::OVERLOAD_RETRY;
 use crate::messages::{Record, Refusal};
 use crate::operator::review::{ReviewTally, not_kept};
 use crate::preview::assessment::{Assessed, Question, assess, switched};
+use crate::preview::shadow::Shadowed;
 use crate::services::Services;
 use crate::stage::{Address, Stage, pass, put_off};
 use crate::stored::json_bytes;
@@ -47,6 +48,7 @@ impl Stage for Gate {
             Err(failure) => return put_off(*action.ticket, &failure, OVERLOAD_RETRY),
         };
         hit("gate.end", &action.ticket.action_id).await;
+        let shadowed = Shadowed::new(&self.services, &action, &ruling);
         match judged {
             Ok((params, dry_run, ask)) => {
                 let action = action.advance(|validated| Gated::new(validated, ruling, params, dry_run));
@@ -63,6 +65,10 @@ impl Stage for Gate {
                     Refusal { tool, ruling: Some(ruling), dead_letter, ..Refusal::new(action, failure) };
                 pass(&self.recorder, refusal.into());
             }
+        }
+        // Last, so that the action does not wait for it.
+        if let Some(shadowed) = shadowed {
+            shadowed.judge(&self.services);
         }
     }
 }

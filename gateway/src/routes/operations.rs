@@ -37,7 +37,7 @@ pub(crate) struct OperationQuery {
     pub(super) preview: bool,
     /// The operator's reason, for the receipt.
     pub(super) reason: Option<String>,
-    /// How long it lasts (`30m`); only for a pause, a disabled tool and a tripped breaker.
+    /// How long it lasts (`30m`); only for a pause, a disabled tool, a tripped breaker and a mode.
     pub(super) lasts: Option<String>,
 }
 

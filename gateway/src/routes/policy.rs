@@ -3,18 +3,20 @@
 use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::approvals::rejudge::{self, Changed, Rejudged};
+use effectd_actors::operator::operations::Terms;
 use effectd_contracts::Operation;
+use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::operations::{self, checked_reason};
+use super::operations::{self, OperationQuery, checked_reason};
 use super::receipts;
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Path, Query, Reply, Viewer};
 use crate::host::Host;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
-use crate::views::policy::{Explanation, PolicyChange, PolicyFiles, PolicyView};
+use crate::views::policy::{Explanation, PolicyChange, PolicyFiles, PolicyView, ShadowFiles, ShadowView};
 
 /// The policy in force
 #[utoipa::path(get, path = "/v1/policy", tag = "policy",
@@ -46,10 +48,10 @@ pub(crate) async fn check(State(app): AppState, _: Viewer) -> Reply<PolicyView> 
 #[utoipa::path(post, path = "/v1/policy/reload", tag = "policy",
     responses((status = 200, description = "The files are in force", body = PolicyView), Problems<403, 422>))]
 pub(crate) async fn reload(State(app): AppState, by: Operator) -> Reply<PolicyView> {
-    record(&app, &by, (Operation::ReloadPolicy {}, None), |host| host.take_over_policy()).await
+    record(&app, &by, (Operation::ReloadPolicy {}, Terms::default()), |host| host.take_over_policy()).await
 }
 
-/// Whether the policy is changed, and why.
+/// Whether the candidate is changed, and why.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -67,23 +69,24 @@ pub(crate) struct ChangeQuery {
 /// are judged again: those that need no person because of the change start, and those that are denied now end. An operator who is
 /// neither root nor the daemon's user also needs the role `admin`.
 #[utoipa::path(post, path = "/v1/policy/changes", tag = "policy",
-    params(ChangeQuery),
+    params(OperationQuery),
     request_body(content = PolicyChange, content_type = "application/json"),
     responses((status = 200, description = "The policy with the change; for a preview, the policy that it would become", body = PolicyView), Problems<400, 403, 422>))]
 pub(crate) async fn change(
     State(app): AppState,
     by: Operator,
-    Query(query): Query<ChangeQuery>,
+    Query(query): Query<OperationQuery>,
     body: Body,
 ) -> Reply<PolicyView> {
     by.check_administers(&app)?;
     let (change, _share): (PolicyChange, _) = app.json_body(body, Kind::ChangeInvalid).await?;
-    let reason = checked_reason(query.reason)?;
+    let terms = query.terms(app.services().clock.now())?;
+    let until = terms.until;
     if query.preview {
-        return app.blocking(move |app| app.host.try_policy(change)).await.map(Json);
+        return app.blocking(move |app| app.host.try_policy(change, until)).await.map(Json);
     }
-    let (before, operation) = (app.services().policy(), (change.operation(), reason));
-    let Json(view) = record(&app, &by, operation, move |host| host.change_policy(change)).await?;
+    let (before, operation) = (app.services().policy(), (change.operation(), terms));
+    let Json(view) = record(&app, &by, operation, move |host| host.change_policy(change, until)).await?;
     let Rejudged { released, ended, .. } = rejudge::after(app.services(), Changed::Policy(before)).await;
     Ok(Json(PolicyView { released, ended, ..view }))
 }
@@ -92,13 +95,16 @@ pub(crate) async fn change(
 async fn record(
     app: &App,
     by: &Operator,
-    operation: (Operation, Option<String>),
+    (operation, Terms { reason, until }): (Operation, Terms),
     change: impl FnOnce(&dyn Host) -> Result<PolicyView, Problem> + Send + 'static,
 ) -> Reply<PolicyView> {
-    let done = operations::by_host(app, by, operation, |host| {
+    let done = operations::by_host(app, by, (operation, reason), move |host| {
         let before = host.policy().digest;
         let view = change(host)?;
-        let details = details(&before, &view);
+        let mut details = details(&before, &view);
+        if let (Some(details), Some(until)) = (&mut details, until) {
+            details.insert("until".to_owned(), json!(until));
+        }
         Ok((view, details))
     });
     let (view, receipt_id) = done.await?;
@@ -113,6 +119,70 @@ fn details(before: &str, after: &PolicyView) -> Option<Map<String, Value>> {
     }
     let changed = before != after.digest || !after.roots.is_empty();
     details.as_object().filter(|_| changed).cloned()
+}
+
+/// The candidate policy, and what it has judged
+#[utoipa::path(get, path = "/v1/policy/shadow", tag = "policy",
+    responses((status = 200, description = "The candidate", body = ShadowView), Problems<403>))]
+pub(crate) async fn shadow(State(app): AppState, _: Viewer) -> Reply<ShadowView> {
+    Ok(Json(ShadowView::of(app.services().shadow.report())))
+}
+
+/// Let a candidate policy judge each live decision beside the policy in force
+///
+/// It decides nothing, and replaces an earlier candidate. Its files are checked like those of the policy. It stays until it is
+/// ended, also after a restart.
+#[utoipa::path(post, path = "/v1/policy/shadow", tag = "policy",
+    params(ChangeQuery),
+    request_body(content = ShadowFiles, content_type = "application/json"),
+    responses((status = 200, description = "The candidate; for a preview, the one that would be started", body = ShadowView), Problems<400, 403, 422>))]
+pub(crate) async fn start_shadow(
+    State(app): AppState,
+    by: Operator,
+    Query(query): Query<ChangeQuery>,
+    body: Body,
+) -> Reply<ShadowView> {
+    let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::ChangeInvalid);
+    let (ShadowFiles { files }, _share) = body.await?;
+    let reason = checked_reason(query.reason)?;
+    if query.preview {
+        let digest = app.blocking(move |app| app.host.check_shadow(files)).await?;
+        return Ok(Json(ShadowView { on: true, digest: Some(digest), ..ShadowView::default() }));
+    }
+    let start = move |host: &dyn Host| {
+        let started = host.start_shadow(files)?;
+        let details = started.map(|digest| Map::from_iter([("candidate".to_owned(), json!(digest))]));
+        Ok(((), details))
+    };
+    let ((), receipt_id) = operations::by_host(&app, &by, (Operation::StartShadow {}, reason), start).await?;
+    Ok(Json(ShadowView { receipt_id, ..ShadowView::of(app.services().shadow.report()) }))
+}
+
+/// End the candidate policy
+///
+/// The answer has its last figures.
+#[utoipa::path(delete, path = "/v1/policy/shadow", tag = "policy",
+    params(ChangeQuery),
+    responses((status = 200, description = "The candidate that has ended, or would end", body = ShadowView), Problems<400, 403>))]
+pub(crate) async fn stop_shadow(
+    State(app): AppState,
+    by: Operator,
+    Query(query): Query<ChangeQuery>,
+) -> Reply<ShadowView> {
+    let reason = checked_reason(query.reason)?;
+    if query.preview {
+        return Ok(Json(ShadowView::of(app.services().shadow.report())));
+    }
+    let stop = |host: &dyn Host| {
+        let ended = ShadowView::of(host.stop_shadow()?);
+        let details =
+            json!({ "candidate": ended.digest, "decisions": ended.decisions, "flips": ended.flips });
+        let details = details.as_object().filter(|_| ended.on).cloned();
+        Ok((ended, details))
+    };
+    let (ended, receipt_id) =
+        operations::by_host(&app, &by, (Operation::StopShadow {}, reason), stop).await?;
+    Ok(Json(ShadowView { on: false, receipt_id, ..ended }))
 }
 
 /// Explain how the policy would decide about a request, gate by gate

@@ -1,5 +1,6 @@
 //! The policy in JSON: the one in force, changes beside its files, and explanations of its decisions.
 
+use effectd_actors::services::shadow::{Flip, Report};
 use effectd_contracts::{Band, Mode, Operation, SpaceId, SubjectId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -123,6 +124,108 @@ impl PolicyChange {
             PolicyChange::SetOrgMode { org, tool, mode } => Operation::SetMode { org, tool, mode },
             PolicyChange::SetBand { space, band } => Operation::SetBand { space, band },
             PolicyChange::Clear {} => Operation::ClearOverlay {},
+        }
+    }
+}
+
+/// A candidate policy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ShadowFiles {
+    /// `policy.toml`, and any number of `*.cedar`.
+    pub files: Vec<PolicyFile>,
+}
+
+/// The candidate policy that judges each live decision beside the policy in force, and decides nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ShadowView {
+    /// Whether there is a candidate.
+    pub on: bool,
+    /// Over the candidate's files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// When it was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Since when the figures below count: a restart of the daemon begins again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_since: Option<String>,
+    /// Decisions that the candidate has judged.
+    pub decisions: u64,
+    /// Decisions with the same verdict.
+    pub same: u64,
+    pub flips: u64,
+    /// Decisions that it could not judge.
+    pub errors: u64,
+    /// The last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Flips that are alike, the most frequent first.
+    pub groups: Vec<ShadowGroup>,
+    /// The last flips, newest first.
+    pub last: Vec<ShadowFlip>,
+    /// The receipt that names the operator; left out if nothing changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt_id: Option<String>,
+}
+
+/// Flips of one tool with the same verdicts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ShadowGroup {
+    pub tool_id: String,
+    /// The verdict of the policy in force: `permit`, `deny by consent` …
+    pub from: String,
+    /// The verdict of the candidate.
+    pub to: String,
+    pub count: u64,
+}
+
+/// A decision that would be another one under the candidate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ShadowFlip {
+    pub at: String,
+    pub action_id: String,
+    pub tool_id: String,
+    /// The verdict of the policy in force.
+    pub from: String,
+    /// The verdict of the candidate.
+    pub to: String,
+    /// The candidate's rule.
+    pub rule: String,
+    /// The candidate's reasons; empty for a permit.
+    pub why: String,
+}
+
+impl ShadowView {
+    pub(crate) fn of(report: Option<Report>) -> Self {
+        let Some(Report { digest, since, figures }) = report else {
+            return Self::default();
+        };
+        let group = |((tool_id, from, to), count)| ShadowGroup { tool_id, from, to, count };
+        let mut groups: Vec<_> = figures.groups.into_iter().map(group).collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(group.count));
+        let flip = |Flip { at, action_id, tool_id, from, to, rule, why }| ShadowFlip {
+            at: at.to_string(),
+            action_id: action_id.to_string(),
+            tool_id,
+            from,
+            to,
+            rule,
+            why,
+        };
+        Self {
+            on: true,
+            digest: Some(digest.to_string()),
+            since: Some(since.to_string()),
+            counted_since: Some(figures.since.to_string()),
+            decisions: figures.same + figures.flips + figures.errors,
+            same: figures.same,
+            flips: figures.flips,
+            errors: figures.errors,
+            error: figures.error,
+            groups,
+            last: figures.last.into_iter().map(flip).collect(),
+            receipt_id: None,
         }
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Abac {
     names: Names,
     /// Whether a rule depends on what an action would change.
     needs_preview: bool,
+    /// The parameters that each rule uses, for rules that use some.
+    params_used: HashMap<PolicyId, BTreeSet<String>>,
     digest: Digest,
 }
 
@@ -123,7 +125,7 @@ impl Abac {
         faults.keep(validate(&rules, &locations));
         faults.result()?;
         let in_file = |file| move |message: String| PolicyError::invalid(Location::new(file, 1), message);
-        let needs_preview = needs_preview(&rules).map_err(in_file("*.cedar"))?;
+        let (needs_preview, params_used) = uses(&rules).map_err(in_file("*.cedar"))?;
         let entities = entities(&names, tables).map_err(in_file(POLICY_FILE))?;
         let slices = Slices::new(&rules).map_err(in_file("*.cedar"))?;
         Ok(Self {
@@ -135,6 +137,7 @@ impl Abac {
             citations: locations.iter().map(|(id, location)| (id.clone(), cite(id, location))).collect(),
             names,
             needs_preview,
+            params_used,
             // Over the rules' texts alone: a rule may move to another file or line.
             digest: canonical::digest(&serde_json::json!(texts)),
         })
@@ -179,6 +182,9 @@ impl Abac {
     /// A rule whose evaluation fails overrides all others; a rule that forbids overrides those that permit.
     fn ask_these(&self, slices: &[&PolicySet], facts: &Facts, risk: &Risk, tables: &Tables) -> AbacAnswer {
         let (mut permits, mut forbids, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        if let Some(message) = self.hidden_from(slices, facts) {
+            return AbacAnswer::Failed { message };
+        }
         let request = match self.request(facts, risk, tables) {
             Ok(request) => request,
             Err(message) => return AbacAnswer::Failed { message },
@@ -202,6 +208,19 @@ impl Abac {
         }
     }
 
+    /// The first rule that uses a parameter which it cannot see: without its value, no rule about it may decide.
+    fn hidden_from(&self, slices: &[&PolicySet], facts: &Facts) -> Option<String> {
+        let hidden = &facts.inspection.as_ref()?.params_hidden;
+        let rules = slices.iter().filter(|_| !hidden.is_empty()).flat_map(|rules| rules.policies());
+        let blind = rules.filter_map(|rule| {
+            let name = self.params_used.get(rule.id())?.intersection(hidden).next()?;
+            let rule = self.cite(rule.id());
+            let why = "it is not public, has another type, is too long, or has a secret or personal data";
+            Some(format!("{rule} uses the parameter `{name}`, which no rule can see in this call: {why}"))
+        });
+        blind.min()
+    }
+
     fn request(&self, facts: &Facts, risk: &Risk, tables: &Tables) -> Result<Request, String> {
         Request::new(
             uid(&self.names.subject, facts.subject.as_str()),
@@ -218,14 +237,19 @@ impl Abac {
     }
 }
 
-fn needs_preview(rules: &PolicySet) -> Result<bool, String> {
+/// Whether a rule depends on a preview, and the parameters that each rule uses.
+fn uses(rules: &PolicySet) -> Result<(bool, HashMap<PolicyId, BTreeSet<String>>), String> {
+    let (mut needs_preview, mut params_used) = (false, HashMap::new());
     for rule in rules.policies() {
         let json = rule.to_json().map_err(|error| error.to_string())?;
-        if request::foresees(&json) {
-            return Ok(true);
+        needs_preview |= request::foresees(&json);
+        let mut names = BTreeSet::new();
+        request::params_used(&json, &mut names);
+        if !names.is_empty() {
+            params_used.insert(rule.id().clone(), names);
         }
     }
-    Ok(false)
+    Ok((needs_preview, params_used))
 }
 
 /// `night-rest (rules.cedar:4)`, or only the location of a rule without an id.

@@ -1,10 +1,13 @@
 //! The Cedar context of a request: what attribute rules can use, in the shape of the schema.
 
+use std::collections::BTreeSet;
+
 use cedar_policy::{Context, ExpressionConstructionError, RestrictedExpression};
 use effectd_contracts::{Predicted, RiskLevel, SafetyClass, SideEffect};
 use serde_json::Value;
 
-use crate::facts::Facts;
+use crate::facts::{Facts, Param};
+use crate::inspect::public;
 use crate::risk::Risk;
 use crate::tables::Tables;
 
@@ -17,7 +20,7 @@ fn parts(
     facts: &Facts,
     risk: &Risk,
     tables: &Tables,
-) -> Result<[(String, RestrictedExpression); 9], ExpressionConstructionError> {
+) -> Result<[(String, RestrictedExpression); 10], ExpressionConstructionError> {
     let time = tables.clock.time_of_day(facts.now, facts.utc_offset_min);
     let tool = &facts.tool;
     let id = tool.id.as_str();
@@ -61,8 +64,32 @@ fn parts(
         ("dry_run", truth(facts.dry_run)),
         ("cross_space", truth(risk.cross_space)),
         (PREDICTED, predicted),
+        (PARAMS, params(facts)?),
     ]
     .map(|(name, value)| (name.to_owned(), value)))
+}
+
+fn params(facts: &Facts) -> Result<RestrictedExpression, ExpressionConstructionError> {
+    let seen = facts.inspection.as_ref();
+    let set = |names: Option<&BTreeSet<String>>| {
+        RestrictedExpression::new_set(names.into_iter().flatten().map(|name| text(name)))
+    };
+    let own = seen.into_iter().flat_map(|seen| &seen.params).map(|(name, value)| {
+        let value = match value {
+            Param::Flag(flag) => truth(*flag),
+            Param::Number(value) => number(*value),
+            Param::Text(value) => text(value),
+        };
+        (name.clone(), value)
+    });
+    let bytes = seen.map_or(0, |seen| i64::try_from(seen.text_bytes).unwrap_or(i64::MAX));
+    let always = [
+        ("text_bytes", number(bytes)),
+        ("programs", set(seen.map(|seen| &seen.commands))),
+        ("hosts", set(seen.map(|seen| &seen.hosts))),
+    ];
+    let always = always.map(|(name, value)| (name.to_owned(), value));
+    RestrictedExpression::new_record(own.chain(always))
 }
 
 fn record<const N: usize>(
@@ -98,6 +125,30 @@ fn predicted(facts: &Facts, risk: &Risk, which: impl FnOnce(&Predicted) -> u64) 
 
 /// The part of the context that comes from a preview.
 const PREDICTED: &str = "predicted";
+
+/// The part of the context that has the parameters.
+const PARAMS: &str = "params";
+
+/// Adds the parameters that a rule, as JSON, uses. A rule that uses them as a whole uses all.
+pub(crate) fn params_used(rule: &Value, names: &mut BTreeSet<String>) {
+    match rule {
+        Value::Array(items) => items.iter().for_each(|item| params_used(item, names)),
+        Value::Object(members) => {
+            let access = members.get(".").or_else(|| members.get("has"));
+            let of_params =
+                access.filter(|access| access.get("left").and_then(part_of_context) == Some(PARAMS));
+            let name = of_params.and_then(|access| access.get("attr")?.as_str());
+            let is_context = members.get("Var").is_some_and(|name| name == "context");
+            match (name, part_of_context(rule)) {
+                (Some(name), _) => names.extend([name.to_owned()]),
+                (None, Some(part)) if part != PARAMS => {}
+                (None, None) if !is_context => members.values().for_each(|member| params_used(member, names)),
+                (None, _) => names.extend(public::names().map(str::to_owned)),
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
 
 /// Whether a rule, as JSON, depends on a preview. A rule that uses the whole context does.
 pub(crate) fn foresees(rule: &Value) -> bool {

@@ -87,6 +87,46 @@ proptest! {
     }
 }
 
+/// Every parameter at once, so that each has the type of the schema.
+#[test]
+fn public_parameters_fit_the_schema_that_validates_rules() {
+    let names = crate::inspect::public::names();
+    let public: serde_json::Map<_, _> =
+        names.map(|name| (name.to_owned(), json!({ "x-public": true }))).collect();
+    let spec: effectd_contracts::ToolSpec = serde_json::from_value(json!({
+        "tool_id": "a.b", "version": "1.0.0", "caps_required": [], "side_effects": [], "safety_class": "LOW",
+        "risk_level": "read", "reversible": true, "params_schema": { "properties": public }, "result_schema": {},
+    }))
+    .unwrap();
+    let request = serde_json::from_value(json!({
+        "action_id": "a", "subject_id": "agent://planner", "space_id": "shared:household", "tool_id": "a.b",
+        "params": {
+            "after": "p", "artifact_id": "t", "count": 1, "directory_path": "p", "expected_sha256": "t", "format": "t",
+            "from_byte": 1, "from_path": "p", "glob": "t", "ignore_case": true, "max_bytes": 1, "max_hits": 1,
+            "max_rows": 1, "overwrite": true, "path": "p", "receipt_id": "t", "recursive": true, "to_path": "p",
+            "urgency": "t",
+        },
+    }));
+    let request: effectd_contracts::ActionRequest = request.unwrap();
+    let policy = compile("");
+    let seen = crate::policy::inspect(&request.params, &spec, &request.space_id, &policy);
+    assert_eq!(
+        (seen.facts.params.len(), seen.facts.params_hidden.len()),
+        (crate::inspect::public::names().count(), 0)
+    );
+    let facts = Facts::of(
+        &request,
+        &spec,
+        &"user://a".parse().unwrap(),
+        "2026-01-07T12:00:00Z".parse().unwrap(),
+        &seen.facts,
+    );
+    let risk = crate::risk::assess(&facts, policy.tables());
+    let context = request::context(&facts, &risk, policy.tables()).unwrap();
+    let action = uid(&Names::new().action, "read");
+    assert!(context.validate(&SCHEMA, &action).is_ok(), "{:?}", context.validate(&SCHEMA, &action));
+}
+
 /// Rules with scopes of each shape and conditions of each kind.
 const SHAPES: &[&str] = &[
     r#"permit (principal, action, resource) when { context.clock.hour < 20 };"#,

@@ -1,4 +1,5 @@
-//! The inspection of parameters. It yields facts without content, for the decision, and the redacted parameters, for the tool.
+//! The inspection of parameters. It yields facts without private content, for the decision, and the redacted parameters, for the
+//! tool.
 //!
 //! The tool's schema annotates fields: `"x-pii": "required"` (the tool needs this personal data), `"x-pii": "face"` (a picture
 //! or description of a face), `"x-space"`, `"x-host"` and `"x-command": true` (what the call reaches), `"x-resource": true`
@@ -6,6 +7,7 @@
 
 mod annotations;
 mod choice;
+pub(crate) mod public;
 pub mod safety;
 mod walk;
 

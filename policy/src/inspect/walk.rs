@@ -1,6 +1,6 @@
 //! One pass over the parameters: safety checks, personal data, and what the call reaches.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::tool::is_path_name;
 use effectd_contracts::{Digest, Redaction, RedactionKind, SideEffect, SpaceId, ToolSpec, canonical};
@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Inspection;
 use super::annotations::{Node, Personal};
+use super::public;
 use super::safety::Safety;
 use crate::document::{Document, Treatment};
 use crate::error::PolicyError;
@@ -128,6 +129,9 @@ fn walk(
             named_command: None,
             overflow: false,
             protected: Vec::new(),
+            params: BTreeMap::new(),
+            params_hidden: BTreeSet::new(),
+            text_bytes: 0,
         },
         redactions: Vec::new(),
         passed: Vec::new(),
@@ -152,6 +156,7 @@ fn walk(
         };
         *total = total.saturating_add(*count);
     }
+    public::note(&mut facts, &params, spec, &passed);
     Inspection { facts, params, redactions, passed }
 }
 
@@ -224,6 +229,7 @@ impl Walk<'_> {
         }
         match value {
             Value::String(text) => {
+                self.facts.text_bytes += text.len() as u64;
                 self.scan(text, &field.pointer);
                 // `reach` refuses an invalid host, with a better reason than the redaction gate.
                 let is_refused = node.marked("x-host") && self.uses_network() && host_of(text) == NOT_A_NAME;
@@ -393,7 +399,10 @@ impl Walk<'_> {
             return;
         }
         match value {
-            Value::String(text) => self.scan(text, pointer),
+            Value::String(text) => {
+                self.facts.text_bytes += text.len() as u64;
+                self.scan(text, pointer);
+            }
             Value::Array(items) => items.iter().for_each(|item| self.scan_all(item, pointer, depth + 1)),
             Value::Object(members) => {
                 for (name, member) in members {

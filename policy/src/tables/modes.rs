@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use effectd_contracts::Mode;
+use effectd_contracts::{Mode, Timestamp};
 
 use super::{OVERLAY_RULE, policy_rule};
 use crate::error::PolicyError;
+use crate::overlay::SetMode;
 
 /// All modes of one level of the cascade.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Modes {
-    owners: HashMap<String, HashMap<String, ModeRule>>,
+    files: HashMap<String, HashMap<String, ModeRule>>,
+    overlay: HashMap<String, HashMap<String, SetMode>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ModeRule {
     mode: Mode,
     /// `None` for the overlay.
@@ -36,7 +38,7 @@ fn tool_ids(key: &str) -> impl Iterator<Item = String> {
 impl Modes {
     /// Adds a mode of the files. Fails with the earlier mode if the tool has a different one under its other spelling.
     pub(crate) fn add(&mut self, owner: &str, key: &str, mode: Mode, line: u32) -> Result<(), Mode> {
-        let tools = self.owners.entry(owner.to_owned()).or_default();
+        let tools = self.files.entry(owner.to_owned()).or_default();
         for id in tool_ids(key) {
             if let Some(other) = tools.insert(id, ModeRule { mode, line: Some(line) })
                 && other.mode != mode
@@ -46,29 +48,28 @@ impl Modes {
         }
         Ok(())
     }
+
     /// Adds an owner without modes.
     pub(crate) fn introduce(&mut self, owner: &str) {
-        self.owners.entry(owner.to_owned()).or_default();
+        self.files.entry(owner.to_owned()).or_default();
     }
 
     /// Applies the overlay. It replaces the modes of the files, except a deny.
     pub(crate) fn with_changes(
         &self,
-        changes: &BTreeMap<String, BTreeMap<String, Mode>>,
+        changes: &BTreeMap<String, BTreeMap<String, SetMode>>,
     ) -> Result<Self, PolicyError> {
         let mut all = self.clone();
         for (owner, modes) in changes {
-            let tools = all.owners.entry(owner.clone()).or_default();
+            let of_files = all.files.get(owner);
+            let tools = all.overlay.entry(owner.clone()).or_default();
             for (key, mode) in modes {
                 for id in tool_ids(key) {
-                    let file_denies =
-                        tools.get(&id).is_some_and(|rule| rule.line.is_some() && rule.mode == Mode::Deny);
-                    if file_denies {
+                    let rule = of_files.and_then(|rules| rules.get(&id));
+                    if rule.is_some_and(|rule| rule.mode == Mode::Deny) {
                         continue;
                     }
-                    let rule = ModeRule { mode: *mode, line: None };
-                    let other = tools.insert(id, rule).filter(|old| old.line.is_none() && old.mode != *mode);
-                    if other.is_some() {
+                    if tools.insert(id, *mode).is_some_and(|old| old != *mode) {
                         let message = format!("{owner:?} has two modes for {key:?}, in two spellings");
                         return Err(PolicyError::Overlay(message));
                     }
@@ -79,13 +80,25 @@ impl Modes {
     }
 
     /// The mode of the named command, if it has its own, or of the tool. A deny of the tool denies its commands.
-    pub(crate) fn get(&self, owner: &str, tool: &str, command: Option<&str>) -> Option<(Mode, String)> {
-        let modes = self.owners.get(owner)?;
-        let of_tool = modes.get(tool);
-        let own = command.and_then(|_| modes.get(&mode_key(tool, command)));
+    pub(crate) fn get(
+        &self,
+        owner: &str,
+        tool: &str,
+        command: Option<&str>,
+        now: Timestamp,
+    ) -> Option<(Mode, String)> {
+        let of_tool = self.rule(owner, tool, now);
+        let own = command.and_then(|_| self.rule(owner, &mode_key(tool, command), now));
         let rule = own.filter(|_| of_tool.is_none_or(|rule| rule.mode != Mode::Deny)).or(of_tool)?;
         let name = rule.line.map_or_else(|| OVERLAY_RULE.to_owned(), policy_rule);
         Some((rule.mode, name))
+    }
+
+    /// By command, until its end; otherwise by the files.
+    fn rule(&self, owner: &str, key: &str, now: Timestamp) -> Option<ModeRule> {
+        let set = self.overlay.get(owner).and_then(|modes| modes.get(key));
+        let set = set.and_then(|set| set.at(now)).map(|mode| ModeRule { mode, line: None });
+        set.or_else(|| self.files.get(owner)?.get(key).copied())
     }
 }
 
@@ -100,7 +113,7 @@ mod tests {
         modes.add("home", "connector:7f3a:search_docs", Mode::Allow, 1).unwrap();
         modes.add("home", "files:write_text", Mode::Deny, 2).unwrap();
         modes.add("home", "github:repos.list", Mode::Deny, 3).unwrap();
-        let mode = |tool| modes.get("home", tool, None).map(|(mode, _)| mode);
+        let mode = |tool| modes.get("home", tool, None, Timestamp::UNIX_EPOCH).map(|(mode, _)| mode);
         assert_eq!(mode("connector:7f3a.search_docs"), Some(Mode::Allow));
         assert_eq!(mode("files.write_text"), Some(Mode::Deny));
         assert_eq!(mode("github.repos.list"), Some(Mode::Deny));
@@ -109,28 +122,39 @@ mod tests {
     }
 
     #[test]
-    fn the_overlay_replaces_everything_but_a_deny() {
+    fn the_overlay_replaces_everything_but_a_deny_until_it_ends() {
         let mut modes = Modes::default();
         modes.add("home", "a.x", Mode::Deny, 1).unwrap();
         modes.add("home", "a.y", Mode::RequireApproval, 2).unwrap();
-        let changes = [("a:x", Mode::Allow), ("a:y", Mode::Allow)].map(|(key, mode)| (key.to_owned(), mode));
-        let changes = BTreeMap::from([("home".to_owned(), BTreeMap::from(changes))]);
-        let all = modes.with_changes(&changes).unwrap();
-        assert_eq!(all.get("home", "a.x", None), Some((Mode::Deny, "policy.toml:1".to_owned())));
-        assert_eq!(all.get("home", "a.y", None), Some((Mode::Allow, "overlay".to_owned())));
+        let until = Timestamp::from_second(60).unwrap();
+        let (lasting, ending) =
+            (SetMode::Lasting(Mode::Allow), SetMode::Ending { mode: Mode::Allow, until, then: None });
+        let changes = [("a:x", lasting), ("a:y", ending), ("a:z", ending)];
+        let changes = BTreeMap::from(changes.map(|(key, mode)| (key.to_owned(), mode)));
+        let all = modes.with_changes(&BTreeMap::from([("home".to_owned(), changes)])).unwrap();
+        let at = |tool: &str, second| {
+            let rule = all.get("home", tool, None, Timestamp::from_second(second).unwrap());
+            rule.map(|(mode, rule)| (mode.as_str(), rule))
+        };
+        let by = |mode, rule: &str| Some((mode, rule.to_owned()));
+        assert_eq!(at("a.x", 0), by("deny", "policy.toml:1"));
+        assert_eq!((at("a.y", 59), at("a.z", 59)), (by("allow", "overlay"), by("allow", "overlay")));
+        assert_eq!((at("a.y", 60), at("a.z", 60)), (by("require_approval", "policy.toml:2"), None));
     }
 
     #[test]
     fn the_mode_of_a_command_is_its_own_unless_the_tool_is_denied() {
         let mut modes = Modes::default();
         modes.add("home", "command.run a:b", Mode::Allow, 1).unwrap();
-        let mode = |modes: &Modes, command| modes.get("home", "command.run", command).map(|(mode, _)| mode);
+        let mode = |modes: &Modes, command| {
+            modes.get("home", "command.run", command, Timestamp::UNIX_EPOCH).map(|(mode, _)| mode)
+        };
         assert_eq!(mode(&modes, Some("a:b")), Some(Mode::Allow));
         assert_eq!((mode(&modes, Some("a.b")), mode(&modes, None)), (None, None));
         modes.add("home", "command.run", Mode::RequireApproval, 2).unwrap();
         assert_eq!(mode(&modes, Some("a:b")), Some(Mode::Allow));
         assert_eq!(mode(&modes, Some("c")), Some(Mode::RequireApproval));
-        let deny = BTreeMap::from([("command.run".to_owned(), Mode::Deny)]);
+        let deny = BTreeMap::from([("command.run".to_owned(), SetMode::Lasting(Mode::Deny))]);
         let denied = modes.with_changes(&BTreeMap::from([("home".to_owned(), deny)])).unwrap();
         assert_eq!(mode(&denied, Some("a:b")), Some(Mode::Deny));
     }

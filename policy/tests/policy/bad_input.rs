@@ -201,6 +201,10 @@ fn each_mistake_in_the_rules_is_told_where_it_is() {
         (format!("\n{permit} when {{\n  true &&& false }};"), "rules.cedar:3: ", "token"),
         (format!("{permit};\n{permit}"), "rules.cedar:2: ", "has no end"),
         (format!("\n{permit} when {{ context.clock.hour == \"noon\" }};"), "rules.cedar:2: ", ""),
+        // A private parameter, and a public one that may be absent.
+        (format!("\n{permit} when {{ context.params.text == \"x\" }};"), "rules.cedar:2: ", "text"),
+        (format!("\n{permit} when {{ context.params has text }};"), "rules.cedar:2: ", ""),
+        (format!("\n{permit} when {{ context.params.path == \"x\" }};"), "rules.cedar:2: ", "path"),
         (
             format!("\n{permit} when {{ context.clock.night && !context.clock.night && false }};"),
             "rules.cedar:2: ",

@@ -128,6 +128,37 @@ fn a_rule_that_fails_denies_also_if_it_would_forbid() {
 }
 
 #[test]
+fn a_rule_sees_public_parameters_or_denies() {
+    let rules = r#"
+        forbid (principal, action, resource)
+        when { context.params has path && context.params.path like "workspace/secret/*" };
+        forbid (principal, action, resource) when { context.params.text_bytes > 100 };"#;
+    let policy = compile(TOML, &format!("{CEDAR}{rules}")).unwrap();
+    let private = spec();
+    let public = tool(|spec| spec.params_schema["properties"]["path"]["x-public"] = json!(true));
+    let facts = |spec, path: &str, text: &str| {
+        facts_of(&policy, spec, json!({ "path": path, "text": text, "space_id": "shared:household" }))
+    };
+    let decide = |spec, path: &str, text: &str| evaluate(&facts(spec, path, text), &policy);
+    assert_permitted(&decide(&public, "workspace/notes/a", "hello"));
+    for path in ["workspace/secret/a", "workspace//secret/./a"] {
+        assert_denied(&decide(&public, path, "hello"), Gate::Abac, "rule_forbids");
+    }
+    assert_denied(&decide(&public, "workspace/notes/a", &"x".repeat(100)), Gate::Abac, "rule_forbids");
+    // What no rule can see is denied, and not recorded.
+    let personal = "workspace/bob@example.org/a";
+    for (spec, path) in
+        [(&public, personal), (&public, &*"a/".repeat(2_100)), (&private, "workspace/notes/a")]
+    {
+        assert_denied(&decide(spec, path, ""), Gate::Abac, "rule_failed");
+        let recorded = serde_json::to_string(&facts(spec, path, "").inspection).unwrap();
+        assert!(!recorded.contains("workspace") && recorded.contains("params_hidden"), "{recorded}");
+    }
+    // Rules about other things do not mind.
+    assert_permitted(&evaluate(&facts_of(&world(), &private, params()), &world()));
+}
+
+#[test]
 fn consent_is_given_revoked_and_expires() {
     let none = world_with(
         "subject = \"*\"\nspace = \"*\"\npurpose = \"tool:files.*\"",

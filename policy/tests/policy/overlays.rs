@@ -1,7 +1,7 @@
 //! Overlays take effect at once, and never weaken what the files forbid.
 
 use effectd_contracts::{Band, Gate, Mode};
-use effectd_policy::{Change, Overlay, Policy};
+use effectd_policy::{Change, Overlay, Policy, SetMode};
 
 use crate::harness::*;
 
@@ -66,14 +66,30 @@ fn bands_only_become_stricter() {
 #[test]
 fn modes_are_set_and_unset() {
     let set = |mode| Change::SetOrgMode { org: "home".into(), tool: "files:write_text".into(), mode };
-    let denied = after(&world(), &[set(Some(Mode::Deny))]);
+    let denied = after(&world(), &[set(Some(SetMode::Lasting(Mode::Deny)))]);
     assert_eq!(decide(&denied, |_| ()).verdict.to_string(), "deny by mode");
+    let ending = |mode| set(Some(SetMode::Ending { mode, until: noon(), then: None }));
+    let morning = |policy: &Policy| decide(policy, |f| f.now = "2026-01-07T11:59:59Z".parse().unwrap());
+    let ended = after(&world(), &[ending(Mode::Deny)]);
+    assert_eq!(morning(&ended).verdict.as_str(), "deny");
+    assert_permitted(&decide(&ended, |_| ()));
+    // It lies over a mode without an end, which returns, however often the end is changed.
+    let opened = after(&denied, &[ending(Mode::Deny), ending(Mode::Allow)]);
+    assert_permitted(&morning(&opened));
+    assert_eq!(decide(&opened, |_| ()).verdict.as_str(), "deny");
+    assert_eq!(
+        opened.overlay().lines(),
+        ["mode of files:write_text in org home: allow until 2026-01-07T12:00:00Z, then deny"]
+    );
     assert_permitted(&decide(&after(&denied, &[set(None)]), |_| ()));
 }
 
 #[test]
 fn a_mode_of_an_unknown_command_is_refused_or_warned_about() {
-    let set = |tool: &str, mode| Change::SetOrgMode { org: "home".into(), tool: tool.into(), mode };
+    let set = |tool: &str, mode: Option<Mode>| {
+        let mode = mode.map(SetMode::Lasting);
+        Change::SetOrgMode { org: "home".into(), tool: tool.into(), mode }
+    };
     let named = world_plus("[commands.one]\nargv = [\"true\"]");
     let one = set("command.run one", Some(Mode::Deny));
     named.check_change(&one).unwrap();

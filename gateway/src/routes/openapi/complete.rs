@@ -265,6 +265,9 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("QuarantineBody", "reason", json!({ "maxLength": QUARANTINE_REASON_BYTES_MAX })),
         ("QuarantineView", "artifact_id", reference("ArtifactId")),
         ("QuarantineView", "since", json!({ "format": "date-time" })),
+        ("ShadowFlip", "at", json!({ "format": "date-time" })),
+        ("ShadowView", "counted_since", json!({ "format": "date-time" })),
+        ("ShadowView", "since", json!({ "format": "date-time" })),
     ]
 }
 
@@ -444,6 +447,9 @@ fn example(id: &str) -> Option<Value> {
         "policy_change" => json!({
             "change": "set_org_mode", "org": "household", "tool": "files.move", "mode": "require_approval",
         }),
+        "policy_start_shadow" => json!({
+            "files": [{ "name": "policy.toml", "text": "version = 1\n" }],
+        }),
         "receipts_amend" => json!({ "success": false, "note": "the file was for another week" }),
         "store_erase" => json!({ "subjects": ["agent://planner@deviceA"], "preview": true }),
         _ => return None,
@@ -516,7 +522,7 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
         ("operations" | "policy", "reason") => {
             json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })
         }
-        ("operations", "lasts") => {
+        ("operations" | "policy", "lasts") => {
             json!({ "type": "string", "pattern": "^0{0,4}[1-9][0-9]{0,4}[smhd]$" })
         }
         ("store", "from" | "to") => reference("Position"),
