@@ -16,10 +16,10 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use effectd_bus::StoreError;
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind, journal_of};
 use effectd_bus::journal_copy::{self, JournalWriter};
 use effectd_bus::offline::{self, Checked};
+use effectd_bus::{Progress, StoreError};
 use effectd_contracts::digest::hex;
 use effectd_contracts::{Clock, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,13 @@ pub(crate) struct Manifest {
 pub(crate) struct Copied {
     pub(crate) bytes: u64,
     sha256: String,
+}
+
+impl Manifest {
+    /// A damaged manifest may say anything.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.files.values().fold(0, |bytes, file| bytes.saturating_add(file.bytes))
+    }
 }
 
 #[derive(Debug)]
@@ -123,10 +130,11 @@ pub(crate) fn make(
     keys: Option<&Path>,
     clock: &dyn Clock,
     in_use: InUse<'_>,
+    progress: &Progress,
 ) -> Result<Manifest, Error> {
     let journal = check_backup(state, into, keys)?;
     for _ in 0..TRIES {
-        match attempt((state, journal), into, keys, clock, in_use) {
+        match attempt((state, journal), into, keys, clock, in_use, progress) {
             Ok(made) => return Ok(made),
             Err(BackupError::Moved) => {}
             Err(BackupError::Failed(error)) => return Err(error),
@@ -157,10 +165,11 @@ fn attempt(
     keys: Option<&Path>,
     clock: &dyn Clock,
     in_use: InUse<'_>,
+    progress: &Progress,
 ) -> Result<Manifest, BackupError> {
     let begun = clock.now();
-    let mut copy = Draft::begin(state, into)?;
-    let mut key_copy = keys.map(|keys| Draft::begin(&state.join("keys"), keys)).transpose()?;
+    let mut copy = Draft::begin(state, into, progress)?;
+    let mut key_copy = keys.map(|keys| Draft::begin(&state.join("keys"), keys, progress)).transpose()?;
     // Copied before the journal, so that no key of the journal is missing. Keys created meanwhile are copied after the journal.
     if let Some(keys) = &mut key_copy {
         keys.tree("")?;
@@ -178,7 +187,7 @@ fn attempt(
         keys.same_as_before()?;
         keys.tree("")?;
     }
-    let checked = check(&copy.path, clock)?;
+    let checked = check(&copy.path, clock, progress)?;
     // The keys get their final name first, so that a backup with its final name always has its keys.
     if let (Some(copy), Some(keys)) = (key_copy, keys) {
         copy.finish(keys, "keys", begun, 0, None)?;
@@ -202,8 +211,9 @@ fn names(directory: &Path, ending: &str) -> Result<Vec<String>, Error> {
 }
 
 /// Reads every block of a backup, and removes the files that this check creates.
-fn check(path: &Path, clock: &dyn Clock) -> Result<Checked, Error> {
-    let checked = offline::check(&EmbeddedConfig::new(path), clock)?;
+fn check(path: &Path, clock: &dyn Clock, progress: &Progress) -> Result<Checked, Error> {
+    let config = EmbeddedConfig { progress: progress.clone(), ..EmbeddedConfig::new(path) };
+    let checked = offline::check(&config, clock)?;
     if let Some(problem) = checked.problems.first() {
         return Err(refused(format!("the backup is not complete: {problem}")));
     }
@@ -225,6 +235,9 @@ struct Draft {
     files: BTreeMap<String, Copied>,
     /// The lock file, held locked; `None` for a draft inside another draft.
     mark: Option<File>,
+    progress: Progress,
+    /// Bytes that were copied, of how many; 0 if that is not known.
+    copied: (u64, u64),
 }
 
 impl Drop for Draft {
@@ -237,7 +250,7 @@ impl Drop for Draft {
 }
 
 impl Draft {
-    fn begin(from: &Path, into: &Path) -> Result<Self, Error> {
+    fn begin(from: &Path, into: &Path, progress: &Progress) -> Result<Self, Error> {
         // `components` drops a slash at the end, which would put the draft inside the target.
         let mut name = into.components().as_path().as_os_str().to_owned();
         name.push(".partial");
@@ -247,7 +260,15 @@ impl Draft {
         let mark = path.join(MARK);
         let file = new_file(&mark).at(&mark)?;
         file.try_lock().map_err(|_| busy(&path))?;
-        Ok(Self { from: from.to_owned(), path, files: BTreeMap::new(), mark: Some(file) })
+        let mut draft = Self::inside(from, path, progress);
+        draft.mark = Some(file);
+        Ok(draft)
+    }
+
+    /// A draft inside another draft.
+    fn inside(from: &Path, path: PathBuf, progress: &Progress) -> Self {
+        let (from, progress) = (from.to_owned(), progress.clone());
+        Self { from, path, files: BTreeMap::new(), mark: None, progress, copied: (0, 0) }
     }
 
     fn journal_files(&mut self) -> Result<(), BackupError> {
@@ -324,12 +345,15 @@ impl Draft {
         let Some(copied) = copy(&from, &to)? else {
             return Ok(false);
         };
+        self.copied.0 += copied.bytes;
+        self.progress.at("copying files", self.copied.0, self.copied.1);
         self.files.insert(name.to_owned(), copied);
         Ok(true)
     }
 
     /// Copies all files of a manifest, and compares each with its entry.
     fn all_of(&mut self, manifest: &Manifest) -> Result<(), Error> {
+        self.copied.1 = manifest.bytes();
         for (name, expected) in &manifest.files {
             self.file(name)?;
             if self.files.get(name) != Some(expected) {

@@ -8,6 +8,9 @@ use sha2::{Digest as _, Sha256};
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
+/// Undamaged bytes under another mark.
+pub(crate) const OTHER_FORMAT: Malformed = Malformed("another format");
+
 /// Half a SHA-256 of a lookup key: short, of fixed length, and it reveals nothing of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Hash16(pub [u8; 16]);
@@ -80,7 +83,7 @@ pub(crate) fn decode_marked<'a, T: Deserialize<'a>>(mark: &str, bytes: &'a [u8])
     }
     let (found, rest): (&str, _) = decode_first(bytes)?;
     if found != mark {
-        return Err(Malformed("another format"));
+        return Err(OTHER_FORMAT);
     }
     decode(rest)
 }

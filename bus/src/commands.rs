@@ -27,7 +27,7 @@ use crate::index::View;
 use crate::journal::block::Builder;
 use crate::journal::record::{Blob, Payload, Record};
 use crate::reads::Reader;
-use crate::state::{BlockChanges, State, When};
+use crate::state::{BlockChanges, Derived, State, When};
 use crate::vault::{Kind, Vault};
 
 /// The operations that become one block.
@@ -56,14 +56,14 @@ impl Batch<'_> {
 
     /// Emits a record, which later operations see.
     fn emit(&mut self, record: Record) -> Result<(), StoreError> {
-        self.emit_logged(record, None)
+        self.emit_derived(record, Derived::default())
     }
 
-    /// Emits a record that adds a leaf to the Merkle log. The caller's thread has computed the leaf, so that the writer does not.
-    fn emit_logged(&mut self, mut record: Record, leaf: Option<Digest>) -> Result<(), StoreError> {
+    /// Emits a record from whose bodies something follows. The caller's thread has computed that, so that the writer does not.
+    fn emit_derived(&mut self, mut record: Record, derived: Derived) -> Result<(), StoreError> {
         let location = Location { span: self.block.push(&mut record), seq: self.block.seq() };
         self.state
-            .apply(location, &record, leaf, self.when, &mut self.changes)
+            .apply(location, &record, derived, self.when, &mut self.changes)
             // Only a bug emits a record that does not follow from the state; the block is not written.
             .map_err(|error| StoreError::damaged(format!("an operation does not fit the state: {error}")))
     }
@@ -109,7 +109,7 @@ impl Batch<'_> {
     pub(crate) fn note(&mut self, about: Hash16, body: Vec<u8>, leaf: Digest) -> Result<u64, StoreError> {
         let index = self.state.log.size();
         let body = Blob::Draft(body);
-        self.emit_logged(Record::Noted { about, body }, Some(leaf))?;
+        self.emit_derived(Record::Noted { about, body }, Derived::leaf(leaf))?;
         Ok(index)
     }
 }

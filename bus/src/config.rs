@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::limits::{
     DISK_FREE_BYTES_MIN, INDEX_CACHE_BYTES, INDEX_MEMTABLE_ENTRIES, JOURNAL_OPEN_MAX, SEGMENT_BYTES,
 };
+use crate::progress::Progress;
 
 /// What the journal is stored in. Chosen when the store is created; [`crate::offline::migrate`] changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +83,8 @@ pub struct EmbeddedConfig {
     pub disk_free_bytes_min: u64,
     /// Only copies of a journal and tests use [`Durability::Unsynced`].
     pub durability: Durability,
+    /// Is told how far an opening has come that replays the journal, and long work on a store that no process uses.
+    pub progress: Progress,
 }
 
 impl EmbeddedConfig {
@@ -97,6 +100,7 @@ impl EmbeddedConfig {
             journal_open_max: JOURNAL_OPEN_MAX,
             disk_free_bytes_min: DISK_FREE_BYTES_MIN,
             durability: Durability::default(),
+            progress: Progress::default(),
         }
     }
 }

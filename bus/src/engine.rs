@@ -31,6 +31,7 @@ use crate::index::{Index, RunStore};
 use crate::journal::{Journal, MemoryJournal};
 use crate::merkle_log::{Kept, MerkleLog};
 use crate::names::{GroupName, TopicName};
+use crate::progress::Progress;
 use crate::reads::Reader;
 use crate::stats::Meters;
 use crate::vault::Vault;
@@ -60,6 +61,7 @@ pub(crate) struct Opened {
     pub(crate) log: MerkleLog,
     /// Entries of a memtable before it is flushed.
     pub(crate) memtable_entries: usize,
+    pub(crate) progress: Progress,
 }
 
 /// What all threads of a store share.

@@ -8,6 +8,7 @@ use crate::engine::{LocalStore, Medium, Opened};
 use crate::error::StoreError;
 use crate::journal::MemoryJournal;
 use crate::merkle_log::{Kept, MerkleLog};
+use crate::progress::Progress;
 use crate::vault::Vault;
 
 /// The journal, log hashes and keys of a memory store, with which a later store can be opened.
@@ -31,6 +32,7 @@ impl Medium for MemoryDisk {
             runs: None,
             log: MerkleLog::in_memory(self.log.clone()),
             memtable_entries: usize::MAX,
+            progress: Progress::default(),
         })
     }
 }

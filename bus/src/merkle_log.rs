@@ -26,7 +26,7 @@ const COPIED_AT_ONCE: usize = 1 << (2 * LEVEL_BITS);
 const LEVELS: u32 = u64::BITS / LEVEL_BITS;
 
 /// The leaf that a record of this block adds to the log, if any.
-pub fn leaf_of(record: &Record, block: &[u8]) -> Option<Digest> {
+pub(crate) fn leaf_of(record: &Record, block: &[u8]) -> Option<Digest> {
     match record.logged()? {
         Logged::Intent(claim) => Some(merkle::leaf(&intent_bytes(claim))),
         Logged::Body(span) => span.of(block).map(merkle::leaf),

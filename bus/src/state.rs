@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, Hash16, Span};
 use crate::index::memtable::Memtable;
-use crate::index::schema::Stored;
+use crate::index::schema::{self, Stored};
+use crate::journal::record::Record;
+use crate::merkle_log::leaf_of;
 use crate::names::{GroupName, TopicName};
 use crate::state::groups::Group;
 
@@ -32,6 +34,31 @@ pub struct When {
     pub now: Monotonic,
     /// An earlier process wrote the record: its leases have expired, its claims have no holder.
     pub replay: bool,
+}
+
+/// What follows from the bodies in a record, which applying it does not read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Derived {
+    /// The leaf that the record adds to the Merkle log.
+    pub leaf: Option<Digest>,
+    /// The hash of the principal of a receipt.
+    pub principal: Option<Hash16>,
+}
+
+impl Derived {
+    /// Of a record in this block.
+    pub fn of(record: &Record, block: &[u8]) -> Self {
+        let mut derived = Self { leaf: leaf_of(record, block), principal: None };
+        if let Record::Completed(receipt) = record {
+            derived.principal = receipt.body.span().of(block).and_then(schema::principal_hash);
+        }
+        derived
+    }
+
+    /// Of a record other than a receipt.
+    pub(crate) fn leaf(leaf: Digest) -> Self {
+        Self { leaf: Some(leaf), principal: None }
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::ids::{ActionId, SpaceId, SubjectId, ToolId};
+use crate::ids::{ActionId, Principal, SpaceId, SubjectId, ToolId};
 use crate::limits::{FILTER_BYTES_MAX, FILTER_TERMS_MAX};
 use crate::receipt::{Receipt, Status};
 use crate::text::matches_pattern;
@@ -206,6 +206,32 @@ impl Filter {
         SpaceId::new(self.exactly(Field::Space)?).ok()
     }
 
+    /// The only principal that matches, if there is one.
+    pub fn principal(&self) -> Option<Principal> {
+        Principal::new(self.exactly(Field::Principal)?).ok()
+    }
+
+    /// What the ids of all tools that match have before their first dot, if that is known: `effectd` for `tool:effectd.*`.
+    pub fn tool_group(&self) -> Option<&str> {
+        self.terms.iter().find_map(|term| match term.patterns.as_slice() {
+            [one] if term.field == Field::Tool && !term.not => {
+                let before_star = one.split('*').next()?;
+                before_star.split_once('.').map(|(group, _)| group)
+            }
+            _ => None,
+        })
+    }
+
+    /// The only actions that match; empty if that is not known.
+    pub fn actions(&self) -> Vec<ActionId> {
+        let exact = |term: &&Term| {
+            let has_star = term.patterns.iter().any(|pattern| pattern.contains('*'));
+            term.field == Field::Action && !term.not && !has_star
+        };
+        let patterns = self.terms.iter().find(exact).map(|term| term.patterns.iter());
+        patterns.into_iter().flatten().filter_map(|text| ActionId::new(text.as_str()).ok()).collect()
+    }
+
     /// The only status that matches, if there is one.
     pub fn status(&self) -> Option<Status> {
         let text = self.exactly(Field::Status)?;
@@ -349,6 +375,21 @@ mod tests {
         assert_eq!(filter.tool(), ToolId::new("files.stat").ok());
         assert_eq!(filter.subject(), SubjectId::new("agent://p").ok());
         assert_eq!((filter.status(), filter.space()), (None, None));
+        assert_eq!(parse("principal:user://a").principal(), Principal::new("user://a").ok());
+        for (text, group) in [
+            ("tool:effectd.*", Some("effectd")),
+            ("tool:effectd.set_*", Some("effectd")),
+            ("tool:files.stat", Some("files")),
+            ("tool:effectd*", None),
+            ("tool:*.stat", None),
+            ("-tool:effectd.*", None),
+            ("tool:effectd.*,files.*", None),
+        ] {
+            assert_eq!(parse(text).tool_group(), group, "{text}");
+        }
+        let ids = |names: &[&str]| names.iter().map(|name| ActionId::new(*name).unwrap()).collect::<Vec<_>>();
+        assert_eq!(parse("action:a,b status:ok").actions(), ids(&["a", "b"]));
+        assert_eq!((parse("action:a,b*").actions(), parse("-action:a").actions()), (ids(&[]), ids(&[])));
         assert_eq!(parse("status:error").status(), Some(Status::Error));
         assert_eq!(filter.since(), Timestamp::from_second(1_800_000_000 - 7_200).ok());
         assert!(filter.until().is_some() && parse("").is_empty());

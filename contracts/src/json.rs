@@ -330,6 +330,15 @@ mod tests {
         assert!(nested.unwrap_err().to_string().contains("\"status\" appears twice"));
     }
 
+    /// With its feature `raw_value`, serde_json would read the text in such an object in its place: names twice, any depth and number.
+    #[test]
+    fn a_name_that_serde_json_uses_is_only_a_name() {
+        use std::collections::BTreeMap;
+        let text = r#"{"p":{"$serde_json::private::RawValue":"{\"a\":1,\"a\":2}"}}"#;
+        let read = parse::<BTreeMap<String, Value>>(text.as_bytes(), 100).unwrap();
+        assert_eq!(crate::canonical::of(&read).unwrap(), text);
+    }
+
     #[test]
     fn an_array_is_not_read_as_a_struct() {
         use crate::Operation;

@@ -54,10 +54,22 @@ pub fn verify(receipt: &Receipt, public_key: &[u8; 32]) -> Result<(), SignatureI
 
 /// Checks that the holder of this key signed this text.
 pub fn verify_text(text: &str, signature: &Signature, public_key: &[u8; 32]) -> Result<(), SignatureInvalid> {
-    if signature.algorithm != "ed25519" || signature.key_id != key_id(public_key) {
+    if signature.key_id != key_id(public_key) {
         return Err(SignatureInvalid::OtherKey);
     }
     let key = VerifyingKey::from_bytes(public_key).map_err(|_| SignatureInvalid::OtherKey)?;
+    verify_by(&key, text, signature)
+}
+
+/// Checks that the holder of this key, which the signature names, signed this text.
+pub(crate) fn verify_by(
+    key: &VerifyingKey,
+    text: &str,
+    signature: &Signature,
+) -> Result<(), SignatureInvalid> {
+    if signature.algorithm != "ed25519" {
+        return Err(SignatureInvalid::OtherKey);
+    }
     let bytes = unhex(&signature.value).ok_or(SignatureInvalid::Wrong)?;
     let value = ed25519_dalek::Signature::from_slice(&bytes).map_err(|_| SignatureInvalid::Wrong)?;
     // Strict: refuses malleable signatures, which some implementations accept and others do not.

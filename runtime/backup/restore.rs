@@ -3,7 +3,6 @@
 //! The original may have carried out actions that were open when the backup was made. So a restored state carries out nothing by
 //! itself: effects are paused, and nothing is taken from its bus, until an operator resumes it.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Component, Path};
@@ -16,7 +15,7 @@ use effectd_actors::execution::log;
 use effectd_actors::limits::OPEN_TOLD_MAX;
 use effectd_bus::embedded::{self, EmbeddedConfig, JournalKind};
 use effectd_bus::offline::{self, Checked};
-use effectd_bus::{Store, StoreError};
+use effectd_bus::{Progress, Store, StoreError};
 use effectd_contracts::{Clock, Principal, Timestamp, Topic};
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +48,16 @@ pub(crate) struct Open {
 }
 
 /// Checks every file of a backup and its keys, and that there is no such state yet. Changes nothing.
-pub(crate) fn check_restore(from: &Path, keys: &Path, state: &Path) -> Result<(Manifest, Manifest), Error> {
+pub(crate) fn check_restore(
+    from: &Path,
+    keys: &Path,
+    state: &Path,
+    progress: &Progress,
+) -> Result<(Manifest, Manifest), Error> {
     if state.exists() {
         return Err(refused(format!("{} already exists; move it away first", state.display())));
     }
-    let (manifest, key_manifest) = (verify(from, "state")?, verify(keys, "keys")?);
+    let (manifest, key_manifest) = (verify(from, "state", progress)?, verify(keys, "keys", progress)?);
     // A backup and the keys copied with it have the same time.
     if manifest.made_at != key_manifest.made_at {
         return Err(refused(format!(
@@ -74,16 +78,16 @@ pub(crate) fn restore(
     state: &Path,
     clock: &Arc<dyn Clock>,
     by: &Principal,
+    progress: &Progress,
 ) -> Result<Restored, Error> {
-    let (manifest, key_manifest) = check_restore(from, keys, state)?;
-    let mut draft = Draft::begin(from, state)?;
+    let (manifest, key_manifest) = check_restore(from, keys, state, progress)?;
+    let mut draft = Draft::begin(from, state, progress)?;
     draft.all_of(&manifest)?;
     let socket = clear_socket(&draft.path.join("config.toml"))?;
     id::ensure(&draft.path)?;
-    let mut key_files =
-        Draft { from: keys.to_owned(), path: draft.path.join("keys"), files: BTreeMap::new(), mark: None };
+    let mut key_files = Draft::inside(keys, draft.path.join("keys"), progress);
     key_files.all_of(&key_manifest)?;
-    let config = EmbeddedConfig::new(&draft.path);
+    let config = EmbeddedConfig { progress: progress.clone(), ..EmbeddedConfig::new(&draft.path) };
     if let Some(journal) = manifest.journal.as_deref().and_then(JournalKind::named) {
         offline::migrate(&config, journal)?;
     }
@@ -183,7 +187,7 @@ fn open(store: &dyn Store, before: u64) -> Result<Open, StoreError> {
 }
 
 /// Reads a manifest and checks every file against it.
-fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
+fn verify(copy: &Path, of: &str, progress: &Progress) -> Result<Manifest, Error> {
     let path = copy.join(MANIFEST);
     let mut text = Vec::new();
     File::open(&path).and_then(|file| file.take(MANIFEST_BYTES_MAX).read_to_end(&mut text)).map_err(
@@ -200,7 +204,10 @@ fn verify(copy: &Path, of: &str) -> Result<Manifest, Error> {
         let why = format!("{} is a backup of {:?}, version {}", copy.display(), manifest.of, manifest.backup);
         return Err(refused(format!("{why}; expected one of {of:?}, version {FORMAT}")));
     }
+    let (mut read, all) = (0_u64, manifest.bytes());
     for (name, expected) in &manifest.files {
+        progress.at("checking the backup", read, all);
+        read = read.saturating_add(expected.bytes);
         let plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
         if !plain || name.is_empty() {
             return Err(refused(format!("{} names a file outside of it: {name:?}", path.display())));

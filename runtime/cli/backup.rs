@@ -10,6 +10,7 @@ use effectd_gateway::client::ClientError;
 use serde_json::json;
 
 use super::backend::daemon_client;
+use super::progress::Bar;
 use super::store::show;
 use super::{CliError, Common, Confirm, eprint_line, state_dir_of};
 use crate::backup::{self, BackupError};
@@ -68,12 +69,13 @@ impl Backup {
             self.confirm.only_shows(&[says].into_iter().chain(keys).collect::<Vec<_>>());
             return Ok(Exit::Done);
         }
-        let made = backup::make(state.path(), into, keys, &SystemClock, &in_use)?;
-        let bytes: u64 = made.files.values().map(|file| file.bytes).sum();
+        let bar = Bar::new("backing up");
+        let made = backup::make(state.path(), into, keys, &SystemClock, &in_use, &bar.hook())?;
+        drop(bar);
         show(
             &json!({
                 "backup": self.into, "keys": self.keys, "made_at": made.made_at, "blocks": made.blocks,
-                "files": made.files.len(), "bytes": bytes,
+                "files": made.files.len(), "bytes": made.bytes(),
             }),
             common.output,
         );
@@ -124,15 +126,18 @@ impl Restore {
         let Some(state) = &common.state else {
             return Err(CliError::request("name a new directory for the state with --state"));
         };
+        let bar = Bar::new("restoring");
         if self.confirm.dry_run {
-            let (manifest, _) = backup::check_restore(&self.from, &self.keys, state)?;
+            let (manifest, _) = backup::check_restore(&self.from, &self.keys, state, &bar.hook())?;
+            drop(bar);
             let (from, made_at) = (self.from.display(), manifest.made_at);
             let says = format!("restore {from}, whole and of {made_at}, to {}, paused", state.display());
             self.confirm.only_shows(&[says]);
             return Ok(Exit::Done);
         }
         let (clock, by): (Arc<dyn Clock>, _) = (Arc::new(SystemClock), local_principal()?);
-        let done = backup::restore(&self.from, &self.keys, state, &clock, &by)?;
+        let done = backup::restore(&self.from, &self.keys, state, &clock, &by, &bar.hook())?;
+        drop(bar);
         show(
             &json!({
                 "state": state, "made_at": done.made_at, "blocks": done.checked.blocks,

@@ -25,6 +25,7 @@ mod output;
 mod pause;
 mod policy;
 mod preview;
+mod progress;
 mod quarantine;
 mod receipt_filter;
 mod receipt_ref;

@@ -20,6 +20,7 @@ use serde_json::json;
 use similar::TextDiff;
 
 use super::mutation::{Reason, Terms};
+use super::progress::Bar;
 use super::receipt_filter::{PageQuery, ReceiptFilter, Since, each_page, since};
 use super::{
     CliError, Common, Confirm, Depth, Form, eprint_line, get, is_in_process, line, mutation, post,
@@ -601,11 +602,13 @@ async fn replay_all(
     (since, limit): (Option<Since>, Option<u64>),
 ) -> Result<Exit, CliError> {
     let filter = ReceiptFilter { since, ..ReceiptFilter::default() };
+    let bar = Bar::new("replaying decisions");
     let (summary, groups) = with_client(common, Depth::Store, async |client| {
         let policy = compile(with, &visible_overlay(client).await?)?;
-        history(client, &policy, &filter, (limit, common.output)).await
+        history(client, &policy, &filter, (limit, common.output), &bar).await
     })
     .await?;
+    drop(bar);
     for ((text, tool), group) in groups {
         line(&format!("{:>6}  {text}  {tool}, first {}", group.count, group.first));
     }
@@ -623,10 +626,11 @@ async fn history(
     policy: &Policy,
     filter: &ReceiptFilter,
     (limit, form): (Option<u64>, Form),
+    bar: &Bar,
 ) -> Result<(ReplaySummary, BTreeMap<(String, String), Group>), CliError> {
     let mut all = ReplaySummary::default();
     let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
-    each_page(client, filter, PageQuery::OLDEST, |page| {
+    each_page(client, filter, PageQuery::OLDEST, bar, |page| {
         let left = limit.map_or(u64::MAX, |limit| limit - all.total);
         let past =
             page.receipts.iter().filter_map(Recorded::of).take(usize::try_from(left).unwrap_or(usize::MAX));

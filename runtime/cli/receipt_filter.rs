@@ -8,6 +8,7 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::ReceiptList;
 
 use super::CliError;
+use super::progress::Bar;
 
 /// A time on the command line: RFC 3339, or how long ago.
 #[derive(Debug, Clone, Copy)]
@@ -99,11 +100,13 @@ pub(super) async fn page(
     Ok(client.get(&path(filter, query)).await?)
 }
 
-/// Visits receipts page by page. Returns the position reached, or `None` if `page_of` returned `false`.
+/// Visits receipts page by page, and shows how far it has come. Returns the position reached, or `None` if `page_of` returned
+/// `false`.
 pub(super) async fn each_page(
     client: &mut Client,
     filter: &ReceiptFilter,
     mut query: PageQuery,
+    bar: &Bar,
     mut page_of: impl FnMut(&ReceiptList) -> Result<bool, CliError>,
 ) -> Result<Option<u64>, CliError> {
     loop {
@@ -115,6 +118,7 @@ pub(super) async fn each_page(
         if page.next.is_none() {
             return Ok(query.after);
         }
+        bar.at(query.after.unwrap_or(0), page.follow.unwrap_or(0));
     }
 }
 

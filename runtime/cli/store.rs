@@ -14,6 +14,7 @@ use hyper::Method;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::progress::Bar;
 use super::{
     CliError, Common, Confirm, Depth, Form, Printer, block_on, bus, eprint_line, erase, get, print_json,
     state_dir_of, with_client,
@@ -156,9 +157,11 @@ pub(super) fn show(value: &impl Serialize, form: Form) {
 }
 
 fn check(common: &Common) -> Result<Exit, Error> {
+    let bar = Bar::new("checking the store");
+    let config = EmbeddedConfig { progress: bar.hook(), ..config(common)? };
     let Checked { blocks, records, bytes, entries, behind, mut problems } =
-        offline::check(&config(common)?, &SystemClock)?;
-    let blobs = match check_blobs(common) {
+        offline::check(&config, &SystemClock)?;
+    let blobs = match check_blobs(common, &config) {
         Ok(blobs) => blobs,
         Err(error @ Error::Store(StoreError::Locked { .. })) => return Err(error),
         Err(error) => {
@@ -166,6 +169,7 @@ fn check(common: &Common) -> Result<Exit, Error> {
             BlobsChecked::default()
         }
     };
+    drop(bar);
     problems.extend(blobs.problems);
     problems.iter().for_each(|problem| eprint_line(problem));
     show(
@@ -186,12 +190,12 @@ fn check(common: &Common) -> Result<Exit, Error> {
     Ok(if problems.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
-fn check_blobs(common: &Common) -> Result<BlobsChecked, Error> {
-    let (config, root) = (config(common)?, state_dir_of(common).join("blobs"));
+fn check_blobs(common: &Common, config: &EmbeddedConfig) -> Result<BlobsChecked, Error> {
+    let root = state_dir_of(common).join("blobs");
     let key = keys::blobs_there(&State::existing(&state_dir_of(common))?.keys_dir())?;
     match key {
         // The quota does not matter here: it limits only writes.
-        Some(key) => Ok(offline::check_blobs(&config, &Blobs::new(root, &key, 0))?),
+        Some(key) => Ok(offline::check_blobs(config, &Blobs::new(root, &key, 0))?),
         None if root.exists() => {
             Err(Error::Request("there is no keys/blobs.key; restore it from your backup".to_owned()))
         }
@@ -204,7 +208,10 @@ fn rebuild(common: &Common, confirm: Confirm) -> Result<Exit, Error> {
     if confirm.only_shows(&[format!("rebuild the index of {} from its journal", config.state.display())]) {
         return Ok(Exit::Done);
     }
+    let bar = Bar::new("rebuilding the index");
+    let config = EmbeddedConfig { progress: bar.hook(), ..config };
     let Rebuilt { blocks, same } = offline::rebuild(&config, &SystemClock)?;
+    drop(bar);
     show(&json!({ "blocks": blocks, "same_as_before": same }), common.output);
     Ok(Exit::Done)
 }
@@ -215,7 +222,10 @@ fn migrate(common: &Common, journal: &str, confirm: Confirm) -> Result<Exit, Err
         return Ok(Exit::Done);
     }
     let to = JournalKind::named(journal).unwrap_or_default();
+    let bar = Bar::new("moving the journal");
+    let config = EmbeddedConfig { progress: bar.hook(), ..config };
     let Migrated { blocks, changed } = offline::migrate(&config, to)?;
+    drop(bar);
     show(&json!({ "journal": journal, "blocks": blocks, "changed": changed }), common.output);
     Ok(Exit::Done)
 }
@@ -226,8 +236,10 @@ fn save(common: &Common, into: &Path, confirm: Confirm) -> Result<Exit, Error> {
     if !into.exists() && confirm.only_shows(&[says]) {
         return Ok(Exit::Done);
     }
+    let bar = Bar::new("salvaging the store");
     let Salvaged { opened, trouble, blocks, missing, missing_blocks, receipts, events, letters } =
         salvage(&config, into)?;
+    drop(bar);
     let whole = opened && trouble.is_none() && missing_blocks == 0;
     show(
         &json!({
@@ -267,7 +279,14 @@ async fn retain(common: &Common, confirm: Confirm) -> Result<Exit, CliError> {
         show(&would, common.output);
         return Ok(Exit::Done);
     }
-    if !confirm.confirmed(&[format!("retention would delete: {}", words(&would))]) {
+    let (mut counts, mut lines) = (would, Vec::new());
+    for (name, what) in [("receipts_since", "receipts"), ("dead_letters_since", "dead letters")] {
+        if let Some(since) = counts.as_object_mut().and_then(|counts| counts.remove(name)) {
+            lines.push(format!("{what} are kept from {} on", words(&since)));
+        }
+    }
+    lines.insert(0, format!("retention would delete: {}", words(&counts)));
+    if !confirm.confirmed(&lines) {
         return Ok(Exit::Usage);
     }
     let went = run_retention(common, false).await?;

@@ -1,13 +1,14 @@
 //! Opens a state directory, and starts and stops the pipeline on it.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use effectd_actors::execution::log;
 use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
 use effectd_actors::{Answer, Caches, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
-use effectd_bus::{Blobs, Store, StoreError, embedded};
+use effectd_bus::{Blobs, Progress, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
 use effectd_gateway::{Gateway, GatewayError, SharedSettings, Stage};
 use effectd_policy::{Change, Decider, Overlay, Policy, Preset, Source};
@@ -30,6 +31,8 @@ use crate::tool_registry;
 
 /// How often a stop checks whether the sandbox is gone.
 const STOP_CHECK: Duration = Duration::from_millis(2);
+/// An opening that replays this many blocks of the journal logs how far it has come. After a crash there are fewer.
+const LOGGED_BLOCKS_MIN: u64 = 20_000;
 
 pub struct Runtime {
     opened: Arc<OpenState>,
@@ -362,9 +365,22 @@ fn open_store(
     config: &Config,
     metrics: &prometheus::Registry,
 ) -> Result<impl Store + use<>, Error> {
-    let store = embedded::open(config.store.of(state.path()), config.clock.clone())?;
+    let mut embedded = config.store.of(state.path());
+    embedded.progress = logged_progress();
+    let store = embedded::open(embedded, config.clock.clone())?;
     store.register_metrics(metrics).map_err(Error::internal)?;
     Ok(store)
+}
+
+/// Logs every tenth of an opening that replays much of the journal, as after an upgrade that changed the index.
+fn logged_progress() -> Progress {
+    let tenth = AtomicU64::new(0);
+    Progress::new(move |what, done, total| {
+        let reached = if total < LOGGED_BLOCKS_MIN { 0 } else { done * 10 / total };
+        if tenth.swap(reached, Ordering::Relaxed) != reached {
+            tracing::info!(blocks = done, of = total, "{what}");
+        }
+    })
 }
 
 fn blobs(state: &State, quota_bytes: u64) -> Result<Blobs, Error> {

@@ -229,10 +229,14 @@ fn what_would_go_is_what_goes() {
     write_long_ago(&place, 5);
     let daemon = place.serve(&[]);
     daemon.post("/v1/actions?wait", &write_note("young-1", "young.txt", "x")).json(200);
-    let would = place.effectd(&["store", "retain", "--dry-run", "-o", "json"], None).json(0);
+    let mut would = place.effectd(&["store", "retain", "--dry-run", "-o", "json"], None).json(0);
     let mut went = place.effectd(&["store", "retain", "--yes", "-o", "json"], None).json(0);
     assert!(went["blocks"].as_u64() > Some(0), "{went}");
     assert!(went.as_object_mut().unwrap().remove("moved").is_some(), "{went}");
+    // An age before now, which is later the second time.
+    for told in [&mut would, &mut went] {
+        assert!(told.as_object_mut().unwrap().remove("dead_letters_since").is_some(), "{told}");
+    }
     assert_eq!(would, went);
 }
 

@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::sync::mpsc;
 
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::harness::{LONG, Place, Serving, from_stranger, write_note};
-use crate::shared::Terminal;
+use crate::shared::{Terminal, program};
 
 fn actions(list: &Value) -> Vec<&str> {
     let all = list.as_array().unwrap().iter();
@@ -41,6 +42,9 @@ fn receipts_are_listed_by_time_number_and_kind() {
     let rest = daemon.get(&format!("/v1/receipts?limit=4&after={}", first["next"])).json(200);
     assert_eq!(actions(&rest["receipts"]), ["l-4", "l-x"]);
     assert_eq!((&rest["next"], &rest["follow"]), (&Value::Null, &5.into()));
+    // The index finds an action: the receipts before it do not count towards the page.
+    let found = daemon.get("/v1/receipts?limit=1&q=action%3Al-3").json(200);
+    assert_eq!((actions(&found["receipts"]), &found["next"]), (vec!["l-3"], &Value::Null));
     for wrong in ["since=yesterday", "status=good", "order=newest&wait_ms=5", "colour=red"] {
         daemon.get(&format!("/v1/receipts?{wrong}")).problem(400, "query_invalid");
     }
@@ -100,6 +104,32 @@ fn a_watched_list_shows_times_that_stay_true() {
     let row = screen.lines().find(|line| line.contains("w-0")).unwrap();
     let digits: String = row.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     assert!(digits.starts_with("00-00 00:00:00  executed "), "{screen}");
+}
+
+#[test]
+fn long_work_shows_a_bar_at_a_terminal_and_nowhere_else() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    daemon.post("/v1/actions?wait", &write_note("b", "b", "b")).json(200);
+    // While the daemon hangs, the work takes as long as this test wants.
+    daemon.signal(Signal::SIGSTOP);
+    let verify = ["receipts", "verify"];
+    let mut piped = place.command(&verify);
+    let piped = piped.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let json = Terminal::effectd(&place, &["receipts", "verify", "-o", "json"], 80, 20);
+    let dumb = Terminal::start(&place, &["env", "TERM=dumb", program(), "receipts", "verify"], 80, 20);
+    let terminal = Terminal::effectd(&place, &verify, 80, 20);
+    terminal.wait_for("verifying receipts");
+    for quiet in [&json, &dumb] {
+        assert_eq!(quiet.screen().trim(), "");
+    }
+    daemon.signal(Signal::SIGCONT);
+    assert_eq!(terminal.ended(), "0");
+    let screen = terminal.screen();
+    assert!(screen.contains("whole:") && !screen.contains("verifying"), "{screen}");
+    let ran = piped.wait_with_output().unwrap();
+    assert!(ran.stdout.starts_with(b"whole:"), "{ran:?}");
+    assert_eq!(String::from_utf8(ran.stderr).unwrap(), "");
 }
 
 #[test]

@@ -49,6 +49,10 @@ fn bodies_cut_out_and_names_that_stand_twice_are_found() {
         lines[receipt] = lines[receipt].replacen(once, both, 1);
         both_find(&place, &lines, "appears twice");
     }
+    let mut lines = honest.clone();
+    let inside = r#""status":{"$serde_json::private::RawValue":"\"ok\""}"#;
+    lines[receipt] = lines[receipt].replacen("\"status\":\"ok\"", inside, 1);
+    both_find(&place, &lines, "does not match its hash");
     let mut lines = honest;
     lines[0] = lines[0].replacen("\"kept_from\":", "\"kept_from\":9,\"kept_from\":", 1);
     std::fs::write(place.path("twice.jsonl"), lines.join("\n") + "\n").unwrap();

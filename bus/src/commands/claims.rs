@@ -12,7 +12,7 @@ use crate::limits::{CLAIMS_OPEN_MAX, GROUP_WINDOW_MAX};
 use crate::names::{GroupName, TopicName};
 use crate::reads::is_invalidated;
 use crate::reads::receipts::resolution;
-use crate::state::OpenClaim;
+use crate::state::{Derived, OpenClaim};
 use crate::types::claims::{Admitted, ConflictOf, Fence};
 
 pub(crate) struct DraftClaim {
@@ -150,7 +150,7 @@ impl Batch<'_> {
 
     fn open(&mut self, DraftClaim { record, leaf, .. }: DraftClaim) -> Result<Fence, StoreError> {
         let fence = self.state.next_fence;
-        self.emit_logged(Record::Claimed(ClaimRecord { fence, ..record }), Some(leaf))?;
+        self.emit_derived(Record::Claimed(ClaimRecord { fence, ..record }), Derived::leaf(leaf))?;
         Ok(Fence(fence))
     }
 

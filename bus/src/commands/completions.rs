@@ -1,6 +1,6 @@
 //! Completions: how an action ends.
 
-use effectd_contracts::{ActionId, Digest, ReceiptId, ToolId};
+use effectd_contracts::{ActionId, ReceiptId, ToolId};
 
 use super::Batch;
 use crate::codec::Hash16;
@@ -11,6 +11,7 @@ use crate::journal::record::{DeadLetterRecord, Ending, EventRecord, ReceiptRecor
 use crate::names::TopicName;
 use crate::reads::receipts::receipt_at;
 use crate::reads::{is_invalidated, letter_context};
+use crate::state::Derived;
 use crate::types::claims::Fence;
 use crate::types::dead_letters::NewDeadLetter;
 use crate::types::groups::LeaseId;
@@ -21,7 +22,7 @@ use crate::vault::Kind;
 pub(crate) struct DraftCompletion {
     /// The writer adds the ordinal.
     pub(crate) receipt: ReceiptRecord,
-    pub(crate) leaf: Digest,
+    pub(crate) derived: Derived,
     pub(crate) events: Vec<(TopicName, EventRecord)>,
     pub(crate) fence: Option<Fence>,
     pub(crate) leases: Vec<LeaseId>,
@@ -48,11 +49,11 @@ impl Batch<'_> {
         self.check_completion(&draft)?;
         let ordinal = self.state.next_ordinal;
         let overtaken = self.is_overtaken(&draft)?;
-        let DraftCompletion { receipt, leaf, events, leases, letter, links, depends, invalidated, .. } =
+        let DraftCompletion { receipt, derived, events, leases, letter, links, depends, invalidated, .. } =
             draft;
         let attributes = (receipt.action_id.clone(), receipt_id.clone(), receipt.tool_id.clone());
         let record = Record::Completed(ReceiptRecord { ordinal, ..receipt });
-        self.emit_logged(record, Some(leaf))?;
+        self.emit_derived(record, derived)?;
         if !invalidated.is_empty() {
             self.emit(Record::Invalidated { ordinal, resources: invalidated })?;
         }

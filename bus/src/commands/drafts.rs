@@ -18,6 +18,7 @@ use crate::limits::{
 };
 use crate::names::{ResourceName, TopicName};
 use crate::reads::entry_context;
+use crate::state::Derived;
 use crate::types::claims::Claim;
 use crate::types::events::{NewBody, NewEvent};
 use crate::types::groups::Acknowledgement;
@@ -171,7 +172,10 @@ impl Drafter<'_> {
         invalidated.extend(retire.iter().map(schema::changed_hash));
         invalidated.extend(appeared.iter().map(|name| schema::appeared_hash(name.as_str())));
         let draft = DraftCompletion {
-            leaf: merkle::leaf(&receipt.body),
+            derived: Derived {
+                leaf: Some(merkle::leaf(&receipt.body)),
+                principal: schema::principal_hash(&receipt.body),
+            },
             events: self.topic_events(events)?,
             fence,
             leases,

@@ -71,6 +71,7 @@ impl Medium for StateDirectory {
             runs: Some(Arc::new(runs)),
             log,
             memtable_entries: config.index_memtable_entries,
+            progress: config.progress.clone(),
         })
     }
 

@@ -74,6 +74,7 @@ impl JournalWriter {
                     break;
                 };
                 begun.journal.append(header.seq, block)?;
+                self.config.progress.at("copying the journal", header.seq + 1 - begun.first, 0);
                 (begun.next, begun.before) = (header.seq + 1, header.checksum);
                 at += block.len();
             } else {

@@ -82,6 +82,7 @@ pub fn check_blobs(config: &EmbeddedConfig, blobs: &Blobs) -> Result<BlobsChecke
             check.space(&receipt.space_id);
         }
     })?;
+    config.progress.at("reading the blobs", 0, 0);
     if check.read().map_err(failed)? {
         offline.each_record(&mut |record, block| {
             if let Record::Completed(receipt) = record {
@@ -138,6 +139,7 @@ pub fn migrate(config: &EmbeddedConfig, to: JournalKind) -> Result<Migrated, Sto
             && new.checkpoint()? == journal.checkpoint()?;
         let mut same = same_ends;
         for seq in bounds.filter(|_| same_ends).map_or(0..0, |(first, last)| first..last + 1) {
+            config.progress.at("comparing the journals", seq + 1 - journal.first(), blocks);
             same &= new.block(seq)? == journal.block(seq)?;
         }
         Ok(same)
@@ -204,8 +206,9 @@ impl Offline {
     }
 
     fn check_journal(&self, checked: &mut Checked) -> Result<(), StoreError> {
-        let mut before = None;
+        let (mut before, report) = (None, self.report()?);
         self.journal.scan(0, &mut |seq, bytes| {
+            report("checking the journal", seq);
             let header = block::check_next(bytes, seq, before)?;
             for record in block::records(bytes) {
                 record.map_err(|error| BlockError::from(error).at(seq))?;
@@ -218,9 +221,18 @@ impl Offline {
         })
     }
 
+    /// Reports the block that has been reached.
+    fn report(&self) -> Result<impl Fn(&'static str, u64), StoreError> {
+        let (first, last) = self.journal.bounds()?.unwrap_or_default();
+        let (progress, total) = (self.config.progress.clone(), last + 1 - first);
+        Ok(move |what, seq: u64| progress.at(what, (seq + 1).saturating_sub(first), total))
+    }
+
     /// Calls `each` for every record of the journal, with the bytes of its block.
     fn each_record(&self, each: &mut dyn FnMut(&Record, &[u8])) -> Result<(), StoreError> {
+        let report = self.report()?;
         self.journal.scan(0, &mut |seq, bytes| {
+            report("finding blobs in the journal", seq);
             for record in block::records(bytes) {
                 let (_, record) = record.map_err(|error| BlockError::from(error).at(seq))?;
                 each(&record, bytes);
@@ -244,6 +256,7 @@ impl Offline {
         let tree = snapshot::log(&applied.snapshot).map_err(|error| StoreError::index_damaged(error.0))?;
         let beside = self.new_log()?;
         let new = self.index_until(clock, applied.seq, &beside)?;
+        self.config.progress.at("comparing the index", 0, 0);
         checked.entries = same_entries(&old, &*new)?;
         let log = MerkleLog::open(&self.config.state.join("log"))?;
         if let Some(index) = log.differs(&MerkleLog::open(&beside)?, tree.size())? {
@@ -272,6 +285,7 @@ impl Offline {
             runs: Some(runs.clone()),
             log: MerkleLog::open(log)?,
             memtable_entries: self.config.index_memtable_entries,
+            progress: self.config.progress.clone(),
         };
         rebuild_runs(opened, last, clock)?;
         Ok(runs)

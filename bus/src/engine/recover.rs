@@ -64,7 +64,7 @@ fn replay_time(clock: &dyn Clock) -> When {
 
 /// Replays the blocks up to `until` that the runs do not hold yet.
 fn replay_into(opened: Opened, until: u64, when: When) -> Result<(Index, JournalTip), StoreError> {
-    let Opened { journal, runs, log, memtable_entries } = opened;
+    let Opened { journal, runs, log, memtable_entries, progress } = opened;
     let applied = runs.as_deref().and_then(RunStore::applied);
     let index = Index::new(runs, log, memtable_entries);
     let mut tip = match &applied {
@@ -83,6 +83,7 @@ fn replay_into(opened: Opened, until: u64, when: When) -> Result<(Index, Journal
     // The last applied block is read too, for its checksum and time.
     let known = applied.map_or(tip.seq, |applied| applied.seq);
     index.log().begin(tip.state.log.size())?;
+    let last = journal.bounds()?.map_or(0, |(_, last)| last.min(until));
     journal.scan(known, &mut |seq, bytes| {
         if seq > until {
             return Ok(());
@@ -90,6 +91,7 @@ fn replay_into(opened: Opened, until: u64, when: When) -> Result<(Index, Journal
         if seq <= known {
             return tip.skip(seq, bytes);
         }
+        progress.at("replaying the journal", seq - known, last.saturating_sub(known));
         let changes = tip.apply(seq, bytes, when)?;
         if let Some((first, leaves)) = &changes.leaves {
             index.log().append(*first, leaves)?;

@@ -145,13 +145,22 @@ impl Shared {
         Ok((until, bytes as u64))
     }
 
-    fn kept_since(&self, reader: &Reader, retention: &Retention) -> Result<Option<Timestamp>, StoreError> {
-        let begin = reader.live.read().receipts_begin;
+    /// From when on receipts are kept, if the first kept one is `begin`.
+    fn kept_since(
+        &self,
+        reader: &Reader,
+        retention: &Retention,
+        begin: u64,
+    ) -> Result<Option<Timestamp>, StoreError> {
         if begin > 0 && begin < reader.receipts_total()? {
             return Ok(Some(reader.receipt(begin)?.stored_at));
         }
-        let age = retention.receipts.age;
-        Ok(age.and_then(|age| self.before(age)).map(timestamp))
+        Ok(self.since(retention.receipts.age))
+    }
+
+    /// From when on things of at most this age are kept.
+    fn since(&self, age: Option<Duration>) -> Option<Timestamp> {
+        age.and_then(|age| self.before(age)).map(timestamp)
     }
 }
 
@@ -197,7 +206,12 @@ impl LocalStore {
             Some(age) => shared.old_letters(&reader, age, usize::MAX)?.len() as u64,
             None => 0,
         };
-        let mut report = Retained { letters, since: shared.kept_since(&reader, retention)?, ..plan.report() };
+        let mut report = Retained {
+            letters,
+            since: shared.kept_since(&reader, retention, plan.receipts.1)?,
+            letters_since: shared.since(retention.letters),
+            ..plan.report()
+        };
         progress.aim(last_block(&reader)?, report.has_expired());
         let begin = reader.journal.first();
         let end = first_needed(&reader, progress.goal, u64::MAX, Some(&plan))?;
@@ -226,7 +240,8 @@ impl LocalStore {
         Ok(Retained {
             letters,
             more: letters >= RETAIN_BATCH as u64,
-            since: shared.kept_since(&reader, retention)?,
+            since: shared.kept_since(&reader, retention, plan.receipts.1)?,
+            letters_since: shared.since(retention.letters),
             ..plan.report()
         })
     }

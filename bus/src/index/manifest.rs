@@ -9,14 +9,14 @@ use std::sync::Arc;
 use super::Applied;
 use super::chunk::malformed;
 use super::run::{RunName, read_failed};
-use crate::codec::{self, Malformed};
+use crate::codec::{self, Malformed, OTHER_FORMAT};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::files::{io_error, private, sync_dir};
 
 pub(super) const NAME: &str = "manifest";
 const PARTIAL: &str = "manifest.partial";
-const MARK: &str = "effectd index 3";
+const MARK: &str = "effectd index 4";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Manifest {
@@ -45,11 +45,17 @@ impl Manifest {
         Ok(Manifest { next_run, runs, applied })
     }
 
-    /// The manifest of a directory, if it has one.
+    /// The manifest of a directory, if it has one. That of another version counts as none: its index is rebuilt.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>, StoreError> {
         let path = dir.join(NAME);
         match std::fs::read(&path) {
-            Ok(bytes) => Self::decode(&bytes).map(Some).map_err(malformed),
+            Ok(bytes) => match Self::decode(&bytes) {
+                Err(OTHER_FORMAT) => {
+                    tracing::info!("the index is of another version; it is rebuilt from the journal");
+                    Ok(None)
+                }
+                read => read.map(Some).map_err(malformed),
+            },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(read_failed(&path, error)),
         }
@@ -101,8 +107,8 @@ mod tests {
     /// The snapshot of an empty state.
     const SNAPSHOT: &str = "126566666563746420736e617073686f74203307000000000000000000000000000000ec77374e";
     const GOLDEN: &str = concat!(
-        "0f6566666563746420696e646578203309020801ac0285888c1001070927126566666563746420736e61707368",
-        "6f74203307000000000000000000000000000000ec77374e68579192",
+        "0f6566666563746420696e646578203409020801ac0285888c1001070927126566666563746420736e61707368",
+        "6f74203307000000000000000000000000000000ec77374e6c2fcd90",
     );
 
     #[test]
@@ -115,5 +121,16 @@ mod tests {
         assert_eq!(Manifest::read(dir.path()), Ok(Some(Manifest::empty())));
         newer.replace(dir.path()).unwrap();
         assert_eq!(Manifest::read(dir.path()), Ok(Some(newer)));
+    }
+
+    #[test]
+    fn an_index_of_another_version_counts_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut older = codec::encode_marked("effectd index 3", &(1_u64, "whatever it had"));
+        std::fs::write(dir.path().join(NAME), &older).unwrap();
+        assert_eq!(Manifest::read(dir.path()), Ok(None));
+        older[3] ^= 1;
+        std::fs::write(dir.path().join(NAME), &older).unwrap();
+        assert!(Manifest::read(dir.path()).is_err());
     }
 }

@@ -15,6 +15,7 @@
 //! | `F` family, key | version of the entry, and location of its value |
 //! | `Z` | the first block whose entries are here |
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use effectd_contracts::{Digest, EventId, IdempotencyKey, SpaceId, Status};
@@ -38,6 +39,9 @@ pub enum Dimension {
     LetterTopic,
     /// Notes by what they are about.
     Note,
+    Principal,
+    /// Receipts by the group of their tool, see [`tool_group`].
+    ToolGroup,
 }
 
 impl Dimension {
@@ -50,6 +54,8 @@ impl Dimension {
             Dimension::Key => 5,
             Dimension::LetterTopic => 6,
             Dimension::Note => 7,
+            Dimension::Principal => 8,
+            Dimension::ToolGroup => 9,
         }
     }
 }
@@ -205,6 +211,22 @@ pub fn status_hash(status: Status) -> Hash16 {
 
 pub fn text_hash(text: &str) -> Hash16 {
     Hash16::of(&[text.as_bytes()])
+}
+
+/// The group of a tool: its id up to the first dot.
+pub(crate) fn tool_group(tool: &str) -> &str {
+    tool.split_once('.').map_or(tool, |(group, _)| group)
+}
+
+/// The hash of the principal that the body of a receipt names. Records do not have it, so that journals stay as they are.
+pub(crate) fn principal_hash(body: &[u8]) -> Option<Hash16> {
+    #[derive(Deserialize)]
+    struct Asked<'a> {
+        #[serde(borrow)]
+        principal: Cow<'a, str>,
+    }
+    let asked: Asked<'_> = serde_json::from_slice(body).ok()?;
+    Some(text_hash(&asked.principal))
 }
 
 /// Key of the entry that names the first block whose entries are in the index.

@@ -1,4 +1,6 @@
-//! Reading receipts: one, and queries. A query scans one condition as an index prefix and checks the others.
+//! Reading receipts: one, and queries. A query reads only receipts that meet all of its conditions by the index.
+
+use std::collections::BTreeSet;
 
 use effectd_contracts::Timestamp;
 
@@ -81,20 +83,28 @@ impl Reader {
     }
 
     pub(crate) fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
-        let driver = driver(query)?;
+        let conditions = self.conditions(query)?;
         let limit = query.limit.clamp(1, PAGE_ITEMS_MAX);
         let mut page = ReceiptPage::default();
         let (mut bytes, mut scanned) = (0, 0);
         let mut at = query.cursor.map(|Cursor(at)| at);
         loop {
-            let Some(ordinal) = self.next_ordinal(driver, query.order, at)? else {
+            let Some(step) = self.step(&conditions, query.order, at)? else {
                 return Ok(page);
             };
-            if page.receipts.len() >= limit || bytes >= PAGE_BYTES_MAX || scanned >= QUERY_SCAN_MAX {
+            let full = page.receipts.len() >= limit || bytes >= PAGE_BYTES_MAX;
+            if scanned >= QUERY_SCAN_MAX || (full && matches!(step, Step::Found(_))) {
                 page.cursor = at.map(Cursor);
                 return Ok(page);
             }
             scanned += 1;
+            let ordinal = match step {
+                Step::Found(ordinal) => ordinal,
+                Step::NoneUpTo(ordinal) => {
+                    at = Some(ordinal);
+                    continue;
+                }
+            };
             at = Some(ordinal);
             let Some(receipt) = self.kept_receipt(ordinal)? else {
                 continue;
@@ -111,13 +121,13 @@ impl Reader {
         }
     }
 
-    /// The next ordinal in the query's order, from a cursor on.
-    fn next_ordinal(
+    /// The next step of a query, from a cursor on; `None` at the end.
+    fn step(
         &self,
-        driver: Option<(Dimension, Hash16)>,
+        conditions: &[Condition],
         order: Order,
         at: Option<u64>,
-    ) -> Result<Option<u64>, StoreError> {
+    ) -> Result<Option<Step>, StoreError> {
         let total = self.receipts_total()?;
         let begin = self.live.read().receipts_begin;
         let bound = match order {
@@ -127,15 +137,92 @@ impl Reader {
         let Some(bound) = bound.filter(|bound| (begin..total).contains(bound)) else {
             return Ok(None);
         };
-        let found = match (driver, order) {
-            (None, _) => Some(bound),
-            (Some((dimension, value)), Order::OldestFirst) => self.next_posting(dimension, value, bound)?,
-            (Some((dimension, value)), Order::NewestFirst) => {
-                self.previous_posting(dimension, value, bound)?
+        let (bucket, base) = (bound >> 8, bound & !0xff);
+        let mut common: Option<Vec<u8>> = None;
+        for condition in conditions {
+            let Some((found, members)) = self.bucket(condition, order, bucket)? else {
+                return Ok(None);
+            };
+            if found != bucket {
+                // No receipt before that bucket meets this condition.
+                return Ok(Some(Step::NoneUpTo(match order {
+                    Order::OldestFirst => (found << 8) - 1,
+                    Order::NewestFirst => (found + 1) << 8,
+                })));
             }
+            match &mut common {
+                None => common = Some(members),
+                Some(common) => common.retain(|member| members.binary_search(member).is_ok()),
+            }
+        }
+        let Some(common) = common else {
+            return Ok(Some(Step::Found(bound)));
+        };
+        let mut numbers = common.iter().map(|member| base | u64::from(*member));
+        let (found, edge) = match order {
+            Order::OldestFirst => (numbers.find(|number| *number >= bound), base | 0xff),
+            Order::NewestFirst => (numbers.rfind(|number| *number <= bound), base),
         };
         // A bucket may still have numbers of expired receipts.
-        Ok(found.filter(|ordinal| *ordinal >= begin))
+        Ok(Some(found.filter(|number| *number >= begin).map_or(Step::NoneUpTo(edge), Step::Found)))
+    }
+
+    /// The nearest bucket, from this one on in the query's order, with a receipt that meets a condition, and its members.
+    fn bucket(
+        &self,
+        condition: &Condition,
+        order: Order,
+        from: u64,
+    ) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+        let (dimension, value) = match condition {
+            Condition::Listed(dimension, value) => (*dimension, *value),
+            Condition::OneOf(ordinals) => {
+                let mut buckets = ordinals.iter().map(|ordinal| ordinal >> 8);
+                let nearest = match order {
+                    Order::OldestFirst => buckets.find(|bucket| *bucket >= from),
+                    Order::NewestFirst => buckets.rfind(|bucket| *bucket <= from),
+                };
+                return Ok(nearest.map(|nearest| {
+                    let members = ordinals.iter().filter(|ordinal| **ordinal >> 8 == nearest);
+                    (nearest, members.map(|ordinal| (ordinal & 0xff) as u8).collect())
+                }));
+            }
+        };
+        let key = |number| schema::posting(dimension, value, number).0;
+        let found = match order {
+            Order::OldestFirst => self.view().next(&key(from << 8), &key(u64::MAX))?,
+            Order::NewestFirst => self.view().previous(&key(0), &key(from << 8))?,
+        };
+        Ok(found.map(|(key, members)| (bucket_of(&key), members)))
+    }
+
+    /// What the receipts of a query must meet.
+    fn conditions(&self, query: &ReceiptQuery) -> Result<Vec<Condition>, StoreError> {
+        if query.key.is_some() && query.space_id.is_none() {
+            return Err(StoreError::Invalid("a query by key must name the space too".into()));
+        }
+        let text = |dimension, text: Option<&str>| text.map(|text| (dimension, schema::text_hash(text)));
+        let key = query.key.as_ref().zip(query.space_id.as_ref());
+        let listed = [
+            key.map(|(key, space)| (Dimension::Key, schema::key_hash(space, key))),
+            text(Dimension::Principal, query.principal.as_ref().map(|id| id.as_str())),
+            text(Dimension::Subject, query.subject_id.as_ref().map(|id| id.as_str())),
+            text(Dimension::Tool, query.tool_id.as_ref().map(|id| id.as_str())),
+            text(Dimension::ToolGroup, query.tool_group.as_deref()),
+            text(Dimension::Space, query.space_id.as_ref().map(|id| id.as_str())),
+            query.status.map(|status| (Dimension::Status, schema::status_hash(status))),
+        ];
+        let listed = listed.into_iter().flatten();
+        let mut all: Vec<_> = listed.map(|(dimension, value)| Condition::Listed(dimension, value)).collect();
+        if !query.action_ids.is_empty() {
+            let mut ordinals = BTreeSet::new();
+            for action in &query.action_ids {
+                let key = schema::action(schema::action_hash(action.as_str()));
+                ordinals.extend(resolution(self.view(), &key, 0)?.map(|found| found.ordinal));
+            }
+            all.insert(0, Condition::OneOf(ordinals));
+        }
+        Ok(all)
     }
 
     /// The ordinal that the next receipt will have.
@@ -203,19 +290,17 @@ impl Reader {
     }
 }
 
-/// The most selective condition of a query, which is scanned; the others are checked.
-fn driver(query: &ReceiptQuery) -> Result<Option<(Dimension, Hash16)>, StoreError> {
-    if let Some(key) = &query.key {
-        let space = query.space_id.as_ref();
-        let space =
-            space.ok_or_else(|| StoreError::Invalid("a query by key must name the space too".into()))?;
-        return Ok(Some((Dimension::Key, schema::key_hash(space, key))));
-    }
-    let subject = query.subject_id.as_ref().map(|id| (Dimension::Subject, schema::text_hash(id.as_str())));
-    let tool = query.tool_id.as_ref().map(|id| (Dimension::Tool, schema::text_hash(id.as_str())));
-    let space = query.space_id.as_ref().map(|id| (Dimension::Space, schema::text_hash(id.as_str())));
-    let status = query.status.map(|status| (Dimension::Status, schema::status_hash(status)));
-    Ok(subject.or(tool).or(space).or(status))
+enum Condition {
+    /// The index lists the receipt under this value.
+    Listed(Dimension, Hash16),
+    OneOf(BTreeSet<u64>),
+}
+
+enum Step {
+    /// The next receipt that meets every condition.
+    Found(u64),
+    /// There is none up to and including this ordinal, in the order of the query.
+    NoneUpTo(u64),
 }
 
 fn bucket_of(key: &[u8]) -> u64 {
@@ -252,4 +337,5 @@ fn matches(query: &ReceiptQuery, receipt: &StoredReceipt) -> bool {
         && query.subject_id.as_ref().is_none_or(|id| *id == receipt.subject_id)
         && query.space_id.as_ref().is_none_or(|id| *id == receipt.space_id)
         && query.status.is_none_or(|status| status == receipt.status)
+        && query.tool_group.as_ref().is_none_or(|group| group == schema::tool_group(receipt.tool_id.as_str()))
 }

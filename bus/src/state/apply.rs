@@ -3,8 +3,8 @@
 use effectd_contracts::{Digest, Monotonic, Status};
 
 use super::groups::{DeliveryState, Pending, Tried};
-use super::{BlockChanges, OpenClaim, State, When};
-use crate::codec::{Location, Malformed, Span};
+use super::{BlockChanges, Derived, OpenClaim, State, When};
+use crate::codec::{Hash16, Location, Malformed, Span};
 use crate::index::memtable::Cell;
 use crate::index::schema::{
     self, BlockSpans, DeadLetterAt, Dimension, EntryAt, Invalidation, ReceiptAt, Resolution, Stored,
@@ -16,17 +16,16 @@ use crate::journal::record::{
 use crate::names::TopicName;
 
 impl State {
-    /// Applies one record, which adds `leaf` to the Merkle log ([`crate::merkle_log::leaf_of`]). Fails if it contradicts
-    /// the records before it; then the journal is damaged.
+    /// Applies one record. Fails if it contradicts the records before it; then the journal is damaged.
     pub fn apply(
         &mut self,
         location: Location,
         record: &Record,
-        leaf: Option<Digest>,
+        derived: Derived,
         when: When,
         changes: &mut BlockChanges,
     ) -> Result<(), Malformed> {
-        if let Some(leaf) = leaf {
+        if let Some(leaf) = derived.leaf {
             self.logged(location, leaf, changes);
         }
         let index = &mut changes.index;
@@ -38,7 +37,9 @@ impl State {
             Record::Acknowledged(record) => return self.acknowledged(location, record, when, changes),
             Record::DeadLettered(letter) => return self.dead_lettered(location, letter, when, changes),
             Record::Claimed(claim) => return self.claimed(location, claim, when, changes),
-            Record::Completed(receipt) => return self.completed(location, receipt, changes),
+            Record::Completed(receipt) => {
+                return self.completed(location, receipt, derived.principal, changes);
+            }
             Record::Expired(expired) => return self.expired(expired, changes),
             Record::TakenOver { action, fence } => {
                 let claim = self.close_claim(*action);
@@ -315,6 +316,7 @@ impl State {
         &mut self,
         location: Location,
         receipt: &ReceiptRecord,
+        principal: Option<Hash16>,
         changes: &mut BlockChanges,
     ) -> Result<(), Malformed> {
         count(&mut self.next_ordinal, receipt.ordinal, "a receipt out of order")?;
@@ -331,16 +333,17 @@ impl State {
         if let Some(satisfied) = asked.filter(|_| receipt.status == Status::Ok) {
             index.put(schema::key(satisfied), resolution(receipt.params_digest));
         }
-        if let Some(key) = receipt.key {
-            index.post(schema::posting(Dimension::Key, key, ordinal));
-        }
+        let optional = [(Dimension::Key, receipt.key), (Dimension::Principal, principal)];
+        let optional = optional.into_iter().filter_map(|(dimension, value)| Some((dimension, value?)));
+        let tool = receipt.tool_id.as_str();
         let listed = [
-            (Dimension::Tool, schema::text_hash(receipt.tool_id.as_str())),
+            (Dimension::ToolGroup, schema::text_hash(schema::tool_group(tool))),
+            (Dimension::Tool, schema::text_hash(tool)),
             (Dimension::Subject, schema::text_hash(receipt.subject_id.as_str())),
             (Dimension::Space, schema::text_hash(receipt.space_id.as_str())),
             (Dimension::Status, schema::status_hash(receipt.status)),
         ];
-        for (dimension, value) in listed {
+        for (dimension, value) in listed.into_iter().chain(optional) {
             index.post(schema::posting(dimension, value, ordinal));
         }
         self.receipt_bytes += u64::from(location.span.len);

@@ -1,14 +1,13 @@
 //! Replaying the journal: from blocks to the state and the index that follow from them.
 
 use super::checkpoint::{Checkpoint, Removed, divide};
-use super::{BlockChanges, State, When};
+use super::{BlockChanges, Derived, State, When};
 use crate::codec::{Location, Malformed};
 use crate::error::StoreError;
 use crate::index::Applied;
 use crate::index::memtable::Memtable;
 use crate::journal::Journal;
 use crate::journal::block::{self, BlockError};
-use crate::merkle_log::leaf_of;
 
 /// The last block of a journal, and the state after it.
 pub(crate) struct JournalTip {
@@ -60,10 +59,10 @@ impl JournalTip {
         let mut changes = BlockChanges::default();
         for record in block::records(bytes) {
             let (span, record) = record.map_err(damaged)?;
-            let leaf = leaf_of(&record, bytes);
+            let derived = Derived::of(&record, bytes);
             let location = Location { seq, span };
             self.state
-                .apply(location, &record, leaf, When { at_ms, ..when }, &mut changes)
+                .apply(location, &record, derived, When { at_ms, ..when }, &mut changes)
                 .map_err(damaged)?;
         }
         self.state.end_block(seq, at_ms, &mut changes);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use effectd_contracts::{Status, SubjectId, Timestamp, ToolId};
+use effectd_contracts::{Principal, Status, SubjectId, Timestamp, ToolId};
 
 use super::values::{action, claim, completion, event, group, key, moment, receipt_id, space, topic};
 use super::{Bench, Case};
@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     ("a refused completion leaves nothing", refused),
     ("waiting equal actions are resolved with it", twins),
     ("receipts are found by every field", found),
+    ("conditions are intersected, both ways", intersected),
     ("pages go through everything once, both ways", pages),
     ("receipts are found by time", by_time),
 ];
@@ -128,9 +129,11 @@ fn sixty(bench: &Bench<'_>) {
     for n in 0..60_usize {
         let mut done: Completion =
             completion(&claim(&format!("a{n}"), &format!("k{}", n % 20), "p"), Status::Error, None);
-        done.receipt.tool_id = ToolId::new(format!("tool.{}", n % 3)).unwrap();
+        let group = if n % 6 == 5 { "other" } else { "tool" };
+        done.receipt.tool_id = ToolId::new(format!("{group}.{}", n % 3)).unwrap();
         done.receipt.subject_id = SubjectId::new(format!("agent://{}", n % 4)).unwrap();
         done.receipt.space_id = space(&format!("shared:{}", n % 2));
+        done.receipt.body = format!("{{\"n\":{n},\"principal\":\"user://{}\"}}", n % 7).into_bytes();
         done.receipt.status = if n % 5 == 0 { Status::Skipped } else { Status::Error };
         bench.store.commit(done).wait().unwrap();
         bench.advance(Duration::from_secs(1));
@@ -172,6 +175,15 @@ fn found(bench: &mut Bench<'_>) {
         assert_eq!(all(bench, ReceiptQuery { status, ..query() }), of(|n| n % 5 == 0));
         let both = ReceiptQuery { tool_id, status, ..query() };
         assert_eq!(all(bench, both), of(|n| n % 3 == 1 && n % 5 == 0));
+        let principal = Some(Principal::new("user://4").unwrap());
+        let own = ReceiptQuery { principal, ..query() };
+        assert_eq!(all(bench, own.clone()), of(|n| n % 7 == 4));
+        assert_eq!(all(bench, ReceiptQuery { limit: 1, status, ..own.clone() }), [25]);
+        let tool_group = Some("other".to_owned());
+        assert_eq!(all(bench, ReceiptQuery { tool_group, ..query() }), of(|n| n % 6 == 5));
+        let action_ids = vec![action("a58"), action("none"), action("a11")];
+        assert_eq!(all(bench, ReceiptQuery { action_ids: action_ids.clone(), ..query() }), [11, 58]);
+        assert_eq!(all(bench, ReceiptQuery { action_ids, ..own }), [11]);
         let by_key = ReceiptQuery { key: Some(key("k3")), space_id: space_id.clone(), ..query() };
         assert_eq!(all(bench, by_key), [3, 23, 43]);
         let elsewhere = ReceiptQuery { key: Some(key("k3")), space_id: Some(space("shared:0")), ..query() };
@@ -179,6 +191,37 @@ fn found(bench: &mut Bench<'_>) {
         assert!(bench.store.receipts(&ReceiptQuery { key: Some(key("k3")), ..query() }).is_err());
         bench.reopen();
     }
+}
+
+/// More receipts than a bucket of the index lists, few of which meet a condition.
+fn intersected(bench: &mut Bench<'_>) {
+    let commits: Vec<_> = (0..700)
+        .map(|n| {
+            let mut done = completion(&claim(&format!("a{n}"), "k", "p"), Status::Error, None);
+            let rare = |is_rare| if is_rare { "rare" } else { "common" };
+            done.receipt.body = format!("{{\"principal\":\"user://{}\"}}", rare(n % 300 == 7)).into_bytes();
+            done.receipt.tool_id = ToolId::new(format!("{}.tool", rare(n == 5 || n == 607))).unwrap();
+            done.receipt.status = if n < 256 { Status::Error } else { Status::Skipped };
+            bench.store.commit(done)
+        })
+        .collect();
+    commits.into_iter().for_each(|commit| drop(commit.wait().unwrap()));
+    let of = |query: ReceiptQuery| {
+        let oldest = all(bench, ReceiptQuery { order: Order::OldestFirst, ..query.clone() });
+        let mut newest = all(bench, ReceiptQuery { order: Order::NewestFirst, ..query });
+        newest.reverse();
+        assert_eq!(oldest, newest);
+        oldest
+    };
+    let own = ReceiptQuery { principal: Some(Principal::new("user://rare").unwrap()), limit: 1, ..query() };
+    let first = bench.store.receipts(&own).unwrap();
+    assert_eq!(first.receipts[0].ordinal, 7, "nobody else's receipts are read on the way");
+    assert_eq!(of(own.clone()), [7, 307, 607]);
+    assert_eq!(of(ReceiptQuery { status: Some(Status::Skipped), ..own.clone() }), [307, 607]);
+    let tool_group = Some("rare".to_owned());
+    assert_eq!(of(ReceiptQuery { tool_group: tool_group.clone(), ..query() }), [5, 607]);
+    assert_eq!(of(ReceiptQuery { tool_group, ..own.clone() }), [607]);
+    assert_eq!(of(ReceiptQuery { action_ids: vec![action("a5"), action("a307")], ..own }), [307]);
 }
 
 fn pages(bench: &mut Bench<'_>) {

@@ -6,10 +6,12 @@ use std::time::Duration;
 use effectd_contracts::{Digest, Status};
 
 use super::values::{
-    action, asker, claim, completion, event, family, group, key, letter, put, receipt_id, sealed_event, topic,
+    action, asker, claim, completion, event, family, group, key, letter, moment, put, receipt_id,
+    sealed_event, topic,
 };
 use super::{Bench, Case};
 use crate::error::StoreError;
+use crate::limits::{LETTER_DAYS, RECEIPT_DAYS};
 use crate::store::Store;
 use crate::types::claims::{ClaimAnswer, Lookup};
 use crate::types::groups::SeekTo;
@@ -299,6 +301,9 @@ fn nothing_expires_early(bench: &mut Bench<'_>) {
     exec(&*bench.store, "a");
     fail(&*bench.store, "b");
     bench.advance(179 * DAY);
+    let preview = bench.store.retain(&Retention::default(), RetentionMode::Preview).unwrap();
+    let ago = |days: u32| moment().checked_add(179 * DAY).unwrap().checked_sub(days * DAY).ok();
+    assert_eq!((preview.since, preview.letters_since), (ago(RECEIPT_DAYS), ago(LETTER_DAYS)));
     let told = retain_all(&*bench.store, &Retention::default());
     assert_eq!(what(&told), (0, 0, 0));
     bench.reopen();

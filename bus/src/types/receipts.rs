@@ -1,7 +1,8 @@
 //! Completions and receipts: how an action ends, and how receipts are found.
 
 use effectd_contracts::{
-    ActionId, Digest, IdempotencyKey, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId,
+    ActionId, Digest, IdempotencyKey, Principal, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp,
+    ToolId,
 };
 
 use crate::error::StoreError;
@@ -126,6 +127,12 @@ pub struct ReceiptQuery {
     pub subject_id: Option<SubjectId>,
     pub space_id: Option<SpaceId>,
     pub status: Option<Status>,
+    /// The tool's id up to the first dot.
+    pub tool_group: Option<String>,
+    /// The one that the body names.
+    pub principal: Option<Principal>,
+    /// Of one of these actions, or what one of them was linked to; empty for any.
+    pub action_ids: Vec<ActionId>,
     /// Needs `space_id` too.
     pub key: Option<IdempotencyKey>,
     /// Stored at this time or later.

@@ -84,6 +84,8 @@ pub struct Retained {
     pub bytes: u64,
     /// Receipts from this time on are kept; what belongs to older ones, such as blobs, may be removed too.
     pub since: Option<Timestamp>,
+    /// Dead letters from this time on are kept; `None`: all.
+    pub letters_since: Option<Timestamp>,
     /// There is more to remove: call again.
     pub more: bool,
 }

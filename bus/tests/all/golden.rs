@@ -9,9 +9,8 @@ use effectd_bus::journal::record::{
     AcknowledgedRecord, Blob, ClaimRecord, DeadLetterRecord, Ending, EventRecord, ExpiredRecord,
     LeasedRecord, Payload, ReceiptRecord, Record,
 };
-use effectd_bus::merkle_log::leaf_of;
 use effectd_bus::state::checkpoint::Checkpoint;
-use effectd_bus::state::{BlockChanges, State, When};
+use effectd_bus::state::{BlockChanges, Derived, State, When};
 use effectd_bus::testing::values::{action, event, family, group, receipt_id, space, topic};
 use effectd_bus::vault::{Kind, Vault};
 use effectd_bus::{Exhausted, GroupOptions};
@@ -177,8 +176,8 @@ fn formats() -> String {
         record.clone().encode(&mut bytes);
         writeln!(text, "{name}: {}", hex(&bytes)).unwrap();
         let span = builder.push(&mut record);
-        let leaf = leaf_of(&record, builder.bytes());
-        state.apply(Location { seq: 1, span }, &record, leaf, when, &mut changes).unwrap();
+        let derived = Derived::of(&record, builder.bytes());
+        state.apply(Location { seq: 1, span }, &record, derived, when, &mut changes).unwrap();
     }
     state.end_block(1, 1_800_000_000_000, &mut changes);
     let (block, checksum) = builder.finish();

@@ -1,13 +1,14 @@
 //! Check, rebuild and salvage: each on an undamaged store and on a damaged one.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind, journal_of};
 use effectd_bus::engine::offline::{Migrated, check, migrate, rebuild};
 use effectd_bus::engine::salvage::salvage;
 use effectd_bus::testing::values::{claim, completion, event, sealed_event, topic};
-use effectd_bus::{LocalStore, NewDeadLetter, ReceiptQuery, Store, StoreError, embedded};
+use effectd_bus::{LocalStore, NewDeadLetter, Progress, ReceiptQuery, Store, StoreError, embedded};
 use effectd_contracts::{Status, SystemClock};
 
 use crate::child::{BOTH, Order, Worker, config};
@@ -34,6 +35,59 @@ fn fill_in(state: &Path, journal: JournalKind) {
         waits.into_iter().for_each(|wait| drop(wait.wait().unwrap()));
     }
     store.close().unwrap();
+}
+
+#[test]
+fn long_work_says_how_far_it_has_come() {
+    let state = tempfile::tempdir().unwrap();
+    fill_in(state.path(), JournalKind::Files);
+    let last = Arc::new(Mutex::new(BTreeMap::new()));
+    let hook = last.clone();
+    let progress = Progress::new(move |what, done, total| {
+        hook.lock().unwrap().insert(what, (done, total));
+    });
+    let config = EmbeddedConfig { progress, ..config(state.path()) };
+    let blocks = check(&config, &SystemClock).unwrap().blocks;
+    assert_eq!(last.lock().unwrap().remove("replaying the journal"), Some((blocks, blocks)));
+    assert_eq!(last.lock().unwrap().remove("checking the journal"), Some((blocks, blocks)));
+    rebuild(&config, &SystemClock).unwrap();
+    assert_eq!(last.lock().unwrap().remove("replaying the journal"), Some((blocks, blocks)));
+    migrate(&config, JournalKind::Sled).unwrap();
+    assert_eq!(last.lock().unwrap().remove("copying the journal"), Some((blocks, 0)));
+    assert_eq!(last.lock().unwrap().remove("comparing the journals"), Some((blocks, blocks)));
+    // An index that is missing is rebuilt when the store opens.
+    std::fs::remove_dir_all(state.path().join("index")).unwrap();
+    embedded::open(config, Arc::new(SystemClock)).unwrap().close().unwrap();
+    assert_eq!(last.lock().unwrap().remove("replaying the journal"), Some((blocks, blocks)));
+}
+
+#[test]
+fn an_index_of_an_older_version_is_rebuilt_despite_crashes() {
+    let state = tempfile::tempdir().unwrap();
+    fill_in(state.path(), JournalKind::Files);
+    for point in ["index.before_write", "index.before_rename", "index.after_rename"] {
+        let path = state.path().join("index/manifest");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let end = bytes.len() - 4;
+        assert_eq!(&bytes[1..16], b"effectd index 4");
+        bytes[15] = b'3';
+        let checksum = crc32fast::hash(&bytes[..end]).to_be_bytes();
+        bytes[end..].copy_from_slice(&checksum);
+        std::fs::write(&path, bytes).unwrap();
+        let order = Order { failpoint: Some(format!("{point}:2")), ..Order::default() };
+        let worker = Worker::start(state.path(), &order);
+        let mut before = std::iter::from_fn(|| worker.line()).take_while(|line| line != "stopped");
+        assert!(before.all(|line| line != "ready"), "{point}: not while it opens");
+        worker.kill();
+        let store = open(state.path());
+        store.audit().wait().unwrap();
+        let receipts = store.receipts(&ReceiptQuery { limit: 1_000, ..ReceiptQuery::default() });
+        assert_eq!(receipts.unwrap().receipts.len() as u64, ACTIONS, "{point}");
+        store.close().unwrap();
+        drop(store);
+        let checked = check(&config(state.path()), &SystemClock).unwrap();
+        assert_eq!((checked.problems, checked.behind), (Vec::<String>::new(), 0), "{point}");
+    }
 }
 
 fn lines(path: &Path) -> Vec<serde_json::Value> {

@@ -125,6 +125,8 @@ impl ListQuery {
             subject_id: self.subject.clone().or_else(|| filter.subject()),
             space_id: self.space.clone().or_else(|| filter.space()),
             status: self.status.or_else(|| filter.status()),
+            tool_group: filter.tool_group().map(str::to_owned),
+            principal: filter.principal(),
             since: self.since.max(filter.since()),
             until: [self.until, filter.until()].into_iter().flatten().min(),
             order: match self.order {
@@ -215,10 +217,15 @@ async fn page(
     filter: &Filter,
     (query, amendments): (&ReceiptQuery, bool),
 ) -> Result<ReceiptList, Problem> {
-    let (peer, filter, query) = (peer.clone(), filter.clone(), query.clone());
+    let (peer, filter, mut query) = (peer.clone(), filter.clone(), query.clone());
     app.blocking(move |app| {
         let filter = history::resolved(app.store(), filter)?;
+        query.action_ids = filter.actions();
         let all = app.may_learn(&peer);
+        if !all {
+            // A filter by another principal matches none of the own receipts.
+            query.principal = Some(peer.principal.clone());
+        }
         let sees = |receipt: &Receipt| (all || peer.may_see(receipt)) && filter.matches(receipt);
         Ok(history::page(app.store(), &query, amendments, sees)?.into())
     })

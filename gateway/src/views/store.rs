@@ -38,6 +38,12 @@ pub struct RetainedView {
     pub blocks: u64,
     /// Bytes of these blocks.
     pub bytes: u64,
+    /// Receipts that were stored at this time or later are kept; left out if all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipts_since: Option<String>,
+    /// Dead letters that were stored at this time or later are kept; left out if all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_letters_since: Option<String>,
     /// There is more to remove: repeat the request.
     pub more: bool,
 }
@@ -51,6 +57,8 @@ impl From<Retained> for RetainedView {
             moved: Some(retained.moved),
             blocks: retained.blocks,
             bytes: retained.bytes,
+            receipts_since: retained.since.map(|since| since.to_string()),
+            dead_letters_since: retained.letters_since.map(|since| since.to_string()),
             more: retained.more,
         }
     }
@@ -74,6 +82,8 @@ impl RetainedView {
             moved: self.moved.map(|moved| moved + later.moved.unwrap_or(0)),
             blocks: self.blocks + later.blocks,
             bytes: self.bytes + later.bytes,
+            receipts_since: later.receipts_since,
+            dead_letters_since: later.dead_letters_since,
             more: later.more,
         }
     }

@@ -7,6 +7,7 @@ use effectd_gateway::views::Amending;
 use serde_json::json;
 
 use super::amendments;
+use crate::cli::progress::Bar;
 use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page};
 use crate::cli::{
     CliError, Common, Confirm, Depth, Printer, eprint_line, line, post, print_json, receipt_ref,
@@ -114,7 +115,8 @@ impl Recompute {
             Err(why) => eprint_line(&format!("receipt {}: {why}", receipt.receipt_id)),
         };
         with_client(common, Depth::Store, async |client| {
-            each_page(client, &self.which, PageQuery::OLDEST, |page| {
+            let bar = Bar::beside_output("recomputing rewards");
+            each_page(client, &self.which, PageQuery::OLDEST, &bar, |page| {
                 page.receipts.iter().for_each(&mut row);
                 Ok(true)
             })

@@ -8,6 +8,7 @@ use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
 use crate::cli::mutation::{self, RunMode};
+use crate::cli::progress::Bar;
 use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page};
 use crate::cli::{CliError, Common, Confirm, Depth, Form, Printer, eprint_line, with_client};
 use crate::exit::Exit;
@@ -84,7 +85,8 @@ impl Audit {
         let mut printer = Printer::new(form, true, &COLUMNS);
         let mut artifacts = BTreeMap::new();
         let (mut looked, mut found) = (0, 0);
-        each_page(client, &self.which, PageQuery::OLDEST, |page| {
+        let bar = Bar::beside_output("looking through receipts");
+        each_page(client, &self.which, PageQuery::OLDEST, &bar, |page| {
             for receipt in &page.receipts {
                 looked += 1;
                 for (kind, what) in findings(receipt) {
@@ -106,6 +108,7 @@ impl Audit {
             Ok(true)
         })
         .await?;
+        drop(bar);
         printer.finish();
         Ok((looked, found, artifacts))
     }

@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::log;
 use super::verify::lacks_body;
+use crate::cli::progress::Bar;
 use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page, page};
 use crate::cli::{CliError, Common, Depth, data, eprint_line, lines, with_client};
 use crate::error::Error;
@@ -62,14 +63,21 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
-        with_client(common, Depth::Store, async |client| match &self.bundle {
-            Some(path) => bundle(client, path, self.from).await,
-            None => self.receipts(client).await,
+        let what = "exporting receipts";
+        let is_file = self.bundle.is_some() || self.dataset.is_some();
+        let bar = if is_file { Bar::new(what) } else { Bar::beside_output(what) };
+        let said = with_client(common, Depth::Store, async |client| match &self.bundle {
+            Some(path) => bundle(client, path, self.from, &bar).await.map(Some),
+            None => self.receipts(client, &bar).await,
         })
-        .await
+        .await?;
+        drop(bar);
+        said.into_iter().for_each(|said| eprint_line(&said));
+        Ok(Exit::Done)
     }
 
-    async fn receipts(&self, client: &mut Client) -> Result<Exit, CliError> {
+    /// Returns what to say at the end, as the other exports do.
+    async fn receipts(&self, client: &mut Client, bar: &Bar) -> Result<Option<String>, CliError> {
         // A first request, so that no file is created if it fails.
         let first = PageQuery { limit: 1, ..PageQuery::OLDEST };
         page(client, &self.which, first).await?;
@@ -78,24 +86,21 @@ impl Export {
             if !self.operations {
                 which.filter.push("-space:effectd".to_owned());
             }
-            return dataset(client, &which, folder, self.operations).await;
+            return dataset(client, &which, folder, self.operations, bar).await.map(Some);
         }
         if self.format == Format::Csv && self.after.is_none() {
             data(&header());
         }
         let amendments = self.format == Format::Csv;
         let query = PageQuery { after: self.after, amendments, ..PageQuery::OLDEST };
-        let reached = each_page(client, &self.which, query, |page| {
+        let reached = each_page(client, &self.which, query, bar, |page| {
             Ok(match self.format {
                 Format::Jsonl => lines(page.receipts.iter().map(text)),
                 Format::Csv => lines(rows(page).map(|row| csv(&row))),
             })
         })
         .await?;
-        if let Some(reached) = reached {
-            eprint_line(&format!("to continue from here: --after {reached}"));
-        }
-        Ok(Exit::Done)
+        Ok(reached.map(|reached| format!("to continue from here: --after {reached}")))
     }
 }
 
@@ -244,7 +249,8 @@ async fn dataset(
     which: &ReceiptFilter,
     folder: &Path,
     operations: bool,
-) -> Result<Exit, CliError> {
+    bar: &Bar,
+) -> Result<String, CliError> {
     let filter = which.parsed()?;
     fs::create_dir(folder).map_err(|error| {
         if error.kind() == io::ErrorKind::AlreadyExists {
@@ -259,7 +265,7 @@ async fn dataset(
     let mut table = OutputFile::new(folder.join("frame.csv"))?;
     table.line(&header())?;
     let (mut first, mut last): (Option<ReceiptId>, Option<ReceiptId>) = (None, None);
-    each_page(client, which, PageQuery { amendments: true, ..PageQuery::OLDEST }, |page| {
+    each_page(client, which, PageQuery { amendments: true, ..PageQuery::OLDEST }, bar, |page| {
         for row in rows(page) {
             let receipt = row.receipt;
             receipts.line(&text(receipt))?;
@@ -295,12 +301,11 @@ async fn dataset(
     let mut made = OutputFile::new(folder.join("manifest.json"))?;
     made.line(&canonical::to_string(&manifest))?;
     let (digest, _) = made.finish()?;
-    eprint_line(&format!("{count} receipts, {amended} amendments; the manifest's digest is {digest}"));
-    Ok(Exit::Done)
+    Ok(format!("{count} receipts, {amended} amendments; the manifest's digest is {digest}"))
 }
 
 /// Writes the entries of the log from `from` on, up to a head that is signed now.
-async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, CliError> {
+async fn bundle(client: &mut Client, path: &Path, from: u64, bar: &Bar) -> Result<String, CliError> {
     let head = log::head(client).await?;
     if from > head.size {
         let why = format!("the log has {} entries; there is no entry {from}", head.size);
@@ -321,6 +326,7 @@ async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, Cli
         let lines = log::entries(client, next).await?;
         let Some(last) = lines.last() else { break };
         next = last.index + 1;
+        bar.at(next - from, head.size - from);
         if let Some(line) = lines.iter().find(|line| lacks_body(line, &head)) {
             // Best effort: a check does not accept an incomplete bundle.
             let _ = fs::remove_file(path);
@@ -335,13 +341,7 @@ async fn bundle(client: &mut Client, path: &Path, from: u64) -> Result<Exit, Cli
         }
     }
     let (_, lines) = made.finish()?;
-    eprint_line(&format!(
-        "{} entries; the head covers {} entries and was signed at {}",
-        lines - 1,
-        head.size,
-        head.at
-    ));
-    Ok(Exit::Done)
+    Ok(format!("{} entries; the head covers {} entries and was signed at {}", lines - 1, head.size, head.at))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use effectd_contracts::{Code, Millis, Receipt, Status};
 use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
+use crate::cli::progress::Bar;
 use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page};
 use crate::cli::{CliError, Common, Depth, Printer, with_client};
 use crate::exit::Exit;
@@ -52,7 +53,8 @@ impl Stats {
 
     async fn all(&self, client: &mut Client) -> Result<BTreeMap<String, Count>, CliError> {
         let mut tools = BTreeMap::new();
-        each_page(client, &self.which, PageQuery::OLDEST, |page| {
+        let bar = Bar::new("reading receipts");
+        each_page(client, &self.which, PageQuery::OLDEST, &bar, |page| {
             page.receipts.iter().for_each(|receipt| add(&mut tools, receipt));
             Ok(true)
         })

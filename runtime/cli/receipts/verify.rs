@@ -8,14 +8,16 @@ use effectd_contracts::json::{JsonInvalid, parse_stored};
 use effectd_contracts::limits::{REQUEST_BYTES_MAX, TOOL_REPLY_BYTES_MAX};
 use effectd_contracts::merkle::Frontier;
 use effectd_contracts::proof::{Checker, Report, check_proof};
-use effectd_contracts::{BundleHead, InclusionProof, LogEntry, LogHead, LogLine, ReceiptId};
+use effectd_contracts::{BundleHead, EntryKind, InclusionProof, LogEntry, LogHead, LogLine, ReceiptId};
 use effectd_gateway::client::Client;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::log;
+use crate::cli::progress::Bar;
 use crate::cli::{CliError, Common, Depth, Form, eprint_line, line, print_json, with_client};
+use crate::error::Error;
 use crate::exit::Exit;
 
 /// The longest line of a bundle: several times the largest receipt.
@@ -81,12 +83,15 @@ impl Proof {
 impl Verify {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let known: Option<LogHead> = self.head.as_deref().map(read_json).transpose()?;
+        let bar = Bar::new("verifying receipts");
         let report = match &self.file {
-            Some(file) => self.of_file(file, known)?,
+            Some(file) => self.of_file(file, known, &bar)?,
             None => {
-                with_client(common, Depth::Store, async |client| self.of_log(client, known).await).await?
+                let verify = async |client: &mut Client| self.of_log(client, known, &bar).await;
+                with_client(common, Depth::Store, verify).await?
             }
         };
+        drop(bar);
         report.findings.iter().for_each(|finding| eprint_line(&finding.what));
         let more = report.findings_total - report.findings.len() as u64;
         if more > 0 {
@@ -98,7 +103,12 @@ impl Verify {
         Ok(if report.ok { Exit::Done } else { Exit::Failed })
     }
 
-    async fn of_log(&self, client: &mut Client, known: Option<LogHead>) -> Result<Report, CliError> {
+    async fn of_log(
+        &self,
+        client: &mut Client,
+        known: Option<LogHead>,
+        bar: &Bar,
+    ) -> Result<Report, CliError> {
         let mut head = log::head(client).await?;
         let mut checker = Checker::new(Frontier::default(), &log::keys(client).await?, head.clone());
         let mut from = 0;
@@ -109,9 +119,8 @@ impl Verify {
             expect_heads(&mut checker, &heads, head.size);
         }
         known.into_iter().for_each(|known| checker.known(known));
-        let mut next = 0;
-        while next < head.size {
-            let mut lines = log::entries(client, next).await?;
+        let mut lines = log::entries(client, 0).await?;
+        loop {
             if lines.iter().any(|line| lacks_body(line, &head)) {
                 // Retention may have dropped these bodies meanwhile; then a newer head says so.
                 head = log::head(client).await?;
@@ -119,13 +128,21 @@ impl Verify {
             }
             lines.retain(|line| line.index < head.size);
             let Some(last) = lines.last() else { break };
-            next = last.index + 1;
-            checker.entries(&lines);
+            let next = last.index + 1;
+            bar.at(next, head.size);
+            // The next page comes while this one is checked.
+            let checking = tokio::task::spawn_blocking(move || {
+                checker.entries(&lines);
+                checker
+            });
+            let (checked, page) = tokio::join!(checking, log::entries(client, next));
+            checker = checked.map_err(|error| Error::Internal(format!("the check broke off: {error}")))?;
+            lines = page?;
         }
         Ok(checker.finish(self.key.as_deref()))
     }
 
-    fn of_file(&self, path: &Path, known: Option<LogHead>) -> Result<Report, CliError> {
+    fn of_file(&self, path: &Path, known: Option<LogHead>, bar: &Bar) -> Result<Report, CliError> {
         let mut lines = Lines::open(path)?;
         let first = lines.next().transpose()?.unwrap_or_default();
         let unusable = |why: String| CliError::request(format!("{}: {why}", path.display()));
@@ -158,12 +175,16 @@ impl Verify {
         let mut checker = Checker::new(before, &bundle.keys, bundle.head.clone());
         // A head follows the entries that it covers, so all heads are read first.
         for line in lines {
-            if let Ok(line) = parse::<LogLine>(&line?) {
+            let line = line?;
+            if is_head(&line)
+                && let Ok(line) = parse::<LogLine>(&line)
+            {
                 expect_heads(&mut checker, &[line], bundle.head.size);
             }
         }
         known.into_iter().for_each(|known| checker.known(known));
         let (mut page, mut bytes) = (Vec::with_capacity(PAGE), 0);
+        let size = bundle.head.size.saturating_sub(bundle.from);
         for (number, line) in Lines::open(path)?.enumerate().skip(1) {
             let line = line?;
             bytes += line.len();
@@ -172,6 +193,7 @@ impl Verify {
                 Err(error) => checker.fault(&page, format!("line {} cannot be read: {error}", number + 1)),
             }
             if page.len() == PAGE || bytes >= PAGE_BYTES {
+                bar.at(page.last().map_or(0, |line| line.index.saturating_sub(bundle.from)), size);
                 checker.entries(&page);
                 page.clear();
                 bytes = 0;
@@ -201,11 +223,24 @@ impl Verify {
     }
 }
 
+/// Whether a line of a bundle holds a head. Most lines do not, and this reads only one word of them.
+fn is_head(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Line {
+        entry: Option<Entry>,
+    }
+    #[derive(Deserialize)]
+    struct Entry {
+        entry: Option<EntryKind>,
+    }
+    let line: Option<Line> = serde_json::from_slice(line).ok();
+    line.and_then(|line| line.entry?.entry) == Some(EntryKind::Head)
+}
+
 /// Tells the checker which heads to expect among some entries.
 fn expect_heads(checker: &mut Checker, lines: &[LogLine], size: u64) {
     for entry in lines.iter().filter_map(|line| line.entry.as_ref()) {
-        if entry.get("entry").is_some_and(|kind| kind == "head")
-            && let Ok(LogEntry::Head(head)) = LogEntry::parse(entry)
+        if let Ok(LogEntry::Head(head)) = LogEntry::parse(entry)
             && head.size <= size
         {
             checker.expect(head);
