@@ -8,6 +8,7 @@
 //! A backup is written under a draft name, checked, synced to disk, and then renamed. Its manifest has the length and the digest
 //! of each file.
 
+mod dated;
 mod restore;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{AtPath, Error};
 
+pub(crate) use dated::{Dated, make_dated};
 pub(crate) use restore::{check_restore, restore};
 
 const MANIFEST: &str = "manifest.json";

@@ -60,6 +60,7 @@ struct Daemon {
     vitals: Readiness,
     stage: watch::Sender<Stage>,
     gateway: JoinHandle<()>,
+    jobs: JoinHandle<()>,
     socket: PathBuf,
     service_manager: ServiceManager,
 }
@@ -84,8 +85,10 @@ impl Daemon {
         let (stage, open) = watch::channel(Stage::Open);
         let dial = SharedSettings::new(settings.values().door.clone());
         let gateway = runtime.gateway(dial.clone(), open)?;
+        let jobs = runtime.start_jobs(&settings.values().jobs)?;
         Ok(Self {
             runtime,
+            jobs,
             vitals: gateway.readiness(),
             settings,
             dial,
@@ -171,6 +174,7 @@ impl Daemon {
         self.service_manager.stopping();
         tracing::info!("stopping; a second signal stops at once");
         self.stage.send_replace(Stage::Closing);
+        self.jobs.abort();
         let finished = self.runtime.wind_down(signals.stop()).await;
         self.stage.send_replace(Stage::Closed);
         if let Err(error) = self.gateway.await {

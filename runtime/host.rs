@@ -3,6 +3,7 @@
 mod door;
 pub(crate) mod file_inspector;
 pub(crate) mod in_process;
+mod jobs;
 pub(crate) mod policy_queries;
 mod policy_reload;
 pub(crate) mod runtime;

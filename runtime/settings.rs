@@ -15,7 +15,7 @@ use effectd_bus::{Keep, TopicKeep};
 use effectd_contracts::Topic;
 use effectd_gateway::Settings as DoorSettings;
 
-use config::{Config, STOP_GRACE, SandboxSettings, StoreSettings};
+use config::{Config, JobSettings, STOP_GRACE, SandboxSettings, StoreSettings};
 
 pub(crate) mod config;
 mod keys;
@@ -92,6 +92,7 @@ pub(crate) struct Values {
     pub(crate) telemetry_listen: Option<SocketAddr>,
     pub(crate) stop_grace: Duration,
     pub(crate) lease_ttl: Duration,
+    pub(crate) jobs: JobSettings,
     pub(crate) door: DoorSettings,
     pub(crate) pipeline: PipelineSettings,
     pub(crate) store: StoreSettings,
@@ -110,6 +111,7 @@ impl Default for Values {
             telemetry_listen: None,
             stop_grace: STOP_GRACE,
             lease_ttl: LEASE_TTL,
+            jobs: JobSettings::default(),
             door: DoorSettings::default(),
             pipeline: PipelineSettings::default(),
             store: StoreSettings::default(),
@@ -194,7 +196,13 @@ impl Settings {
             };
             fits.then_some(()).ok_or_else(error)
         };
-        let Values { sandbox, pipeline, .. } = &self.values;
+        let Values { sandbox, pipeline, jobs, .. } = &self.values;
+        together(
+            jobs.backup_every.0.is_none() || !jobs.backup_to.is_empty(),
+            "backup.every",
+            "backup.to",
+            "be off while the second is empty",
+        )?;
         together(
             sandbox.ready_min <= sandbox.ready_max,
             "sandbox.ready_min",
@@ -334,7 +342,7 @@ mod tests {
     #[test]
     fn every_key_takes_its_default_and_sets_a_field_of_its_own() {
         let others =
-            "1 2 0.25 1000 20000000 0660 text off sled 127.0.0.1:9464 http://127.0.0.1:4318".split(' ');
+            "1 2 0.25 1000 20000000 0660 text off sled 2h 127.0.0.1:9464 http://127.0.0.1:4318".split(' ');
         for key in KEYS {
             let set = |value: &str| {
                 let mut settings = load("", None, &[]).unwrap();
@@ -402,6 +410,13 @@ mod tests {
 
     #[test]
     fn values_that_contradict_each_other_are_refused() {
+        let message = load("", None, &["backup.every=24h"]).unwrap_err().to_string();
+        assert!(message.contains("`backup.every` is 1d and `backup.to` is ;"), "{message}");
+        assert!(load("", None, &["backup.every=24h", "backup.to=/backups"]).is_ok());
+        for wrong in ["backup.every=0s", "backup.every=10", "check.every=367d", "check.every=daily"] {
+            let message = load("", None, &[wrong]).unwrap_err().to_string();
+            assert!(message.contains("it must be `off`, or a span of time from 1s to 366d"), "{message}");
+        }
         let message = load("", None, &["sandbox.ready_min=20"]).unwrap_err().to_string();
         assert!(message.contains("`sandbox.ready_max` is 16"), "{message}");
     }

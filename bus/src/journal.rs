@@ -16,6 +16,7 @@ use parking_lot::RwLock;
 use crate::codec::Span;
 use crate::config::{EmbeddedConfig, JournalKind};
 use crate::error::StoreError;
+use block::{BlockError, Header};
 use segments::SegmentJournal;
 use sled_journal::SledJournal;
 
@@ -129,6 +130,20 @@ impl JournalReader {
         }
         Ok(Some(piece).filter(|piece| !piece.is_empty()))
     }
+}
+
+/// Checks the checksums and the order of all blocks, and that their records can be read. Calls `each` for each block.
+pub(crate) fn check(journal: &dyn Journal, each: &mut dyn FnMut(&Header, &[u8])) -> Result<(), StoreError> {
+    let mut before = None;
+    journal.scan(0, &mut |seq, bytes| {
+        let header = block::check_next(bytes, seq, before)?;
+        for record in block::records(bytes) {
+            record.map_err(|error| BlockError::from(error).at(seq))?;
+        }
+        before = Some(header.checksum);
+        each(&header, bytes);
+        Ok(())
+    })
 }
 
 /// The error of a block, or a part of one, that should exist and does not.

@@ -68,6 +68,6 @@ pub use types::receipts::{
     Committed, Completion, Cursor, Link, NewReceipt, Order, ReceiptPage, ReceiptQuery, StoredReceipt,
 };
 pub use types::retention::{Keep, Retained, Retention, RetentionMode, TopicKeep};
-pub use vault::EpochReport;
+pub use vault::{DeviceKeyChange, EpochReport};
 pub use wait::Wait;
 pub use watch::Watch;

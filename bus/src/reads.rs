@@ -46,6 +46,8 @@ pub(crate) struct Live {
     /// Grows when a dead letter is requeued or purged; has a new value after the store is reopened.
     pub(crate) letters_ended: u64,
     pub(crate) letters: u64,
+    /// The number of the next dead letter.
+    pub(crate) letters_end: u64,
     /// The dead letters of quarantined actions. Each subject may have few of them.
     pub(crate) quarantined: HashSet<u64>,
     /// The right edge of the Merkle log.
@@ -66,6 +68,7 @@ impl Live {
             ends: ends.collect(),
             log: state.log.clone(),
             open_claims: state.claims().len() as u64,
+            letters_end: state.next_letter,
             ..Live::default()
         };
         live.expire(state);

@@ -17,7 +17,7 @@ use crate::types::kv::{Change, Changed, KvEntry, KvPage};
 use crate::types::log::{LogStatus, StoredLogEntry};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
 use crate::types::retention::{Retained, Retention, RetentionMode};
-use crate::vault::EpochReport;
+use crate::vault::{DeviceKeyChange, EpochReport};
 use crate::wait::Wait;
 use crate::watch::Watch;
 
@@ -200,6 +200,9 @@ pub trait Store: Send + Sync {
     /// One dead letter.
     fn letter(&self, letter: u64) -> Result<Option<DeadLetter>, StoreError>;
 
+    /// The number that the next dead letter gets: one with this number or a higher one never was.
+    fn letters_end(&self) -> Result<u64, StoreError>;
+
     /// Dead letters of one topic or of all, oldest first, from a number on.
     fn letters(&self, topic: Option<&TopicName>, from: u64, max: usize)
     -> Result<DeadLetterPage, StoreError>;
@@ -234,6 +237,11 @@ pub trait Store: Send + Sync {
     /// closed by every call until it is. An epoch that has not begun is refused (`Invalid`).
     fn close_epochs_before(&self, epoch: u32) -> Wait<EpochReport>;
 
+    /// Replaces the device key and wraps every epoch key with the new one; sealed payloads stay readable. Blocks, and is durable
+    /// when it returns; an interrupted change is finished by the next open, or the next call. A store without key files has no
+    /// device key (`Invalid`).
+    fn rotate_device_key(&self) -> Result<DeviceKeyChange, StoreError>;
+
     /// Expires data; the work is bounded, and [`Retained::more`] says whether to call again. Blocks the calling thread
     /// briefly. Nobody sees expired data from then on; readers and groups that ask for it get [`StoreError::Dropped`]. The
     /// journal is not shortened yet: [`LogStatus::kept_from`] is the first log entry whose body is kept, and a head that
@@ -247,6 +255,10 @@ pub trait Store: Send + Sync {
     /// Reads the durable journal, to copy a store that is in use. If retention drops a block before it is read, the reader
     /// fails and the copy must begin again.
     fn read_journal(&self) -> Result<JournalReader, StoreError>;
+
+    /// Reads the whole durable journal of a store in use, and checks the checksums and the order of its blocks; returns their
+    /// number. Blocks the calling thread for as long as that takes, and nobody else.
+    fn check_journal(&self) -> Result<u64, StoreError>;
 
     /// Why new work is refused: the store is not open, or the medium said so when the writer last took operations; `None`
     /// if new work is accepted. [`Store::groups`] makes the writer check again.

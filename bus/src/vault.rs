@@ -6,7 +6,7 @@
 
 pub(crate) mod keyring;
 
-pub use keyring::rotate_device_key;
+pub use keyring::DeviceKeyChange;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use effectd_contracts::Timestamp;
 use hkdf::Hkdf;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
@@ -76,7 +76,8 @@ pub struct Sealed {
 }
 
 pub struct Vault {
-    keyring: Keyring,
+    /// Locked after `ciphers` where both are: a rotation must not meet a key that is being made or destroyed.
+    keyring: Mutex<Keyring>,
     ciphers: RwLock<BTreeMap<u32, XChaCha20Poly1305>>,
     is_new: bool,
 }
@@ -90,7 +91,7 @@ impl std::fmt::Debug for Vault {
 impl Vault {
     /// Keys in memory, for the memory engine.
     pub fn in_memory() -> Self {
-        Vault { keyring: Keyring::Memory, ciphers: RwLock::default(), is_new: false }
+        Vault { keyring: Mutex::new(Keyring::Memory), ciphers: RwLock::default(), is_new: false }
     }
 
     /// Keys in a directory, created on first use. With `accept_loss`, a lost device key is replaced: earlier payloads stay
@@ -98,7 +99,8 @@ impl Vault {
     pub fn open(directory: PathBuf, accept_loss: bool) -> Result<Self, StoreError> {
         let Ring { keyring, epochs, is_new } = Keyring::open(directory, accept_loss)?;
         let ciphers = epochs.into_iter().map(|(epoch, key)| Ok((epoch, cipher(&key)?)));
-        Ok(Vault { keyring, ciphers: RwLock::new(ciphers.collect::<Result<_, StoreError>>()?), is_new })
+        let ciphers = RwLock::new(ciphers.collect::<Result<_, StoreError>>()?);
+        Ok(Vault { keyring: Mutex::new(keyring), ciphers, is_new })
     }
 
     /// Called when the store has payloads already. If the device key is new, the old epoch keys are lost, perhaps one of this
@@ -109,7 +111,7 @@ impl Vault {
         }
         let epoch = Self::epoch_of(now).saturating_add(1);
         let mut ciphers = self.ciphers.write();
-        let key = self.keyring.create(epoch)?;
+        let key = self.keyring.lock().create(epoch)?;
         ciphers.insert(epoch, cipher(&key)?);
         Ok(())
     }
@@ -144,7 +146,7 @@ impl Vault {
         let current = ciphers.last_key_value().map(|(epoch, _)| *epoch).filter(|epoch| *epoch >= wanted);
         let epoch = current.unwrap_or(wanted);
         if current.is_none() {
-            let key = self.keyring.create(epoch)?;
+            let key = self.keyring.lock().create(epoch)?;
             ciphers.insert(epoch, cipher(&key)?);
         }
         let cipher = ciphers.get(&epoch).ok_or(StoreError::Closed)?;
@@ -163,7 +165,7 @@ impl Vault {
             ));
         }
         let epoch = next.max(hour);
-        let key = self.keyring.create(epoch)?;
+        let key = self.keyring.lock().create(epoch)?;
         ciphers.insert(epoch, cipher(&key)?);
         Ok(epoch)
     }
@@ -194,10 +196,15 @@ impl Vault {
         cipher.decrypt(&nonce, Payload { msg: sealed, aad: &bound }).map(Some).map_err(|_| damaged())
     }
 
+    /// Replaces the device key; payloads stay readable.
+    pub fn rotate_device_key(&self) -> Result<DeviceKeyChange, StoreError> {
+        self.keyring.lock().rotate()
+    }
+
     /// Destroys an epoch's key, on disk and then in memory: if the disk fails, the epoch still counts as open, and a later
     /// call tries again. Idempotent.
     pub fn destroy(&self, epoch: u32) -> Result<(), StoreError> {
-        self.keyring.destroy(epoch)?;
+        self.keyring.lock().destroy(epoch)?;
         self.ciphers.write().remove(&epoch);
         Ok(())
     }
@@ -372,7 +379,8 @@ mod tests {
         let sealed =
             Vault::open(dir.path().to_owned(), false).unwrap().seal(hour(1), Kind::Entry, "k", b"v").unwrap();
         let before = std::fs::read(&device).unwrap();
-        rotate_device_key(dir.path()).unwrap();
+        let change = Vault::open(dir.path().to_owned(), false).unwrap().rotate_device_key().unwrap();
+        assert_ne!(change.before, change.after);
         assert_ne!(std::fs::read(&device).unwrap(), before);
         let vault = Vault::open(dir.path().to_owned(), false).unwrap();
         assert!(vault.open_sealed(1, Kind::Entry, "k", &sealed.bytes).unwrap().is_some());
@@ -383,22 +391,86 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_that_was_cut_off_is_finished_on_open() {
+    fn a_rotation_killed_at_any_step_is_finished_on_open() {
+        // The files in the order in which a rotation writes them.
+        let steps = ["device.key.next", "epochs/1.key", "epochs/2.key", "device.key"];
+        for killed_after in 0..=steps.len() {
+            let dir = tempfile::tempdir().unwrap();
+            let path = |name: &str| dir.path().join(name);
+            let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+            let sealed = [1, 2].map(|n| vault.seal(hour(n), Kind::Entry, "k", b"v").unwrap());
+            let before = ["device.key", "epochs/1.key", "epochs/2.key"].map(|name| (name, path(name)));
+            let before = before.map(|(name, path)| (name, std::fs::read(path).unwrap()));
+            vault.rotate_device_key().unwrap();
+            drop(vault);
+            // The rename is the last step of all; take back what comes after the kill.
+            std::fs::rename(path("device.key"), path("device.key.next")).unwrap();
+            let done = &steps[..killed_after];
+            for (name, old) in &before {
+                // The old device key is overwritten before the new one takes its name.
+                let blank = *name == "device.key" && done.contains(name);
+                if blank || !done.contains(name) {
+                    std::fs::write(path(name), if blank { vec![0; old.len()] } else { old.clone() }).unwrap();
+                }
+            }
+            if !done.contains(&"device.key.next") {
+                std::fs::rename(path("device.key.next"), path("device.key.partial")).unwrap();
+            }
+            for _ in 0..2 {
+                let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+                for (epoch, sealed) in [1, 2].into_iter().zip(&sealed) {
+                    let opened = vault.open_sealed(epoch, Kind::Entry, "k", &sealed.bytes).unwrap();
+                    assert_eq!(opened.as_deref(), Some(&b"v"[..]), "epoch {epoch} after {done:?}");
+                }
+                assert!(!path("device.key.next").exists(), "{done:?}");
+                vault.rotate_device_key().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_kill_while_a_key_is_destroyed_does_not_stop_the_next_open() {
         let dir = tempfile::tempdir().unwrap();
         let vault = Vault::open(dir.path().to_owned(), false).unwrap();
-        let one = vault.seal(hour(1), Kind::Entry, "k", b"1").unwrap();
-        let two = vault.seal(hour(2), Kind::Entry, "k", b"2").unwrap();
+        let [one, two] = [1, 2].map(|n| vault.seal(hour(n), Kind::Entry, "k", b"v").unwrap());
         drop(vault);
-        let old_two = std::fs::read(dir.path().join("epochs/2.key")).unwrap();
-        let old_device = std::fs::read(dir.path().join("device.key")).unwrap();
-        rotate_device_key(dir.path()).unwrap();
-        // As if the process had died after it wrapped the first epoch's key again.
-        std::fs::rename(dir.path().join("device.key"), dir.path().join("device.key.next")).unwrap();
-        std::fs::write(dir.path().join("device.key"), old_device).unwrap();
-        std::fs::write(dir.path().join("epochs/2.key"), old_two).unwrap();
+        let file = dir.path().join("epochs/1.key");
+        std::fs::write(&file, vec![0; std::fs::read(&file).unwrap().len()]).unwrap();
         let vault = Vault::open(dir.path().to_owned(), false).unwrap();
-        assert!(vault.open_sealed(1, Kind::Entry, "k", &one.bytes).unwrap().is_some());
+        assert_eq!(vault.open_sealed(1, Kind::Entry, "k", &one.bytes), Ok(None));
         assert!(vault.open_sealed(2, Kind::Entry, "k", &two.bytes).unwrap().is_some());
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_rotation_that_failed_is_finished_and_loses_no_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("device.key");
+        let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+        let one = vault.seal(hour(1), Kind::Entry, "k", b"1").unwrap();
+        // The last step fails: the old key cannot be overwritten.
+        std::fs::remove_file(&device).unwrap();
+        std::fs::create_dir(&device).unwrap();
+        assert!(vault.rotate_device_key().is_err());
+        let two = vault.seal(hour(2), Kind::Entry, "k", b"2").unwrap();
+        std::fs::remove_dir(&device).unwrap();
+        let opens = |vault: &Vault| {
+            for (epoch, sealed) in [(1, &one), (2, &two)] {
+                assert!(vault.open_sealed(epoch, Kind::Entry, "k", &sealed.bytes).unwrap().is_some());
+            }
+        };
+        opens(&Vault::open(dir.path().to_owned(), false).unwrap());
+        // A key that neither device key opens keeps the old one.
+        let before = std::fs::read(&device).unwrap();
+        let vault = Vault::open(dir.path().to_owned(), false).unwrap();
+        let intact = std::fs::read(dir.path().join("epochs/2.key")).unwrap();
+        std::fs::write(dir.path().join("epochs/2.key"), b"damaged").unwrap();
+        assert!(vault.rotate_device_key().is_err());
+        assert_eq!(std::fs::read(&device).unwrap(), before);
+        std::fs::write(dir.path().join("epochs/2.key"), intact).unwrap();
+        vault.rotate_device_key().unwrap();
+        assert_ne!(std::fs::read(&device).unwrap(), before);
         assert!(!dir.path().join("device.key.next").exists());
+        opens(&Vault::open(dir.path().to_owned(), false).unwrap());
     }
 }

@@ -272,7 +272,8 @@ pub fn end_of(text: &str, now: Timestamp) -> Result<Timestamp, FilterInvalid> {
     end.ok_or_else(|| FilterInvalid(format!("{text:?} is not a span of time; write 90s, 30m, 2h or 7d")))
 }
 
-fn span(text: &str) -> Option<Duration> {
+/// Parses a span of time: `90s`, `30m`, `2h`, `7d`.
+pub fn span(text: &str) -> Option<Duration> {
     let unit = text.chars().last()?;
     let seconds = match unit {
         's' => 1,
@@ -283,6 +284,15 @@ fn span(text: &str) -> Option<Duration> {
     };
     let number: u64 = text[..text.len() - unit.len_utf8()].parse().ok()?;
     Some(Duration::from_secs(number.checked_mul(seconds)?))
+}
+
+/// A span of time as [`span`] reads it, in the largest unit that has no fraction.
+pub fn span_text(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let units = [(86_400, 'd'), (3_600, 'h'), (60, 'm')];
+    let whole = units.into_iter().find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit));
+    let (unit, name) = whole.unwrap_or((1, 's'));
+    format!("{}{name}", seconds / unit)
 }
 
 /// Splits a filter into conditions: characters without the quotes, each with whether it was in quotes.

@@ -87,6 +87,8 @@ pub enum Operation {
     },
     /// Replaces the signing key.
     RotateKey {},
+    /// Replaces the device key, which wraps the keys of sealed payloads.
+    RotateDeviceKey {},
     /// Gives a consent, in addition to the policy's files.
     GrantConsent {
         /// The subject.
@@ -161,6 +163,7 @@ impl Operation {
             Operation::QuarantineArtifact { .. } => "effectd.quarantine_artifact",
             Operation::ReleaseArtifact { .. } => "effectd.release_artifact",
             Operation::RotateKey {} => "effectd.rotate_key",
+            Operation::RotateDeviceKey {} => "effectd.rotate_device_key",
             Operation::GrantConsent { .. } => "effectd.grant_consent",
             Operation::RevokeConsent { .. } => "effectd.revoke_consent",
             Operation::SetMode { .. } => "effectd.set_mode",

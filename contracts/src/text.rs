@@ -27,6 +27,11 @@ pub fn is_unprintable(c: char) -> bool {
             | 0xf0000..=0x10_ffff)
 }
 
+/// A number with its noun: `1 receipt`, `2 receipts`.
+pub fn counted(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 /// Whether a text matches a pattern, in which `*` stands for any text, also none. Takes at most `pattern × text` steps.
 pub fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());

@@ -8,6 +8,7 @@ use effectd_bus::Swap;
 use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt, Timestamp};
 
 use crate::problem::Problem;
+use crate::views::health::JobView;
 use crate::views::policy::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
 
 /// What the gateway needs from the daemon. The methods may block.
@@ -22,6 +23,8 @@ pub trait Host: Send + Sync + 'static {
     fn policy(&self) -> PolicyView;
     /// Whether the policy's files have a fault and an earlier policy decides.
     fn policy_files_faulty(&self) -> bool;
+    /// The jobs that the daemon does by itself.
+    fn jobs(&self) -> Vec<JobView>;
     /// The files in force, and the changes beside them.
     fn policy_files(&self) -> Result<PolicyFiles, Problem>;
     /// Checks the policy's files with the overlay, and puts nothing in force.

@@ -1,6 +1,6 @@
 //! The gateway's metrics. Names are constants, so that dashboards and documentation can be checked against them.
 
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 /// Requests by route and status.
 pub const REQUESTS_TOTAL: &str = "effectd_http_requests_total";
@@ -15,6 +15,10 @@ pub const BACKLOG: &str = "effectd_backlog_decisions";
 pub const BACKLOG_BYTES: &str = "effectd_backlog_bytes";
 /// 1 while the policy's files are in force, 0 while they have a fault and an earlier policy decides.
 pub const POLICY_FILES_IN_FORCE: &str = "effectd_policy_files_in_force";
+/// 1 if a scheduled job failed the last time, by `what`: Prometheus has a label `job` of its own.
+pub const JOB_FAILED: &str = "effectd_job_failed";
+/// When a scheduled job was last done, in seconds since 1970, by `what`.
+pub const JOB_DONE: &str = "effectd_job_done_timestamp_seconds";
 
 #[derive(Clone)]
 pub(crate) struct Metrics {
@@ -25,6 +29,8 @@ pub(crate) struct Metrics {
     pub(crate) backlog: IntGauge,
     pub(crate) backlog_bytes: IntGauge,
     pub(crate) policy_files: IntGauge,
+    pub(crate) job_failed: IntGaugeVec,
+    pub(crate) job_done: IntGaugeVec,
 }
 
 impl Metrics {
@@ -45,10 +51,17 @@ impl Metrics {
             backlog: IntGauge::new(BACKLOG, "Accepted decisions that are unfinished")?,
             backlog_bytes: IntGauge::new(BACKLOG_BYTES, "Bytes of accepted decisions that are unfinished")?,
             policy_files: IntGauge::new(POLICY_FILES_IN_FORCE, "Whether the policy's files are in force")?,
+            job_failed: IntGaugeVec::new(
+                Opts::new(JOB_FAILED, "Whether a scheduled job failed the last time"),
+                &["what"],
+            )?,
+            job_done: IntGaugeVec::new(Opts::new(JOB_DONE, "When a scheduled job was last done"), &["what"])?,
         };
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;
         registry.register(Box::new(metrics.refused.clone()))?;
+        registry.register(Box::new(metrics.job_failed.clone()))?;
+        registry.register(Box::new(metrics.job_done.clone()))?;
         for gauge in [&metrics.connections, &metrics.backlog, &metrics.backlog_bytes, &metrics.policy_files] {
             registry.register(Box::new(gauge.clone()))?;
         }

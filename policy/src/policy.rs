@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use effectd_contracts::text::counted;
 use effectd_contracts::{Digest, SpaceId, Timestamp, ToolId, ToolSpec, Touch};
 use serde_json::{Map, Value};
 
@@ -134,17 +135,18 @@ impl Policy {
     /// The sizes of the tables, for `policy check`.
     pub fn summary(&self) -> String {
         let tables = &self.base.tables;
-        format!(
-            "{} principals, {} roles, {} subjects, {} spaces, {} consents, {} rules, {} examples, {} changes over the files",
-            tables.principals.iter().count(),
-            tables.roles.len(),
-            tables.subjects.len(),
-            tables.spaces.len(),
-            tables.consents.len(),
-            self.rules(),
-            self.examples(),
-            self.overlay.len(),
-        )
+        let sizes = [
+            (tables.principals.iter().count(), "principal"),
+            (tables.roles.len(), "role"),
+            (tables.subjects.len(), "subject"),
+            (tables.spaces.len(), "space"),
+            (tables.consents.len(), "consent"),
+            (self.rules(), "rule"),
+            (self.examples(), "example"),
+            (self.overlay.len(), "change"),
+        ];
+        let sizes = sizes.map(|(size, noun)| counted(size as u64, noun));
+        format!("{} over the files", sizes.join(", "))
     }
 
     /// The spaces, in order of their names.

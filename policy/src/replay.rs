@@ -2,6 +2,7 @@
 //!
 //! Records are replayed one by one, so that a year of receipts needs no more memory than one.
 
+use effectd_contracts::text::counted;
 use effectd_contracts::{DecisionRecord, Gate, GateResult, Receipt};
 
 use crate::decision::Decision;
@@ -55,9 +56,9 @@ pub struct ReplaySummary {
 
 impl std::fmt::Display for ReplaySummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (total, same, flips) = (self.total, self.same, self.flips);
+        let (total, same, flips) = (counted(self.total, "decision"), self.same, self.flips);
         let unknowable = self.unknowable;
-        write!(f, "{total} decisions: {same} stay, {flips} flip, {unknowable} unknowable")
+        write!(f, "{total}: {same} stay, {flips} flip, {unknowable} unknowable")
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use effectd_contracts::text::counted;
 use effectd_contracts::{ApprovalId, Operation, SpaceId, SubjectId, ToolId, json as strict};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::problem::{Kind, Problem};
@@ -22,11 +23,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use super::completions::{approvals, complete, tools};
+use super::mutation::Reason;
 use super::receipt_view::{self, Detail};
 use super::short_id::Purpose;
 use super::{
-    CliError, Common, Confirm, Depth, Form, Printer, action_output, approval_view, eprint_line,
-    is_in_process, line, mutation, print_json, print_rows, run, short_id, with_client,
+    CliError, Common, Confirm, Depth, Form, Printer, TIME, action_output, approval_view, eprint_line,
+    is_in_process, line, mutation, print_json, print_rows, run, second, short_id, span, span_text,
+    with_client,
 };
 use crate::exit::Exit;
 use crate::tui::shown;
@@ -72,7 +76,7 @@ enum Verb {
     /// as they were shown. Those of tier R4 are left: each needs a command of its own. The exit code is then 0 if all are approved and
     /// succeeded, otherwise 1.
     #[command(after_help = "Examples:\n  effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40\n  \
-        effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a41 --grant --calls 5 --for 3600\n  \
+        effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a41 --grant --calls 5 --for 1h\n  \
         effectd approvals approve 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a42 --always --yes\n  \
         effectd approvals approve --tool files.write_text --space shared:household")]
     Approve(Box<Approve>),
@@ -96,8 +100,12 @@ enum Verb {
     ///
     /// After the policy's files have changed, what is denied now ends by itself; what needs no person any more stays pending until this
     /// command starts it. The numbers are shown first.
-    #[command(after_help = "Example:\n  effectd approvals rejudge --yes")]
+    #[command(
+        after_help = "Example:\n  effectd approvals rejudge --reason \"the new policy permits them\" --yes"
+    )]
     Rejudge {
+        #[command(flatten)]
+        why: Reason,
         #[command(flatten)]
         confirm: Confirm,
     },
@@ -106,7 +114,7 @@ enum Verb {
 #[derive(Debug, clap::Args)]
 struct Which {
     /// The approval's id
-    #[arg(value_name = "APPROVAL")]
+    #[arg(value_name = "APPROVAL", add = complete(approvals))]
     id: ApprovalId,
 }
 
@@ -115,6 +123,7 @@ struct Several {
     /// The approvals' ids
     #[arg(
         value_name = "APPROVAL",
+        add = complete(approvals),
         required_unless_present_any = ["tool", "subject", "space"],
         conflicts_with_all = ["tool", "subject", "space"]
     )]
@@ -126,7 +135,7 @@ struct Several {
 #[derive(Debug, clap::Args)]
 struct Filter {
     /// Only those of this tool
-    #[arg(long, value_name = "TOOL")]
+    #[arg(long, value_name = "TOOL", add = complete(tools))]
     tool: Option<ToolId>,
     /// Only those of this subject
     #[arg(long, value_name = "SUBJECT")]
@@ -152,9 +161,9 @@ struct Approve {
     /// With --grant: number of further calls
     #[arg(long, value_name = "NUMBER", requires = "grant", value_parser = clap::value_parser!(u32).range(1..))]
     calls: Option<u32>,
-    /// With --grant: duration in seconds
-    #[arg(long = "for", value_name = "SECONDS", requires = "grant")]
-    lasts: Option<u64>,
+    /// With --grant: how long it lasts: `90s`, `30m`, `2h`, `7d`; a bare number is seconds
+    #[arg(long = "for", value_name = TIME, value_parser = span, requires = "grant")]
+    lasts: Option<Duration>,
     /// Approve this action and all later calls of the tool: sets the organisation's mode to `allow`; needs an administrator
     ///
     /// The change is shown first, with the number of past approvals that it would have made unnecessary.
@@ -173,9 +182,9 @@ struct Approve {
     /// The reason, which goes into the receipt
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// How long to wait for the action's end, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    wait: u64,
+    /// How long to wait for the action's end: `90s`, `30m`, `2h`; a bare number is seconds
+    #[arg(long, value_name = TIME, value_parser = span, default_value = "1m")]
+    wait: Duration,
 }
 
 const COLUMNS: [(&str, usize); 8] = [
@@ -200,7 +209,9 @@ impl ApprovalsCommand {
             Verb::Show(which) => show(common, &which.id).await,
             Verb::Approve(args) => approve(common, *args).await,
             Verb::Deny { several, reason, confirm } => deny(common, several, confirm, reason).await,
-            Verb::Rejudge { confirm } => mutation::run(common, &Operation::Rejudge {}, confirm).await,
+            Verb::Rejudge { why, confirm } => {
+                mutation::run_on(common, &Operation::Rejudge {}, &why.into(), confirm).await
+            }
         };
         match done {
             // The approval is unknown or already decided: a result of the command, not an error.
@@ -216,7 +227,6 @@ async fn list(common: &Common, filter: &Filter) -> Result<Exit, CliError> {
     let mut views = with_client(common, Depth::Policy, all).await?;
     views.retain(|view| filter.takes(view));
     print_rows(common.output, &COLUMNS, &views, |view| {
-        let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
         [
             view.approval_id.clone(),
             view.tool_id.clone(),
@@ -235,7 +245,7 @@ fn tier(view: &ApprovalView) -> &str {
     view.prompt.as_ref().map(|prompt| prompt.tier.as_str()).unwrap_or_default()
 }
 
-fn about(view: &ApprovalView) -> &str {
+pub(super) fn about(view: &ApprovalView) -> &str {
     view.prompt.as_ref().and_then(|prompt| prompt.about.as_deref()).unwrap_or_default()
 }
 
@@ -345,9 +355,9 @@ async fn approve(common: &Common, args: Approve) -> Result<Exit, CliError> {
         reason: args.reason.clone(),
         org: args.org,
         calls_max: args.calls,
-        lasts_s: args.lasts,
+        lasts_s: args.lasts.map(|lasts| lasts.as_secs()),
     };
-    let wait = Duration::from_secs(args.wait).as_millis();
+    let wait = args.wait.as_millis();
     let decided = with_client(common, Depth::Sandbox, async |client| {
         let decided = post(client, id, &format!("approve?wait_ms={wait}"), &body).await?;
         if is_in_process(client) {
@@ -365,10 +375,12 @@ async fn how_it_approves(common: &Common, (id, args): (&ApprovalId, &Approve)) -
             with_client(common, Depth::Policy, async |client| get(client, id, "/always").await).await?;
         format!(", always in {}", change.org)
     } else if args.grant {
-        let calls = args.calls.map_or_else(String::new, |calls| format!("{calls} "));
-        let lasts = args.lasts.map_or_else(String::new, |seconds| format!(" for {seconds} s"));
+        let calls = args
+            .calls
+            .map_or_else(|| "further calls".to_owned(), |calls| counted(calls.into(), "further call"));
+        let lasts = args.lasts.map_or_else(String::new, |lasts| format!(" for {}", span_text(lasts)));
         let whose = if args.org { "the organisation" } else { "the session" };
-        format!(", and grant {whose} {calls}further calls{lasts}")
+        format!(", and grant {whose} {calls}{lasts}")
     } else {
         ", once".to_owned()
     };
@@ -482,10 +494,7 @@ async fn deny(
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    Approve {
-        /// Seconds.
-        wait: u64,
-    },
+    Approve { wait: Duration },
     Deny,
 }
 
@@ -567,7 +576,7 @@ async fn decide_one(
     match verdict {
         Verdict::Approve { wait } => {
             let body = ApproveBody { digest: Some(view.digest.clone()), reason, ..ApproveBody::default() };
-            let wait = Duration::from_secs(wait).as_millis();
+            let wait = wait.as_millis();
             client.post(&format!("{path}/approve?wait_ms={wait}"), &body).await
         }
         Verdict::Deny => client.post(&format!("{path}/deny"), &DenyBody { reason }).await,

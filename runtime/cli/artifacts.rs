@@ -10,6 +10,7 @@ use effectd_contracts::{Operation, Receipt, ReceiptId};
 use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
 
+use super::mutation::{Reason, Terms};
 use super::output::Stdout;
 use super::short_id::Purpose;
 use super::{
@@ -66,6 +67,8 @@ enum Verb {
         #[arg(value_name = "ARTIFACT")]
         artifact: String,
         #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
         confirm: Confirm,
     },
     /// List quarantined artifacts
@@ -121,7 +124,9 @@ impl ArtifactsCommand {
             Verb::Quarantine { artifact, reason, confirm } => {
                 quarantine(common, artifact, reason, confirm).await
             }
-            Verb::Release { artifact, confirm } => release(common, artifact, confirm).await,
+            Verb::Release { artifact, why, confirm } => {
+                release(common, artifact, (why.into(), confirm)).await
+            }
             Verb::Quarantined => {
                 print_rows(common.output, &QUARANTINED, &quarantined(common).await?, cells);
                 Ok(Exit::Done)
@@ -163,7 +168,11 @@ async fn quarantine(
     Ok(Exit::Done)
 }
 
-async fn release(common: &Common, mut artifact_id: String, confirm: Confirm) -> Result<Exit, CliError> {
+async fn release(
+    common: &Common,
+    mut artifact_id: String,
+    (terms, confirm): (Terms, Confirm),
+) -> Result<Exit, CliError> {
     if short_id::is_short(&artifact_id) {
         let all = quarantined(common).await?;
         let found = short_id::pick(&artifact_id, all.iter().map(|view| view.artifact_id.as_str()))?;
@@ -171,7 +180,7 @@ async fn release(common: &Common, mut artifact_id: String, confirm: Confirm) -> 
         artifact_id = found.map_or(artifact_id.clone(), str::to_owned);
     }
     let operation = Operation::ReleaseArtifact { artifact_id };
-    let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
+    let Some(done) = mutation::confirm_and_send_on(common, &operation, &terms, confirm).await? else {
         return Ok(confirm.declined());
     };
     if done.changed {

@@ -5,7 +5,7 @@ use effectd_contracts::Operation;
 use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::BreakerView;
 
-use super::mutation::Terms;
+use super::mutation::{Reason, Terms};
 use super::{CliError, Common, Confirm, Depth, Printer, get, mutation};
 use crate::exit::Exit;
 
@@ -43,7 +43,12 @@ enum Verb {
     },
     /// Close a breaker and clear its counts
     #[command(after_help = "Example:\n  effectd breaker reset files.write_text --yes")]
-    Reset(Change),
+    Reset {
+        #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
+        why: Reason,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -69,16 +74,16 @@ impl BreakerCommand {
         let key = match &self.verb {
             Verb::List => None,
             Verb::Show(which) => Some(which.key.clone()),
-            Verb::Trip { change, .. } | Verb::Reset(change) => Some(change.which.key.clone()),
+            Verb::Trip { change, .. } | Verb::Reset { change, .. } => Some(change.which.key.clone()),
         };
         let change = match (self.verb, key.clone()) {
             (Verb::Trip { change, terms }, Some(key)) => {
                 Some((Operation::TripBreaker { key }, terms, change.confirm))
             }
-            (Verb::Reset(change), Some(key)) => {
-                Some((Operation::ResetBreaker { key }, Terms::default(), change.confirm))
+            (Verb::Reset { change, why }, Some(key)) => {
+                Some((Operation::ResetBreaker { key }, why.into(), change.confirm))
             }
-            (Verb::List | Verb::Show(_) | Verb::Trip { .. } | Verb::Reset(_), _) => None,
+            (Verb::List | Verb::Show(_) | Verb::Trip { .. } | Verb::Reset { .. }, _) => None,
         };
         if let Some((operation, terms, confirm)) = change {
             let Some(done) = mutation::confirm_and_send_on(common, &operation, &terms, confirm).await? else {

@@ -8,6 +8,7 @@ use hyper::Method;
 use serde_json::json;
 
 use super::backend::reconnected;
+use super::mutation::Reason;
 use super::{
     CliError, Common, Confirm, Depth, Printer, get, is_in_process, lines, mutation, print_rows, with_client,
 };
@@ -65,6 +66,8 @@ enum Verb {
         to: String,
         #[command(flatten)]
         topic: Which,
+        #[command(flatten)]
+        why: Reason,
         #[command(flatten)]
         confirm: Confirm,
     },
@@ -136,9 +139,10 @@ impl BusCommand {
                 }
                 with_client(common, Depth::Store, async |client| tail.main(client).await).await?;
             }
-            Verb::Seek { group, to, topic, confirm } => {
+            Verb::Seek { group, to, topic, why, confirm } => {
                 let topic = topic.topic;
-                return mutation::run(common, &Operation::SeekGroup { topic, group, to }, confirm).await;
+                let operation = Operation::SeekGroup { topic, group, to };
+                return mutation::run_on(common, &operation, &why.into(), confirm).await;
             }
         }
         Ok(Exit::Done)

@@ -13,7 +13,7 @@ use effectd_gateway::views::{BreakerView, Health, PolicyView};
 use serde_json::json;
 
 use super::backend::{daemon_client, readable_settings};
-use super::{CliError, Common, data, line, state_dir_of};
+use super::{CliError, Common, Form, data, line, state_dir_of};
 use crate::error::{Error, chain};
 use crate::exit::Exit;
 
@@ -23,7 +23,8 @@ use crate::exit::Exit;
 /// are not quarantined. `held`: pending approvals. `lag`: unread events of the consumer group furthest behind, including the pipeline.
 /// `breakers`: open breakers, without half-open ones. `disk`: free percent of the state's disk, where less is worse; always critical while
 /// new work is refused because the disk is full or read-only. `policy`: faults of the policy's files, which keep them out of force.
-/// `store`: whether a read has met damage of the store since the daemon started.
+/// `store`: whether a read has met damage of the store since the daemon started. `jobs`: scheduled backups and checks
+/// that failed the last time.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd check dlq --warn 1 --critical 500\n  effectd check disk --warn 5 --critical 1 --format nagios\n  \
@@ -33,13 +34,13 @@ pub(super) struct Check {
     /// The figure
     #[arg(value_enum, value_name = "WHAT")]
     what: What,
-    /// Threshold of a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20, policy 1, store 1]
+    /// Threshold of a warning [default: dlq 1, held 10, lag 1000, breakers 1, disk 20, policy 1, store 1, jobs 1]
     #[arg(long, value_name = "NUMBER")]
     warn: Option<u64>,
-    /// Critical threshold [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10, policy 1, store 1]
+    /// Critical threshold [default: dlq 1000, held 100, lag 10000, breakers 5, disk 10, policy 1, store 1, jobs 1]
     #[arg(long, value_name = "NUMBER")]
     critical: Option<u64>,
-    /// Output format
+    /// Output format; `-o json` is the same as `--format json`
     #[arg(long, value_enum, default_value = "text", value_name = "FORMAT")]
     format: Format,
 }
@@ -53,6 +54,7 @@ enum What {
     Disk,
     Policy,
     Store,
+    Jobs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -114,6 +116,7 @@ impl What {
             What::Breakers => Facts { word: "breakers", unit: "breakers open", warn: 1, critical: 5 },
             What::Policy => Facts { word: "policy", unit: "faults of the policy's files", warn: 1, critical: 1 },
             What::Store => Facts { word: "store", unit: "damaged parts were read", warn: 1, critical: 1 },
+            What::Jobs => Facts { word: "jobs", unit: "scheduled jobs failed", warn: 1, critical: 1 },
             What::Disk => Facts { word: "disk", unit: "percent free", warn: 20, critical: 10 },
         }
     }
@@ -121,7 +124,7 @@ impl What {
     fn level(self, value: u64, warn: u64, critical: u64) -> Level {
         let beyond = |threshold: u64| match self {
             What::Disk => value <= threshold,
-            What::Dlq | What::Held | What::Lag | What::Breakers | What::Policy | What::Store => {
+            What::Dlq | What::Held | What::Lag | What::Breakers | What::Policy | What::Store | What::Jobs => {
                 value >= threshold
             }
         };
@@ -155,17 +158,25 @@ impl Check {
             }
             Err(error) => (Level::Unknown, None, chain(&error)),
         };
-        self.print(level, value, &says, (warn, critical));
+        let format = if common.output == Form::Table { self.format } else { Format::Json };
+        self.print(format, level, value, &says, (warn, critical));
         Ok(level.exit())
     }
 
-    fn print(&self, level: Level, value: Option<u64>, says: &str, (warn, critical): (u64, u64)) {
+    fn print(
+        &self,
+        format: Format,
+        level: Level,
+        value: Option<u64>,
+        says: &str,
+        (warn, critical): (u64, u64),
+    ) {
         let facts = self.what.facts();
         let (what, word) = (facts.word, level.word());
         // Keep the text on one line; an error may have several.
         let says: String =
             says.chars().map(|c| if is_unprintable(c) || c == '|' { ' ' } else { c }).collect();
-        match self.format {
+        match format {
             Format::Text => line(&format!("{what} {word}: {says} (warn {warn}, critical {critical})")),
             Format::Json => data(
                 &json!({
@@ -231,6 +242,13 @@ impl Check {
                 let damage = health.store_damage.as_slice();
                 *why = damage.join("");
                 Ok(damage.len() as u64)
+            }
+            What::Jobs => {
+                let health: Health = client.get("/healthz").await?;
+                let failed = health.jobs.iter().filter_map(|job| Some((&job.job, job.error.as_ref()?)));
+                let failed: Vec<_> = failed.map(|(job, error)| format!("{job}: {error}")).collect();
+                *why = failed.join("; ");
+                Ok(failed.len() as u64)
             }
             What::Disk => free_percent(state),
         }

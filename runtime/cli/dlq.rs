@@ -11,11 +11,12 @@ use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::problem::Kind;
 use effectd_gateway::views::dead_letters::{CauseView, LetterList, LetterNow, LetterView};
 
+use super::completions::{self, complete};
 use super::mutation::{Reason, RunMode, Terms};
 use super::receipt_filter::{Since, since};
 use super::short_id::Purpose;
 use super::{
-    CliError, Common, Confirm, Depth, Form, Printer, eprint_line, line, lines, mutation, print_rows,
+    CliError, Common, Confirm, Depth, Form, Printer, eprint_line, line, lines, mutation, print_rows, second,
     short_id, with_client,
 };
 use crate::exit::Exit;
@@ -130,10 +131,10 @@ struct LetterFilter {
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
     /// Only those of this cause, as in `dlq causes`; the beginning of its id is enough
-    #[arg(long, value_name = "CAUSE")]
+    #[arg(long, value_name = "CAUSE", add = complete(completions::causes))]
     cause: Option<String>,
     /// Only those of this tool
-    #[arg(long, value_name = "TOOL")]
+    #[arg(long, value_name = "TOOL", add = complete(completions::tools))]
     tool: Option<ToolId>,
     /// Only those of this subject
     #[arg(long, value_name = "SUBJECT")]
@@ -253,6 +254,16 @@ struct Pick {
 
 impl DlqCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match self.run(common).await {
+            // As for `dlq show`: a result of the command, not a mistake in its arguments.
+            Err(CliError::Refused(problem)) if problem.code == Kind::LetterUnknown.code() => {
+                Err(CliError::Refused(problem).exiting(Exit::Failed))
+            }
+            done => done,
+        }
+    }
+
+    async fn run(self, common: &Common) -> Result<Exit, CliError> {
         match self.command {
             Command::List { which } => list(common, &which).await,
             Command::Show { letter } => show(common, &letter).await,
@@ -529,7 +540,6 @@ async fn report_none(client: &mut Client) -> Result<(), CliError> {
 
 async fn causes(common: &Common, which: &LetterFilter) -> Result<Exit, CliError> {
     let causes = with_client(common, Depth::Store, async |client| which.causes(client).await).await?;
-    let second = |time: &str| time.split('.').next().unwrap_or_default().to_owned();
     print_rows(common.output, &CAUSES, &causes, |cause| {
         [
             cause.cause.clone(),

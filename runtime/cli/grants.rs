@@ -1,12 +1,18 @@
 //! `effectd grants …`: pre-approvals with a budget.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use effectd_contracts::GrantId;
+use effectd_contracts::text::counted;
 use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
-use super::{CliError, Common, Confirm, Depth, Printer, post, print_rows, short_id, with_client};
+use super::{
+    CliError, Common, Confirm, Depth, Printer, TIME, post, print_rows, second, short_id, span, span_text,
+    with_client,
+};
 use crate::exit::Exit;
 
 /// List, request, create and revoke grants: pre-approvals with a budget
@@ -40,7 +46,7 @@ enum Verb {
     },
     /// Create a grant, or put a requested one in force
     #[command(
-        after_help = "Examples:\n  effectd grants create --org home --tool files.copy --calls 5 --for 3600 --yes\n  \
+        after_help = "Examples:\n  effectd grants create --org home --tool files.copy --calls 5 --for 1h --yes\n  \
         effectd grants create --from 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes"
     )]
     Create(Create),
@@ -72,9 +78,9 @@ struct New {
     /// Number of calls
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     calls: Option<u32>,
-    /// Duration in seconds
-    #[arg(long = "for", value_name = "SECONDS")]
-    lasts: Option<u64>,
+    /// How long it lasts: `90s`, `30m`, `2h`, `7d`; a bare number is seconds
+    #[arg(long = "for", value_name = TIME, value_parser = span)]
+    lasts: Option<Duration>,
     /// The reason
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -162,7 +168,7 @@ fn cells(view: &GrantView) -> [String; 6] {
         view.state.clone(),
         named(&view.tool, view.command.as_deref()),
         format!("{}/{most}", view.calls_used),
-        expires.split('.').next().unwrap_or_default().to_owned(),
+        second(expires),
         view.session.clone().unwrap_or_else(|| format!("all of {}", view.org)),
     ]
 }
@@ -211,9 +217,10 @@ impl New {
             || format!("everybody in {}", self.org),
             |session| format!("the session {session} of {}", self.org),
         );
-        let calls =
-            self.calls.map_or_else(|| "any number of calls".to_owned(), |calls| format!("{calls} calls"));
-        let lasts = self.lasts.map_or_else(String::new, |seconds| format!(" within {seconds} s"));
+        let calls = self
+            .calls
+            .map_or_else(|| "any number of calls".to_owned(), |calls| counted(calls.into(), "call"));
+        let lasts = self.lasts.map_or_else(String::new, |lasts| format!(" within {}", span_text(lasts)));
         let what = named(&self.tool, self.command.as_deref());
         format!("{what} needs no approval for {whom}: {calls}{lasts}")
     }
@@ -225,7 +232,7 @@ impl New {
             tool: self.tool.clone(),
             command: self.command.clone(),
             calls_max: self.calls,
-            lasts_s: self.lasts,
+            lasts_s: self.lasts.map(|lasts| lasts.as_secs()),
             reason: self.reason.clone(),
         }
     }

@@ -1,14 +1,15 @@
-//! `effectd keys`: the keys that sign receipts.
+//! `effectd keys`: the keys that sign receipts, and the device key.
 
 use clap::Subcommand;
-use effectd_contracts::KeyEntry;
+use effectd_contracts::{KeyEntry, Operation};
 use effectd_gateway::views::RotatedView;
 use hyper::Method;
 
+use super::mutation::{Reason, Terms};
 use super::{CliError, Common, Confirm, Depth, get, line, mutation, print_json, print_rows, with_client};
 use crate::exit::Exit;
 
-/// List the keys that sign receipts, or rotate the key
+/// List the keys that sign receipts, or rotate a key
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd keys list\n  effectd keys rotate --yes")]
 pub(super) struct KeysCommand {
@@ -30,6 +31,20 @@ enum Verb {
     #[command(after_help = "Example:\n  effectd keys rotate --yes")]
     Rotate {
         #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// Replace the device key, which wraps the keys of sealed payloads
+    ///
+    /// Every epoch key is wrapped with the new key, then the old one is destroyed: sealed payloads stay readable, and whoever has an
+    /// old copy of the device key can open nothing newer. An interrupted change is finished by the next start. A running daemon
+    /// continues meanwhile. Make a backup of the keys afterwards. For operators; leaves a receipt with your name.
+    #[command(after_help = "Example:\n  effectd keys rotate-device --reason \"a disk was lost\" --yes")]
+    RotateDevice {
+        #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
         confirm: Confirm,
     },
 }
@@ -38,28 +53,40 @@ const COLUMNS: [(&str, usize); 3] = [("SINCE", 24), ("KEY", 16), ("PUBLIC", 64)]
 
 impl KeysCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let mut keys: Vec<KeyEntry> = get(common, Depth::Store, "/v1/log/keys").await?;
         match self.verb {
             Verb::List => {
-                print_rows(common.output, &COLUMNS, &keys, |key| {
+                print_rows(common.output, &COLUMNS, &keys(common).await?, |key| {
                     [format!("{:.3}", key.at), key.key_id.clone(), key.public_key.clone()]
                 });
                 Ok(Exit::Done)
             }
-            Verb::Rotate { confirm } => rotate(common, keys.pop(), confirm).await,
+            Verb::Rotate { why, confirm } => {
+                rotate(common, keys(common).await?.pop(), (why.into(), confirm)).await
+            }
+            Verb::RotateDevice { why, confirm } => {
+                mutation::run_on(common, &Operation::RotateDeviceKey {}, &why.into(), confirm).await
+            }
         }
     }
 }
 
-async fn rotate(common: &Common, now: Option<KeyEntry>, confirm: Confirm) -> Result<Exit, CliError> {
+async fn keys(common: &Common) -> Result<Vec<KeyEntry>, CliError> {
+    get(common, Depth::Store, "/v1/log/keys").await
+}
+
+async fn rotate(
+    common: &Common,
+    now: Option<KeyEntry>,
+    (terms, confirm): (Terms, Confirm),
+) -> Result<Exit, CliError> {
     let now = now.map_or_else(|| "no key".to_owned(), |now| now.key_id);
     let says = format!("signing key {now} -> a new one; the old private key is destroyed");
     if !confirm.confirmed(&[says]) {
         return Ok(confirm.declined());
     }
-    let rotated = with_client(common, Depth::Policy, async |client| {
-        Ok(client.call(Method::POST, "/v1/log/keys", "").await?)
-    });
+    let path = format!("/v1/log/keys{}", terms.first_query());
+    let rotated =
+        with_client(common, Depth::Policy, async |client| Ok(client.call(Method::POST, &path, "").await?));
     let rotated: RotatedView = rotated.await?;
     let is_printed = print_json(common.output, &rotated);
     let RotatedView { entry, receipt_id } = rotated;

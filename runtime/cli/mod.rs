@@ -35,6 +35,7 @@ mod request_args;
 mod run;
 mod serve;
 mod short_id;
+mod span;
 mod status;
 mod store;
 mod submit;
@@ -66,7 +67,8 @@ use crate::telemetry::{self, LogForm};
 use action_output::ActionReply;
 use backend::{CliError, Session, get, is_in_process, post, state_dir_of, with_client};
 use mutation::Confirm;
-use output::{ColorChoice, Form, Printer, data, line, lines, print_json, print_rows};
+use output::{ColorChoice, Form, Printer, data, line, lines, print_json, print_rows, second};
+use span::{TIME, span, span_text};
 
 /// effectd carries out what AI planners decide: gated by policy, confined by the kernel, with a signed receipt for each.
 #[derive(Debug, Parser)]
@@ -241,28 +243,28 @@ fn without_globals(command: clap::Command, hidden: &[Arg]) -> clap::Command {
         .mut_subcommands(|below| without_globals(below, hidden))
 }
 
-/// Commands that have only one output format, or a `--format` of their own.
-const WITHOUT_OUTPUT: [&str; 17] = [
-    "approvals watch",
-    "artifacts get",
-    "bus export",
-    "bus replay",
-    "bus tail",
-    "check",
-    "completions",
-    "dlq drain",
-    "dlq export",
-    "man",
-    "receipts export",
-    "receipts head",
-    "receipts proof",
-    "receipts tail",
-    "serve",
-    "store export",
-    "support-bundle",
+/// Commands that print in one way only, and the output formats that name it.
+const OUTPUTS: [(&str, &[Form]); 17] = [
+    ("approvals watch", &[]),
+    ("artifacts get", &[]),
+    ("bus export", &[Form::Jsonl]),
+    ("bus replay", &[Form::Jsonl]),
+    ("bus tail", &[Form::Jsonl]),
+    ("check", &[Form::Json, Form::Jsonl, Form::Table]),
+    ("completions", &[]),
+    ("dlq drain", &[]),
+    ("dlq export", &[Form::Jsonl]),
+    ("man", &[]),
+    ("receipts export", &[Form::Jsonl]),
+    ("receipts head", &[Form::Json, Form::Jsonl]),
+    ("receipts proof", &[Form::Json, Form::Jsonl]),
+    ("receipts tail", &[Form::Jsonl]),
+    ("serve", &[]),
+    ("store export", &[Form::Jsonl]),
+    ("support-bundle", &[]),
 ];
 
-/// Parses the arguments. Refuses `--output` where it would be ignored.
+/// Parses the arguments. Refuses an `--output` that would be ignored.
 fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
     let matches = command().try_get_matches_from(arguments)?;
     let (mut names, mut last): (Vec<&str>, &ArgMatches) = (Vec::new(), &matches);
@@ -272,15 +274,22 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, cla
     }
     let name = names.join(" ");
     let given = matches.value_source("output") == Some(ValueSource::CommandLine);
-    if given && WITHOUT_OUTPUT.contains(&name.as_str()) {
-        let why = format!("`effectd {name}` has no --output");
+    let arguments = Arguments::from_arg_matches(&matches)?;
+    let allowed = OUTPUTS.iter().find(|(command, _)| *command == name).map(|(_, forms)| *forms);
+    if let Some(forms) = allowed.filter(|forms| given && !forms.contains(&arguments.common.output)) {
+        let why = match forms.first() {
+            Some(Form::Jsonl) => format!("`effectd {name}` prints JSON lines: use -o jsonl"),
+            Some(Form::Json | Form::Table) => format!("`effectd {name}` prints JSON: use -o json"),
+            None => format!("`effectd {name}` has no --output"),
+        };
         return Err(command().error(ErrorKind::UnknownArgument, why));
     }
-    Arguments::from_arg_matches(&matches)
+    Ok(arguments)
 }
 
 /// Runs the program.
 pub fn main() -> ExitCode {
+    completions::answer();
     let arguments = match parse(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) if error.use_stderr() && wants_json(std::env::args_os()) => {
@@ -329,7 +338,7 @@ pub fn main() -> ExitCode {
         Command::Config(config) => config.main(&common),
         Command::Dlq(dlq) => block_on(dlq.main(&common)),
         Command::Store(store) => store.main(&common),
-        Command::Completions(completions) => Ok(completions.main()),
+        Command::Completions(completions) => completions.main(),
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
         Command::Receipts(receipts) => block_on(receipts.main(&common)),
@@ -421,17 +430,21 @@ mod tests {
 
     #[test]
     fn an_output_format_that_would_be_ignored_is_refused() {
-        for line in [
-            "effectd check dlq -o json",
-            "effectd -o json support-bundle -",
-            "effectd receipts head -o table",
-            "effectd events tail --output jsonl",
+        for (line, says) in [
+            ("effectd serve -o json", "has no --output"),
+            ("effectd -o json completions bash", "has no --output"),
+            ("effectd receipts head -o table", "use -o json"),
+            ("effectd events tail --output json", "use -o jsonl"),
         ] {
             let error = parsed(line).unwrap_err();
-            assert!(error.use_stderr() && error.to_string().contains("has no --output"), "{line}: {error}");
+            assert!(error.use_stderr() && error.to_string().contains(says), "{line}: {error}");
         }
         for line in [
             "effectd check dlq",
+            "effectd check dlq -o json",
+            "effectd top -o json",
+            "effectd events tail --output jsonl",
+            "effectd receipts head -o json",
             "effectd receipts list -o json",
             "effectd -o json tools list",
             "effectd top -o json",
@@ -467,7 +480,7 @@ mod tests {
 
     #[test]
     fn commands_without_an_output_format_exist() {
-        for name in WITHOUT_OUTPUT {
+        for (name, _) in OUTPUTS {
             let mut command = &Arguments::command();
             for part in name.split(' ') {
                 command = command.find_subcommand(part).unwrap();

@@ -53,6 +53,11 @@ impl Terms {
         let given = values.into_iter().filter_map(|(name, value)| Some((name, value?)));
         given.map(|(name, value)| format!("&{name}={}", percent_encoded(value))).collect()
     }
+
+    /// These terms as the whole query of a URL.
+    pub(super) fn first_query(&self) -> String {
+        self.query().replacen('&', "?", 1)
+    }
 }
 
 impl Confirm {
@@ -153,11 +158,6 @@ pub(super) async fn confirm_and_send_on(
         return Ok(None);
     }
     send_on(common, operation, terms, RunMode::Execute).await.map(Some)
-}
-
-/// [`run_on`] without a reason or an end.
-pub(super) async fn run(common: &Common, operation: &Operation, confirm: Confirm) -> Result<Exit, CliError> {
-    run_on(common, operation, &Terms::default(), confirm).await
 }
 
 /// [`confirm_and_send_on`], then prints the result.

@@ -6,7 +6,7 @@ use effectd_gateway::client::{ClientError, percent_encoded};
 use effectd_gateway::problem::Kind;
 use effectd_gateway::views::notifications::{NotificationList, NotificationView};
 
-use super::{CliError, Common, Depth, line, print_json, print_rows, short_id, with_client};
+use super::{CliError, Common, Depth, line, print_json, print_rows, second, short_id, with_client};
 use crate::exit::Exit;
 use crate::tui::{shown, shown_lines};
 
@@ -62,8 +62,7 @@ async fn list(common: &Common) -> Result<Exit, CliError> {
         let title = view.title.as_deref().map(|title| shown(title, TITLE_COLUMNS));
         [
             view.receipt_id.clone(),
-            // Without fractions of a second.
-            view.sent_at.split('.').next().unwrap_or_default().to_owned(),
+            second(&view.sent_at),
             view.urgency.clone().unwrap_or_default(),
             view.delivery.clone(),
             title.unwrap_or_else(|| "(no longer stored)".to_owned()),

@@ -19,7 +19,7 @@ use crate::tui::{ratatui, shown, shown_text};
 /// When to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ColorChoice {
-    /// At a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is `dumb`
+    /// At a terminal, unless NO_COLOR is set, CLICOLOR is 0 or TERM is `dumb`; everywhere if CLICOLOR_FORCE is set
     Auto,
     Always,
     Never,
@@ -30,11 +30,10 @@ impl ColorChoice {
         let set =
             |name, than: fn(&std::ffi::OsStr) -> bool| std::env::var_os(name).is_some_and(|it| than(&it));
         match self {
+            ColorChoice::Auto if set("NO_COLOR", |it| !it.is_empty()) => false,
+            ColorChoice::Auto if set("CLICOLOR_FORCE", |it| !it.is_empty() && it != "0") => true,
             ColorChoice::Auto => {
-                stream.is_terminal()
-                    && !set("NO_COLOR", |it| !it.is_empty())
-                    && !set("CLICOLOR", |it| it == "0")
-                    && !set("TERM", |it| it == "dumb")
+                stream.is_terminal() && !set("CLICOLOR", |it| it == "0") && !set("TERM", |it| it == "dumb")
             }
             ColorChoice::Always => true,
             ColorChoice::Never => false,
@@ -65,8 +64,11 @@ pub(super) fn set_look(color: ColorChoice, form: Form) {
     let out = io::stdout();
     let size = || ratatui::crossterm::terminal::size().ok().filter(|(columns, _)| *columns > 0);
     let columns = if out.is_terminal() { size().map(|(columns, _)| usize::from(columns)) } else { None };
+    let colours = color.applies_to(&out);
+    // The full-screen views follow the same decision.
+    ratatui::crossterm::style::force_color_output(colours);
     // Called once, before any output.
-    let _ = LOOK.set(Look { colours: color.applies_to(&out), columns });
+    let _ = LOOK.set(Look { colours, columns });
 }
 
 fn look() -> Look {
@@ -121,6 +123,14 @@ pub(super) fn toned(text: &str, tone: Tone) {
     }
 }
 
+/// A time in a table: without fractions of a second, and with its zone.
+pub(super) fn second(time: &str) -> String {
+    match time.split_once('.') {
+        Some((second, _)) => format!("{second}Z"),
+        None => time.to_owned(),
+    }
+}
+
 /// How long ago a time was, or in how long it will be.
 fn relative(time: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second() - time.as_second();
@@ -139,7 +149,7 @@ fn relative(time: Timestamp, now: Timestamp) -> String {
 enum Times {
     /// `59m ago`
     Relative,
-    /// `11-17 10:05:33`, in local time: for lines that stay on the screen while time passes.
+    /// `11-17 10:05:33+01:00`, in local time: for lines that stay on the screen while time passes.
     Clock,
 }
 
@@ -148,7 +158,7 @@ impl Times {
     const fn columns(self) -> usize {
         match self {
             Times::Relative => 7,
-            Times::Clock => 14,
+            Times::Clock => 20,
         }
     }
 
@@ -156,9 +166,12 @@ impl Times {
         match self {
             Times::Relative => relative(time, clock.now()),
             Times::Clock => {
-                let local = time.as_second() + i64::from(clock.utc_offset_min(time)) * 60;
+                let offset = clock.utc_offset_min(time);
+                let local = time.as_second() + i64::from(offset) * 60;
                 let local = Timestamp::from_second(local).unwrap_or(time).to_string();
-                local.get(5..19).unwrap_or(&local).replace('T', " ")
+                let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs());
+                let local = local.get(5..19).unwrap_or(&local).replace('T', " ");
+                format!("{local}{sign}{:02}:{:02}", minutes / 60, minutes % 60)
             }
         }
     }
@@ -485,10 +498,14 @@ mod tests {
         ] {
             assert_eq!(relative(time.parse().unwrap(), now), text, "{time}");
         }
+        for time in ["2026-11-17T09:00:00.123Z", "2026-11-17T09:00:00Z"] {
+            assert_eq!(second(time), "2026-11-17T09:00:00Z", "a time has a zone");
+        }
+        assert_eq!(second("-"), "-");
         let clock = ManualClock::at(now);
         let cell = |name, cell, times| short_cell(name, 10, cell, times, &clock);
         assert_eq!(cell("TIME", "2026-11-17T09:00:00", Times::Relative), "1h ago");
-        assert_eq!(cell("TIME", "2026-11-17T09:00:00.123Z", Times::Clock), "11-17 09:00:00");
+        assert_eq!(cell("TIME", "2026-11-17T09:00:00.123Z", Times::Clock), "11-17 09:00:00+00:00");
         assert_eq!(cell("TOOL", "2026-11-17T09:00:00Z", Times::Relative), "2026-11-17T09:00:00Z");
     }
 
@@ -505,9 +522,9 @@ mod tests {
             assert!(ran.status.success() && told.contains("1 passed"), "{told}");
             return;
         }
-        let cell = |time| short_cell("TIME", 14, time, Times::Clock, &SystemClock);
-        assert_eq!(cell("2026-07-01T12:00:00Z"), "07-01 14:00:00");
-        assert_eq!(cell("2026-11-17T12:00:00Z"), "11-17 13:00:00");
+        let cell = |time| short_cell("TIME", 20, time, Times::Clock, &SystemClock);
+        assert_eq!(cell("2026-07-01T12:00:00Z"), "07-01 14:00:00+02:00");
+        assert_eq!(cell("2026-11-17T12:00:00Z"), "11-17 13:00:00+01:00");
     }
 
     proptest! {

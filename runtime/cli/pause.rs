@@ -2,7 +2,7 @@
 
 use effectd_contracts::Operation;
 
-use super::mutation::Terms;
+use super::mutation::{Reason, Terms};
 use super::{CliError, Common, Confirm, mutation};
 use crate::exit::Exit;
 
@@ -26,6 +26,8 @@ pub(super) struct Pause {
 #[command(after_help = "Example:\n  effectd resume --yes")]
 pub(super) struct Resume {
     #[command(flatten)]
+    why: Reason,
+    #[command(flatten)]
     confirm: Confirm,
 }
 
@@ -37,6 +39,6 @@ impl Pause {
 
 impl Resume {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
-        mutation::run(common, &Operation::Resume {}, self.confirm).await
+        mutation::run_on(common, &Operation::Resume {}, &self.why.clone().into(), self.confirm).await
     }
 }

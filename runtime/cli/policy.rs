@@ -76,6 +76,8 @@ enum Verb {
     #[command(after_help = "Example:\n  effectd policy reload --yes")]
     Reload {
         #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
         confirm: Confirm,
     },
     /// Explain why a request would be, or was, permitted or refused: every gate, its facts, and what would have to change
@@ -179,6 +181,8 @@ enum OverlayVerb {
     #[command(after_help = "Example:\n  effectd policy overlay clear --yes")]
     Clear {
         #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
         confirm: Confirm,
     },
 }
@@ -194,6 +198,8 @@ struct Consent {
     /// The purpose
     #[arg(long, value_name = "PURPOSE")]
     purpose: String,
+    #[command(flatten)]
+    why: Reason,
     #[command(flatten)]
     confirm: Confirm,
 }
@@ -215,11 +221,11 @@ impl PolicyCommand {
             Verb::Show => show(common).await,
             Verb::Diff { directory } => diff(common, directory.as_deref()).await,
             Verb::Overlay(OverlayVerb::List) => list_overlay(common).await,
-            Verb::Overlay(OverlayVerb::Clear { confirm }) => {
+            Verb::Overlay(OverlayVerb::Clear { why, confirm }) => {
                 for change in overlay(files(common).await?)?.lines() {
                     eprint_line(&format!("taken back: {change}"));
                 }
-                make(common, PolicyChange::Clear {}, (Terms::default(), confirm)).await
+                make(common, PolicyChange::Clear {}, (why.into(), confirm)).await
             }
             Verb::Check { directory: Some(directory) } => {
                 // A directory can be checked where there is no state.
@@ -234,7 +240,7 @@ impl PolicyCommand {
                 policy.map(|policy| print(&policy_queries::view(&policy, false), common.output))
             }
             Verb::Check { directory: None } => check(common).await,
-            Verb::Reload { confirm } => reload(common, confirm).await,
+            Verb::Reload { why, confirm } => reload(common, (why.into(), confirm)).await,
             Verb::Explain { what } => explain(common, &what).await,
             Verb::Replay { with, since, limit } => replay_all(common, &with, (since, limit)).await,
             Verb::Shadow { directory: Some(directory), why, confirm, .. } => {
@@ -245,12 +251,12 @@ impl PolicyCommand {
             Verb::GrantConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::GrantConsent { subject, space, purpose };
-                make(common, change, (Terms::default(), consent.confirm)).await
+                make(common, change, (consent.why.into(), consent.confirm)).await
             }
             Verb::RevokeConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::RevokeConsent { subject, space, purpose };
-                make(common, change, (Terms::default(), consent.confirm)).await
+                make(common, change, (consent.why.into(), consent.confirm)).await
             }
             Verb::SetMode { org, tool, mode: OrFiles(mode), terms, confirm } => {
                 make(common, PolicyChange::SetOrgMode { org, tool, mode }, (terms, confirm)).await
@@ -408,7 +414,7 @@ async fn check(common: &Common) -> Result<Exit, CliError> {
     Ok(print(&policy, common.output))
 }
 
-async fn reload(common: &Common, confirm: Confirm) -> Result<Exit, CliError> {
+async fn reload(common: &Common, (terms, confirm): (Terms, Confirm)) -> Result<Exit, CliError> {
     let policy = with_client(common, Depth::Policy, async |client| {
         if is_in_process(client) {
             eprint_line(&"no daemon runs; the next start puts it in force");
@@ -428,7 +434,8 @@ async fn reload(common: &Common, confirm: Confirm) -> Result<Exit, CliError> {
         if !confirm.confirmed(&says) {
             return Ok(None);
         }
-        let policy: PolicyView = client.call(Method::POST, "/v1/policy/reload", "").await?;
+        let policy: PolicyView =
+            client.call(Method::POST, &format!("/v1/policy/reload{}", terms.first_query()), "").await?;
         mutation::report_receipt_id(policy.receipt_id.as_deref());
         Ok(Some(policy))
     });

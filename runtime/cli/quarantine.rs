@@ -9,6 +9,7 @@ use effectd_gateway::views::dead_letters::{LetterList, ReviewView};
 use serde::Serialize;
 
 use super::dlq::{LetterRef, letter_ref};
+use super::mutation::{Reason, Terms};
 use super::short_id::Purpose;
 use super::{
     CliError, Common, Confirm, Depth, Printer, artifacts, line, mutation, print_json, short_id, with_client,
@@ -53,6 +54,8 @@ enum Verb {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
         confirm: Confirm,
     },
     /// Destroy the content of an action; its receipt stays
@@ -62,6 +65,8 @@ enum Verb {
     Shred {
         #[command(flatten)]
         which: Which,
+        #[command(flatten)]
+        why: Reason,
         #[command(flatten)]
         confirm: Confirm,
     },
@@ -102,21 +107,22 @@ impl QuarantineCommand {
                 Held::Letter(number) => show_action(common, number).await,
                 Held::Artifact(id) => show_artifact(common, &id).await,
             },
-            Verb::Release { which, confirm } => match which.held(common, Purpose::Decide).await? {
+            Verb::Release { which, why, confirm } => match which.held(common, Purpose::Decide).await? {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
-                    change(common, letter, &Operation::RequeueLetters { letters }, confirm).await
+                    change(common, letter, &Operation::RequeueLetters { letters }, (&why.into(), confirm))
+                        .await
                 }
                 Held::Artifact(artifact_id) => {
                     find_artifact(common, &artifact_id).await?;
                     let operation = Operation::ReleaseArtifact { artifact_id };
-                    mutation::run(common, &operation, confirm).await
+                    mutation::run_on(common, &operation, &why.into(), confirm).await
                 }
             },
-            Verb::Shred { which, confirm } => match which.held(common, Purpose::Decide).await? {
+            Verb::Shred { which, why, confirm } => match which.held(common, Purpose::Decide).await? {
                 Held::Letter(letter) => {
                     let letters = vec![letter];
-                    change(common, letter, &Operation::DropLetters { letters }, confirm).await
+                    change(common, letter, &Operation::DropLetters { letters }, (&why.into(), confirm)).await
                 }
                 Held::Artifact(_) => Err(CliError::request(
                     "an artifact belongs to the receipts that name it: it stays quarantined until an erasure of their \
@@ -231,8 +237,8 @@ async fn change(
     common: &Common,
     number: u64,
     operation: &Operation,
-    confirm: Confirm,
+    (terms, confirm): (&Terms, Confirm),
 ) -> Result<Exit, CliError> {
     find(common, number).await?;
-    mutation::run(common, operation, confirm).await
+    mutation::run_on(common, operation, terms, confirm).await
 }

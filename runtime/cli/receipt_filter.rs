@@ -8,6 +8,7 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::ReceiptList;
 
 use super::CliError;
+use super::completions::{complete, tools};
 use super::progress::Bar;
 
 /// A time on the command line: RFC 3339, or how long ago.
@@ -29,7 +30,7 @@ pub(super) struct ReceiptFilter {
     #[arg(value_name = "FILTER")]
     pub(super) filter: Vec<String>,
     /// Only of this tool
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = complete(tools))]
     pub(super) tool: Option<ToolId>,
     /// Only of this subject
     #[arg(long, value_name = "ID")]

@@ -18,8 +18,8 @@ use super::action_output::{COLUMNS, exit_of, explain, print_receipt, print_row, 
 use super::backend::{daemon_client, submit_with_retry, wait_on};
 use super::receipt_view::Detail;
 use super::{
-    ActionReply, CliError, Common, Depth, Form, Printer, Session, eprint_line, is_in_process, run,
-    trace_context,
+    ActionReply, CliError, Common, Depth, Form, Printer, Session, TIME, eprint_line, is_in_process, run,
+    span, trace_context,
 };
 use crate::exit::Exit;
 
@@ -30,7 +30,7 @@ use crate::exit::Exit;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd submit examples/write_note.json\n  effectd submit --wait -o json examples/write_note.json\n  \
-    planner | effectd submit --wait -\n  planner --many | effectd submit --jsonl --patience 60 -o jsonl -"
+    planner | effectd submit --wait -\n  planner --many | effectd submit --jsonl --patience 60s -o jsonl -"
 )]
 pub(super) struct Submit {
     /// The requests, in JSON; `-` reads standard input
@@ -42,12 +42,12 @@ pub(super) struct Submit {
     /// Wait for the receipts
     #[arg(long)]
     wait: bool,
-    /// How long to wait for each receipt, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 3_600, requires = "wait")]
-    timeout: u64,
-    /// How long to retry when the daemon is away or overloaded, in seconds; never work without a daemon
-    #[arg(long, value_name = "SECONDS")]
-    patience: Option<u64>,
+    /// How long to wait for each receipt: `90s`, `30m`, `2h`; a bare number is seconds
+    #[arg(long, value_name = TIME, value_parser = span, default_value = "1h", requires = "wait")]
+    timeout: Duration,
+    /// How long to retry when the daemon is away or overloaded: `90s`, `30m`; a bare number is seconds. Never work without a daemon
+    #[arg(long, value_name = TIME, value_parser = span)]
+    patience: Option<Duration>,
     /// How many requests of a stream are submitted at the same time
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     in_flight: u16,
@@ -85,8 +85,8 @@ impl Submit {
         for _ in 0..number {
             let work = Worker {
                 client: client.another(),
-                wait: self.wait.then_some(Duration::from_secs(self.timeout)),
-                patience: Duration::from_secs(self.patience.unwrap_or(0)),
+                wait: self.wait.then_some(self.timeout),
+                patience: self.patience.unwrap_or_default(),
             };
             workers.spawn(work.run(items.clone(), answer.clone()));
         }

@@ -1,6 +1,5 @@
 //! `effectd tools`: list, show, try and disable tools.
 
-use clap::builder::PossibleValue;
 use effectd_actors::{RegisteredTool, Registry};
 use effectd_contracts::{Capability, Operation, Repeat, RiskLevel, ToolId, ToolSpec};
 use effectd_gateway::client::{ClientError, percent_encoded};
@@ -8,7 +7,8 @@ use effectd_gateway::views::{tool_details, tool_summary};
 use serde_json::{Map, Value, json};
 
 use super::backend::daemon_client;
-use super::mutation::Terms;
+use super::completions::{complete, tools};
+use super::mutation::{Reason, Terms};
 use super::request_args::{self, RequestArgs};
 use super::{CliError, Common, Confirm, line, mutation, print_json, print_rows};
 use crate::error::Error;
@@ -42,7 +42,12 @@ enum Command {
     },
     /// Enable a tool again
     #[command(after_help = "Example:\n  effectd tools enable files.write_text --yes")]
-    Enable(Change),
+    Enable {
+        #[command(flatten)]
+        change: Change,
+        #[command(flatten)]
+        why: Reason,
+    },
     SetCaps(SetCaps),
 }
 
@@ -56,6 +61,8 @@ enum Command {
 struct SetCaps {
     #[command(flatten)]
     change: Change,
+    #[command(flatten)]
+    why: Reason,
     /// The capabilities that callers need from now on
     #[arg(value_name = "CAPABILITY", required_unless_present = "reset", conflicts_with = "reset")]
     caps: Vec<Capability>,
@@ -67,7 +74,7 @@ struct SetCaps {
 #[derive(Debug, clap::Args)]
 struct Change {
     /// The tool's id
-    #[arg(value_name = "TOOL", value_parser = KnownTool)]
+    #[arg(value_name = "TOOL", add = complete(tools))]
     tool: ToolId,
     #[command(flatten)]
     confirm: Confirm,
@@ -77,9 +84,10 @@ impl Change {
     async fn send(
         self,
         common: &Common,
+        terms: &Terms,
         operation: impl FnOnce(ToolId) -> Operation,
     ) -> Result<Exit, CliError> {
-        mutation::run(common, &operation(self.tool), self.confirm).await
+        mutation::run_on(common, &operation(self.tool), terms, self.confirm).await
     }
 }
 
@@ -97,7 +105,7 @@ struct List {}
 )]
 struct Show {
     /// The tool's id
-    #[arg(value_name = "TOOL", value_parser = KnownTool)]
+    #[arg(value_name = "TOOL", add = complete(tools))]
     tool: ToolId,
 }
 
@@ -111,7 +119,7 @@ struct Show {
     effectd tools try files.stat --json '{ \"path\": \"workspace\" }' -o json")]
 struct Try {
     /// The tool's id
-    #[arg(value_name = "TOOL", value_parser = KnownTool)]
+    #[arg(value_name = "TOOL", add = complete(tools))]
     tool: ToolId,
     /// Parameters
     #[arg(value_name = "NAME=VALUE")]
@@ -125,52 +133,31 @@ struct Try {
     request: RequestArgs,
 }
 
-/// Lets shells complete the ids of built-in tools. Other ids are accepted, too.
-#[derive(Debug, Clone)]
-struct KnownTool;
-
-impl clap::builder::TypedValueParser for KnownTool {
-    type Value = ToolId;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&clap::Arg>,
-        value: &std::ffi::OsStr,
-    ) -> Result<ToolId, clap::Error> {
-        let parser = clap::builder::NonEmptyStringValueParser::new();
-        let text = parser.parse_ref(command, argument, value)?;
-        ToolId::new(text)
-            .map_err(|error| clap::Error::raw(clap::error::ErrorKind::InvalidValue, format!("{error}\n")))
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = effectd_adapters::all()
-            .iter()
-            .map(|tool| PossibleValue::new(tool.id()).aliases(tool.aliases().iter().copied()).hide(false));
-        Some(Box::new(names))
-    }
-}
-
 impl ToolsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         match self.command {
             Command::List(list) => list.main(common).await,
             Command::Show(show) => show.main(common).await,
             Command::Try(attempt) => attempt.main(common).await,
-            Command::Disable { change: Change { tool: tool_id, confirm }, terms } => {
-                mutation::run_on(common, &Operation::DisableTool { tool_id }, &terms, confirm).await
+            Command::Disable { change, terms } => {
+                change.send(common, &terms, |tool_id| Operation::DisableTool { tool_id }).await
             }
-            Command::Enable(change) => change.send(common, |tool_id| Operation::EnableTool { tool_id }).await,
-            Command::SetCaps(SetCaps { change, caps, reset }) => {
+            Command::Enable { change, why } => {
+                change.send(common, &why.into(), |tool_id| Operation::EnableTool { tool_id }).await
+            }
+            Command::SetCaps(SetCaps { change, why, caps, reset }) => {
                 let operation = |tool_id| match reset {
                     true => Operation::ResetCaps { tool_id },
                     false => Operation::SetCaps { tool_id, caps },
                 };
-                change.send(common, operation).await
+                change.send(common, &why.into(), operation).await
             }
         }
     }
+}
+
+fn own_registry() -> Result<Registry, CliError> {
+    Ok(registry(tool_registry::own()).map_err(Error::internal)?)
 }
 
 /// What the daemon says about its tools. If none runs, the tools of this program, without opening a store.
@@ -180,7 +167,7 @@ async fn fetch<T: serde::de::DeserializeOwned>(
     own: impl FnOnce(&Registry) -> Result<T, CliError>,
 ) -> Result<T, CliError> {
     match daemon_client(common)?.get(path).await {
-        Err(ClientError::NoDaemon(_)) => own(&registry(tool_registry::own()).map_err(Error::internal)?),
+        Err(ClientError::NoDaemon(_)) => own(&own_registry()?),
         Err(ClientError::Refused(problem)) if problem.code == "tool_unknown" => {
             Err(CliError::request(problem.detail))
         }
@@ -206,10 +193,22 @@ fn find<'r>(registry: &'r Registry, tool: &ToolId) -> Result<&'r RegisteredTool,
 const COLUMNS: [(&str, usize); 7] =
     [("TOOL", 20), ("VERSION", 7), ("TIER", 4), ("CLASS", 6), ("UNDO", 4), ("OFF", 3), ("WHAT IT DOES", 60)];
 
+pub(super) async fn summaries(common: &Common) -> Result<Vec<Value>, CliError> {
+    fetch(common, "/v1/tools", |registry| Ok(summaries_of(registry))).await
+}
+
+/// The tools of this program.
+pub(super) fn own_summaries() -> Result<Vec<Value>, CliError> {
+    Ok(summaries_of(&own_registry()?))
+}
+
+fn summaries_of(registry: &Registry) -> Vec<Value> {
+    registry.iter().map(|entry| tool_summary(entry, false)).collect()
+}
+
 impl List {
     async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let own = |registry: &Registry| Ok(registry.iter().map(|entry| tool_summary(entry, false)).collect());
-        let tools: Vec<Value> = fetch(common, "/v1/tools", own).await?;
+        let tools = summaries(common).await?;
         print_rows(common.output, &COLUMNS, &tools, |tool| {
             let text = |name: &str| tool[name].as_str().unwrap_or_default();
             let yes = |name: &str| if tool[name] == true { "yes" } else { "" };

@@ -45,13 +45,13 @@ struct Cursor {
 /// figures as one JSON value. Its rates are those of one second.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd top\n  effectd top --once\n  effectd top -o json --every-ms 200"
+    after_help = "Examples:\n  effectd top --once\n  effectd top -o json --every-ms 200"
 )]
 pub(super) struct Top {
     /// Refresh interval in milliseconds
     #[arg(long, value_name = "NUMBER", default_value = "1000", value_parser = clap::value_parser!(u64).range(100..=60_000))]
     every_ms: u64,
-    /// Print a page, and end
+    /// Print a page, and end; `-o json` prints the figures as JSON
     #[arg(long)]
     once: bool,
 }

@@ -8,7 +8,7 @@ use effectd_gateway::views::State;
 use super::action_output::show_one;
 use super::backend::wait_for;
 use super::short_id::Purpose;
-use super::{ActionReply, CliError, Common, Depth, Session, is_in_process, short_id};
+use super::{ActionReply, CliError, Common, Depth, Session, TIME, is_in_process, short_id, span};
 use crate::exit::Exit;
 
 /// Wait until an action has ended, and show its receipt
@@ -17,14 +17,14 @@ use crate::exit::Exit;
 /// is on the bus.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd wait 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36\n  \
-    effectd wait --timeout 5 -o json 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36")]
+    effectd wait --timeout 5s -o json 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a36")]
 pub(super) struct Wait {
     /// The action's id
     #[arg(value_name = "ACTION")]
     action: ActionId,
-    /// How long to wait, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
-    timeout: u64,
+    /// How long to wait: `90s`, `30m`, `2h`; a bare number is seconds
+    #[arg(long, value_name = TIME, value_parser = span, default_value = "1h")]
+    timeout: Duration,
 }
 
 fn is_open(reply: &ActionReply) -> bool {
@@ -39,7 +39,6 @@ impl Wait {
     }
 
     async fn reply(&self, common: &Common) -> Result<ActionReply, CliError> {
-        let wait = Duration::from_secs(self.timeout);
         let mut session = Session::reach(common, Depth::Store).await?;
         let action = match short_id::action(&mut session.client, &self.action, Purpose::Show).await {
             Ok(action) => action,
@@ -55,7 +54,7 @@ impl Wait {
             // No daemon runs, so this process must carry out the action.
             session = Session::in_process(common, Depth::Pipeline).await?;
         }
-        let reply = wait_for(&mut session.client, &action, wait).await;
+        let reply = wait_for(&mut session.client, &action, self.timeout).await;
         session.close().await?;
         reply
     }

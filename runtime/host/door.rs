@@ -9,6 +9,7 @@ use effectd_bus::{StoreError, Swap};
 use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt, Timestamp};
 use effectd_gateway::Host;
 use effectd_gateway::problem::{Kind, Problem};
+use effectd_gateway::views::health::JobView;
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
 use effectd_policy::{Policy, Source, SourceFile};
 
@@ -59,6 +60,10 @@ impl Host for OpenState {
 
     fn policy_files_faulty(&self) -> bool {
         self.files_status.fault().is_some()
+    }
+
+    fn jobs(&self) -> Vec<JobView> {
+        self.jobs.views(self.services.clock.now())
     }
 
     fn policy_files(&self) -> Result<PolicyFiles, Problem> {

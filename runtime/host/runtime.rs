@@ -15,13 +15,15 @@ use effectd_policy::{Change, Decider, Overlay, Policy, Preset, Source};
 use effectd_sandbox::Sandbox;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, watch};
+use tokio::task::JoinHandle;
 
 use super::file_inspector::WorkspaceInspector;
+use super::jobs::{self, Jobs};
 use super::policy_queries::plain_text;
 use super::policy_reload::{self, FilesStatus, is_of_files};
 use crate::desktop::NotificationWorker;
 use crate::error::Error;
-use crate::settings::config::Config;
+use crate::settings::config::{Config, JobSettings};
 use crate::state::State;
 use crate::state::id;
 use crate::state::keys;
@@ -40,7 +42,7 @@ pub struct Runtime {
     principal: Principal,
     interactive: bool,
     stop_grace: Duration,
-    policy_watch: tokio::task::JoinHandle<()>,
+    policy_watch: JoinHandle<()>,
     notifications: NotificationWorker,
     /// Set by the first [`Runtime::wind_down`]: whether everything was finished.
     wound_down: OnceCell<bool>,
@@ -149,6 +151,13 @@ impl Runtime {
         Gateway::new(self.opened.clone(), Some(self.pipeline.clone()), dial, stage)
     }
 
+    /// Does scheduled jobs until the task is aborted.
+    pub(crate) fn start_jobs(&self, settings: &JobSettings) -> Result<JoinHandle<()>, Error> {
+        let OpenState { services, state, jobs, .. } = &*self.opened;
+        jobs.schedule(settings, &*services.store)?;
+        Ok(tokio::spawn(jobs::run(jobs.clone(), Arc::downgrade(services), state.path().to_owned())))
+    }
+
     /// Stops. Running actions are finished within the grace period, or stay on the bus for the next start. Returns whether
     /// everything was finished.
     pub async fn stop(self) -> bool {
@@ -228,6 +237,8 @@ pub(crate) struct OpenState {
     pub(crate) roots: Arc<Roots>,
     pub(crate) metrics: prometheus::Registry,
     pub(crate) files_status: Arc<FilesStatus>,
+    /// What the daemon does by itself; empty in other processes.
+    pub(crate) jobs: Arc<Jobs>,
     /// Held while a candidate policy is started or ended, so that the store and the memory have the same one.
     pub(super) candidate_changes: Mutex<()>,
 }
@@ -326,6 +337,7 @@ impl OpenState {
             roots,
             metrics,
             files_status,
+            jobs: Arc::new(Jobs::default()),
             candidate_changes: Mutex::new(()),
         };
         if depth >= Depth::Policy {

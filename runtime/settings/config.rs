@@ -19,6 +19,9 @@ use crate::tool_registry::{self, Tools};
 pub(crate) const STATE_DEFAULT: &str = ".effectd";
 pub(crate) const STATE_VARIABLE: &str = "EFFECTD_STATE";
 
+/// Backups that are kept: one for each day of a week.
+const BACKUPS_KEPT: usize = 7;
+
 /// The cache of a sled journal, which is small because appends touch few pages.
 const JOURNAL_CACHE_BYTES: u64 = 16 << 20;
 /// The cache of the index, which holds the keys of the last hundred thousand actions.
@@ -90,6 +93,30 @@ impl StoreSettings {
         config.segment_bytes = self.segment_bytes;
         config.journal_cache_bytes = self.journal_cache_bytes;
         config
+    }
+}
+
+/// How often the daemon does something by itself; `None` is never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Every(pub(crate) Option<Duration>);
+
+/// What the daemon does by itself, and how often.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JobSettings {
+    pub(crate) backup_every: Every,
+    /// The directory of the backups.
+    pub(crate) backup_to: String,
+    /// The directory of their keys; empty to copy none.
+    pub(crate) backup_keys: String,
+    pub(crate) backup_keep: usize,
+    pub(crate) check_every: Every,
+}
+
+impl Default for JobSettings {
+    fn default() -> Self {
+        let (backup_every, check_every) = (Every(None), Every(None));
+        let (backup_to, backup_keys) = (String::new(), String::new());
+        Self { backup_every, backup_to, backup_keys, backup_keep: BACKUPS_KEPT, check_every }
     }
 }
 

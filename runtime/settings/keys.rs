@@ -9,9 +9,11 @@ use effectd_actors::limits::WEIGHT_MAX;
 use effectd_bus::Keep;
 use effectd_bus::embedded::JournalKind;
 use effectd_bus::limits::RECEIPT_BYTES_MIN;
+use effectd_contracts::filter::{span, span_text};
 use tracing_subscriber::EnvFilter;
 
 use super::Values;
+use super::config::Every;
 
 /// When a changed value takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +66,9 @@ impl Key {
             Kind::Number(min, max) => format!("a number from {min} to {max}"),
             Kind::Decimal(min, max) => format!("a number from {min} to {max}"),
             Kind::AnyOrFrom(min) => format!("0 (any number) or at least {min}"),
+            Kind::Every => {
+                format!("`off`, or a span of time from 1s to {}: 90s, 15m, 2h, 7d", span_text(EVERY_MAX))
+            }
             Kind::Mode => "\"0600\" or \"0660\"".to_owned(),
             Kind::Address => "an IP address and a port (`127.0.0.1:9464`), or empty".to_owned(),
             Kind::Uid => "the uid of an ordinary user, or empty".to_owned(),
@@ -101,6 +106,8 @@ enum Kind {
     Decimal(f64, f64),
     /// 0 for no limit, or at least this number.
     AnyOrFrom(u64),
+    /// A span of time with its unit, or `off`.
+    Every,
     /// File permissions, in octal.
     Mode,
     /// An IP address and a port, or empty.
@@ -121,6 +128,9 @@ impl Kind {
             Kind::Number(min, max) => number.is_ok_and(|number| (min..=max).contains(&number)),
             Kind::Decimal(min, max) => text.parse::<f64>().is_ok_and(|number| (min..=max).contains(&number)),
             Kind::AnyOrFrom(min) => number.is_ok_and(|number| number == 0 || number >= min),
+            Kind::Every => {
+                text == "off" || span(text).is_some_and(|every| !every.is_zero() && every <= EVERY_MAX)
+            }
             // Connecting to a socket needs write permission, which users outside of the group never get.
             Kind::Mode => matches!(u32::from_str_radix(text, 8), Ok(0o600 | 0o660)),
             Kind::Address => text.is_empty() || text.parse::<SocketAddr>().is_ok(),
@@ -130,6 +140,9 @@ impl Kind {
         }
     }
 }
+
+/// The longest time between two jobs: a leap year.
+const EVERY_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 /// The address in `http://127.0.0.1:4318`. Only this machine's own: spans name actions, tools and spaces.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -205,6 +218,18 @@ impl Value for Duration {
 
     fn set(&mut self, text: &str) -> bool {
         parsed(self, text, Duration::from_millis)
+    }
+}
+
+/// With its unit; `off` is never.
+impl Value for Every {
+    fn shown(&self) -> String {
+        self.0.map_or_else(|| "off".to_owned(), span_text)
+    }
+
+    fn set(&mut self, text: &str) -> bool {
+        *self = Every(span(text));
+        true
     }
 }
 
@@ -305,6 +330,11 @@ pub const KEYS: &[Key] = &[
     key!("approvals.interactive_ms_max", MILLIS, Restart, "how long an approval stays open when somebody waits at a terminal", pipeline.held_interactive_max),
     key!("approvals.per_session_max", FEW, Restart, "actions of one session that may await approval at the same time", pipeline.held_per_session_max),
     key!("approvals.unattended_ms_max", MILLIS, Restart, "how long an approval stays open when nobody waits at a terminal", pipeline.held_unattended_max),
+    key!("backup.every", Kind::Every, Restart, "how often the daemon makes a backup: `24h`; `off` for never", jobs.backup_every),
+    key!("backup.keep", FEW, Restart, "scheduled backups that are kept; the oldest go first", jobs.backup_keep),
+    key!("backup.keys", Kind::Text, Restart, "directory of the backups' keys, best on another disk; empty to copy none", jobs.backup_keys),
+    key!("backup.to", Kind::Text, Restart, "directory of the scheduled backups, each in a directory named by its time and the state's id", jobs.backup_to),
+    key!("check.every", Kind::Every, Restart, "how often the daemon reads the whole journal and checks every block: `7d`; `off` for never", jobs.check_every),
     key!("control.admission_wait_ms_max", MILLIS, Restart, "how long a caller waits for a free slot before it is refused as `overloaded`", pipeline.control.admission_wait_max),
     key!("control.breaker_cool_down_ms", MILLIS, Restart, "how long a breaker stays open the first time", pipeline.control.breaker.cool_down),
     key!("control.breaker_error_share_max", SHARE, Restart, "share of failed calls that opens a breaker", pipeline.control.breaker.error_share_max),

@@ -208,3 +208,64 @@ fn keys_stay_apart_and_only_their_own_open_a_backup() {
     done(&place, &["restore", "two", "--keys", "two-keys", "--state", "r"]);
     assert!(!place.path("r/.draft").exists());
 }
+
+#[test]
+fn backups_and_checks_are_scheduled_and_their_failures_seen() {
+    let place = Place::seeded();
+    let (to, keys) = (place.path("to"), place.path("keys"));
+    let set = |every: &str| {
+        let settings = [
+            format!("backup.every={every}"),
+            format!("backup.to={}", to.display()),
+            format!("backup.keys={}", keys.display()),
+            "backup.keep=1".to_owned(),
+            format!("check.every={every}"),
+        ];
+        settings.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect::<Vec<_>>()
+    };
+    let serve = |every: &str| {
+        let flags = set(every);
+        place.serve(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let daemon = serve("1s");
+    daemon.post("/v1/actions?wait=true", &write_note("n-1", "n-1", "noted")).json(200);
+    let job =
+        |daemon: &crate::harness::Daemon, nth: usize| daemon.get("/readyz").json(200)["jobs"][nth].clone();
+    // There is no directory for it.
+    until("the backup fails", || job(&daemon, 0)["error"].is_string());
+    let failed = job(&daemon, 0);
+    assert_eq!(failed["error"], "there is no directory backup.to; create it", "{failed}");
+    assert_eq!((&failed["job"], failed.get("done_at")), (&Value::from("backup"), None));
+    let metric = |line: &str| daemon.get("/metrics").body.lines().any(|it| it == line);
+    assert!(metric("effectd_job_failed{what=\"backup\"} 1"));
+    let checked = place.effectd(&["check", "jobs"], None);
+    assert_eq!(checked.code(), 2, "{}", checked.stdout());
+    assert!(checked.stdout().contains("backup: there is no directory"), "{}", checked.stdout());
+    until("the journal is checked", || job(&daemon, 1)["done_at"].is_string());
+    assert_eq!(job(&daemon, 1).get("error"), None);
+    for folder in [&to, &keys] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.ends_with(".partial")).collect()
+    };
+    until("a backup is made", || job(&daemon, 0)["done_at"].is_string());
+    let first = names(&to);
+    until("another one takes its place", || names(&to).len() == 1 && names(&to) != first);
+    assert!(metric("effectd_job_failed{what=\"backup\"} 0"));
+    assert_eq!(place.effectd(&["check", "jobs", "-o", "json"], None).json(0)["value"], 0);
+    assert_eq!(daemon.stop(), 0);
+    // A restart makes none before it is due.
+    let daemon = serve("1h");
+    let before = job(&daemon, 0);
+    assert!(before["next_at"].as_str() > before["last_at"].as_str(), "{before}");
+    assert_eq!(daemon.get("/healthz").json(200)["jobs"][0], before);
+    assert_eq!(daemon.stop(), 0);
+    let name = names(&to).pop().unwrap();
+    assert!(names(&keys).contains(&name), "{name}");
+    let (copy, copied_keys) = (to.join(&name), keys.join(&name));
+    let restore = ["restore", copy.to_str().unwrap(), "--keys", copied_keys.to_str().unwrap()];
+    done(&place, &[&restore[..], &["--state", "restored"]].concat());
+}

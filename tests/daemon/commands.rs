@@ -4,7 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::harness::{Place, Serving, from_stranger, program, root, write_note};
+use crate::approvals::{asking, held};
+use crate::harness::{Place, Serving, from_stranger, program, root, until, write_note};
+use crate::seeding::{self, Left};
 
 #[test]
 fn submit_wait_status_and_cancel_speak_of_one_action() {
@@ -127,13 +129,57 @@ fn shells_and_manuals_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let script = place.effectd(&["completions", shell], None);
         assert_eq!(script.code(), 0);
-        for command in ["submit", "serve", "cancel"] {
-            assert!(script.stdout().contains(command), "{shell}: {command}");
-        }
+        assert!(script.stdout().contains("_EFFECTD_COMPLETE"), "{shell}: {}", script.stdout());
+    }
+    for command in ["submit", "serve", "cancel"] {
+        assert_eq!(completed(&place, &[&command[..3]]), [command]);
     }
     assert!(place.effectd(&["man"], None).stdout().contains(".SH NAME"));
     assert_eq!(place.effectd(&["man", "--into", "man1"], None).code(), 0);
     assert!(place.path("man1/effectd-submit.1").is_file());
+}
+
+/// What a shell completes the last word of a line to.
+fn completed(place: &Place, words: &[&str]) -> Vec<String> {
+    let ran = place.effectd_on(&[&["--", "effectd"], words].concat(), None, |command| {
+        command.env("_EFFECTD_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+    });
+    assert_eq!((ran.code(), ran.stderr().as_str()), (0, ""), "{words:?}");
+    ran.stdout().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn shells_complete_tools_approvals_and_causes() {
+    let place = asking();
+    let left = Left {
+        request: write_note("left", "left.txt", "x"),
+        code: "tool_busy".to_owned(),
+        detail: "the printer is on fire".to_owned(),
+    };
+    seeding::leave(&place, [left].into_iter());
+    // The tools of the program are known without a daemon; nothing else is, and nobody complains.
+    assert_eq!(completed(&place, &["tools", "show", "files.apply"]), ["files.apply_patch"]);
+    // Also for a user who may not read the settings, or where they have a fault.
+    std::fs::create_dir(place.path("faulty")).unwrap();
+    std::fs::write(place.path("faulty/config.toml"), "no settings").unwrap();
+    let faulty = ["--state", "faulty", "tools", "show", "files.apply"];
+    assert_eq!(completed(&place, &faulty), ["files.apply_patch"]);
+    assert!(completed(&place, &["approvals", "approve", ""]).iter().all(|word| word.starts_with('-')));
+    let daemon = place.serve(&[]);
+    let approval = held(&daemon, "held", "held.txt", "x");
+    let approval = approval.as_str();
+    let cause = daemon.get("/v1/dlq/causes").json(200)[0]["cause"].as_str().unwrap().to_owned();
+    for (words, found) in [
+        (&["approvals", "approve", &approval[..4]][..], approval),
+        (&["approvals", "deny", ""], approval),
+        (&["approvals", "show", ""], approval),
+        (&["dlq", "requeue", "--cause", ""], &cause),
+        (&["--state", ".effectd", "dlq", "drop", "--cause", ""], &cause),
+        (&["dlq", "list", "--tool", "files.wri"], "files.write_text"),
+    ] {
+        // A busy daemon may miss the deadline of a completion.
+        until(&format!("{words:?}"), || completed(&place, words).iter().any(|word| word == found));
+    }
 }
 
 /// All commands, as the help itself lists them.
@@ -238,6 +284,9 @@ fn run_example(place: &Place, example: &str) {
         "effectd cancel",
         "effectd init",
         "effectd dlq show",
+        "effectd dlq requeue 0",
+        "effectd dlq drop 0",
+        "effectd dlq settle 0",
         "effectd quarantine",
         "effectd check",
         "effectd artifacts get",

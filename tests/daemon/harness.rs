@@ -156,8 +156,12 @@ impl Daemon {
 
     /// Whether the daemon, which may have been killed by now, answers with 200.
     pub fn answers(&self, method: &str, path: &str) -> bool {
+        self.answers_to(method, path, "")
+    }
+
+    pub fn answers_to(&self, method: &str, path: &str, body: &str) -> bool {
         self.try_connect()
-            .is_ok_and(|stream| Reply::read(send_on(stream, method, path, &[], "")).status == 200)
+            .is_ok_and(|stream| Reply::read(send_on(stream, method, path, &[], body)).status == 200)
     }
 
     pub fn get(&self, path: &str) -> Reply {

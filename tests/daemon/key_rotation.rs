@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
+use crate::approvals::{asking, held};
 use crate::harness::{Daemon, Place, Serving, write_note};
 
 fn verified(place: &Place) -> Value {
@@ -114,6 +115,47 @@ fn a_kill_during_key_rotation_keeps_the_key_named_in_the_log() {
     crate::harness::until("all receipts are those of actions and of changes of the key", || {
         verified(&place)["receipts"] == 7 + rotations(&place)
     });
+    assert_eq!(daemon.stop(), 0);
+    verified(&place);
+}
+
+#[test]
+fn the_device_key_is_replaced_and_what_is_sealed_stays_readable() {
+    let place = asking();
+    let key = || std::fs::read(place.state().join("keys/device.key")).unwrap();
+    let (first, operation) = (key(), r#"{"do":"rotate_device_key"}"#);
+    for round in 0..4 {
+        let daemon = place.serve(&[]);
+        let name = format!("d-{round}");
+        held(&daemon, &name, &name, "d");
+        let before = key();
+        std::thread::scope(|scope| {
+            // Until it is killed: then there is no answer, or no connection.
+            let rotating = scope.spawn(|| while daemon.answers_to("POST", "/v1/operations", operation) {});
+            crate::harness::until("the key changes", || {
+                std::fs::read(place.state().join("keys/device.key")).is_ok_and(|now| now != before)
+            });
+            daemon.signal(nix::sys::signal::Signal::SIGKILL);
+            rotating.join().unwrap();
+        });
+        daemon.kill();
+    }
+    assert_ne!(key(), first);
+    let daemon = place.serve(&[]);
+    assert!(!place.state().join("keys/device.key.next").exists());
+    let ran = place.effectd(&["keys", "rotate-device", "--reason", "a disk was lost", "--yes"], None);
+    assert_eq!(ran.code(), 0, "{}", ran.stderr());
+    let listed =
+        ["receipts", "list", "tool:effectd.rotate_device_key status:ok", "--limit", "1", "-o", "json"];
+    let receipt = &place.effectd(&listed, None).json(0)[0];
+    assert_ne!(receipt["outputs"]["device_key"], receipt["outputs"]["previous"], "{receipt}");
+    // What was sealed before each change is opened and carried out.
+    let approve = ["approvals", "approve", "--tool", "files.write_text", "--yes"];
+    let approved = place.effectd(&approve, None);
+    assert_eq!(approved.code(), 0, "{}{}", approved.stdout(), approved.stderr());
+    for round in 0..4 {
+        assert_eq!(std::fs::read_to_string(place.note(&format!("d-{round}"))).unwrap(), "d");
+    }
     assert_eq!(daemon.stop(), 0);
     verified(&place);
 }

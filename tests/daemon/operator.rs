@@ -387,7 +387,12 @@ fn operations_that_cannot_be_done_are_refused_and_leave_nothing() {
         let told = daemon.post(route, &wrong).problem(404, "not_found");
         assert_eq!(told["detail"], "there is no tool files.wirte_text; did you mean files.write_text?");
     }
-    let gone = daemon.post("/v1/operations", &json!({ "do": "drop_letters", "letters": [7] })).json(200);
-    assert_eq!(gone["letters"], json!([{ "letter": 7, "now": "gone" }]));
+    // A letter that never was is an error, and not one that is gone.
+    for verb in ["drop_letters", "requeue_letters"] {
+        daemon.post("/v1/operations", &json!({ "do": verb, "letters": [7] })).problem(404, "letter_unknown");
+    }
+    let requeued = run(&place, &["dlq", "requeue", "7", "--yes"]);
+    assert_eq!(requeued.code(), 1, "{}{}", requeued.stdout(), requeued.stderr());
+    assert!(requeued.stderr().contains("the dead letter is unknown"), "{}", requeued.stderr());
     assert!(acts(&place, "tool:effectd.*").is_empty());
 }

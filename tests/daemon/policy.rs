@@ -161,7 +161,7 @@ fn a_copy_of_the_policy_flips_nothing_that_commands_changed() {
     );
     let checked = policy(&place, "check", &["same"]);
     assert!(
-        checked.code() == 0 && checked.stdout().contains("1 changes over the files"),
+        checked.code() == 0 && checked.stdout().contains("1 change over the files"),
         "{}",
         checked.stdout()
     );
@@ -347,12 +347,13 @@ fn a_saved_file_ends_what_it_denies_and_starts_nothing() {
     assert_eq!(asked.code(), 2, "{}", asked.stderr());
     assert!(asked.stderr().contains("1 start, 0 are denied, 0 wait"), "{}", asked.stderr());
     stays(&id, "s-1");
-    asked = place.effectd(&["approvals", "rejudge", "--yes"], None);
+    asked = place.effectd(&["approvals", "rejudge", "--reason", "the files permit it", "--yes"], None);
     assert_eq!(asked.code(), 0, "{}", asked.stderr());
     let ended = daemon.get("/v1/actions/s-1/wait?timeout_ms=60000").json(200);
     assert_eq!(ended["outcome"], "executed");
     assert!(ended["receipt"]["approval"].is_null(), "no person decided: {ended}");
-    assert_eq!(acts(&place, "tool:effectd.rejudge").len(), 1);
+    let judged = acts(&place, "tool:effectd.rejudge");
+    assert_eq!((judged.len(), &judged[0]["approval"]["reason"]), (1, &json!("the files permit it")));
     assert!(daemon.get("/v1/approvals").json(200)["approvals"].as_array().unwrap().is_empty());
     // A command about another tool puts a saved file in force, and does not start what the file allows.
     modes("require_approval", "deny");

@@ -86,7 +86,7 @@ const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "
 const PLAIN: [&str; 5] = ["run", "submit", "approvals watch", "support-bundle", "receipts head"];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 33] = [
+pub const CHANGES: [(&[&str], &str); 34] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -95,6 +95,7 @@ pub const CHANGES: [(&[&str], &str); 33] = [
     (&["breaker", "trip", "files.copy"], "effectd.trip_breaker"),
     (&["breaker", "reset", "files.copy"], "effectd.reset_breaker"),
     (&["keys", "rotate"], "effectd.rotate_key"),
+    (&["keys", "rotate-device"], "effectd.rotate_device_key"),
     (
         &[
             "policy",
@@ -458,12 +459,19 @@ fn a_reason_and_an_end_are_in_the_receipt() {
     seeding::leave(&place, [lost].into_iter());
     let daemon = place.serve(&[]);
     let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"];
+    let consent = ["policy", "revoke-consent", "--subject", "agent://planner@deviceA"];
+    let consent =
+        [&consent[..], &["--space", "shared:household", "--purpose", "tool:files.write_text"]].concat();
     let ends = ["--for", "2h"];
-    let lines: [(&[&str], &[&str], &str); 5] = [
+    let lines: [(&[&str], &[&str], &str); 9] = [
         (&["tools", "disable", TOOL], &ends, "disable_tool"),
         (&["breaker", "trip", TOOL], &ends, "trip_breaker"),
         (&["pause"], &ends, "pause"),
         (&mode, &ends, "set_mode"),
+        (&consent, &[], "revoke_consent"),
+        (&["policy", "overlay", "clear"], &[], "clear_overlay"),
+        (&["keys", "rotate-device"], &[], "rotate_device_key"),
+        (&["keys", "rotate"], &[], "rotate_key"),
         (&["dlq", "settle", "0", "--done"], &[], "settle_letter"),
     ];
     for (line, ends, tool) in lines {

@@ -65,6 +65,16 @@ fn colours_are_for_terminals_that_want_them() {
     }
     let piped = place.effectd(&["run", "note.json"], None).stdout();
     assert!(!piped.contains('\u{1b}'), "{piped:?}");
+    for (environment, coloured) in [
+        (&[("CLICOLOR_FORCE", "1"), ("TERM", "dumb")][..], true),
+        (&[("CLICOLOR_FORCE", "0")], false),
+        (&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], false),
+    ] {
+        let forced = place.effectd_on(&["run", "note.json"], None, |command| {
+            command.envs(environment.iter().copied());
+        });
+        assert_eq!(forced.stdout().contains('\u{1b}'), coloured, "{environment:?}");
+    }
     let asked = place.effectd(&["run", "note.json", "--color", "always"], None).stdout();
     assert!(asked.starts_with("\u{1b}[1m\u{1b}[32malready done"), "{asked:?}");
     let json = place.effectd(&["run", "note.json", "--color", "always", "-o", "json"], None);

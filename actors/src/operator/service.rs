@@ -168,6 +168,10 @@ async fn carry_out(
                 json!({ "released": judged.released, "ended": judged.ended, "waiting": judged.waiting });
             return Ok((performed, Some(object(details))));
         }
+        Operation::RotateDeviceKey {} => {
+            let change = blocking(&services, |services| services.store.rotate_device_key()).await?;
+            json!({ "device_key": change.after, "previous": change.before })
+        }
         // `preview` has already refused these.
         Operation::RotateKey {}
         | Operation::ReloadPolicy {}
@@ -229,7 +233,9 @@ fn count_letters(letters: Vec<(u64, Now)>) -> Work {
         }
     }
     let changed = requeued + dropped > 0;
-    let summary = format!("{requeued} requeued, {dropped} dropped, {gone} already gone, {left} left");
+    let counts = [(requeued, "requeued"), (dropped, "dropped"), (gone, "already gone"), (left, "left")];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let summary = counts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
     let details = json!({ "requeued": requeued, "dropped": dropped, "gone": gone, "left": left });
     let performed = Performed { changed, summary: vec![summary], receipt_id: None, letters };
     (performed, changed.then(|| object(details)))
@@ -380,6 +386,10 @@ pub fn preview(
             let would = rejudge::count(&*services.store, services.clock.now(), under)?;
             (would.released + would.ended > 0, rejudged(&would))
         }
+        Operation::RotateDeviceKey {} => {
+            let summary = "device key -> a new one, which wraps every epoch key; the old one is destroyed";
+            (true, summary.to_owned())
+        }
         Operation::RotateKey {} => return Err(has_own_route("/v1/log/keys")),
         Operation::ReloadPolicy {} => return Err(has_own_route("/v1/policy/reload")),
         Operation::StartShadow {} | Operation::StopShadow {} => {
@@ -441,6 +451,10 @@ fn preview_letters(store: &dyn Store, numbers: &[u64]) -> Result<Performed, Stor
     if numbers.len() > OPERATION_LETTERS_MAX {
         let why = format!("at most {OPERATION_LETTERS_MAX} letters at a time");
         return Err(StoreError::Invalid(why));
+    }
+    let end = store.letters_end()?;
+    if numbers.iter().any(|number| *number >= end) {
+        return Err(StoreError::NotFound { what: "the dead letter" });
     }
     let (mut causes, mut gone) = (BTreeMap::<(String, String), u64>::new(), 0_u64);
     for number in numbers {

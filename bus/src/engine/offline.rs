@@ -206,18 +206,12 @@ impl Offline {
     }
 
     fn check_journal(&self, checked: &mut Checked) -> Result<(), StoreError> {
-        let (mut before, report) = (None, self.report()?);
-        self.journal.scan(0, &mut |seq, bytes| {
-            report("checking the journal", seq);
-            let header = block::check_next(bytes, seq, before)?;
-            for record in block::records(bytes) {
-                record.map_err(|error| BlockError::from(error).at(seq))?;
-            }
-            before = Some(header.checksum);
+        let report = self.report()?;
+        journal::check(self.journal.as_ref(), &mut |header, bytes| {
+            report("checking the journal", header.seq);
             checked.blocks += 1;
             checked.records += u64::from(header.records);
             checked.bytes += bytes.len() as u64;
-            Ok(())
         })
     }
 

@@ -12,7 +12,7 @@ use crate::commands::drafts::check_ttl;
 use crate::commands::{Admittance, Batch, ClaimVerdict, Grant};
 use crate::error::{StoreError, bound};
 use crate::index::schema;
-use crate::journal::JournalReader;
+use crate::journal::{self, JournalReader};
 use crate::limits::{
     BODY_BYTES_MAX, COMPLETION_ITEMS_MAX, DELIVERIES_MAX, GROUPS_MAX, LEASE_EVENTS_MAX, PAGE_ITEMS_MAX,
     PUBLISH_EVENTS_MAX, TOPICS_MAX,
@@ -33,7 +33,7 @@ use crate::types::kv::{Change, Changed, KvEntry, KvPage};
 use crate::types::log::{LogStatus, StoredLogEntry};
 use crate::types::receipts::{Committed, Completion, Link, ReceiptPage, ReceiptQuery, StoredReceipt};
 use crate::types::retention::{Retained, Retention, RetentionMode};
-use crate::vault::{EpochReport, Kind, Vault};
+use crate::vault::{DeviceKeyChange, EpochReport, Kind, Vault};
 use crate::wait::{Finish, Wait, promise};
 use crate::watch::Watch;
 
@@ -392,6 +392,10 @@ impl Store for LocalStore {
         self.read_with(|reader| reader.letter(letter))
     }
 
+    fn letters_end(&self) -> Result<u64, StoreError> {
+        Ok(self.shared().alive()?.live.read().letters_end)
+    }
+
     fn letters(
         &self,
         topic: Option<&TopicName>,
@@ -443,6 +447,11 @@ impl Store for LocalStore {
         })
     }
 
+    fn rotate_device_key(&self) -> Result<DeviceKeyChange, StoreError> {
+        self.shared().alive()?;
+        self.shared().vault.rotate_device_key()
+    }
+
     fn retain(&self, retention: &Retention, mode: RetentionMode) -> Result<Retained, StoreError> {
         self.retaining(|| match mode {
             RetentionMode::Preview => self.preview(retention),
@@ -465,6 +474,14 @@ impl Store for LocalStore {
                 shared.note_damage(first, block.as_ref().err());
             }
             block
+        })
+    }
+
+    fn check_journal(&self) -> Result<u64, StoreError> {
+        self.read_with(|reader| {
+            let mut blocks = 0;
+            journal::check(reader.journal.as_ref(), &mut |_, _| blocks += 1)?;
+            Ok(blocks)
         })
     }
 

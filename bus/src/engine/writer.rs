@@ -197,6 +197,7 @@ impl Writer {
             for letter in &changes.letters_ended {
                 live.quarantined.remove(letter);
             }
+            live.letters_end = tip.state.next_letter;
             live.log.clone_from(&tip.state.log);
             live.open_claims = tip.state.claims().len() as u64;
             if changes.expired {

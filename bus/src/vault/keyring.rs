@@ -31,6 +31,13 @@ pub(crate) enum Keyring {
     Files { directory: PathBuf, device: Key },
 }
 
+/// A replaced device key, and the new one: the beginnings of their digests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceKeyChange {
+    pub before: String,
+    pub after: String,
+}
+
 pub(crate) struct Ring {
     pub(crate) keyring: Keyring,
     pub(crate) epochs: Vec<(u32, Key)>,
@@ -58,6 +65,7 @@ impl Keyring {
         let epochs_dir = directory.join(EPOCHS_DIR);
         private_dir(&directory)?;
         private_dir(&epochs_dir)?;
+        finish_destruction(&epochs_dir)?;
         let epochs = list_epochs(&epochs_dir)?;
         let next = read_device(&directory.join(NEXT_FILE))?;
         let device = match read_device(&directory.join(DEVICE_FILE)) {
@@ -68,7 +76,8 @@ impl Keyring {
         let is_new = device.is_none() && next.is_none();
         let device = match (device, next) {
             (device, Some(next)) => {
-                finish_rotation(&directory, device.as_ref(), &next)?;
+                wrap_all(&directory, device.as_ref(), &next)?;
+                put_next_in_place(&directory)?;
                 next
             }
             (Some(device), None) => device,
@@ -98,6 +107,29 @@ impl Keyring {
         Ok(key)
     }
 
+    /// Replaces the device key, and wraps every epoch key with the new one. Both keys exist until all are wrapped; the next open,
+    /// or the next call, finishes an interrupted rotation.
+    pub(crate) fn rotate(&mut self) -> Result<DeviceKeyChange, StoreError> {
+        let Keyring::Files { directory, device } = self else {
+            return Err(StoreError::Invalid("the keys of this store are in memory only".to_owned()));
+        };
+        let path = directory.join(NEXT_FILE);
+        let next = match read_device(&path)? {
+            Some(next) => next,
+            None => {
+                let next = random_key()?;
+                write_device(&path, &next)?;
+                next
+            }
+        };
+        let change = DeviceKeyChange { before: hex(&fingerprint(device)), after: hex(&fingerprint(&next)) };
+        wrap_all(directory, Some(&*device), &next)?;
+        // Now, and not after the last step: if that fails, the next open has only the new key, and must open new epochs with it.
+        *device = next;
+        put_next_in_place(directory)?;
+        Ok(change)
+    }
+
     /// Overwrites and removes the key of an epoch.
     pub(crate) fn destroy(&self, epoch: u32) -> Result<(), StoreError> {
         match self {
@@ -107,27 +139,21 @@ impl Keyring {
     }
 }
 
-/// Replaces the device key, and wraps every epoch key with the new one. The store must be closed. The next open
-/// finishes an interrupted rotation: both keys exist until the last step.
-pub fn rotate_device_key(directory: &Path) -> Result<(), StoreError> {
-    // Opening finishes an earlier rotation first.
-    let Ring { keyring, .. } = Keyring::open(directory.to_owned(), false)?;
-    let Keyring::Files { device, .. } = keyring else {
-        return Ok(());
-    };
-    let next = random_key()?;
-    write_device(&directory.join(NEXT_FILE), &next)?;
-    finish_rotation(directory, Some(&device), &next)
-}
-
-fn finish_rotation(directory: &Path, device: Option<&Key>, next: &Key) -> Result<(), StoreError> {
+/// Wraps every epoch key with the next device key. Fails if neither key opens one of them: then the old key must stay.
+fn wrap_all(directory: &Path, device: Option<&Key>, next: &Key) -> Result<(), StoreError> {
     let epochs_dir = directory.join(EPOCHS_DIR);
     for epoch in list_epochs(&epochs_dir)? {
-        // A key that the old device key does not open is already wrapped by the new one.
-        if let Some(Ok(key)) = device.map(|device| unwrap_epoch(&epochs_dir, epoch, device)) {
-            wrap_epoch(&epochs_dir, epoch, &key, next)?;
+        match device.map(|device| unwrap_epoch(&epochs_dir, epoch, device)) {
+            Some(Ok(key)) => wrap_epoch(&epochs_dir, epoch, &key, next)?,
+            // Wrapped already by an attempt that was interrupted.
+            Some(Err(_)) | None => drop(unwrap_epoch(&epochs_dir, epoch, next)?),
         }
     }
+    Ok(())
+}
+
+/// Destroys the old device key; the next one takes its name.
+fn put_next_in_place(directory: &Path) -> Result<(), StoreError> {
     overwrite(&directory.join(DEVICE_FILE))?;
     fs::rename(directory.join(NEXT_FILE), directory.join(DEVICE_FILE))
         .map_err(|error| io_error(directory, error))?;
@@ -196,6 +222,19 @@ fn epoch_path(epochs_dir: &Path, epoch: u32) -> PathBuf {
 fn list_epochs(epochs_dir: &Path) -> Result<Vec<u32>, StoreError> {
     let numbers = numbered(epochs_dir, "key")?.into_iter();
     Ok(numbers.filter_map(|epoch| u32::try_from(epoch).ok()).collect())
+}
+
+/// Removes the keys that a process had overwritten when it was killed.
+fn finish_destruction(epochs_dir: &Path) -> Result<(), StoreError> {
+    for epoch in list_epochs(epochs_dir)? {
+        let path = epoch_path(epochs_dir, epoch);
+        let bytes = Zeroizing::new(fs::read(&path).map_err(|error| io_error(&path, error))?);
+        if bytes.len() == EPOCH_FILE_BYTES && bytes.iter().all(|byte| *byte == 0) {
+            tracing::warn!(epoch, "an epoch key was overwritten and not yet removed; it is removed now");
+            shred(&path)?;
+        }
+    }
+    Ok(())
 }
 
 fn read_device(path: &Path) -> Result<Option<Key>, StoreError> {

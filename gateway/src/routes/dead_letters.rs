@@ -85,7 +85,7 @@ pub(crate) async fn review(
 /// Its decision is published again with its action id and idempotency key, and passes every gate again. Repeating this does nothing.
 #[utoipa::path(post, path = "/v1/dlq/{letter}/requeue", tag = "dlq",
     params(("letter" = u64, Path, description = "Its number")),
-    responses((status = 200, description = "The outcome", body = LetterNow), Problems<403>))]
+    responses((status = 200, description = "The outcome", body = LetterNow), Problems<403, 404>))]
 pub(crate) async fn requeue(
     State(app): AppState,
     by: Operator,
@@ -98,7 +98,7 @@ pub(crate) async fn requeue(
 /// Drop a dead letter; its receipt stays
 #[utoipa::path(post, path = "/v1/dlq/{letter}/purge", tag = "dlq",
     params(("letter" = u64, Path, description = "Its number")),
-    responses((status = 200, description = "The outcome", body = LetterNow), Problems<403>))]
+    responses((status = 200, description = "The outcome", body = LetterNow), Problems<403, 404>))]
 pub(crate) async fn purge(
     State(app): AppState,
     by: Operator,

@@ -21,6 +21,7 @@ fn health(app: &App) -> Health {
         // `/readyz` reports a store that cannot be read.
         paused: Switches::new(app.store()).paused(app.services().clock.now()).is_ok_and(|off| off.is_some()),
         policy_files_faulty: app.host.policy_files_faulty(),
+        jobs: app.host.jobs(),
         store_damage: app.store().damage().map(|damage| damage.to_string()),
         state_id: app.host.state_id().to_owned(),
     }
@@ -37,6 +38,7 @@ pub(crate) async fn healthz(State(app): AppState) -> Json<Health> {
 /// Not while the store does not answer, its disk is nearly full or read-only, or the daemon is stopping; the problem says which.
 /// Accepted actions go on, and readiness returns by itself. With a fault in the policy's files the daemon takes work by an earlier
 /// policy, and `policy_files_faulty` says so. With a damaged store it takes work, too, and `store_damage` says what a read has met.
+/// `jobs` says how the last backup and check went; a failed one does not stop the work.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can", body = Health), Problems<503>))]
 pub(crate) async fn readyz(State(app): AppState) -> Reply<Health> {
@@ -51,6 +53,12 @@ pub(crate) async fn readyz(State(app): AppState) -> Reply<Health> {
     responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
 pub(crate) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
     app.metrics.policy_files.set(i64::from(!app.host.policy_files_faulty()));
+    for job in app.host.jobs() {
+        app.metrics.job_failed.with_label_values(&[job.job.as_str()]).set(i64::from(job.error.is_some()));
+        if let Some(done) = job.done_at {
+            app.metrics.job_done.with_label_values(&[job.job.as_str()]).set(done.as_second());
+        }
+    }
     let families = app.host.metrics().gather();
     let text = TextEncoder::new()
         .encode_to_string(&families)

@@ -10,7 +10,7 @@ use effectd_contracts::{Digest, InclusionProof, KeyEntry, LogHead, LogLine, Oper
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::operations;
+use super::operations::{self, Why, checked_reason};
 use super::receipts::find;
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Path, Query, Reply, Viewer, integer};
@@ -85,14 +85,15 @@ pub(crate) async fn keys(State(app): AppState) -> Reply<Vec<KeyEntry>> {
 /// Nothing stops meanwhile. The log names the new key, signed by both; signatures of the old key stay valid, and its secret part is
 /// destroyed.
 #[utoipa::path(post, path = "/v1/log/keys", tag = "log",
+    params(Why),
     responses(
         (status = 200, description = "The new key's entry in the log, and the receipt that names who asked", body = serde_json::Value),
-        Problems<403, 409, 503>,
+        Problems<400, 403, 409, 503>,
     )
 )]
-pub(crate) async fn rotate(State(app): AppState, by: Operator) -> Reply<RotatedView> {
-    let principal = by.0.principal.clone();
-    let done = operations::by_host(&app, &by, (Operation::RotateKey {}, None), move |host| {
+pub(crate) async fn rotate(State(app): AppState, by: Operator, Query(why): Query<Why>) -> Reply<RotatedView> {
+    let (principal, reason) = (by.0.principal.clone(), checked_reason(why.reason)?);
+    let done = operations::by_host(&app, &by, (Operation::RotateKey {}, reason), move |host| {
         let entry = host.rotate_key()?;
         tracing::info!(key_id = entry.key_id, before = entry.previous, by = %principal, "another key signs from now on");
         let details = json!({ "key_id": entry.key_id, "previous": entry.previous });

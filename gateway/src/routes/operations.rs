@@ -28,6 +28,15 @@ pub(crate) struct Preview {
     pub(super) preview: bool,
 }
 
+/// Why something is done.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Why {
+    /// The operator's reason, for the receipt.
+    pub(super) reason: Option<String>,
+}
+
 /// Whether anything is done, why, and for how long.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]

@@ -9,7 +9,7 @@ use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::operations::{self, OperationQuery, checked_reason};
+use super::operations::{self, OperationQuery, Why, checked_reason};
 use super::receipts;
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Path, Query, Reply, Viewer};
@@ -46,9 +46,11 @@ pub(crate) async fn check(State(app): AppState, _: Viewer) -> Reply<PolicyView> 
 /// If they are not valid, the policy in force stays. The present folders become the roots of the spaces; `/v1/policy/check` shows
 /// beforehand which have changed. Leaves a receipt if it changes anything.
 #[utoipa::path(post, path = "/v1/policy/reload", tag = "policy",
-    responses((status = 200, description = "The files are in force", body = PolicyView), Problems<403, 422>))]
-pub(crate) async fn reload(State(app): AppState, by: Operator) -> Reply<PolicyView> {
-    record(&app, &by, (Operation::ReloadPolicy {}, Terms::default()), |host| host.take_over_policy()).await
+    params(Why),
+    responses((status = 200, description = "The files are in force", body = PolicyView), Problems<400, 403, 422>))]
+pub(crate) async fn reload(State(app): AppState, by: Operator, Query(why): Query<Why>) -> Reply<PolicyView> {
+    let terms = Terms { reason: checked_reason(why.reason)?, ..Terms::default() };
+    record(&app, &by, (Operation::ReloadPolicy {}, terms), |host| host.take_over_policy()).await
 }
 
 /// Whether the candidate is changed, and why.

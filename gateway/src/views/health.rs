@@ -1,7 +1,29 @@
 //! The daemon's health in JSON.
 
+use effectd_contracts::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+/// A job that the daemon does by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobView {
+    /// `backup` or `check`.
+    pub job: String,
+    /// When it was last done, or failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub last_at: Option<Timestamp>,
+    /// Why it failed then; none if it was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it was last done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub done_at: Option<Timestamp>,
+    /// When it is due.
+    #[schema(value_type = String)]
+    pub next_at: Timestamp,
+}
 
 /// The daemon's health.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -17,6 +39,9 @@ pub struct Health {
     /// The policy's files have a fault, so an earlier policy decides; `/v1/policy` names the faults.
     #[serde(default)]
     pub policy_files_faulty: bool,
+    /// The scheduled jobs and how each went the last time.
+    #[serde(default)]
+    pub jobs: Vec<JobView>,
     /// The first damage of the store that a read has met since the daemon started. Other things go on working.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_damage: Option<String>,

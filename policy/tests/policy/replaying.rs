@@ -111,5 +111,5 @@ fn facts_of_another_time_are_unknowable_and_not_an_error() {
     let summary = replay([Recorded::new("r", &record)], &policy, |_, replayed| {
         assert!(matches!(replayed, Replayed::Unknowable { why } if why.contains("a_new_fact")));
     });
-    assert_eq!(summary.to_string(), "1 decisions: 0 stay, 0 flip, 1 unknowable");
+    assert_eq!(summary.to_string(), "1 decision: 0 stay, 0 flip, 1 unknowable");
 }

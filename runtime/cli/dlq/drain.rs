@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use effectd_bus::OTHER_CAUSES;
+use effectd_contracts::text::counted;
 use effectd_contracts::{Code, Operation};
 use effectd_gateway::views::dead_letters::{CauseView, LetterNow};
 use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
 use super::{CHUNK, Chosen, LetterFilter, Pick, describe, one, quoted, report_none, tool_of};
-use crate::cli::mutation::{self, Answer, RunMode, prompt_until};
+use crate::cli::mutation::{self, Answer, Reason, RunMode, Terms, prompt_until};
 use crate::cli::{CliError, Common, Confirm, Depth, Session, eprint_line, line, with_client};
 use crate::exit::Exit;
 
@@ -23,6 +24,8 @@ use crate::exit::Exit;
 pub(super) struct Drain {
     #[command(flatten)]
     which: LetterFilter,
+    #[command(flatten)]
+    why: Reason,
     #[command(flatten)]
     confirm: Confirm,
     #[command(flatten)]
@@ -57,7 +60,7 @@ impl Drain {
             session.close().await?;
             return Ok(Exit::Done);
         }
-        let mut run = Run::begin(common, session, self.pace).await?;
+        let mut run = Run::begin(common, session, (self.pace, self.why.clone().into())).await?;
         let ended = self.all(common, causes, &mut run).await;
         // Report what was done, even after an error.
         let tally = run.tally;
@@ -67,7 +70,7 @@ impl Drain {
         }
         let left = self.failed_causes(common).await?;
         let left: u64 = left.iter().map(|cause| cause.count).sum();
-        eprint_line(&format!("{left} dead letters are left"));
+        eprint_line(&format!("left: {}", counted(left, "dead letter")));
         Ok(match (tally.interrupted || tally.open > 0, left) {
             (true, _) => Exit::TryAgain,
             (false, 0) => Exit::Done,
@@ -122,7 +125,8 @@ impl Drain {
                 Some(Choice::Leave) => {}
                 Some(Choice::Settle) => self.settle(common, cause, &mut stop).await?,
                 Some(Choice::Drop) => {
-                    discard(common, &self.picks(common, cause, usize::MAX).await?).await?;
+                    let picks = self.picks(common, cause, usize::MAX).await?;
+                    discard(common, &picks, &self.why.clone().into()).await?;
                 }
                 Some(Choice::Requeue) => {
                     let picks = self.picks(common, cause, run.room()).await?;
@@ -214,7 +218,8 @@ impl Drain {
                 Answer::Stopped | Answer::NoTerminal => return Ok(()),
             };
             let settle = Operation::SettleLetter { letter, done };
-            let settled = mutation::send(common, &settle, RunMode::Execute).await?;
+            let settled =
+                mutation::send_on(common, &settle, &self.why.clone().into(), RunMode::Execute).await?;
             settled.says.iter().for_each(|says| eprint_line(says));
         }
         Ok(())
@@ -232,10 +237,11 @@ fn show(cause: &CauseView) {
     }
 }
 
-async fn discard(common: &Common, picks: &[Pick]) -> Result<(), CliError> {
+async fn discard(common: &Common, picks: &[Pick], terms: &Terms) -> Result<(), CliError> {
     for chunk in picks.chunks(CHUNK) {
         let letters = chunk.iter().map(|pick| pick.letter).collect();
-        let done = mutation::send(common, &Operation::DropLetters { letters }, RunMode::Execute).await?;
+        let operation = Operation::DropLetters { letters };
+        let done = mutation::send_on(common, &operation, terms, RunMode::Execute).await?;
         done.says.iter().for_each(|says| eprint_line(says));
     }
     Ok(())

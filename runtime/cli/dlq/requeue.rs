@@ -10,8 +10,10 @@ use effectd_gateway::views::dead_letters::LetterNow;
 use tokio::sync::watch;
 
 use super::{Chosen, Pick, Results, by_cause, summary};
-use crate::cli::mutation::{self, RunMode};
-use crate::cli::{ActionReply, CliError, Common, Confirm, Depth, Session, eprint_line, is_in_process};
+use crate::cli::mutation::{self, Reason, RunMode, Terms};
+use crate::cli::{
+    ActionReply, CliError, Common, Confirm, Depth, Session, TIME, eprint_line, is_in_process, span,
+};
 use crate::exit::Exit;
 
 /// The number of letters in each step; the last number repeats.
@@ -20,6 +22,8 @@ const STEPS: [usize; 3] = [1, 10, 100];
 const BAR: usize = 40;
 /// How long one request waits for an action. Only then is a pending approval noticed.
 const WAIT_STEP: Duration = Duration::from_secs(2);
+/// The longest wait for a step.
+const WAIT_MAX: Duration = Duration::from_secs(86_400);
 /// The pause before a request to a busy daemon is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
@@ -38,6 +42,8 @@ pub(super) struct Requeue {
     #[command(flatten)]
     chosen: Chosen,
     #[command(flatten)]
+    why: Reason,
+    #[command(flatten)]
     confirm: Confirm,
     #[command(flatten)]
     pace: Pace,
@@ -51,9 +57,9 @@ pub(super) struct Pace {
     /// Maximum of letters
     #[arg(long, value_name = "NUMBER")]
     max: Option<usize>,
-    /// How long to wait for a step, in seconds; then the rest stays
-    #[arg(long, value_name = "NUMBER", default_value = "300", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    wait: u64,
+    /// How long to wait for a step, at most a day; then the rest stays: `90s`, `30m`, `2h`; a bare number is seconds
+    #[arg(long, value_name = TIME, value_parser = span, default_value = "5m")]
+    wait: Duration,
     /// Requeue all at once, without a canary
     #[arg(long)]
     no_canary: bool,
@@ -89,13 +95,17 @@ impl Tally {
 
     pub(super) fn to_text(&self) -> String {
         let interrupted = if self.interrupted { "interrupted; the other dead letters stay: " } else { "" };
-        let counts = [(self.held, "await approval"), (self.open, "have not ended yet")];
+        let counts = [
+            (self.back, "of them failed again"),
+            (self.held, "await approval"),
+            (self.open, "have not ended yet"),
+            (self.gone, "already gone"),
+            (self.left, "left"),
+            (self.spared, "not tried"),
+        ];
         let counts = counts.into_iter().filter(|(count, _)| *count > 0);
         let more: String = counts.map(|(count, what)| format!(", {count} {what}")).collect();
-        format!(
-            "{interrupted}{} requeued, {} of them failed again{more}, {} already gone, {} left, {} not tried",
-            self.requeued, self.back, self.gone, self.left, self.spared
-        )
+        format!("{interrupted}{} requeued{more}", self.requeued)
     }
 }
 
@@ -111,7 +121,7 @@ impl Requeue {
             return Ok(self.confirm.declined());
         }
         let mut results = Results::new(common.output);
-        let mut run = Run::begin(common, session, self.pace).await?;
+        let mut run = Run::begin(common, session, (self.pace, self.why.clone().into())).await?;
         let mut ended = Ok(());
         for picks in causes.into_values() {
             ended = run.cause(picks, &mut |picks, letters| results.add(picks, letters)).await;
@@ -127,15 +137,15 @@ impl Requeue {
     }
 }
 
-/// Reports progress: a bar on a terminal, otherwise a line.
+/// Says how many letters of a cause were requeued: a bar of those tried on a terminal, otherwise a line.
 #[expect(clippy::print_stderr, reason = "progress goes to standard error")]
-fn progress(done: usize, all: usize) {
+fn progress(tried: usize, requeued: usize, all: usize) {
     if !std::io::stderr().is_terminal() {
-        return eprint_line(&format!("{done}/{all} requeued"));
+        return eprint_line(&format!("{requeued}/{all} requeued"));
     }
-    let full = BAR * done / all.max(1);
-    let end = if done == all { "\n" } else { "" };
-    eprint!("\r[{}{}] {done}/{all} requeued{end}", "#".repeat(full), ".".repeat(BAR - full));
+    let full = BAR * tried / all.max(1);
+    let end = if tried == all { "\n" } else { "" };
+    eprint!("\r[{}{}] {requeued}/{all} requeued{end}", "#".repeat(full), ".".repeat(BAR - full));
 }
 
 pub(super) struct Run<'a> {
@@ -143,6 +153,7 @@ pub(super) struct Run<'a> {
     /// A client of the daemon, which knows the outcomes of requeued letters; `None` if no daemon runs.
     daemon: Option<Client>,
     pace: Pace,
+    terms: Terms,
     begun: Instant,
     sent: u32,
     stop: watch::Receiver<bool>,
@@ -150,7 +161,11 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(super) async fn begin(common: &'a Common, session: Session, pace: Pace) -> Result<Self, CliError> {
+    pub(super) async fn begin(
+        common: &'a Common,
+        session: Session,
+        (pace, terms): (Pace, Terms),
+    ) -> Result<Self, CliError> {
         let daemon = (!is_in_process(&session.client)).then(|| session.client.another());
         session.close().await?;
         let (interrupt, stop) = watch::channel(false);
@@ -159,7 +174,8 @@ impl<'a> Run<'a> {
                 interrupt.send_replace(true);
             }
         });
-        Ok(Self { common, daemon, pace, begun: Instant::now(), sent: 0, stop, tally: Tally::default() })
+        let (begun, tally) = (Instant::now(), Tally::default());
+        Ok(Self { common, daemon, pace, terms, begun, sent: 0, stop, tally })
     }
 
     /// How many more letters may be requeued.
@@ -193,7 +209,7 @@ impl<'a> Run<'a> {
                        --no-canary";
             return Err(CliError::request(why));
         }
-        let all = picks.len();
+        let (all, before) = (picks.len(), self.tally.requeued);
         let (mut rest, mut step) = (picks.as_slice(), 0);
         while !rest.is_empty() {
             if *self.stop.borrow() {
@@ -208,7 +224,7 @@ impl<'a> Run<'a> {
                 self.tally.spared += rest.len();
                 return Ok(());
             }
-            progress(all - rest.len(), all);
+            progress(all - rest.len(), self.tally.requeued - before, all);
             // A step that requeued no letter proves nothing, so it is repeated.
             step += usize::from(!requeued.is_empty());
         }
@@ -234,8 +250,8 @@ impl<'a> Run<'a> {
         }
         self.sent = self.sent.saturating_add(u32::try_from(picks.len()).unwrap_or(u32::MAX));
         let letters = picks.iter().map(|pick| pick.letter).collect();
-        let done =
-            mutation::send(self.common, &Operation::RequeueLetters { letters }, RunMode::Execute).await?;
+        let operation = Operation::RequeueLetters { letters };
+        let done = mutation::send_on(self.common, &operation, &self.terms, RunMode::Execute).await?;
         let mut requeued = Vec::new();
         for letter in &done.letters {
             match letter.now.as_str() {
@@ -255,7 +271,7 @@ impl<'a> Run<'a> {
 
     /// Waits until all actions have ended, at most for `--wait`. Returns whether all succeeded.
     async fn went_well(&mut self, actions: &[ActionId], rest: usize) -> Result<bool, CliError> {
-        let end = Instant::now() + Duration::from_secs(self.pace.wait);
+        let end = Instant::now() + self.pace.wait.min(WAIT_MAX);
         let (before, mut why) = (self.tally.back + self.tally.held + self.tally.open, None);
         for (nth, action) in actions.iter().enumerate() {
             let word = match self.ended(action, end).await? {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use effectd_actors::OWN;
+use effectd_contracts::text::counted;
 use effectd_contracts::{Gate, GateResult, Operation, Outcome, Receipt, ReceiptId, Status};
 use effectd_gateway::client::Client;
 use serde_json::{Value, json};
@@ -37,7 +38,7 @@ impl Audit {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let (looked, found, artifacts) =
             with_client(common, Depth::Store, async |client| self.all(client, common.output).await).await?;
-        eprint_line(&format!("{looked} receipts inspected, {found} findings"));
+        eprint_line(&format!("{} inspected, {}", counted(looked, "receipt"), counted(found, "finding")));
         if self.quarantine && !self.quarantine(common, &artifacts).await? {
             return Ok(Exit::Usage);
         }

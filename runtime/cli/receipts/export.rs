@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use effectd_contracts::text::counted;
 use effectd_contracts::{
     AmendmentEntry, BundleHead, Choice, Judgement, Receipt, ReceiptId, Reward, canonical,
 };
@@ -301,7 +302,8 @@ async fn dataset(
     let mut made = OutputFile::new(folder.join("manifest.json"))?;
     made.line(&canonical::to_string(&manifest))?;
     let (digest, _) = made.finish()?;
-    Ok(format!("{count} receipts, {amended} amendments; the manifest's digest is {digest}"))
+    let (count, amended) = (counted(count, "receipt"), counted(amended, "amendment"));
+    Ok(format!("{count}, {amended}; the manifest's digest is {digest}"))
 }
 
 /// Writes the entries of the log from `from` on, up to a head that is signed now.

@@ -8,6 +8,7 @@ use effectd_contracts::json::{JsonInvalid, parse_stored};
 use effectd_contracts::limits::{REQUEST_BYTES_MAX, TOOL_REPLY_BYTES_MAX};
 use effectd_contracts::merkle::Frontier;
 use effectd_contracts::proof::{Checker, Report, check_proof};
+use effectd_contracts::text::counted;
 use effectd_contracts::{BundleHead, EntryKind, InclusionProof, LogEntry, LogHead, LogLine, ReceiptId};
 use effectd_gateway::client::Client;
 use serde::Deserialize;
@@ -259,12 +260,12 @@ fn summary(report: &Report) -> String {
         }
     };
     format!(
-        "{verdict}: {entries} entries from {} on, {} receipts, {} intents of which {} are open, {} amendments{gone}\n  heads     {} compared\n  keys      {}\n  root      {root}",
+        "{verdict}: {entries} entries from {} on, {}, {} of which {} open, {}{gone}\n  heads     {} compared\n  keys      {}\n  root      {root}",
         report.from,
-        report.receipts,
-        report.intents,
+        counted(report.receipts, "receipt"),
+        counted(report.intents, "intent"),
         report.open,
-        report.amendments,
+        counted(report.amendments, "amendment"),
         report.heads,
         report.keys.join(", "),
     )
