@@ -3,7 +3,10 @@
 //! ```sh
 //! effectd receipts export --dataset data
 //! cargo run --example learner -- data/receipts.jsonl data/amendments.jsonl files.write_text=1
+//! (effectd bus replay --topic AMENDMENTS; effectd bus replay) | cargo run --example learner -- --events -
 //! ```
+//!
+//! Every receipt and every event counts once, by its id, however often it is replayed.
 //!
 //! The estimate weighs each receipt by its candidate (`choice.chosen`, or the tool if the planner named none) and normalises by the
 //! sum of the weights (SNIPS). `effective_n` is the number of receipts that would say as much without weights.
@@ -15,8 +18,11 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use effectd_contracts::{AmendmentEntry, Judgement, Receipt, ReceiptId};
+use effectd_contracts::{
+    AmendedData, AmendmentEntry, Event, ExecutedData, Receipt, ReceiptId, Status, Topic,
+};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// The quantile of a 95 % confidence interval.
 const Z: f64 = 1.959_963_984_540_054;
@@ -29,12 +35,31 @@ pub struct Tool {
     reward: f64,
 }
 
-/// The statistics of all tools. A receipt counts once, however often it is replayed.
+/// What amendments say about a receipt: of each field, the last word counts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Later {
+    success: Option<bool>,
+    reward: Option<f64>,
+}
+
+/// What counts of a receipt or an event.
+struct Item<'a> {
+    /// By which it counts once.
+    id: &'a str,
+    receipt_id: &'a ReceiptId,
+    tool: &'a str,
+    status: Status,
+    reward: f64,
+    propensity: Option<f64>,
+    chosen: Option<&'a str>,
+}
+
+/// The statistics of all tools. A receipt or an event counts once, however often it is replayed.
 #[derive(Debug, Default)]
 pub struct Learner {
-    later: HashMap<ReceiptId, Vec<AmendmentEntry>>,
+    later: HashMap<ReceiptId, Later>,
     target: HashMap<String, f64>,
-    seen: HashSet<ReceiptId>,
+    seen: HashSet<String>,
     tools: BTreeMap<String, Tool>,
     /// Weight and reward of each receipt with a propensity.
     weighted: Vec<(f64, f64)>,
@@ -46,29 +71,66 @@ impl Learner {
         Self { target, ..Self::default() }
     }
 
-    /// Adds an amendment. Amendments of a receipt add up field by field.
+    /// Adds an amendment. Amendments of a receipt add up field by field, and come before their receipt.
     pub fn amend(&mut self, amendment: AmendmentEntry) {
-        self.later.entry(amendment.receipt_id.clone()).or_default().push(amendment);
+        self.note_later(amendment.receipt_id, amendment.success, amendment.reward.scalar);
+    }
+
+    fn note_later(&mut self, receipt: ReceiptId, success: Option<bool>, reward: f64) {
+        let later = self.later.entry(receipt).or_default();
+        *later = Later { success: success.or(later.success), reward: Some(reward) };
     }
 
     /// Adds a receipt, unless it was added before.
     pub fn take(&mut self, receipt: &Receipt) {
-        if !self.seen.insert(receipt.receipt_id.clone()) {
+        let choice = receipt.choice.as_ref();
+        self.count(&Item {
+            id: receipt.receipt_id.as_str(),
+            receipt_id: &receipt.receipt_id,
+            tool: receipt.tool_id.as_str(),
+            status: receipt.status,
+            reward: receipt.reward.scalar,
+            propensity: choice.and_then(|choice| choice.propensity),
+            chosen: choice.and_then(|choice| choice.chosen.as_deref()),
+        });
+    }
+
+    /// Adds an event of the topics `ACTION_EXECUTED` and `AMENDMENTS`, unless it was added before. Other events say nothing about an
+    /// action: those of operators, and those in place of lost ones.
+    pub fn take_event(&mut self, event: Value) -> Result<(), serde_json::Error> {
+        if event["type"] == Topic::Amendments.event_type() {
+            let Event { data, .. } = serde_json::from_value::<Event<AmendedData>>(event)?;
+            self.note_later(data.receipt_id, data.success, data.reward);
+        } else if event["type"] == Topic::ActionExecuted.event_type() {
+            let Event { id, data, .. } = serde_json::from_value::<Event<ExecutedData>>(event)?;
+            if !data.tool_id.as_str().starts_with("effectd.") {
+                self.count(&Item {
+                    id: id.as_str(),
+                    receipt_id: &data.receipt_id,
+                    tool: data.tool_id.as_str(),
+                    status: data.status,
+                    reward: data.reward,
+                    propensity: data.propensity,
+                    chosen: data.chosen.as_deref(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, item: &Item<'_>) {
+        if !self.seen.insert(item.id.to_owned()) {
             return;
         }
-        let later = self.later.get(&receipt.receipt_id).map_or(&[][..], Vec::as_slice);
-        let success = Judgement::of(later).is_success(receipt);
-        let reward = later.last().map_or(&receipt.reward, |last| &last.reward).scalar;
-        let tool = self.tools.entry(receipt.tool_id.to_string()).or_default();
+        let later = self.later.get(item.receipt_id).copied().unwrap_or_default();
+        let success = later.success.unwrap_or(item.status == Status::Ok);
+        let reward = later.reward.unwrap_or(item.reward);
+        let tool = self.tools.entry(item.tool.to_owned()).or_default();
         tool.count += 1;
         tool.successes += u64::from(success);
         tool.reward += reward;
-        let Some(choice) = receipt.choice.as_ref().filter(|_| !self.target.is_empty()) else {
-            return;
-        };
-        if let Some(propensity) = choice.propensity {
-            let candidate = choice.chosen.as_deref().unwrap_or(receipt.tool_id.as_str());
-            let likely = self.target.get(candidate).copied().unwrap_or(0.0);
+        if let Some(propensity) = item.propensity.filter(|_| !self.target.is_empty()) {
+            let likely = self.target.get(item.chosen.unwrap_or(item.tool)).copied().unwrap_or(0.0);
             self.weighted.push((likely / propensity, reward));
         }
     }
@@ -123,12 +185,16 @@ fn wilson(successes: f64, count: f64) -> (f64, f64) {
     ((middle - spread) / scale, (middle + spread) / scale)
 }
 
-/// Reads JSON lines one by one.
+/// Reads JSON lines one by one; of standard input if the path is `-`.
 pub fn each<T: DeserializeOwned>(
     path: &Path,
     mut take: impl FnMut(T),
 ) -> Result<(), Box<dyn std::error::Error>> {
-    for line in BufReader::new(File::open(path)?).lines() {
+    let lines: Box<dyn BufRead> = match path.to_str() {
+        Some("-") => Box::new(std::io::stdin().lock()),
+        Some(_) | None => Box::new(BufReader::new(File::open(path)?)),
+    };
+    for line in lines.lines() {
         let line = line?;
         if !line.trim().is_empty() {
             take(serde_json::from_str(&line)?);
@@ -141,7 +207,9 @@ pub fn each<T: DeserializeOwned>(
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(receipts), Some(amendments)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: learner RECEIPTS.jsonl AMENDMENTS.jsonl [CANDIDATE=PROBABILITY]...".into());
+        return Err("usage: learner RECEIPTS.jsonl AMENDMENTS.jsonl [CANDIDATE=PROBABILITY]...\n       \
+                    learner --events EVENTS.jsonl [CANDIDATE=PROBABILITY]..."
+            .into());
     };
     let mut target = HashMap::new();
     for pair in arguments {
@@ -149,8 +217,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         target.insert(candidate.to_owned(), probability.parse()?);
     }
     let mut learner = Learner::new(target);
-    each(Path::new(&amendments), |amendment| learner.amend(amendment))?;
-    each(Path::new(&receipts), |receipt: Receipt| learner.take(&receipt))?;
+    if receipts == "--events" {
+        let mut taken = Ok(());
+        each(Path::new(&amendments), |event| {
+            if taken.is_ok() {
+                taken = learner.take_event(event);
+            }
+        })?;
+        taken?;
+    } else {
+        each(Path::new(&amendments), |amendment| learner.amend(amendment))?;
+        each(Path::new(&receipts), |receipt: Receipt| learner.take(&receipt))?;
+    }
     learner.told().iter().for_each(|line| println!("{line}"));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Backups of a state directory in use, and restoring them.
+//! Backups of a state directory in use, restoring them, and salvaging a damaged state.
 //!
 //! Journal files only grow at their end. So a copy of each file up to its length at one moment is what a power failure at that
 //! moment would have left, and effectd can start from it. The process that has a sled journal open reads it block by block, and
@@ -10,6 +10,7 @@
 
 mod dated;
 mod restore;
+mod salvage;
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -30,6 +31,7 @@ use crate::error::{AtPath, Error};
 
 pub(crate) use dated::{Dated, make_dated};
 pub(crate) use restore::{check_restore, restore};
+pub(crate) use salvage::{check_salvage, salvage};
 
 const MANIFEST: &str = "manifest.json";
 /// The version of the backup format.

@@ -18,6 +18,7 @@ pub mod schema;
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -56,6 +57,11 @@ impl Hasher for Unhashed {
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
     }
+}
+
+/// The last block that the index in a directory holds, without reading the rest of it.
+pub(crate) fn applied_in(dir: &Path) -> Result<Option<Arc<Applied>>, StoreError> {
+    Ok(manifest::Manifest::read(dir)?.and_then(|manifest| manifest.applied))
 }
 
 /// The runs of an index.

@@ -99,6 +99,8 @@ pub const CLAIMS_OPEN_MAX: usize = 65_536;
 pub const LETTER_GROUPS_MAX: usize = 1_000;
 /// Most gaps in a damaged journal that a salvage lists.
 pub const SALVAGE_GAPS_MAX: usize = 1_000;
+/// Most lost receipts, and most lost events, that salvage counts for one lost block; a real block has far fewer.
+pub const LOST_IN_BLOCK_MAX: usize = 24_576;
 /// Most entries of all families of one store: families are not for logs.
 pub const FAMILY_ENTRIES_MAX: usize = 100_000;
 /// Entries of a memtable before it is written as a run: a run costs three syncs, whatever its size.

@@ -149,6 +149,29 @@ impl MerkleLog {
         self.begin(size)
     }
 
+    /// The leaves in the files from `from` on, up to the first for which `until` holds; `None` if there is none, or the files end.
+    pub(crate) fn leaves_until(
+        &self,
+        from: u64,
+        until: impl Fn(u64, &Digest) -> bool,
+    ) -> Result<Option<Vec<Digest>>, StoreError> {
+        let Some(files) = &self.files else {
+            return Ok(None);
+        };
+        let (end, mut leaves) = (files.len(0)?, Vec::new());
+        let mut at = from;
+        while at < end {
+            for leaf in files.read(0, at, (end - at).min(1 << LEVEL_BITS))? {
+                if until(at, &leaf) {
+                    return Ok(Some(leaves));
+                }
+                leaves.push(leaf);
+                at += 1;
+            }
+        }
+        Ok(until(at, &merkle::empty_root()).then_some(leaves))
+    }
+
     /// The first entry before `size` whose hash, or that of a node above it, differs from another log. Only files are compared.
     pub(crate) fn differs(&self, other: &MerkleLog, size: u64) -> Result<Option<u64>, StoreError> {
         let (Some(ours), Some(theirs)) = (&self.files, &other.files) else {

@@ -15,7 +15,7 @@ use effectd_actors::execution::log;
 use effectd_actors::limits::OPEN_TOLD_MAX;
 use effectd_bus::embedded::{self, EmbeddedConfig, JournalKind};
 use effectd_bus::offline::{self, Checked};
-use effectd_bus::{Progress, Store, StoreError};
+use effectd_bus::{LocalStore, Progress, Store, StoreError};
 use effectd_contracts::{Clock, Principal, Timestamp, Topic};
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +96,13 @@ pub(crate) fn restore(
     if let Some(problem) = checked.problems.first() {
         return Err(refused(format!("the restored state is not complete: {problem}")));
     }
-    let open = pause(&draft.path, manifest.made_at, clock, by)?;
+    let store = open_store(&draft.path, clock)?;
+    if signs_with_other_key(&draft.path, &store)? {
+        return Err(refused(
+            "the backup of the keys has another signing key than this log; use the keys that were copied with this backup",
+        ));
+    }
+    let open = pause(&store, manifest.made_at, clock, by)?;
     draft.put_in_place(state)?;
     Ok(Restored { made_at: manifest.made_at, checked, open, socket })
 }
@@ -113,7 +119,7 @@ struct GatewaySocket {
 }
 
 /// Empties `gateway.socket` in a configuration file, which means the socket in the state directory. Returns what it was.
-fn clear_socket(path: &Path) -> Result<Option<String>, Error> {
+pub(super) fn clear_socket(path: &Path) -> Result<Option<String>, Error> {
     let mut text = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.at(path)?,
@@ -131,23 +137,27 @@ fn clear_socket(path: &Path) -> Result<Option<String>, Error> {
     Ok(Some(socket.into_inner()))
 }
 
-/// Opens the restored store with its keys and pauses it. The pause is durable when this returns.
-fn pause(
-    state: &Path,
+/// Opens a new store with its keys.
+pub(super) fn open_store(state: &Path, clock: &Arc<dyn Clock>) -> Result<LocalStore, Error> {
+    let mut config = EmbeddedConfig::new(state);
+    // The pause is a small write, so a nearly full disk must not prevent it.
+    config.disk_free_bytes_min = 0;
+    Ok(embedded::open(config, clock.clone())?)
+}
+
+/// Whether the last key in the log is another one than the state's signing key.
+pub(super) fn signs_with_other_key(state: &Path, store: &LocalStore) -> Result<bool, Error> {
+    let signing = keys::current(&state.join("keys"), store)?.key_id();
+    Ok(log::keys(store)?.pop().is_some_and(|last| last.key_id != signing))
+}
+
+/// Pauses a new store and closes it. The pause is durable when this returns.
+pub(super) fn pause(
+    store: &LocalStore,
     backup_made_at: Timestamp,
     clock: &Arc<dyn Clock>,
     by: &Principal,
 ) -> Result<Open, Error> {
-    let mut config = EmbeddedConfig::new(state);
-    // The pause is a small write, so a nearly full disk must not prevent it.
-    config.disk_free_bytes_min = 0;
-    let store = embedded::open(config, clock.clone())?;
-    let signing = keys::current(&state.join("keys"), &store)?.key_id();
-    if log::keys(&store)?.pop().is_some_and(|last| last.key_id != signing) {
-        return Err(refused(
-            "the backup of the keys has another signing key than this log; use the keys that were copied with this backup",
-        ));
-    }
     let topics = store.topics()?;
     let decisions = topics.iter().find(|(topic, _)| topic.as_str() == Topic::ActionDecision.as_str());
     let restored = switches::Restored {
@@ -155,11 +165,11 @@ fn pause(
         at: clock.now(),
         backup_made_at,
         decisions: decisions.map_or(0, |(_, end)| *end),
-        fence: last_fence(&store)?.map_or(0, |fence| fence.0),
+        fence: last_fence(store)?.map_or(0, |fence| fence.0),
         waits: true,
     };
-    Switches::new(&store).hold_back(&restored)?.wait()?;
-    let open = open(&store, restored.decisions)?;
+    Switches::new(store).hold_back(&restored)?.wait()?;
+    let open = open(store, restored.decisions)?;
     store.close()?;
     Ok(open)
 }

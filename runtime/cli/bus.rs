@@ -1,5 +1,8 @@
 //! `effectd bus`: topics, their events, and consumer groups.
 
+use std::ffi::OsString;
+use std::time::Duration;
+
 use clap::Subcommand;
 use effectd_contracts::{Operation, Topic};
 use effectd_gateway::client::{Client, percent_encoded};
@@ -7,10 +10,12 @@ use effectd_gateway::views::store::{EventList, GroupView, Moved, StoreView};
 use hyper::Method;
 use serde_json::json;
 
-use super::backend::reconnected;
+use super::backend::{daemon_client, reconnected};
+use super::event_command::{EventCommand, Handled, Stop};
 use super::mutation::Reason;
 use super::{
-    CliError, Common, Confirm, Depth, Printer, get, is_in_process, lines, mutation, print_rows, with_client,
+    CliError, Common, Confirm, Depth, Printer, eprint_line, get, is_in_process, lines, mutation, print_rows,
+    with_client,
 };
 use crate::exit::Exit;
 
@@ -97,9 +102,15 @@ struct Which {
 /// The store keeps the position of a group: a page of events counts as read when it is written out. After a crash some events may
 /// repeat (with the same `id`), and none is missed. A group has one reader; there may be any number of groups. Without a daemon it ends,
 /// since nothing new comes.
+///
+/// With `--exec`, a command runs for each event, one after another, with the event as a line of JSON on its standard input and
+/// `EFFECTD_EVENT_TOPIC`, `_GROUP`, `_ID`, `_TYPE`, `_OFFSET` and `_ATTEMPT` in its environment. The event counts as read when the command exits
+/// with 0. Otherwise the command runs again after a growing pause, and after the last attempt the event is skipped and named on standard
+/// error. After a crash the command may run twice for one event: compare its id. SIGTERM lets the running command end first.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  effectd bus tail --group learner --once\n  effectd bus tail --once --from 2h"
+    after_help = "Examples:\n  effectd bus tail --group learner --once\n  effectd bus tail --once --from 2h\n  \
+        effectd bus tail --topic APPROVALS --group desk --exec notify-send \"effectd asks\""
 )]
 struct Tail {
     /// Continue at the position of this group, and store it
@@ -117,11 +128,22 @@ struct Tail {
     once: bool,
     #[command(flatten)]
     topic: Which,
+    /// With --exec: how long the command may take for one event, in seconds; then it is killed, and has failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "exec", value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    timeout: u64,
+    /// With --exec: how often the command is tried for one event
+    #[arg(long, value_name = "NUMBER", default_value_t = 8, requires = "exec", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    attempts: u32,
+    /// Run this command for each event; needs a daemon. Everything after --exec belongs to the command
+    #[arg(long, value_name = "CMD", num_args = 1.., allow_hyphen_values = true, requires = "group")]
+    exec: Vec<OsString>,
 }
 
 const COLUMNS: [(&str, usize); 4] = [("GROUP", 24), ("OFFSET", 10), ("BEHIND", 10), ("END", 0)];
 /// How long one request waits for the next event.
 const WAIT_STEP_MS: u64 = 60_000;
+/// How long a position is stored after a signal: the daemon may be stopping, too.
+const LAST_COMMIT_MAX: Duration = Duration::from_secs(5);
 
 impl BusCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
@@ -136,6 +158,9 @@ impl BusCommand {
             Verb::Tail(tail) => {
                 if !tail.moved(common).await? {
                     return Ok(tail.confirm.declined());
+                }
+                if let Some(command) = tail.command() {
+                    return tail.run_commands(&mut daemon_client(common)?, &command).await;
                 }
                 with_client(common, Depth::Store, async |client| tail.main(client).await).await?;
             }
@@ -249,6 +274,81 @@ impl Tail {
                 return Ok(());
             }
         }
+    }
+
+    /// The command of `--exec`. A dry run prints the events instead.
+    fn command(&self) -> Option<EventCommand> {
+        let group = self.group.clone().filter(|_| !self.exec.is_empty() && !self.confirm.dry_run)?;
+        Some(EventCommand {
+            words: self.exec.clone(),
+            topic: self.topic.topic.clone(),
+            group,
+            timeout: Duration::from_secs(self.timeout),
+            attempts: self.attempts,
+        })
+    }
+
+    /// Runs the command for each event, and stores the group's position after each.
+    async fn run_commands(&self, client: &mut Client, command: &EventCommand) -> Result<Exit, CliError> {
+        let (mut stop, mut exit) = (Stop::listen()?, Exit::Done);
+        let mut from = self.begin(client).await?;
+        loop {
+            let Some(page) = stop.or(self.page(client, &from, self.once)).await else {
+                return Ok(exit);
+            };
+            let page = match page {
+                Err(error) if error.is_disconnect() && !self.once => {
+                    if stop.or(reconnected(client, &error)).await.is_none() {
+                        return Ok(exit);
+                    }
+                    continue;
+                }
+                page => page?,
+            };
+            if page.events.is_empty() && self.once {
+                return Ok(exit);
+            }
+            from = page.next.to_string();
+            for event in &page.events {
+                match command.handle(event, &mut stop).await? {
+                    Handled::Done => {}
+                    Handled::GivenUp => {
+                        exit = Exit::Failed;
+                        self.report_skipped(event);
+                    }
+                    Handled::Stopped => return Ok(exit),
+                }
+                let reached = event["offset"].as_u64().map_or(page.next, |offset| offset + 1).to_string();
+                if !self.commit_event(client, &reached, &mut stop).await? || stop.is_requested().await {
+                    return Ok(exit);
+                }
+            }
+        }
+    }
+
+    /// Stores the group's position, also if a signal has come. Returns `false` if that ends before the daemon answers: then the
+    /// command runs again for this event at the next start.
+    async fn commit_event(
+        &self,
+        client: &mut Client,
+        reached: &str,
+        stop: &mut Stop,
+    ) -> Result<bool, CliError> {
+        let kept = self.commit(client, reached, self.once);
+        tokio::pin!(kept);
+        tokio::select! {
+            kept = &mut kept => return kept.map(|()| true),
+            () = stop.wait() => {}
+        }
+        tokio::time::timeout(LAST_COMMIT_MAX, kept).await.map_or(Ok(false), |kept| kept.map(|()| true))
+    }
+
+    fn report_skipped(&self, event: &serde_json::Value) {
+        let (id, offset) = (event["id"].as_str().unwrap_or_default(), event["offset"].as_u64().unwrap_or(0));
+        let (topic, until) = (&self.topic.topic, offset + 1);
+        eprint_line(&format!(
+            "event {id} is skipped; `effectd bus replay --topic {topic} --from {offset} --until {until}` prints it again"
+        ));
     }
 
     /// Moves the group to `--from`, if both are given. Returns `false` if the person did not confirm that.

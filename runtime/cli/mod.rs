@@ -16,6 +16,7 @@ mod config;
 mod dlq;
 mod doctor;
 mod erase;
+mod event_command;
 mod grants;
 mod init;
 mod keys;

@@ -1,14 +1,15 @@
 //! `effectd store`: check, repair, shrink and count the store.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Subcommand;
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind};
 use effectd_bus::offline::{self, Checked, Migrated, Rebuilt};
-use effectd_bus::salvage::{Salvaged, salvage};
 use effectd_bus::{Blobs, BlobsChecked, StoreError};
-use effectd_contracts::SystemClock;
+use effectd_contracts::{Clock, SystemClock};
 use effectd_gateway::views::store::{RetainedView, StoreView};
 use hyper::Method;
 use serde::Serialize;
@@ -19,8 +20,10 @@ use super::{
     CliError, Common, Confirm, Depth, Form, Printer, block_on, bus, eprint_line, erase, get, print_json,
     state_dir_of, with_client,
 };
+use crate::backup;
 use crate::error::{Error, chain};
 use crate::exit::Exit;
+use crate::settings::config::local_principal;
 use crate::state::{State, keys};
 
 const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
@@ -49,13 +52,16 @@ enum Command {
         #[command(flatten)]
         confirm: Confirm,
     },
-    /// Write the readable contents of a damaged store into a new directory, as JSON lines, and report the rest
+    /// Write a new state of what is readable in a damaged one, and name what is lost
     ///
-    /// The damaged store is not changed. Sealed contents stay sealed. Exits with 1 if something could not be read.
-    #[command(after_help = "Example:\n  effectd store salvage salvaged")]
+    /// The damaged state is not changed. The new one has its own id, the same keys, blobs, policy and configuration (without
+    /// `gateway.socket`), and everything keeps its number: offsets, receipts, entries of the log. A lost event is one of the type
+    /// `effectd.lost.v1`; `receipts verify` names each lost entry of the log. What is lost may be the end of an action, so effects are
+    /// paused, as after `effectd restore`, until `effectd resume`. Exits with 1 if something is lost.
+    #[command(after_help = "Example:\n  effectd store salvage --to salvaged")]
     Salvage {
-        /// The new directory
-        #[arg(value_name = "DIR")]
+        /// The new state directory
+        #[arg(long = "to", value_name = "DIR")]
         into: PathBuf,
         #[command(flatten)]
         confirm: Confirm,
@@ -231,30 +237,53 @@ fn migrate(common: &Common, journal: &str, confirm: Confirm) -> Result<Exit, Err
 }
 
 fn save(common: &Common, into: &Path, confirm: Confirm) -> Result<Exit, Error> {
-    let config = config(common)?;
-    let says = format!("write the readable contents of {} to {}", config.state.display(), into.display());
-    if !into.exists() && confirm.only_shows(&[says]) {
+    let from = config(common)?.state;
+    backup::check_salvage(&from, into)?;
+    let says =
+        format!("write a state of what is readable in {} to {}, paused", from.display(), into.display());
+    if confirm.only_shows(&[says]) {
         return Ok(Exit::Done);
     }
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let bar = Bar::new("salvaging the store");
-    let Salvaged { opened, trouble, blocks, missing, missing_blocks, receipts, events, letters } =
-        salvage(&config, into)?;
+    let done = backup::salvage(&from, into, &clock, &local_principal()?, &bar.hook())?;
     drop(bar);
-    let whole = opened && trouble.is_none() && missing_blocks == 0;
+    let (found, open) = (done.found, done.open);
+    let ranges = |ranges: &[(u64, u64)]| -> Vec<Value> {
+        ranges.iter().map(|(first, last)| json!({ "first": first, "last": last })).collect()
+    };
+    let events_lost: BTreeMap<_, _> =
+        found.events_lost.iter().map(|(topic, lost)| (topic, ranges(lost))).collect();
     show(
         &json!({
-            "journal_opened": opened,
-            "trouble": trouble,
-            "blocks": blocks,
-            "missing_blocks": missing_blocks,
-            "missing": missing.iter().map(|(first, last)| json!({"first": first, "last": last})).collect::<Vec<_>>(),
-            "receipts": receipts,
-            "events": events,
-            "letters": letters,
+            "state": into,
+            "journal_opened": found.opened,
+            "trouble": found.trouble,
+            "blocks": found.blocks,
+            "missing_blocks": found.missing_blocks,
+            "missing": ranges(&found.missing),
+            "receipts": found.receipts,
+            "receipts_lost": found.receipts_lost,
+            "log_entries_lost": ranges(&found.log_lost),
+            "events": found.events,
+            "events_lost": events_lost,
+            "letters": found.letters,
+            "left_out": found.left_out,
+            "paused": true,
+            "open": open,
         }),
         common.output,
     );
-    Ok(if whole { Exit::Done } else { Exit::Failed })
+    if let Some(socket) = done.socket {
+        eprint_line(&format!(
+            "gateway.socket was {socket} and is empty in the new state; set it again when that state replaces the damaged one"
+        ));
+    }
+    eprint_line(
+        &"effects are paused in the new state: serve it, check which of its open actions were done (`effectd cancel` withdraws one), \
+          then run `effectd resume`",
+    );
+    Ok(if found.is_whole() { Exit::Done } else { Exit::Failed })
 }
 
 async fn stats(common: &Common) -> Result<Exit, CliError> {

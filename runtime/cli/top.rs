@@ -44,9 +44,7 @@ struct Cursor {
 /// an approval opens it as `approvals watch` does. `--once` prints a page, what is not normal first, and ends; so does `-o json`, with all
 /// figures as one JSON value. Its rates are those of one second.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Examples:\n  effectd top --once\n  effectd top -o json --every-ms 200"
-)]
+#[command(after_help = "Examples:\n  effectd top --once\n  effectd top -o json --every-ms 200")]
 pub(super) struct Top {
     /// Refresh interval in milliseconds
     #[arg(long, value_name = "NUMBER", default_value = "1000", value_parser = clap::value_parser!(u64).range(100..=60_000))]

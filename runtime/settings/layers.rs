@@ -10,8 +10,10 @@ use crate::settings::config::STATE_VARIABLE;
 /// The largest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 65_536;
 const PREFIX: &str = "EFFECTD_";
-/// Variables with effectd's prefix that are not settings: the state directory, and variables of tests.
-const RESERVED: [&str; 4] = [STATE_VARIABLE, "EFFECTD_BLESS", "EFFECTD_TEST_", "EFFECTD_FAILPOINT"];
+/// Variables with effectd's prefix that are not settings: the state directory, what `bus tail --exec` tells a command, and
+/// variables of tests.
+const RESERVED: [&str; 5] =
+    [STATE_VARIABLE, "EFFECTD_EVENT_", "EFFECTD_BLESS", "EFFECTD_TEST_", "EFFECTD_FAILPOINT"];
 
 /// Values that override the configuration file.
 #[derive(Debug, Clone, Default)]

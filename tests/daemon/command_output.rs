@@ -139,7 +139,7 @@ fn changes_are_json_where_it_is_asked_for() {
         &["backup", "copy", "--keys", "copy-keys"][..],
         &["store", "rebuild"],
         &["store", "migrate", "--journal", "sled"],
-        &["store", "salvage", "saved"],
+        &["store", "salvage", "--to", "saved"],
     ] {
         let would = place.effectd(&[words, &["--dry-run", "-o", "json"]].concat(), None).json(0);
         assert_eq!(would["dry_run"], true, "{words:?}");

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use effectd_contracts::Timestamp;
 use serde_json::Value;
 
-use crate::harness::{Daemon, Place, Ran, Serving, write_note};
+use crate::harness::{Daemon, Place, Ran, Serving, program, root, until, write_note};
 
 const EVENTS: usize = 100;
 
@@ -233,5 +233,102 @@ fn a_killed_reader_misses_nothing_and_follows_over_a_restart() {
     });
     assert_eq!(broken.code(), 0, "{}", broken.stderr());
     assert_eq!(tail(&place, &["--group", "deaf"]), all);
+    assert_eq!(daemon.stop(), 0);
+}
+
+/// `bus tail` for the group `desk` with this shell command.
+fn exec(place: &Place, more: &[&str], hook: &str) -> Ran {
+    let tail = ["bus", "tail", "--group", "desk"];
+    place.effectd(&[&tail[..], more, &["--exec", "sh", "-c", hook]].concat(), None)
+}
+
+fn written(place: &Place, name: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(place.path(name)).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_command_gets_each_event_until_it_succeeds() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    done(&daemon, (0..3).map(|n| format!("e-{n}")));
+    let ids: Vec<String> = {
+        let events = place.effectd(&["bus", "replay"], None).stdout();
+        let id = |line| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned();
+        events.lines().map(id).collect()
+    };
+    // The first attempt fails. A command that calls effectd is not disturbed by its own environment.
+    let hook = "[ $EFFECTD_EVENT_ATTEMPT -gt 1 ] || exit 3; cat >> events; echo $EFFECTD_EVENT_ID >> ids; \
+                echo $EFFECTD_EVENT_TOPIC $EFFECTD_EVENT_GROUP $EFFECTD_EVENT_TYPE $EFFECTD_EVENT_OFFSET >> words; ";
+    let hook = &format!("{hook} '{}' bus topics > topics", program());
+    let ran = exec(&place, &["--once"], hook);
+    assert_eq!(ran.code(), 0, "{}", ran.stderr());
+    let failed = format!("attempt 1 of 8 for event {} failed: exit status: 3", ids[0]);
+    assert!(ran.stderr().contains(&failed), "{}", ran.stderr());
+    assert_eq!(written(&place, "ids"), ids);
+    assert_eq!(written(&place, "words")[2], "ACTION_EXECUTED desk effectd.action.executed.v1 2");
+    let events = place.effectd(&["bus", "replay"], None).stdout();
+    assert_eq!(std::fs::read_to_string(place.path("events")).unwrap(), events);
+    // Each event counts once.
+    assert_eq!(exec(&place, &["--once"], hook).code(), 0);
+    assert_eq!(written(&place, "ids").len(), 3);
+    // What never succeeds, or takes too long, is skipped and named.
+    done(&daemon, ["e-3".to_owned()].into_iter());
+    let ran = exec(&place, &["--once", "--attempts", "1", "--timeout", "1"], "sleep 600");
+    assert_eq!(ran.code(), 1, "{}", ran.stderr());
+    for said in
+        ["it took more than 1 s", "is skipped", "bus replay --topic ACTION_EXECUTED --from 3 --until 4"]
+    {
+        assert!(ran.stderr().contains(said), "{}", ran.stderr());
+    }
+    let groups = place.effectd(&["bus", "groups", "-o", "json"], None).json(0);
+    assert_eq!((&groups[0]["group"], &groups[0]["behind"]), (&"desk".into(), &0.into()), "{groups}");
+    // A group, a program and a daemon are needed.
+    let no_group = place.effectd(&["bus", "tail", "--exec", "true"], None);
+    assert!(no_group.code() == 2 && no_group.stderr().contains("--group"), "{}", no_group.stderr());
+    done(&daemon, ["e-4".to_owned()].into_iter());
+    let missing = place.effectd(&["bus", "tail", "--once", "--group", "desk", "--exec", "./none"], None);
+    assert!(missing.code() == 2 && missing.stderr().contains("./none cannot be started"));
+    // The learner that needs only the socket sees what the command line replays.
+    let socket = place.socket();
+    let mut learner = std::process::Command::new("python3");
+    learner.arg(root().join("examples/learner.py")).arg("--from-bus").arg(&socket);
+    let told = Ran(learner.output().unwrap());
+    assert!(told.stdout().starts_with("files.write_text n=5 successes=5 "), "{}", told.stderr());
+    assert_eq!(daemon.stop(), 0);
+    let alone = exec(&place, &["--once"], hook);
+    assert!(alone.code() == 75 && alone.stderr().contains("no daemon answers"), "{}", alone.stderr());
+}
+
+#[test]
+fn a_killed_command_loop_repeats_and_a_stopped_one_does_not() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    done(&daemon, (0..3).map(|n| format!("e-{n}")));
+    // Killed before the command has ended: the event comes again.
+    let killed = exec(&place, &[], "echo $EFFECTD_EVENT_OFFSET >> seen; kill -9 $PPID");
+    assert_eq!(killed.code(), -1, "{}", killed.stderr());
+    assert_eq!(written(&place, "seen"), ["0"]);
+    // Stopped while the command runs: it ends, its event counts, and the next one is not begun.
+    let stopped = exec(&place, &[], "kill -TERM $PPID; echo $EFFECTD_EVENT_OFFSET >> seen");
+    assert_eq!(stopped.code(), 0, "{}", stopped.stderr());
+    assert_eq!(written(&place, "seen"), ["0", "0"]);
+    // Stopped between attempts: the event stays.
+    let stopped = exec(&place, &[], "echo $EFFECTD_EVENT_OFFSET >> seen; kill -TERM $PPID; exit 1");
+    assert_eq!(stopped.code(), 0, "{}", stopped.stderr());
+    assert_eq!(written(&place, "seen"), ["0", "0", "1"]);
+    // It goes on over a restart of the daemon, and while it waits it stops at once.
+    let hook = "echo $EFFECTD_EVENT_OFFSET >> seen";
+    let tail = ["bus", "tail", "--group", "desk", "--exec", "sh", "-c", hook];
+    let mut tail = place.command(&tail).stderr(Stdio::null()).spawn().unwrap();
+    until("it reads the rest", || written(&place, "seen").len() == 5);
+    daemon.kill();
+    let daemon = place.serve(&[]);
+    done(&daemon, ["e-3".to_owned()].into_iter());
+    until("it reads the new one", || written(&place, "seen").len() == 6);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(tail.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    assert_eq!(tail.wait().unwrap().code(), Some(0));
+    assert_eq!(written(&place, "seen"), ["0", "0", "1", "1", "2", "3"]);
     assert_eq!(daemon.stop(), 0);
 }

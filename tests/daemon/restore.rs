@@ -1,8 +1,10 @@
-//! Restored states: actions that were pending in the backup wait until an operator resumes them.
+//! Restored and salvaged states: actions that were pending wait until an operator resumes them.
+
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Place, Serving, Stall, until, write_note};
+use crate::harness::{Daemon, Place, Serving, Stall, until, write_note};
 use crate::operator::acts;
 
 /// A place restored from a backup that was made while one action ran and another waited for it. Both write the same file.
@@ -128,4 +130,111 @@ fn what_begins_after_the_resume_recovers_from_a_kill() {
     let waiting = daemon.get("/v1/actions/waiting/wait?timeout_ms=60000").json(200);
     assert_eq!(waiting["outcome"], "executed", "{waiting}");
     assert_eq!(std::fs::read_to_string(place.note("note")).unwrap(), "second");
+}
+
+/// Changes a byte of the first block that has this text in clear. Returns whether there is one.
+fn damage(state: &Path, text: &str) -> bool {
+    let files = std::fs::read_dir(state.join("journal/segments")).unwrap();
+    let mut files = files.map(|file| file.unwrap().path());
+    let path = files.find(|path| path.extension().is_some_and(|name| name == "blocks")).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let Some(at) = bytes.windows(text.len()).position(|found| found == text.as_bytes()) else {
+        return false;
+    };
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    true
+}
+
+#[test]
+fn a_damaged_block_costs_what_was_in_it_and_nothing_else() {
+    let place = Place::seeded_in("files");
+    let daemon = place.serve(&[]);
+    let keyed = |n: usize, action: &str| {
+        let mut request = write_note(action, &format!("note-{n}"), "x");
+        request["idempotency_key"] = format!("key-{n}").into();
+        request
+    };
+    let ask = |daemon: &Daemon, request: &Value| {
+        let told = daemon.post("/v1/actions?wait=true", request).json(200);
+        (told["receipt"]["receipt_id"].clone(), told["already_done"] == true)
+    };
+    let receipts: Vec<Value> = (0..6).map(|n| ask(&daemon, &keyed(n, &format!("salvaged-{n}"))).0).collect();
+    let read = place.effectd(&["bus", "tail", "--once", "--group", "desk"], None);
+    assert_eq!(read.stdout().lines().count(), 6, "{}", read.stderr());
+    let groups = || place.effectd(&["bus", "groups", "-o", "json"], None).json(0);
+    let standing = groups();
+    assert_eq!(daemon.stop(), 0);
+    let damaged = place.path("damaged");
+    std::fs::rename(place.state(), &damaged).unwrap();
+    // The receipt of one action, and the decision of another.
+    assert!(damage(&damaged, "\"action_id\":\"salvaged-2\"") && damage(&damaged, "salvaged-4"));
+    let check = place.effectd(&["store", "check", "--state", "damaged"], None);
+    assert!(check.code() != 0 && check.stderr().contains("damaged"), "{}", check.stderr());
+    let salvage = ["store", "salvage", "--to", ".effectd", "--state", "damaged", "-o", "json"];
+    let saved = place.effectd(&salvage, None).json(1);
+    assert_eq!(
+        (&saved["missing_blocks"], &saved["receipts"], &saved["receipts_lost"]),
+        (&2.into(), &5.into(), &1.into()),
+        "{saved}"
+    );
+    let lost = |offset: u64| json!([{ "first": offset, "last": offset }]);
+    assert_eq!(saved["events_lost"], json!({ "ACTION_DECISION": lost(4), "ACTION_EXECUTED": lost(2) }));
+    // The end of the one action is lost: whether it was done is not known.
+    assert_eq!((&saved["open"]["begun"], &saved["paused"]), (&1.into(), &true.into()), "{saved}");
+    let check = place.effectd(&["store", "check"], None);
+    assert_eq!(check.code(), 0, "{}", check.stderr());
+    // What verification misses is what salvage named.
+    let report = place.effectd(&["receipts", "verify", "-o", "json"], None).json(1);
+    let entries = |list: &Value, field: &str| -> Vec<Value> {
+        list.as_array().unwrap().iter().map(|one| one[field].clone()).collect()
+    };
+    let missing = entries(&saved["log_entries_lost"], "first");
+    assert_eq!(entries(&report["findings"], "entry"), missing, "{report}");
+    assert!(report["findings"][0]["what"].as_str().unwrap().contains("has no body"), "{report}");
+    let id = |state: &Path| std::fs::read_to_string(state.join("id")).unwrap();
+    assert_ne!(id(&place.state()), id(&damaged));
+    let daemon = place.serve(&[]);
+    assert_eq!(groups(), standing, "offsets mean what they meant");
+    let events = place.effectd(&["bus", "replay"], None).stdout();
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((events.len(), &events[2]["type"]), (6, &"effectd.lost.v1".into()), "{events:?}");
+    assert_eq!(events[3]["subject"], "salvaged-3");
+    let listed = place.effectd(&["receipts", "list", "-o", "json"], None).json(0);
+    assert_eq!(listed.as_array().unwrap().len(), 5, "{listed}");
+    assert_eq!(place.effectd(&["resume", "--yes"], None).code(), 0);
+    let unknown = daemon.get("/v1/actions/salvaged-2/wait?timeout_ms=60000");
+    assert!(unknown.body.contains("outcome_unknown"), "{unknown:?}");
+    // Done is done, by the action's id and by its key; also where the decision is lost.
+    assert_eq!(ask(&daemon, &keyed(0, "salvaged-0")), (receipts[0].clone(), true));
+    for n in [1, 4] {
+        assert_eq!(ask(&daemon, &keyed(n, &format!("again-{n}"))), (receipts[n].clone(), true));
+    }
+    let (new, repeated) = ask(&daemon, &keyed(6, "new"));
+    assert!(new.is_string() && !repeated && place.note("note-6").exists());
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_lost_signing_key_is_named_and_signing_goes_on() {
+    let place = Place::seeded_in("files");
+    let daemon = place.serve(&[]);
+    assert_eq!(place.effectd(&["keys", "rotate", "--yes"], None).code(), 0);
+    daemon.post("/v1/actions?wait=true", &write_note("before", "before", "x")).json(200);
+    let keys = daemon.get("/v1/log/keys").json(200);
+    assert_eq!(daemon.stop(), 0);
+    let damaged = place.path("damaged");
+    std::fs::rename(place.state(), &damaged).unwrap();
+    // The entry of the log and its copy beside the log.
+    while damage(&damaged, &format!("\"public_key\":{}", keys[1]["public_key"])) {}
+    let salvage = ["store", "salvage", "--to", ".effectd", "--state", "damaged", "-o", "json"];
+    let saved = place.effectd(&salvage, None).json(1);
+    assert!(saved["trouble"].to_string().contains("the entry of the signing key is lost"), "{saved}");
+    let report = place.effectd(&["receipts", "verify", "-o", "json"], None).json(1);
+    let entry = |finding: &Value| finding["entry"] == saved["log_entries_lost"][0]["first"];
+    assert!(report["findings"].as_array().unwrap().iter().any(entry), "{report}");
+    let daemon = place.serve(&[]);
+    assert_eq!(place.effectd(&["resume", "--yes"], None).code(), 0);
+    daemon.post("/v1/actions?wait=true", &write_note("after", "after", "x")).json(200);
+    assert_eq!(daemon.stop(), 0);
 }

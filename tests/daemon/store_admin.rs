@@ -175,7 +175,7 @@ fn a_running_daemon_counts_exports_and_shortens_its_store() {
     let gone = gone.problem(410, "dropped");
     assert!(gone["detail"].as_str().unwrap().contains("before offset 5"), "{gone}");
     // Commands that need the store alone say so.
-    for alone in [&["store", "check"][..], &["store", "rebuild"], &["store", "salvage", "x"]] {
+    for alone in [&["store", "check"][..], &["store", "rebuild"], &["store", "salvage", "--to", "x"]] {
         let refused = place.effectd(alone, None);
         assert_eq!(refused.code(), 75, "{alone:?}: {}", refused.stderr());
         assert!(refused.stderr().contains("in use by another process"), "{}", refused.stderr());

@@ -515,6 +515,59 @@ fn learners(receipts: &Path, amendments: Option<&Path>, target: &[(&str, f64)]) 
 }
 
 #[test]
+fn a_replay_of_the_bus_teaches_the_same_each_time() {
+    let place = place_with(3);
+    let listed = lines(&place.effectd(&["receipts", "list", "action:n-0", "-o", "jsonl"], None));
+    let id = listed[0]["receipt_id"].as_str().unwrap();
+    let amended = place.effectd(&["receipts", "amend", id, "--success", "false", "--yes"], None);
+    assert_eq!(amended.code(), 0, "{}", amended.stderr());
+    let dataset = place.effectd(&["receipts", "export", "--dataset", "d"], None);
+    assert_eq!(dataset.code(), 0, "{}", dataset.stderr());
+    let target = [("write", 1.0)];
+    let from_dataset =
+        learners(&place.path("d/receipts.jsonl"), Some(&place.path("d/amendments.jsonl")), &target);
+    assert!(from_dataset[0].starts_with("files.write_text n=4 successes=2 "), "{from_dataset:?}");
+    let replayed = || {
+        let replay = |topic| place.effectd(&["bus", "replay", "--topic", topic], None).stdout();
+        [replay("AMENDMENTS"), replay("ACTION_EXECUTED")]
+    };
+    let [amendments, executed] = replayed();
+    // In a second replay, a consumer sees events again, also in another order, and one in place of a lost event.
+    let lost = json!({ "type": "effectd.lost.v1", "id": "lost:ACTION_EXECUTED:9", "data": { "lost": true } });
+    let twice: Vec<String> = executed.lines().flat_map(|line| [line.to_owned(), line.to_owned()]).collect();
+    for events in [
+        format!("{amendments}{executed}"),
+        replayed().concat(),
+        format!("{amendments}{executed}{amendments}{executed}"),
+        format!("{amendments}{lost}\n{}\n", twice.join("\n")),
+    ] {
+        let path = place.path("events.jsonl");
+        std::fs::write(&path, events).unwrap();
+        let python = python_learner(&["--events", path.to_str().unwrap(), "--target=write=1"]);
+        assert_eq!(python.stdout().lines().collect::<Vec<_>>(), from_dataset, "{}", python.stderr());
+        let mut ours = learner::Learner::new(HashMap::from([("write".to_owned(), 1.0)]));
+        learner::each(&path, |event| ours.take_event(event).unwrap()).unwrap();
+        assert_eq!(ours.told(), from_dataset);
+    }
+    // Without a daemon, both examples say what to do.
+    let socket = place.path("none.sock");
+    let missing = python_learner(&["--from-bus", socket.to_str().unwrap()]);
+    let mut planner = Command::new("python3");
+    planner.arg(root().join("examples/planner.py")).arg(&socket).arg(root().join("examples/write_note.json"));
+    for told in [missing, Ran(planner.output().unwrap())] {
+        assert_ne!(told.code(), 0);
+        assert!(told.stderr().starts_with("no daemon answers on ") && told.stderr().lines().count() == 1);
+        assert!(told.stderr().contains("start one with `effectd serve`"), "{}", told.stderr());
+    }
+}
+
+fn python_learner(arguments: &[&str]) -> Ran {
+    let mut command = Command::new("python3");
+    command.arg(root().join("examples/learner.py")).args(arguments);
+    Ran(command.output().expect("python3 is needed; .ci/run installs it"))
+}
+
+#[test]
 fn an_estimate_of_another_planner_covers_the_truth() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("receipts.jsonl");

@@ -35,10 +35,16 @@ fn looked_after(journal: &str) {
     assert_eq!((code, &stats["events"]["ACTION_EXECUTED"]), (0, &serde_json::json!(1)), "{stats}");
     let (code, made) = json(&["store", "rebuild", "-o", "json"]);
     assert_eq!((code, &made["same_as_before"]), (0, &serde_json::json!(true)), "{made}");
-    let into = place.state().join("saved");
-    let (code, saved) = json(&["store", "salvage", into.to_str().unwrap(), "-o", "json"]);
-    assert_eq!((code, &saved["receipts"]), (0, &serde_json::json!(1)), "{saved}");
-    assert!(into.join("receipts.jsonl").is_file());
+    let inside = place.effectd(&["store", "salvage", "--to", ".effectd/saved"], None);
+    assert!(inside.code() == 2 && inside.stderr().contains("inside the damaged"), "{}", inside.stderr());
+    let (code, saved) = json(&["store", "salvage", "--to", "saved", "-o", "json"]);
+    assert_eq!((code, &saved["receipts"], &saved["missing_blocks"]), (0, &1.into(), &0.into()), "{saved}");
+    let (code, checked) = json(&["store", "check", "--state", "saved", "-o", "json"]);
+    assert_eq!((code, &checked["ok"]), (0, &true.into()), "{checked}");
+    assert_eq!(
+        std::fs::read_to_string(place.path("saved/journal/format")).unwrap(),
+        format!("3 {journal}\n")
+    );
     let exported = place.effectd(&["store", "export", "ACTION_EXECUTED"], None);
     let event: serde_json::Value = serde_json::from_str(&exported.stdout()).unwrap();
     assert_eq!(event["type"], "effectd.action.executed.v1", "{event}");

@@ -153,7 +153,7 @@ impl Shared {
         begin: u64,
     ) -> Result<Option<Timestamp>, StoreError> {
         if begin > 0 && begin < reader.receipts_total()? {
-            return Ok(Some(reader.receipt(begin)?.stored_at));
+            return Ok(Some(timestamp(reader.receipt_location(begin)?.0.at_ms)));
         }
         Ok(self.since(retention.receipts.age))
     }

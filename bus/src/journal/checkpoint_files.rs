@@ -19,12 +19,12 @@ pub(crate) fn path(directory: &Path, first: u64, extension: &str) -> PathBuf {
 }
 
 /// The first block of the journal.
-pub(super) fn first_block(directory: &Path) -> Result<u64, StoreError> {
+pub(crate) fn first_block(directory: &Path) -> Result<u64, StoreError> {
     Ok(numbered(directory, ACTIVE)?.pop().unwrap_or(1))
 }
 
 /// The active checkpoint before a block; `None` before the first one.
-pub(super) fn read(directory: &Path, first: u64) -> Result<Option<Vec<u8>>, StoreError> {
+pub(crate) fn read(directory: &Path, first: u64) -> Result<Option<Vec<u8>>, StoreError> {
     if first <= 1 {
         return Ok(None);
     }

@@ -154,6 +154,26 @@ pub enum Record {
         ordinal: u64,
         resources: Vec<Hash16>,
     },
+    /// Only salvage writes it.
+    Lost(LostRecord),
+}
+
+/// What salvage knows about lost records. Numbers are never given out a second time, so each counter goes on after them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LostRecord {
+    /// The numbers that follow the lost ones; a counter that is further stays as it is.
+    pub next_ordinal: u64,
+    pub next_fence: u64,
+    pub next_lease: u64,
+    pub next_letter: u64,
+    /// The index of the first of `leaves` in the Merkle log.
+    pub log_from: u64,
+    /// The hashes of lost entries of the Merkle log.
+    pub leaves: Vec<[u8; 32]>,
+    /// Deliveries that ended, although their leases are lost.
+    pub acknowledged: Vec<(TopicName, GroupName, u64)>,
+    /// Hashes of asker and key whose claims are lost, each with the ordinal of its `ok` receipt and the digest of its parameters.
+    pub keys: Vec<(Hash16, u64, [u8; 32])>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -305,6 +325,16 @@ impl Record {
         Ok(record)
     }
 
+    /// The record with the bytes of its blobs, which stand in `block`: for another block.
+    pub(crate) fn detached(mut self, block: &[u8]) -> Self {
+        for blob in self.blobs() {
+            if let Blob::At(span) = blob {
+                *blob = Blob::Draft(span.of(block).unwrap_or_default().to_vec());
+            }
+        }
+        self
+    }
+
     /// What the record adds to the Merkle log.
     pub(crate) fn logged(&self) -> Option<Logged<'_>> {
         match self {
@@ -327,7 +357,8 @@ impl Record {
             | Record::EventMoved { .. }
             | Record::ClaimMoved { .. }
             | Record::DeadLetterMoved { .. }
-            | Record::Invalidated { .. } => None,
+            | Record::Invalidated { .. }
+            | Record::Lost(_) => None,
         }
     }
 
@@ -358,7 +389,8 @@ impl Record {
             | Record::EpochClosed { .. }
             | Record::DeadLetterEnded { .. }
             | Record::Expired(_)
-            | Record::Invalidated { .. } => Vec::new(),
+            | Record::Invalidated { .. }
+            | Record::Lost(_) => Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ use effectd_contracts::merkle::{self, Frontier};
 use effectd_contracts::{Digest, ReceiptId};
 
 use super::{Reader, part_of, span_in, timestamp};
-use crate::codec::{Location, Malformed};
+use crate::codec::{Location, Malformed, Span};
 use crate::error::StoreError;
 use crate::index::schema::{self, BlockSpans, Dimension};
 use crate::journal::record::Logged;
@@ -167,7 +167,8 @@ impl Reader {
         let dropped =
             StoredLogEntry { index, hash: self.index.log().hash(index)?, stored_at: None, body: None };
         let found = cached.as_ref().and_then(|group| Some((&group.1, span_in(group, index)?)));
-        let Some((spans, span)) = found else {
+        // An empty span stands for an entry that was lost before a salvage.
+        let Some((spans, span)) = found.filter(|(_, span)| *span != Span::default()) else {
             return Ok(dropped);
         };
         let seq = spans.seq;

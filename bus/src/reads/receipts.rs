@@ -28,7 +28,7 @@ pub(crate) fn receipt_at(view: View<'_>, id: &str, begin: u64) -> Result<Option<
 
 impl Reader {
     /// The spans of the receipts around this one, and its own span.
-    pub(super) fn receipt_location(&self, ordinal: u64) -> Result<(BlockSpans, Span), StoreError> {
+    pub(crate) fn receipt_location(&self, ordinal: u64) -> Result<(BlockSpans, Span), StoreError> {
         let found = self.last_spans(&schema::receipts(0), &schema::receipts(ordinal))?;
         let found = found.and_then(|group| Some((span_in(&group, ordinal)?, group.1)));
         let (span, spans) =
@@ -38,6 +38,9 @@ impl Reader {
 
     pub(crate) fn receipt(&self, ordinal: u64) -> Result<StoredReceipt, StoreError> {
         let (spans, span) = self.receipt_location(ordinal)?;
+        if span == Span::default() {
+            return Err(StoreError::NotFound { what: "a receipt that was lost before `store salvage`" });
+        }
         let location = Location { seq: spans.seq, span };
         let (bytes, record) = self.record(location)?;
         let Record::Completed(receipt) = record else {
@@ -59,7 +62,7 @@ impl Reader {
         })
     }
 
-    /// A receipt; `None` if it has expired, or expires meanwhile.
+    /// A receipt; `None` if it has expired, expires meanwhile, or was lost before a salvage.
     pub(crate) fn kept_receipt(&self, ordinal: u64) -> Result<Option<StoredReceipt>, StoreError> {
         let has_expired = || ordinal < self.live.read().receipts_begin;
         if has_expired() {
@@ -67,6 +70,7 @@ impl Reader {
         }
         match self.receipt(ordinal) {
             Err(_) if has_expired() => Ok(None),
+            Err(StoreError::NotFound { .. }) => Ok(None),
             other => other.map(Some),
         }
     }

@@ -11,8 +11,9 @@ use crate::index::schema::{
 };
 use crate::journal::record::{
     AcknowledgedRecord, ClaimRecord, DeadLetterRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord,
-    ReceiptRecord, Record,
+    LostRecord, ReceiptRecord, Record,
 };
+use crate::limits::LOST_IN_BLOCK_MAX;
 use crate::names::TopicName;
 
 impl State {
@@ -41,6 +42,7 @@ impl State {
                 return self.completed(location, receipt, derived.principal, changes);
             }
             Record::Expired(expired) => return self.expired(expired, changes),
+            Record::Lost(lost) => return self.lost(location, lost, changes),
             Record::TakenOver { action, fence } => {
                 let claim = self.close_claim(*action);
                 let (_, mut claim) = claim.ok_or(Malformed("a takeover of a claim that does not exist"))?;
@@ -60,8 +62,8 @@ impl State {
                 index.put(schema::entry(family, key), EntryAt { version, value }.encode());
             }
             Record::EntryDeleted { family, key } => {
-                let entries = self.entries.checked_sub(1);
-                self.entries = entries.ok_or(Malformed("a deletion of an entry that does not exist"))?;
+                // After a salvage the creation may be lost: then it is not counted.
+                self.entries = self.entries.saturating_sub(1);
                 index.set(schema::entry(family, key), Cell::Delete);
             }
             Record::Sought { topic, group, offset } => {
@@ -108,6 +110,44 @@ impl State {
                     index.put(schema::invalidation(*resource), value);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Goes on after lost records. Lost receipts and log entries get empty spans, so that the numbers stay without gaps.
+    fn lost(
+        &mut self,
+        location: Location,
+        lost: &LostRecord,
+        changes: &mut BlockChanges,
+    ) -> Result<(), Malformed> {
+        let nothing = Location { seq: location.seq, span: Span::default() };
+        if !lost.leaves.is_empty() {
+            let known = self.log.size().checked_sub(lost.log_from);
+            let known = known.ok_or(Malformed("lost entries of the log that do not follow the last one"))?;
+            for leaf in lost.leaves.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
+                self.logged(nothing, Digest::from_bytes(*leaf), changes);
+            }
+        }
+        let ordinal = self.next_ordinal;
+        let receipts = usize::try_from(lost.next_ordinal.saturating_sub(ordinal)).unwrap_or(usize::MAX);
+        if receipts > LOST_IN_BLOCK_MAX {
+            return Err(Malformed("more lost receipts than a block can have"));
+        }
+        if receipts > 0 {
+            let spans = self.receipts.get_or_insert_with(|| (ordinal, Vec::new()));
+            spans.1.extend(std::iter::repeat_n(Span::default(), receipts));
+            self.next_ordinal = lost.next_ordinal;
+        }
+        self.next_fence = self.next_fence.max(lost.next_fence);
+        self.next_lease = self.next_lease.max(lost.next_lease);
+        self.next_letter = self.next_letter.max(lost.next_letter);
+        for (topic, group, offset) in &lost.acknowledged {
+            self.group_mut(topic, group).finish(*offset);
+        }
+        for (key, ordinal, digest) in &lost.keys {
+            let resolution = Resolution { ordinal: *ordinal, digest: Digest::from_bytes(*digest) };
+            changes.index.put(schema::key(*key), resolution.encode());
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::journal::block::{self, Builder};
 use effectd_bus::journal::record::{
     AcknowledgedRecord, Blob, ClaimRecord, DeadLetterRecord, Ending, EventRecord, ExpiredRecord,
-    LeasedRecord, Payload, ReceiptRecord, Record,
+    LeasedRecord, LostRecord, Payload, ReceiptRecord, Record,
 };
 use effectd_bus::state::checkpoint::Checkpoint;
 use effectd_bus::state::{BlockChanges, Derived, State, When};
@@ -221,6 +221,25 @@ fn every_stored_byte_is_as_it_was() {
         assert_eq!(line, golden);
     }
     assert_eq!(now.lines().count(), GOLDEN.lines().count());
+}
+
+/// Only salvage writes it, so it is not among the records of one journal.
+#[test]
+fn the_record_of_lost_blocks_is_as_it_was() {
+    let mut lost = Record::Lost(LostRecord {
+        next_ordinal: 2,
+        next_fence: 3,
+        next_lease: 4,
+        next_letter: 5,
+        log_from: 6,
+        leaves: vec![[7; 32]],
+        acknowledged: vec![(topic("t"), group("g"), 8)],
+        keys: vec![(Hash16([9; 16]), 10, [11; 32])],
+    });
+    let mut bytes = Vec::new();
+    lost.encode(&mut bytes);
+    let (leaf, key, digest) = ("07".repeat(32), "09".repeat(16), "0b".repeat(32));
+    assert_eq!(hex(&bytes), format!("14020304050601{leaf}01017401670801{key}0a{digest}"));
 }
 
 #[test]

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use effectd_bus::embedded::{EmbeddedConfig, JournalKind, journal_of};
 use effectd_bus::engine::offline::{Migrated, check, migrate, rebuild};
-use effectd_bus::engine::salvage::salvage;
-use effectd_bus::testing::values::{claim, completion, event, sealed_event, topic};
-use effectd_bus::{LocalStore, NewDeadLetter, Progress, ReceiptQuery, Store, StoreError, embedded};
-use effectd_contracts::{Status, SystemClock};
+use effectd_bus::engine::salvage::{Salvaged, salvage};
+use effectd_bus::limits::LEASE_TTL_MAX;
+use effectd_bus::testing::values::{action, claim, completion, event, group, sealed_event, topic};
+use effectd_bus::{
+    ClaimAnswer, LocalStore, NewDeadLetter, Progress, ReceiptQuery, Store, StoreError, embedded,
+};
+use effectd_contracts::{Status, SystemClock, merkle};
 
 use crate::child::{BOTH, Order, Worker, config};
 
@@ -90,10 +93,28 @@ fn an_index_of_an_older_version_is_rebuilt_despite_crashes() {
     }
 }
 
-fn lines(path: &Path) -> Vec<serde_json::Value> {
-    let text = std::fs::read_to_string(path).unwrap();
-    assert!(!text.contains("SECRET"));
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
+/// Salvages a store, and opens the new one.
+fn salvaged(state: &Path, out: &Path) -> (Salvaged, LocalStore) {
+    let saved = salvage(&config(state), out).unwrap();
+    copy_dir(&state.join("keys"), &out.join("keys"));
+    rebuild(&config(out), &SystemClock).unwrap();
+    let checked = check(&config(out), &SystemClock).unwrap();
+    assert_eq!(checked.problems, [""; 0]);
+    assert!(!out.join("copy").exists());
+    (saved, open(out))
 }
 
 #[test]
@@ -156,15 +177,19 @@ fn everything_is_salvaged_from_a_whole_store() {
 fn is_salvaged(journal: JournalKind) {
     let state = tempfile::tempdir().unwrap();
     fill_in(state.path(), journal);
+    let store = open(state.path());
+    let expected = content(&store);
+    store.close().unwrap();
+    drop(store);
     let out = state.path().join("out");
-    let saved = salvage(&config(state.path()), &out).unwrap();
-    assert!(saved.opened && saved.missing_blocks == 0 && saved.trouble.is_none(), "{saved:?}");
+    let (saved, store) = salvaged(state.path(), &out);
+    assert!(saved.is_whole() && saved.left_out == 0, "{saved:?}");
     assert_eq!((saved.receipts, saved.letters), (ACTIONS, ACTIONS / 10));
-    assert_eq!(lines(&out.join("receipts.jsonl")).len() as u64, ACTIONS);
-    let events = lines(&out.join("topic-t.jsonl"));
-    assert_eq!(events.len() as u64, ACTIONS * 2);
-    assert!(events.iter().all(|event| event["sealed"] == event["body"].is_null()));
-    assert!(salvage(&config(state.path()), &out).is_err(), "a directory that is there is left alone");
+    assert_eq!(saved.events, ACTIONS * 3);
+    assert!(content(&store) == expected, "{journal:?}");
+    store.audit().wait().unwrap();
+    store.close().unwrap();
+    assert!(salvage(&config(state.path()), &out).is_err(), "a store that is there is left alone");
 }
 
 /// Overwrites the beginning, as by a tool that was pointed at the wrong file.
@@ -204,12 +229,125 @@ fn what_is_left_of_a_journal_in_sled_is_salvaged() {
     some_is_salvaged(state.path());
 }
 
+/// What is lost is counted and named, and everything else keeps its number.
 fn some_is_salvaged(state: &Path) {
-    let out = state.join("out");
-    let saved = salvage(&config(state), &out).unwrap();
-    assert!(saved.receipts > 0 && saved.receipts < ACTIONS, "{saved:?}");
-    assert!(saved.missing_blocks > 0 || !saved.opened || saved.trouble.is_some(), "{saved:?}");
-    assert_eq!(lines(&out.join("receipts.jsonl")).len() as u64, saved.receipts);
+    let (saved, store) = salvaged(state, &state.join("out"));
+    assert!(saved.receipts > 0 && saved.receipts < ACTIONS && !saved.is_whole(), "{saved:?}");
+    assert_eq!(saved.receipts + saved.receipts_lost, ACTIONS, "{saved:?}");
+    let page = store.receipts(&ReceiptQuery { limit: 1_000, ..ReceiptQuery::default() }).unwrap();
+    assert_eq!(page.receipts.len() as u64, saved.receipts);
+    assert!(page.receipts.iter().all(|receipt| receipt.action_id.as_str() == receipt.ordinal.to_string()));
+    let events = store.read(&topic("t"), 0, 1_000).unwrap();
+    assert_eq!((events.events.len() as u64, events.end), (ACTIONS * 2, ACTIONS * 2));
+    let is_lost =
+        |offset: u64| saved.events_lost["t"].iter().any(|(from, to)| (*from..=*to).contains(&offset));
+    for event in &events.events {
+        let is_placeholder = event.event_id.as_str().starts_with("lost:t:");
+        assert_eq!(is_placeholder, is_lost(event.offset), "{event:?}");
+        let named = [format!("{}", event.offset / 2), format!("s{}", event.offset / 2)];
+        assert!(is_placeholder || named.contains(&event.event_id.to_string()), "{event:?}");
+    }
+    // The log is the same: only bodies are missing, and those are named.
+    let log = store.log().unwrap();
+    assert_eq!(log.size, ACTIONS);
+    for entry in store.log_entries(0, 1_000).unwrap() {
+        let is_lost = saved.log_lost.iter().any(|(from, to)| (*from..=*to).contains(&entry.index));
+        assert_eq!(entry.body.is_none(), is_lost, "{}", entry.index);
+        let told = entry.body.map(|body| merkle::leaf(&body));
+        assert!(told.is_none_or(|leaf| leaf == entry.hash), "{}", entry.index);
+    }
+    // It goes on: the next numbers are new.
+    store.commit(completion(&claim("new", "new", "p"), Status::Error, None)).wait().unwrap();
+    assert_eq!(store.receipt_of(&action("new")).unwrap().unwrap().ordinal, ACTIONS);
+    store.audit().wait().unwrap();
+    store.close().unwrap();
+}
+
+/// Changes a byte of these blocks, which are in the first file of the journal.
+fn damage(state: &Path, blocks: &[usize]) {
+    let segments = std::fs::read_dir(state.join("journal/segments")).unwrap();
+    let path = segments.map(|file| file.unwrap().path()).min().unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let begins: Vec<usize> =
+        bytes.windows(4).enumerate().filter(|(_, mark)| mark == b"efjb").map(|(at, _)| at).collect();
+    for block in blocks {
+        bytes[begins[block - 1] + 45] ^= 1;
+    }
+    std::fs::write(&path, bytes).unwrap();
+}
+
+fn open_in_files(state: &Path) -> LocalStore {
+    let files = EmbeddedConfig { journal: JournalKind::Files, ..config(state) };
+    embedded::open(files, Arc::new(SystemClock)).unwrap()
+}
+
+#[test]
+fn the_offset_of_a_lost_event_is_known_by_its_delivery() {
+    let state = tempfile::tempdir().unwrap();
+    let store = open_in_files(state.path());
+    let (topic, group) = (topic("t"), group("g"));
+    for n in 0..2 {
+        store.publish(&topic, vec![event(&format!("e{n}"))]).wait().unwrap();
+        let leased = store.lease(&topic, &group, 1, LEASE_TTL_MAX).wait().unwrap();
+        store.ack(leased.deliveries[0].lease_id).wait().unwrap();
+    }
+    store.close().unwrap();
+    drop(store);
+    // The second event, without an index that knows how many there are.
+    damage(state.path(), &[4]);
+    std::fs::remove_dir_all(state.path().join("index")).unwrap();
+    let (saved, store) = salvaged(state.path(), &state.path().join("out"));
+    assert_eq!((saved.missing, &saved.events_lost["t"]), (vec![(4, 4)], &vec![(1, 1)]));
+    store.publish(&topic, vec![event("e2")]).wait().unwrap();
+    let leased = store.lease(&topic, &group, 1, LEASE_TTL_MAX).wait().unwrap();
+    assert_eq!(leased.deliveries[0].offset, 2, "{leased:?}");
+    store.close().unwrap();
+}
+
+#[test]
+fn what_only_made_sense_after_a_lost_record_stays_true() {
+    let state = tempfile::tempdir().unwrap();
+    let store = open_in_files(state.path());
+    let (topic, group) = (topic("t"), group("g"));
+    let mut leases = Vec::new();
+    for n in 0..3 {
+        store.publish(&topic, vec![event(&format!("e{n}"))]).wait().unwrap();
+        let leased = store.lease(&topic, &group, 1, LEASE_TTL_MAX).wait().unwrap();
+        leases.extend(leased.deliveries.into_iter().map(|delivery| delivery.lease_id));
+    }
+    let mark = "claimed-and-lost";
+    let Ok(ClaimAnswer::New { fence }) = store.claim(claim(mark, mark, "p")).wait() else {
+        panic!("the claim is new")
+    };
+    for lease in &leases {
+        store.ack(*lease).wait().unwrap();
+    }
+    let mut done = completion(&claim(mark, mark, "p"), Status::Ok, Some(fence));
+    done.receipt.body =
+        format!("{{\"idempotency_key\":\"{mark}\",\"principal\":\"user://alice\"}}").into_bytes();
+    let receipt_id = done.receipt.receipt_id.clone();
+    store.commit(done).wait().unwrap();
+    store.close().unwrap();
+    drop(store);
+    // The blocks of the second lease and of the claim.
+    damage(state.path(), &[4, 7]);
+    let (saved, store) = salvaged(state.path(), &state.path().join("out"));
+    assert_eq!((saved.missing_blocks, saved.receipts, saved.receipts_lost), (2, 1, 0), "{saved:?}");
+    assert_eq!((saved.events, saved.log_lost.len()), (4, 1), "{saved:?}");
+    // The acknowledgement without its lease counts, and no number is given out twice.
+    let standing = store.groups(&topic).wait().unwrap();
+    assert_eq!((standing[0].committed, standing[0].end), (3, 3), "{standing:?}");
+    let Ok(ClaimAnswer::New { fence: next }) = store.claim(claim("next", "next", "p")).wait() else {
+        panic!("the claim is new")
+    };
+    assert!(next > fence, "{next:?}");
+    // Nor has a request its effect twice, although only the receipt is left.
+    assert_eq!(store.claim(claim("again", mark, "p")).wait(), Ok(ClaimAnswer::Done { receipt_id }));
+    store.publish(&topic, vec![event("e3")]).wait().unwrap();
+    let leased = store.lease(&topic, &group, 1, LEASE_TTL_MAX).wait().unwrap();
+    assert!(leased.deliveries[0].lease_id > leases[2] && leased.deliveries[0].offset == 3, "{leased:?}");
+    store.audit().wait().unwrap();
+    store.close().unwrap();
 }
 
 fn open(state: &Path) -> LocalStore {

@@ -109,7 +109,7 @@ fn the_disk_gets_its_room_back_and_check_and_rebuild_hold() {
         let into = state.path().join("salvaged");
         let salvaged = effectd_bus::salvage::salvage(&config, &into).unwrap();
         assert_eq!((salvaged.missing_blocks, salvaged.letters), (0, 1));
-        // A file that is not dropped as a whole may hold some more.
+        // Blocks are dropped from the beginning on, so the first one may hold some more.
         assert!(salvaged.receipts >= 11, "{salvaged:?}");
     }
 }
