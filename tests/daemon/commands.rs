@@ -258,14 +258,14 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 /// An example may succeed or be refused, but is never a usage error.
 fn run_example(place: &Place, example: &str) {
     // Commands that wait or follow need a daemon; everything else works without one.
-    let watches = example.starts_with("effectd check") || example.starts_with("effectd top");
+    let tells = example.contains("--exec");
+    let watches = tells || example.starts_with("effectd check") || example.starts_with("effectd top");
     let _daemon = (watches || example.contains("--patience")).then(|| place.serve(&[]));
     // Full-screen commands are tested in a terminal, elsewhere.
     if example.starts_with("effectd approvals watch") {
         return;
     }
-    let serves = example.starts_with("effectd serve");
-    let line = if serves {
+    let line = if tells || example.starts_with("effectd serve") {
         format!("timeout -s TERM 3 {example}; code=$?; [ $code -eq 124 ] && exit 0; exit $code")
     } else {
         example.to_owned()

@@ -103,7 +103,7 @@ fn a_watched_list_shows_times_that_stay_true() {
     let screen = terminal.wait_for("w-0");
     let row = screen.lines().find(|line| line.contains("w-0")).unwrap();
     let digits: String = row.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
-    assert!(digits.starts_with("00-00 00:00:00  executed "), "{screen}");
+    assert!(digits.starts_with("00-00 00:00:00+00:00  executed "), "{screen}");
 }
 
 #[test]
