@@ -53,6 +53,7 @@ pub struct PolicyFiles {
 
 /// A file of the policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct PolicyFile {
     pub name: String,
     pub text: String,

@@ -519,7 +519,7 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
             "type": "string",
             "anyOf": [{ "format": "date-time" }, { "pattern": "^[0-9]{1,5}[smhd]$" }],
         }),
-        ("operations" | "policy", "reason") => {
+        ("log" | "operations" | "policy", "reason") => {
             json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })
         }
         ("operations" | "policy", "lasts") => {
