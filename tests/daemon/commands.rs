@@ -214,6 +214,7 @@ fn every_example_of_the_help_works() {
     std::fs::create_dir(place.path("bin")).unwrap();
     copy(&root().join("examples"), &place.path("examples"));
     std::os::unix::fs::symlink(program(), place.path("bin/effectd")).unwrap();
+    std::os::unix::fs::symlink("/bin/true", place.path("bin/notify-send")).unwrap();
     let planner = format!("#!/bin/sh\ncat <<'E'\n{}\nE\n", write_note("planned", "planned.txt", "p"));
     std::fs::write(place.path("bin/planner"), planner).unwrap();
     std::fs::set_permissions(place.path("bin/planner"), std::fs::Permissions::from_mode(0o755)).unwrap();
