@@ -181,11 +181,20 @@ impl Policy {
         PolicyError::invalid(Location::new(POLICY_FILE, command.line), message)
     }
 
-    /// Refuses a change that sets a mode of a command that the files do not name.
+    /// Refuses a change for an organisation, a space or a command that the files do not name: a misspelt stop would stop nothing.
     pub fn check_change(&self, change: &Change) -> Result<(), PolicyError> {
+        let tables = &self.base.tables;
         match change {
-            Change::SetOrgMode { tool, mode: Some(_), .. } if !self.base.tables.named.is_mode_key(tool) => {
+            Change::SetOrgMode { tool, mode: Some(_), .. } if !tables.named.is_mode_key(tool) => {
                 Err(PolicyError::Overlay(tables::unknown_command(tool)))
+            }
+            Change::SetOrgMode { org, mode: Some(_), .. } if !tables.org_modes.knows(org) => {
+                Err(PolicyError::Overlay(format!("the policy has no organisation {org:?}")))
+            }
+            Change::SetBand { space, band: Some(_) } | Change::GrantConsent { space, .. }
+                if !tables.spaces.contains_key(space) =>
+            {
+                Err(PolicyError::Overlay(format!("the policy has no space {space}")))
             }
             Change::SetOrgMode { .. }
             | Change::GrantConsent { .. }

@@ -6,8 +6,8 @@
 
 use effectd_actors::Registry;
 use effectd_bus::{Change as StoreChange, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
-use effectd_contracts::Timestamp;
-use effectd_policy::{Change, Overlay, Policy, Source};
+use effectd_contracts::{Timestamp, ToolId};
+use effectd_policy::{Change, Overlay, Policy, PolicyError, Source};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +99,21 @@ pub(crate) fn prepare(
     changed.apply(change.clone()).map_err(Box::new)?;
     let policy = state.load_policy(&changed, registry)?;
     policy.check_change(&change).map_err(Box::new)?;
+    if let Change::SetOrgMode { tool, mode: Some(_), .. } = &change {
+        check_tool(registry, tool).map_err(|why| Box::new(PolicyError::Overlay(why)))?;
+    }
     Ok((swap(OVERLAY, expect, &changed)?, policy))
+}
+
+/// Refuses the mode of a tool that does not exist. The key is `<source>.<action>` or `<source>:<action>`, and a command's name may follow.
+fn check_tool(registry: &Registry, key: &str) -> Result<(), String> {
+    let tool = key.split(' ').next().unwrap_or(key);
+    let find = |name: &str| {
+        let id = ToolId::new(name).map_err(|error| error.to_string())?;
+        registry.find(&id).map(drop).map_err(|error| error.to_string())
+    };
+    let dotted = tool.rsplit_once(':').map(|(source, action)| format!("{source}.{action}"));
+    find(tool).or_else(|why| dotted.map_or(Err(why), |dotted| find(&dotted)))
 }
 
 /// Writes a change. Refuses it while the files are not valid, or if they do not compile with it.

@@ -13,6 +13,11 @@ fn a_tripped_breaker_refuses_with_a_receipt_until_it_is_reset() {
     assert_eq!(place.effectd(&["breaker", "list", "-o", "json"], None).json(0), json!([]));
     let untouched = place.effectd(&["breaker", "show", KEY, "-o", "json"], None).json(0);
     assert_eq!((&untouched["state"], &untouched["calls"]), (&json!("closed"), &json!(0)));
+    for dry in [&["--dry-run"][..], &["--yes"]] {
+        let misspelt = place.effectd(&[&["breaker", "trip", "files.wirte_text"], dry].concat(), None);
+        let says = misspelt.stderr();
+        assert!(misspelt.code() != 0 && says.contains("did you mean files.write_text?"), "{says}");
+    }
     let tripped = place.effectd(&["breaker", "trip", KEY, "--yes", "-o", "json"], None).json(0);
     assert_eq!((&tripped["state"], &tripped["cause"]), (&json!("open"), &json!("operator")));
     let refused = daemon.post("/v1/actions?wait=true", &write_note("a1", "a.txt", "x"));

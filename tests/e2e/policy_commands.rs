@@ -80,6 +80,9 @@ fn a_mode_and_a_band_can_be_set_and_given_back() {
     assert_eq!(band("files"), 0);
     assert_eq!(digest(), before);
     assert_eq!(policy(&place, "set-mode", &["--tool", "files.write_text", "deny"]).code(), 2);
+    let misspelt =
+        policy(&place, "set-mode", &["--org", "home", "--tool", "files.wirte_text", "deny"]).stderr();
+    assert!(misspelt.contains("did you mean files.write_text?"), "{misspelt}");
 }
 
 #[test]

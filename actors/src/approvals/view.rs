@@ -29,12 +29,11 @@ pub fn shown(registry: &Registry, policy: &Policy, request: &ActionRequest) -> M
     prune_result(params).as_object().cloned().unwrap_or_default()
 }
 
-/// What an action is about, of its shown parameters: the path, or else the first public one.
+/// What an action is about, of its shown parameters: the path, or else the first public one, or else the first.
 pub fn about(registry: &Registry, hold: &Hold, shown: &Map<String, Value>) -> Option<String> {
     let tool = registry.get(&hold.decision.request.tool_id)?;
-    let public =
-        shown.iter().filter(|(name, _)| *name != "space_id" && tool.spec().is_public_param(name.as_str()));
-    let (_, value) = public.min_by_key(|(name, _)| *name != "path")?;
+    let told = shown.iter().filter(|(name, _)| *name != "space_id");
+    let (_, value) = told.min_by_key(|(name, _)| (*name != "path", !tool.spec().is_public_param(name)))?;
     let mut text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     if text.len() > ABOUT_BYTES_MAX {
         text.truncate(text.floor_char_boundary(ABOUT_BYTES_MAX - '…'.len_utf8()));

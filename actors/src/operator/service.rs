@@ -114,6 +114,7 @@ async fn carry_out(
             }
         }
         Operation::TripBreaker { key } => {
+            breaker_to_trip(&services, &key)?;
             let lasts = until.map(|until| until.duration_since(clock.now()).try_into().unwrap_or_default());
             services.control.breakers.trip(&key, lasts).await?;
             json!({ "state": "open" })
@@ -273,6 +274,16 @@ fn own_id(registry: &Registry, tool: &ToolId) -> Result<ToolId, StoreError> {
     Ok(found.spec().tool_id.clone())
 }
 
+/// Refuses the breaker of a tool that does not exist. The other breakers are a subject's own: `<subject>/<key>`.
+fn breaker_to_trip(services: &Services, key: &str) -> Result<View, StoreError> {
+    let view = breaker(&services.control.breakers, key)?;
+    if !key.contains('/') {
+        let tool = ToolId::new(key).map_err(|error| StoreError::NoSuchName(Cause::new(error)))?;
+        own_id(&services.registry, &tool)?;
+    }
+    Ok(view)
+}
+
 /// What an operation would change. Blocks, and changes nothing.
 pub fn preview(
     services: &Services,
@@ -336,7 +347,7 @@ pub fn preview(
             (paused, summary.to_owned() + &open.transpose()?.unwrap_or_default())
         }
         Operation::TripBreaker { key } => {
-            let view = breaker(&services.control.breakers, key)?;
+            let view = breaker_to_trip(services, key)?;
             let (state, cause) = (view.state.as_str(), view.cause.map(|cause| cause.as_str()));
             let by_hand = state == "open" && cause == Some("operator") && view.retry_after_ms.is_none();
             let end = until.map_or("it is reset".to_owned(), |until| until.to_string());

@@ -38,7 +38,7 @@ fn view(app: &App, key: &str) -> Json<BreakerView> {
 /// Open a circuit breaker, until it is reset
 #[utoipa::path(post, path = "/v1/breakers/{key}/trip", tag = "breakers",
     params(("key" = String, Path, description = "Its key, percent-encoded")),
-    responses((status = 200, description = "Open, and durable", body = BreakerView), Problems<403, 502>))]
+    responses((status = 200, description = "Open, and durable", body = BreakerView), Problems<403, 404, 502>))]
 pub(crate) async fn trip(State(app): AppState, by: Operator, Path(key): Path<String>) -> Reply<BreakerView> {
     check_key(&key)?;
     operations::perform_to_end(&app, &by, Operation::TripBreaker { key: key.clone() }).await?;

@@ -77,7 +77,7 @@ pub struct PromptView {
     /// Without personal data and secrets. The tool gets them as sent, except for `redactions`.
     #[schema(value_type = Object)]
     pub params: Map<String, Value>,
-    /// What it is about: the path, or else the first public parameter.
+    /// What it is about: the path, or else the first public parameter, or else the first parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     /// Personal data that is not shown here, and that the tool gets.

@@ -54,6 +54,11 @@ impl Modes {
         self.files.entry(owner.to_owned()).or_default();
     }
 
+    /// Whether the files name this owner.
+    pub(crate) fn knows(&self, owner: &str) -> bool {
+        self.files.contains_key(owner)
+    }
+
     /// Applies the overlay. It replaces the modes of the files, except a deny.
     pub(crate) fn with_changes(
         &self,

@@ -99,6 +99,19 @@ fn a_mode_of_an_unknown_command_is_refused_or_warned_about() {
         assert!(error.contains("is no named command"), "{bad}: {error}");
         named.check_change(&set(bad, None)).unwrap();
     }
+    let of = |org: &str| Change::SetOrgMode {
+        org: org.into(),
+        tool: "files.copy".into(),
+        mode: Some(SetMode::Lasting(Mode::Deny)),
+    };
+    let band = |band| Change::SetBand { space: "shared:gone".parse().unwrap(), band };
+    for (bad, says) in
+        [(of("hom"), "no organisation \"hom\""), (band(Some(Band::Red)), "no space shared:gone")]
+    {
+        let error = named.check_change(&bad).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    named.check_change(&band(None)).unwrap();
     let changed = after(&named, &[one]);
     assert!(changed.warnings().is_empty());
     let removed = world().with_overlay(changed.overlay()).unwrap();
