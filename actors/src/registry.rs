@@ -167,6 +167,14 @@ impl Registry {
             .ok_or_else(|| RegistryError::Unknown { tool: name.clone(), nearest: self.nearest(name) })
     }
 
+    /// [`Registry::find`] without aliases: modes and breakers go by the tool's own id, so one under an alias would stop nothing.
+    pub fn find_by_id(&self, id: &ToolId) -> Result<&Arc<RegisteredTool>, RegistryError> {
+        match self.aliases.get(id) {
+            Some(own) => Err(RegistryError::Unknown { tool: id.clone(), nearest: Some(own.clone()) }),
+            None => self.find(id),
+        }
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredTool>> {
         self.tools.values()
     }

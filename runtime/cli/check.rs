@@ -245,8 +245,7 @@ impl Check {
             }
             What::Jobs => {
                 let health: Health = client.get("/healthz").await?;
-                let failed = health.jobs.iter().filter_map(|job| Some((&job.job, job.error.as_ref()?)));
-                let failed: Vec<_> = failed.map(|(job, error)| format!("{job}: {error}")).collect();
+                let failed = health.failed_jobs();
                 *why = failed.join("; ");
                 Ok(failed.len() as u64)
             }

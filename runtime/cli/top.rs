@@ -67,6 +67,7 @@ struct Snapshot {
     counted: Option<Instant>,
     paused: bool,
     policy_files_faulty: bool,
+    failed_jobs: Vec<String>,
     store_damage: Option<String>,
 }
 
@@ -112,6 +113,7 @@ impl Snapshot {
             counted: Some(fresh.unwrap_or(at)),
             paused: health.paused,
             policy_files_faulty: health.policy_files_faulty,
+            failed_jobs: health.failed_jobs(),
             store_damage: health.store_damage,
             figures,
             at: Some(at),
@@ -132,7 +134,7 @@ impl Snapshot {
     fn to_json(&self) -> serde_json::Value {
         let figures = &self.figures;
         json!({
-            "paused": self.paused, "policy_files_faulty": self.policy_files_faulty, "store_damage": self.store_damage, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
+            "paused": self.paused, "policy_files_faulty": self.policy_files_faulty, "failed_jobs": self.failed_jobs, "store_damage": self.store_damage, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
             "held": self.held.iter().map(|held| json!({
                 "approval_id": held.approval_id, "tool_id": held.tool_id, "expires_at": held.expires_at,
             })).collect::<Vec<_>>(),

@@ -110,7 +110,7 @@ fn check_tool(registry: &Registry, key: &str) -> Result<(), String> {
     let tool = key.split(' ').next().unwrap_or(key);
     let find = |name: &str| {
         let id = ToolId::new(name).map_err(|error| error.to_string())?;
-        registry.find(&id).map(drop).map_err(|error| error.to_string())
+        registry.find_by_id(&id).map(drop).map_err(|error| error.to_string())
     };
     let dotted = tool.rsplit_once(':').map(|(source, action)| format!("{source}.{action}"));
     find(tool).or_else(|why| dotted.map_or(Err(why), |dotted| find(&dotted)))

@@ -21,13 +21,15 @@ pub(super) struct Lines<W> {
     form: LogForm,
     /// The lines lost since the last one that was written.
     lost: u64,
+    /// Whether the last piece that was written is not the end of its line.
+    is_cut: bool,
     /// When a line waited last.
     waited: Option<Instant>,
 }
 
 impl<W: Write + AsFd> Lines<W> {
     pub(super) const fn new(to: W, form: LogForm) -> Self {
-        Self { to, form, lost: 0, waited: None }
+        Self { to, form, lost: 0, is_cut: false, waited: None }
     }
 
     fn has_room(&mut self) -> bool {
@@ -48,11 +50,12 @@ impl<W: Write + AsFd> Lines<W> {
     /// The line about those that were lost.
     fn told(&self) -> String {
         let (what, lost) = ("lines of the log were lost, because nobody read them", self.lost);
+        let end = if self.is_cut { "\n" } else { "" };
         match self.form {
-            LogForm::Text => format!(" WARN {what} lost={lost}\n"),
+            LogForm::Text => format!("{end} WARN {what} lost={lost}\n"),
             LogForm::Json => {
                 let line = json!({ "level": "WARN", "target": "effectd", "message": what, "lost": lost });
-                format!("{line}\n")
+                format!("{end}{line}\n")
             }
         }
     }
@@ -66,13 +69,15 @@ impl<W: Write + AsFd> Write for Lines<W> {
         } else if self.lost > 0 {
             let told = self.told();
             if self.to.write_all(told.as_bytes()).is_ok() {
-                self.lost = 0;
+                (self.lost, self.is_cut) = (0, false);
                 // It took some of the room.
                 return self.write(line);
             }
             None
         } else {
-            self.to.write(&line[..line.len().min(PIECE_BYTES_MAX)]).ok()
+            let written = self.to.write(&line[..line.len().min(PIECE_BYTES_MAX)]).ok();
+            self.is_cut = written.map_or(self.is_cut, |written| written < line.len());
+            written
         };
         self.lost += u64::from(written.is_none());
         Ok(written.unwrap_or(line.len()))
@@ -108,6 +113,22 @@ mod tests {
         let (first, rest) = told.split_once('\n').unwrap();
         let first: serde_json::Value = serde_json::from_str(first).unwrap();
         assert_eq!((&first["lost"], rest), (&lost.into(), "back\n"));
+    }
+
+    #[test]
+    fn a_line_that_was_cut_does_not_hide_the_next_one() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let mut lines = Lines::new(writer, LogForm::Json);
+        // Longer than a pipe holds: the beginning is written, the rest is lost.
+        lines.write_all(&vec![b'x'; 4 << 20]).unwrap();
+        assert_eq!(lines.lost, 1);
+        reader.read_exact(&mut [0; PIECE_BYTES_MAX]).unwrap();
+        lines.write_all(b"back\n").unwrap();
+        drop(lines);
+        let mut told = String::new();
+        reader.read_to_string(&mut told).unwrap();
+        let told = told.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        assert_eq!(told.map(|line| line["lost"].clone()).collect::<Vec<_>>(), [1]);
     }
 
     #[test]

@@ -241,6 +241,8 @@ fn backups_and_checks_are_scheduled_and_their_failures_seen() {
     let checked = place.effectd(&["check", "jobs"], None);
     assert_eq!(checked.code(), 2, "{}", checked.stdout());
     assert!(checked.stdout().contains("backup: there is no directory"), "{}", checked.stdout());
+    let page = place.effectd(&["top", "--once", "--every-ms", "100"], None).stdout();
+    assert!(page.contains("! scheduled jobs failed") && page.contains("\n  backup: there is no"), "{page}");
     until("the journal is checked", || job(&daemon, 1)["done_at"].is_string());
     assert_eq!(job(&daemon, 1).get("error"), None);
     for folder in [&to, &keys] {

@@ -17,6 +17,9 @@ fn a_tripped_breaker_refuses_with_a_receipt_until_it_is_reset() {
         let misspelt = place.effectd(&[&["breaker", "trip", "files.wirte_text"], dry].concat(), None);
         let says = misspelt.stderr();
         assert!(misspelt.code() != 0 && says.contains("did you mean files.write_text?"), "{says}");
+        let alias = place.effectd(&[&["breaker", "trip", "diagnose_error"], dry].concat(), None);
+        let says = alias.stderr();
+        assert!(alias.code() != 0 && says.contains("did you mean core.diagnose_error?"), "{says}");
     }
     let tripped = place.effectd(&["breaker", "trip", KEY, "--yes", "-o", "json"], None).json(0);
     assert_eq!((&tripped["state"], &tripped["cause"]), (&json!("open"), &json!("operator")));

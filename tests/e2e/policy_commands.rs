@@ -80,9 +80,11 @@ fn a_mode_and_a_band_can_be_set_and_given_back() {
     assert_eq!(band("files"), 0);
     assert_eq!(digest(), before);
     assert_eq!(policy(&place, "set-mode", &["--tool", "files.write_text", "deny"]).code(), 2);
-    let misspelt =
-        policy(&place, "set-mode", &["--org", "home", "--tool", "files.wirte_text", "deny"]).stderr();
-    assert!(misspelt.contains("did you mean files.write_text?"), "{misspelt}");
+    // A mode under a misspelt name or an alias would stop nothing.
+    for (tool, own) in [("files.wirte_text", "files.write_text"), ("diagnose_error", "core.diagnose_error")] {
+        let refused = policy(&place, "set-mode", &["--org", "home", "--tool", tool, "deny"]).stderr();
+        assert!(refused.contains(&format!("did you mean {own}?")), "{refused}");
+    }
 }
 
 #[test]

@@ -279,7 +279,8 @@ fn breaker_to_trip(services: &Services, key: &str) -> Result<View, StoreError> {
     let view = breaker(&services.control.breakers, key)?;
     if !key.contains('/') {
         let tool = ToolId::new(key).map_err(|error| StoreError::NoSuchName(Cause::new(error)))?;
-        own_id(&services.registry, &tool)?;
+        let found = services.registry.find_by_id(&tool);
+        found.map_err(|error| StoreError::NoSuchName(Cause::new(error)))?;
     }
     Ok(view)
 }

@@ -212,6 +212,9 @@ fn aliases_lead_to_the_one_tool_and_cannot_take_a_name() {
     named.aliases = vec![id("x")];
     registry.register(named).unwrap();
     assert_eq!(registry.find(&id("x")).unwrap().spec().tool_id, id("t.x"));
+    assert!(registry.find_by_id(&id("t.x")).is_ok());
+    let alias = registry.find_by_id(&id("x")).unwrap_err().to_string();
+    assert_eq!(alias, "there is no tool x; did you mean t.x?");
     assert_eq!(registry.iter().count(), 1);
     for (name, alias) in [("t.y", "t.x"), ("t.y", "x"), ("x", "z")] {
         let mut thief = tool(Source::Plugin, spec(|v| v["tool_id"] = json!(name)));

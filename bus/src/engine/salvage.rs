@@ -25,7 +25,7 @@ use super::journal_copy::JournalWriter;
 use crate::codec::{Hash16, Location, Malformed};
 use crate::config::{EmbeddedConfig, JournalKind};
 use crate::error::StoreError;
-use crate::files::{io_error, list, private_dir};
+use crate::files::{io_error, list, private_dir, sync_tree};
 use crate::index::{applied_in, schema};
 use crate::journal::block::{self, Builder};
 use crate::journal::record::{Blob, Ending, EventRecord, LostRecord, Payload, ReceiptRecord, Record};
@@ -92,6 +92,8 @@ pub fn salvage(config: &EmbeddedConfig, into: &Path) -> Result<Salvaged, StoreEr
     let old_log = config.state.join("log");
     if old_log.is_dir() {
         copy_dir(&old_log, &into.join("log"))?;
+        // Hashes of blocks that retention dropped follow from nothing else.
+        sync_tree(&into.join("log"))?;
     }
     let readable = Readable::open(config, into)?;
     let checkpoint = readable.checkpoint()?;

@@ -15,6 +15,7 @@ use effectd_bus::{
 use effectd_contracts::{Status, SystemClock, merkle};
 
 use crate::child::{BOTH, Order, Worker, config};
+use crate::mounts::{Mount, copy_image, is_root, make_ext4};
 
 const ACTIONS: u64 = 200;
 
@@ -190,6 +191,25 @@ fn is_salvaged(journal: JournalKind) {
     store.audit().wait().unwrap();
     store.close().unwrap();
     assert!(salvage(&config(state.path()), &out).is_err(), "a store that is there is left alone");
+}
+
+#[test]
+fn the_hashes_of_a_salvaged_log_survive_a_power_loss() {
+    if !is_root("rescue::the_hashes_of_a_salvaged_log_survive_a_power_loss") {
+        return;
+    }
+    let scratch = tempfile::Builder::new().prefix("effectd-power").tempdir_in("/dev/shm").unwrap();
+    let state = tempfile::tempdir().unwrap();
+    fill_in(state.path(), JournalKind::Files);
+    let (image, copy) = (scratch.path().join("disk.img"), scratch.path().join("copy.img"));
+    make_ext4(&image, 64);
+    let disk = Mount::image(&image, scratch.path().join("disk"));
+    salvage(&config(state.path()), &disk.path().join("out")).unwrap();
+    copy_image(&image, &copy);
+    let after = Mount::image(&copy, scratch.path().join("after"));
+    let hashes = |state: &Path| std::fs::read(state.join("log/level-0")).unwrap();
+    assert!(!hashes(state.path()).is_empty());
+    assert_eq!(hashes(&after.path().join("out")), hashes(state.path()));
 }
 
 /// Overwrites the beginning, as by a tool that was pointed at the wrong file.

@@ -48,3 +48,11 @@ pub struct Health {
     /// The id of the daemon's state directory, which tells two daemons apart. A restored state has another id than its original.
     pub state_id: String,
 }
+
+impl Health {
+    /// The jobs that failed the last time, each with the reason.
+    pub fn failed_jobs(&self) -> Vec<String> {
+        let failed = self.jobs.iter().filter_map(|job| Some((&job.job, job.error.as_ref()?)));
+        failed.map(|(job, error)| format!("{job}: {error}")).collect()
+    }
+}

@@ -69,6 +69,9 @@ impl Snapshot {
             let what = "the policy's files have a fault and are not in force: `effectd check policy`";
             found.push((what.to_owned(), Vec::new()));
         }
+        if !self.failed_jobs.is_empty() {
+            found.push(("scheduled jobs failed: `effectd check jobs`".to_owned(), self.failed_jobs.clone()));
+        }
         if self.figures.faults > 0.0 {
             let count = many(whole(self.figures.faults), "fault");
             found.push((
