@@ -461,11 +461,14 @@ fn put_in_place(from: &Path, to: &Path) -> Result<(), Error> {
     File::open(above).and_then(|above| above.sync_all()).at(above)
 }
 
+/// Syncs every file and directory, after all are written: the first sync takes most of the others along.
 fn sync_tree(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
             sync_tree(&entry.path())?;
+        } else {
+            File::open(entry.path())?.sync_all()?;
         }
     }
     File::open(directory)?.sync_all()
@@ -480,7 +483,7 @@ fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Copies a file up to its present length and syncs it; `None` if it does not exist.
+/// Copies a file up to its present length; `None` if it does not exist.
 ///
 /// It copies from the end to the beginning. The journal is written forwards over zeros, so each piece is read after everything
 /// that follows it in the file: the copy has every block that was complete at the start, and at most one incomplete block.
@@ -506,9 +509,7 @@ fn copy(from: &Path, to: &Path) -> Result<Option<Copied>, Error> {
         written.at(to)?;
         end = begin;
     }
-    let copied = digest(&target, |_| Ok(())).at(to)?;
-    target.sync_all().at(to)?;
-    Ok(Some(copied))
+    digest(&target, |_| Ok(())).at(to).map(Some)
 }
 
 /// Reads until the buffer is full or the file ends.

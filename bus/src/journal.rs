@@ -110,12 +110,8 @@ impl JournalReader {
                 break (first, checkpoint?.unwrap_or_default());
             }
         };
-        let mut head = Vec::with_capacity(HEAD_BYTES + checkpoint.len());
-        head.extend_from_slice(&first.to_be_bytes());
-        head.extend_from_slice(&(checkpoint.len() as u64).to_be_bytes());
-        head.extend_from_slice(&checkpoint);
         let end = journal.bounds()?.map_or(first, |(_, last)| last + 1);
-        Ok(Self { block: Box::new(block), head: Some(head), next: first, end })
+        Ok(Self { block: Box::new(block), head: Some(head(first, &checkpoint)), next: first, end })
     }
 
     /// The next bytes; `None` at the end. Fails if retention drops a block before it is read.
@@ -130,6 +126,11 @@ impl JournalReader {
         }
         Ok(Some(piece).filter(|piece| !piece.is_empty()))
     }
+}
+
+/// The bytes before the blocks in what a [`JournalReader`] reads.
+pub(crate) fn head(first: u64, checkpoint: &[u8]) -> Vec<u8> {
+    [&first.to_be_bytes(), &(checkpoint.len() as u64).to_be_bytes(), checkpoint].concat()
 }
 
 /// Checks the checksums and the order of all blocks, and that their records can be read. Calls `each` for each block.

@@ -44,14 +44,15 @@ pub(crate) fn salvage(
 ) -> Result<SalvagedState, Error> {
     check_salvage(from, into)?;
     let mut draft = Draft::begin(from, into, progress)?;
-    let mut found = salvage::salvage(&EmbeddedConfig::new(from), &draft.path)?;
+    let config = EmbeddedConfig { progress: progress.clone(), ..EmbeddedConfig::new(from) };
+    let mut found = salvage::salvage(&config, &draft.path)?;
     for tree in ["keys", "blobs", "policy"] {
         draft.tree(tree)?;
     }
     draft.file("config.toml")?;
     let socket = clear_socket(&draft.path.join("config.toml"))?;
     id::ensure(&draft.path)?;
-    let config = EmbeddedConfig { progress: progress.clone(), ..EmbeddedConfig::new(&draft.path) };
+    let config = EmbeddedConfig { state: draft.path.clone(), ..config };
     if let Ok(journal) = journal_of(from) {
         offline::migrate(&config, journal)?;
     }

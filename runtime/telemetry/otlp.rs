@@ -41,7 +41,7 @@ pub(crate) fn open(to: SocketAddr) -> (SpanLayer, Exporter) {
     let is_ours = filter_fn(|metadata| metadata.is_span() && metadata.name() == SPAN);
     let spans = Spans { queue, lost: lost.clone() };
     let layer = spans.with_filter(is_ours.with_max_level_hint(LevelFilter::ERROR));
-    (layer.boxed(), Exporter { to, queued, lost, lost_seen: 0, lost_told: 0, is_failing: false })
+    (layer.boxed(), Exporter { to, queued, lost, lost_seen: 0, lost_told: 0 })
 }
 
 struct Spans {
@@ -116,7 +116,6 @@ pub(crate) struct Exporter {
     lost_seen: u64,
     /// How many of them the log has told.
     lost_told: u64,
-    is_failing: bool,
 }
 
 impl Exporter {
@@ -162,15 +161,13 @@ impl Exporter {
         }
         // Those that the queue did not take are lost, too.
         let lost = self.lost.load(Ordering::Relaxed);
-        let is_slow = lost > std::mem::replace(&mut self.lost_seen, lost);
-        let error = sent.err().or_else(|| is_slow.then(|| "it is too slow".to_owned()));
-        let was_failing = std::mem::replace(&mut self.is_failing, error.is_some());
-        match (error, was_failing) {
-            (Some(error), false) => {
-                tracing::warn!(to = %self.to, error, "the collector does not take all spans; the others are lost");
-            }
-            (None, true) => self.tell_loss("the collector takes all spans again"),
-            (Some(_), true) | (None, false) => {}
+        let was_failing = self.lost_seen > self.lost_told;
+        let is_failing = lost > std::mem::replace(&mut self.lost_seen, lost);
+        if is_failing && !was_failing {
+            let error = sent.err().unwrap_or_else(|| "it is too slow".to_owned());
+            tracing::warn!(to = %self.to, error, "the collector does not take all spans; the others are lost");
+        } else if was_failing && !is_failing {
+            self.tell_loss("the collector takes all spans again");
         }
     }
 

@@ -54,7 +54,7 @@ impl Shadowed {
                 rule: now.rule,
             })
         });
-        self.candidate.count(flip);
+        services.shadow.count(&self.candidate, flip);
     }
 
     fn judged(&self, services: &Services) -> Result<Decision, String> {

@@ -24,7 +24,6 @@ pub(crate) struct Candidate {
     digest: Digest,
     since: Timestamp,
     figures: Arc<Mutex<Figures>>,
-    decisions: IntCounterVec,
 }
 
 /// A candidate, and what it has judged in this process.
@@ -73,8 +72,8 @@ impl Shadow {
     /// Lets a candidate judge from `now` on; or says why one that was started earlier cannot.
     pub fn start(&self, policy: Result<Policy, String>, digest: Digest, since: Timestamp, now: Timestamp) {
         let figures = Arc::new(Mutex::new(Figures { since: now, ..Figures::default() }));
-        let (started, decisions) = (policy.clone(), self.decisions.clone());
-        *self.candidate.write() = Some(Candidate { policy, started, digest, since, figures, decisions });
+        let started = policy.clone();
+        *self.candidate.write() = Some(Candidate { policy, started, digest, since, figures });
     }
 
     /// Ends the candidate, and returns what it has judged.
@@ -100,16 +99,10 @@ impl Shadow {
     pub fn report(&self) -> Option<Report> {
         self.candidate().map(|candidate| candidate.report())
     }
-}
 
-impl Candidate {
-    fn report(&self) -> Report {
-        Report { digest: self.digest, since: self.since, figures: self.figures.lock().clone() }
-    }
-
-    /// Counts a judgement: the same verdict (`None`), a flip, or an error.
-    pub(crate) fn count(&self, judged: Result<Option<Flip>, String>) {
-        let mut figures = self.figures.lock();
+    /// Counts a judgement of a candidate: the same verdict (`None`), a flip, or an error.
+    pub(crate) fn count(&self, candidate: &Candidate, judged: Result<Option<Flip>, String>) {
+        let mut figures = candidate.figures.lock();
         let result = match judged {
             Ok(None) => {
                 figures.same += 1;
@@ -126,6 +119,12 @@ impl Candidate {
             }
         };
         self.decisions.with_label_values(&[result]).inc();
+    }
+}
+
+impl Candidate {
+    fn report(&self) -> Report {
+        Report { digest: self.digest, since: self.since, figures: self.figures.lock().clone() }
     }
 }
 

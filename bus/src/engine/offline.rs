@@ -99,22 +99,17 @@ pub fn rebuild(config: &EmbeddedConfig, clock: &dyn Clock) -> Result<Rebuilt, St
     let old = RunFiles::open(&config.state.join("index"), config.index_cache_bytes);
     let known = old.as_ref().ok().and_then(|old| old.applied());
     let beside = offline.new_log()?;
-    let new = offline.index_until(clock, u64::MAX, &beside)?;
-    let blocks = new.applied().map_or(0, |applied| applied.seq);
     // The old index may lag behind the journal: it is compared with an index of as many blocks.
     let same = match (&old, known) {
-        (Ok(old), Some(applied)) if applied.seq == blocks => is_same(old, &*new),
-        (Ok(old), Some(applied)) => {
-            let then = offline.index_until(clock, applied.seq, &beside)?;
-            is_same(old, &*then)
-        }
+        (Ok(old), Some(applied)) => is_same(old, &*offline.index_until(clock, applied.seq, &beside)?),
         (Ok(_), None) | (Err(_), _) => false,
     };
-    drop((old, new));
+    drop(old);
     remove_dir(&beside)?;
-    // The comparison may have replaced the new index with one of fewer blocks, so it is built again. That overwrites hashes
-    // of the log with equal ones, and keeps those of dropped blocks.
-    offline.index_until(clock, u64::MAX, &config.state.join("log"))?;
+    // This overwrites hashes of the log with equal ones, and keeps those of dropped blocks.
+    let new = offline.index_until(clock, u64::MAX, &config.state.join("log"))?;
+    let blocks = new.applied().map_or(0, |applied| applied.seq);
+    drop(new);
     offline.swap()?;
     Ok(Rebuilt { blocks, same })
 }

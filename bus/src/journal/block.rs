@@ -187,6 +187,9 @@ pub(crate) fn check_next(bytes: &[u8], seq: u64, previous: Option<u32>) -> Resul
 
 /// The whole block at the beginning of some bytes, and its length.
 pub(crate) fn whole_at(bytes: &[u8]) -> Option<(Header, usize)> {
+    if !bytes.starts_with(MAGIC) {
+        return None;
+    }
     let len = u32::from_be_bytes(*bytes.get(32..36)?.first_chunk()?) as usize;
     let whole = HEADER_BYTES.checked_add(len)?;
     let header = check(bytes.get(..whole)?).ok()?;

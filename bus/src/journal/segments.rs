@@ -493,12 +493,6 @@ fn path(directory: &Path, first: u64) -> PathBuf {
     checkpoint_files::path(directory, first, EXTENSION)
 }
 
-/// All segments, in order.
-pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let names = names(directory)?;
-    Ok(names.into_iter().map(|first| path(directory, first)).collect())
-}
-
 /// The first blocks of all segments, in order.
 fn names(directory: &Path) -> Result<Vec<u64>, StoreError> {
     numbered(directory, EXTENSION)

@@ -69,7 +69,7 @@ pub(crate) fn directory(state: &Path) -> PathBuf {
 }
 
 /// The file of each database, the latest last.
-pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
+fn files(directory: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let all = numbered(directory, DATABASE)?;
     let file = |begin| checkpoint_files::path(directory, begin, DATABASE).join("db");
     Ok(all.into_iter().map(file).collect())

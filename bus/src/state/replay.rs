@@ -26,7 +26,12 @@ impl JournalTip {
 
     /// The state before the first block of a journal, and its index.
     pub(crate) fn at_start(journal: &dyn Journal, when: When) -> Result<(Self, Memtable), StoreError> {
-        let Some(checkpoint) = Checkpoint::of(journal)? else {
+        Self::after(Checkpoint::of(journal)?, when)
+    }
+
+    /// The state and the index of a checkpoint, or of nothing.
+    pub(crate) fn after(checkpoint: Option<Checkpoint>, when: When) -> Result<(Self, Memtable), StoreError> {
+        let Some(checkpoint) = checkpoint else {
             return Ok((Self::new(State::default()), Memtable::default()));
         };
         let restored = State::restore(&checkpoint.snapshot, when);

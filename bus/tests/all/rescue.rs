@@ -56,6 +56,10 @@ fn long_work_says_how_far_it_has_come() {
     assert_eq!(last.lock().unwrap().remove("checking the journal"), Some((blocks, blocks)));
     rebuild(&config, &SystemClock).unwrap();
     assert_eq!(last.lock().unwrap().remove("replaying the journal"), Some((blocks, blocks)));
+    salvage(&config, &state.path().join("out")).unwrap();
+    for what in ["searching for readable blocks", "writing readable blocks"] {
+        assert_eq!(last.lock().unwrap().remove(what), Some((blocks, blocks)), "{what}");
+    }
     migrate(&config, JournalKind::Sled).unwrap();
     assert_eq!(last.lock().unwrap().remove("copying the journal"), Some((blocks, 0)));
     assert_eq!(last.lock().unwrap().remove("comparing the journals"), Some((blocks, blocks)));
@@ -63,6 +67,22 @@ fn long_work_says_how_far_it_has_come() {
     std::fs::remove_dir_all(state.path().join("index")).unwrap();
     embedded::open(config, Arc::new(SystemClock)).unwrap().close().unwrap();
     assert_eq!(last.lock().unwrap().remove("replaying the journal"), Some((blocks, blocks)));
+}
+
+#[test]
+fn a_missing_index_is_built_once() {
+    let state = tempfile::tempdir().unwrap();
+    fill_in(state.path(), JournalKind::Files);
+    std::fs::remove_dir_all(state.path().join("index")).unwrap();
+    let replays = Arc::new(Mutex::new(0));
+    let hook = replays.clone();
+    let progress = Progress::new(move |what, done, _| {
+        *hook.lock().unwrap() += u32::from(what == "replaying the journal" && done == 1);
+    });
+    let made = rebuild(&EmbeddedConfig { progress, ..config(state.path()) }, &SystemClock).unwrap();
+    assert_eq!((made.same, *replays.lock().unwrap()), (false, 1));
+    let checked = check(&config(state.path()), &SystemClock).unwrap();
+    assert_eq!((checked.problems, checked.behind), (Vec::<String>::new(), 0));
 }
 
 #[test]
