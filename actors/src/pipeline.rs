@@ -386,5 +386,5 @@ fn overloaded(in_flight: usize) -> Failure {
 }
 
 fn store_failure(error: &StoreError) -> Failure {
-    Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string())
+    error.failure(Phase::Accept)
 }

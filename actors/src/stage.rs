@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use effectd_bus::StoreError;
 use effectd_bus::limits::LEASE_TTL_MAX;
-use effectd_contracts::{ActionId, Clock, Code, Failure, Monotonic, Phase};
+use effectd_contracts::{ActionId, Clock, Failure, Monotonic, Phase};
 use parking_lot::RwLock;
 use prometheus::IntGauge;
 use ractor::factory::queues::DefaultQueue;
@@ -252,8 +252,6 @@ pub(crate) fn store_failed<S>(
 ) {
     tracing::warn!(parent: &action.ticket.span, %error, phase = phase.as_str(), "the store failed");
     if action.ticket.lease().is_none() {
-        let message = format!("{error}; retry with the same action id");
-        let failure = Failure::new(Code::StoreUnavailable, phase, message);
-        pass(recorder, Record::unrecorded(action, failure));
+        pass(recorder, Record::unrecorded(action, error.failure(phase)));
     }
 }

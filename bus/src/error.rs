@@ -6,16 +6,16 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use effectd_contracts::{ActionId, IdInvalid, ReceiptId};
+use effectd_contracts::{ActionId, Code, Failure, IdInvalid, Phase, ReceiptId};
 
 use crate::names::TopicName;
 
 /// Advice for a journal whose bytes are not the bytes that were written.
-const RESTORE: &str =
-    "Stop effectd, keep a copy of the state directory as it is, and restore the last backup.";
+const RESTORE: &str = "stop effectd, keep a copy of the state directory as it is, and restore the last backup, or write \
+                       what is readable to a new state with `effectd store salvage --to DIR`";
 
 /// Advice for an index that repairs itself.
-const REBUILT: &str = "It is rebuilt from the journal when effectd next writes or starts.";
+const REBUILT: &str = "it is rebuilt from the journal when effectd next writes or starts";
 
 /// Why the Store refused or failed an operation. A refused operation stores nothing.
 ///
@@ -79,10 +79,10 @@ pub enum StoreError {
     #[error("the store has format {found}, this version reads format {known}: use the effectd that wrote it")]
     Format { found: u32, known: u32 },
     /// The bytes on disk are not the bytes that were written.
-    #[error("the store is damaged: {what}. {advice}")]
+    #[error("the store is damaged: {what}; {advice}")]
     Damaged { what: String, advice: &'static str },
     /// The keys of sealed payloads are missing or do not fit.
-    #[error("the store's keys cannot be used: {what}. {advice}")]
+    #[error("the store's keys cannot be used: {what}; {advice}")]
     Keys { what: String, advice: &'static str },
 }
 
@@ -113,12 +113,22 @@ impl StoreError {
         }
     }
 
+    /// This error as the failure of an action. The advice is what has to change, and not part of the message.
+    pub fn failure(&self, phase: Phase) -> Failure {
+        let text = self.to_string();
+        let (StoreError::Damaged { advice, .. } | StoreError::Keys { advice, .. }) = self else {
+            return Failure::new(Code::StoreUnavailable, phase, text);
+        };
+        let what = text.trim_end_matches(advice).trim_end_matches("; ");
+        Failure::new(Code::StoreUnavailable, phase, what).unless(*advice)
+    }
+
     /// Damage that the Store does not repair by itself.
     pub(crate) fn is_lasting_damage(&self) -> bool {
         matches!(self, StoreError::Damaged { advice, .. } if *advice != REBUILT)
     }
 
-    /// Damage that only a backup repairs.
+    /// Damage that a backup repairs, or that salvage leaves out.
     pub(crate) fn damaged(what: impl Into<String>) -> Self {
         StoreError::Damaged { what: what.into(), advice: RESTORE }
     }
@@ -132,7 +142,7 @@ impl StoreError {
     pub(crate) fn index_unreadable(what: &str) -> Self {
         StoreError::Damaged {
             what: format!("the index: {what}"),
-            advice: "Stop effectd and move the directory `index` away; it is rebuilt from the journal.",
+            advice: "stop effectd and move the directory `index` away; it is rebuilt from the journal",
         }
     }
 
@@ -186,4 +196,20 @@ pub(crate) fn bound(what: &'static str, size: usize, max: usize) -> Result<(), S
         return Err(StoreError::TooLarge { what, size, max });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_remedy_of_damage_once() {
+        let failure = StoreError::damaged("block 7").failure(Phase::Accept);
+        assert_eq!(failure.message, "the store is damaged: block 7");
+        let remedy = failure.change.unwrap_or_default();
+        for way in ["restore the last backup", "`effectd store salvage --to DIR`"] {
+            assert!(remedy.contains(way), "{remedy}");
+        }
+        assert_eq!(StoreError::Full.failure(Phase::Accept).message, StoreError::Full.to_string());
+    }
 }

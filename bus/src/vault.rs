@@ -184,7 +184,7 @@ impl Vault {
         };
         let damaged = || StoreError::Damaged {
             what: format!("a payload of epoch {epoch} cannot be decrypted: it was changed or moved"),
-            advice: "Run `effectd store check`.",
+            advice: "run `effectd store check`",
         };
         let (version, rest) = bytes.split_first().ok_or_else(damaged)?;
         let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES).ok_or_else(damaged)?;

@@ -202,7 +202,7 @@ pub struct Failure {
     /// When to retry, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// What to change for another decision, in the policy's words, if the policy refused.
+    /// What to change, in the words of the policy that refused or of the store that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
 }

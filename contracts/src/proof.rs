@@ -392,11 +392,11 @@ impl Checker {
         };
         self.report.heads += 1;
         if let Err(why) = self.chain.head(&head) {
-            self.find(None, format!("the head of {size} entries: {why}"));
+            self.find(None, format!("the head of size {size}: {why}"));
         }
         if !(self.kept_from..=size).contains(&head.kept_from) {
             let what = format!(
-                "the head of {size} entries says that bodies are kept from entry {} on; by the earlier heads, that can be {} to {size}",
+                "the head of size {size} says that bodies are kept from entry {} on; by the earlier heads, that can be {} to {size}",
                 head.kept_from, self.kept_from
             );
             self.find(None, what);

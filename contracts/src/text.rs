@@ -27,9 +27,13 @@ pub fn is_unprintable(c: char) -> bool {
             | 0xf0000..=0x10_ffff)
 }
 
-/// A number with its noun: `1 receipt`, `2 receipts`.
+/// A number with its noun: `1 receipt`, `2 receipts`, `3 entries`.
 pub fn counted(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+    match (count, noun.strip_suffix("ry")) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some(stem)) => format!("{count} {stem}ries"),
+        (_, None) => format!("{count} {noun}s"),
+    }
 }
 
 /// Whether a text matches a pattern, in which `*` stands for any text, also none. Takes at most `pattern × text` steps.
@@ -66,6 +70,13 @@ mod tests {
         for c in "aZ09 -_:/@é\u{301}ß世\u{a0}…‹›😀".chars() {
             assert!(!is_unprintable(c), "{c:?}");
         }
+    }
+
+    #[test]
+    fn one_is_counted_without_a_plural() {
+        let said = [(1, "receipt"), (2, "receipt"), (0, "entry"), (1, "entry"), (3, "key")];
+        let said = said.map(|(count, noun)| counted(count, noun));
+        assert_eq!(said, ["1 receipt", "2 receipts", "0 entries", "1 entry", "3 keys"]);
     }
 
     proptest! {

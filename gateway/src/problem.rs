@@ -184,7 +184,7 @@ impl Problem {
     }
 
     fn unavailable(error: &StoreError) -> Self {
-        Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string()).into()
+        error.failure(Phase::Accept).into()
     }
 
     pub fn about(mut self, action: &ActionId) -> Self {
@@ -390,6 +390,14 @@ mod tests {
         }
         let invalid = Problem::from(StoreError::Invalid("no".to_owned()));
         assert_eq!((invalid.status, invalid.code.as_str()), (400, "query_invalid"));
+    }
+
+    #[test]
+    fn damage_names_the_remedy_of_the_operator_alone() {
+        let damaged = StoreError::Damaged { what: "block 7".to_owned(), advice: "restore the last backup" };
+        let problem = Problem::for_operator(&damaged);
+        assert_eq!(problem.detail, "the store is damaged: block 7");
+        assert_eq!(problem.change, Some(remediation::By::Operator.can("restore the last backup")));
     }
 
     #[test]

@@ -34,6 +34,8 @@ macro_rules! remediations {
                 $($(Code::$code)|+ => By::$by.can($what),)*
             };
             match &failure.change {
+                // A store that names a remedy cannot help itself.
+                Some(what) if failure.code == Code::StoreUnavailable => By::Operator.can(what),
                 Some(what) => usual.by.can(what),
                 None => usual,
             }

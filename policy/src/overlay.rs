@@ -69,15 +69,18 @@ impl SetMode {
             (set, _) => set,
         }
     }
-}
 
-impl std::fmt::Display for SetMode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    /// For people.
+    fn text(self, now: Timestamp) -> String {
         match self {
-            Self::Lasting(mode) => f.write_str(mode.as_str()),
+            Self::Lasting(mode) => mode.as_str().to_owned(),
             Self::Ending { mode, until, then } => {
-                let then = then.map_or("as in the files", |then| then.as_str());
-                write!(f, "{} until {until}, then {then}", mode.as_str())
+                let (mode, then) = (mode.as_str(), then.map_or("as in the files", |then| then.as_str()));
+                if now < until {
+                    format!("{mode} until {until}, then {then}")
+                } else {
+                    format!("{mode} ended at {until}, now {then}")
+                }
             }
         }
     }
@@ -135,17 +138,15 @@ impl Overlay {
         self.len() == 0
     }
 
-    /// The changes as lines for people.
-    pub fn lines(&self) -> Vec<String> {
+    /// The changes as lines for people. A mode whose end has come is marked.
+    pub fn lines(&self, now: Timestamp) -> Vec<String> {
         let consents = self.consents.iter().map(|consent| {
             let ConsentChange { subject, space, purpose, revoked } = consent;
             let given = if *revoked { "revoked" } else { "given" };
             format!("consent {given}: {subject} in {space} for {purpose}")
         });
         let modes = self.org_modes.iter().flat_map(|(org, modes)| {
-            let line =
-                move |(tool, mode): (&String, &SetMode)| format!("mode of {tool} in org {org}: {mode}");
-            modes.iter().map(line)
+            modes.iter().map(move |(tool, mode)| format!("mode of {tool} in org {org}: {}", mode.text(now)))
         });
         let bands = self.bands.iter().map(|(space, band)| format!("band of {space}: {}", band.as_str()));
         consents.chain(modes).chain(bands).collect()
@@ -296,7 +297,7 @@ mod tests {
         let stored = r#"{"consents":[],"org_modes":{"home":{"files.copy":"deny"}},
             "automation_modes":{"nightly":{"files.copy":"deny"}},"bands":{}}"#;
         let overlay: Overlay = serde_json::from_str(stored).unwrap();
-        assert_eq!(overlay.lines(), ["mode of files.copy in org home: deny"]);
+        assert_eq!(overlay.lines(Timestamp::UNIX_EPOCH), ["mode of files.copy in org home: deny"]);
         assert!(!serde_json::to_string(&overlay).unwrap().contains("automation"));
         // A later build's field may make something stricter.
         assert!(serde_json::from_str::<Overlay>(r#"{"quotas":{}}"#).is_err());

@@ -14,6 +14,7 @@ use crate::error::{Faults, Location, PolicyError};
 use crate::example;
 use crate::inspect::{ContentRules, Inspection, inspect_for_people, inspect_with};
 use crate::overlay::{Change, Overlay};
+use crate::risk::left_to_mode;
 use crate::source::{POLICY_FILE, Source};
 use crate::tables::commands::NamedCommand;
 use crate::tables::consents::{ConsentAnswer, Consents};
@@ -259,6 +260,23 @@ impl Policy {
 
     pub(crate) fn consent(&self, subject: &str, space: &str, purpose: &str, now: Timestamp) -> ConsentAnswer {
         self.consents.answer(subject, space, purpose, now)
+    }
+
+    /// The spaces whose band is laxer than under another policy, and what that lets run: a line each, for people.
+    pub fn laxer_bands(&self, before: &Policy) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (id, space) in &self.tables().spaces {
+            let Some(old) = before.tables().spaces.get(id) else { continue };
+            let (was, now) = (before.band(id, old).0, self.band(id, space).0);
+            if now < was {
+                let (was, what) = (was.as_str(), left_to_mode(now));
+                lines.push(format!(
+                    "{id}: band {was} -> {} is laxer: {what} run without a question now, unless their mode asks",
+                    now.as_str()
+                ));
+            }
+        }
+        lines
     }
 
     /// The space's band with its rule: the stricter one of files and overlay.

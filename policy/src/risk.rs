@@ -90,6 +90,16 @@ pub const fn band_floor(band: Band, tier: RiskTier, level: RiskLevel) -> Option<
     }
 }
 
+/// What a band leaves to the mode, for people: [`band_floor`] is `None`.
+pub(crate) const fn left_to_mode(band: Band) -> &'static str {
+    match band {
+        Band::Green => "actions of tiers R0 to R2",
+        Band::Amber => "actions of tier R0 and reads of tier R1",
+        Band::Red => "actions of tier R0",
+        Band::Black => "no actions",
+    }
+}
+
 /// The mode that follows from the risk if no mode is set.
 pub(crate) fn inferred_mode(facts: &Facts, risk: &Risk) -> Mode {
     let contained = facts.tool.is_contained() && !risk.cross_space;

@@ -29,8 +29,7 @@ pub(crate) struct Restored {
     pub(crate) made_at: Timestamp,
     pub(crate) checked: Checked,
     pub(crate) open: Open,
-    /// The socket that the original's configuration names. The restored state's does not: a daemon may serve the original there.
-    pub(crate) socket: Option<String>,
+    pub(crate) cleared: Vec<Cleared>,
 }
 
 /// What was unfinished at the time of the backup, and waits for an operator.
@@ -83,7 +82,7 @@ pub(crate) fn restore(
     let (manifest, key_manifest) = check_restore(from, keys, state, progress)?;
     let mut draft = Draft::begin(from, state, progress)?;
     draft.all_of(&manifest)?;
-    let socket = clear_socket(&draft.path.join("config.toml"))?;
+    let cleared = clear_addresses(&draft.path.join("config.toml"))?;
     id::ensure(&draft.path)?;
     let mut key_files = Draft::inside(keys, draft.path.join("keys"), progress);
     key_files.all_of(&key_manifest)?;
@@ -104,37 +103,59 @@ pub(crate) fn restore(
     }
     let open = pause(&store, manifest.made_at, clock, by)?;
     draft.put_in_place(state)?;
-    Ok(Restored { made_at: manifest.made_at, checked, open, socket })
+    Ok(Restored { made_at: manifest.made_at, checked, open, cleared })
 }
 
-/// The part of the configuration that a restored state does not keep.
+/// An address of the original that the new state does not keep, since a daemon may serve the original there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Cleared {
+    pub(crate) setting: &'static str,
+    pub(crate) was: String,
+}
+
+/// The parts of the configuration that have addresses.
+#[derive(Deserialize)]
+struct Addresses {
+    gateway: Option<Gateway>,
+    telemetry: Option<Telemetry>,
+}
+
 #[derive(Deserialize)]
 struct Gateway {
-    gateway: Option<GatewaySocket>,
-}
-
-#[derive(Deserialize)]
-struct GatewaySocket {
     socket: Option<toml::Spanned<String>>,
 }
 
-/// Empties `gateway.socket` in a configuration file, which means the socket in the state directory. Returns what it was.
-pub(super) fn clear_socket(path: &Path) -> Result<Option<String>, Error> {
+#[derive(Deserialize)]
+struct Telemetry {
+    listen: Option<toml::Spanned<String>>,
+}
+
+/// Empties the addresses in a configuration file: then the socket is that in the state directory, and there is no TCP address.
+pub(super) fn clear_addresses(path: &Path) -> Result<Vec<Cleared>, Error> {
     let mut text = match fs::read_to_string(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.at(path)?,
     };
     // Nobody can use a file that is not valid, so it stays as it is.
-    let gateway = toml::from_str::<Gateway>(&text).ok().and_then(|config| config.gateway);
-    let socket = gateway.and_then(|gateway| gateway.socket);
-    let Some(socket) = socket.filter(|socket| !socket.as_ref().is_empty()) else {
-        return Ok(None);
+    let Ok(Addresses { gateway, telemetry }) = toml::from_str(&text) else {
+        return Ok(Vec::new());
     };
-    text.replace_range(socket.span(), "\"\"");
+    let found = [
+        ("gateway.socket", gateway.and_then(|gateway| gateway.socket)),
+        ("telemetry.listen", telemetry.and_then(|telemetry| telemetry.listen)),
+    ];
+    let found = found.into_iter().filter_map(|(setting, address)| Some((setting, address?)));
+    let mut found: Vec<_> = found.filter(|(_, address)| !address.as_ref().is_empty()).collect();
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    // The last one first, so that the places of the others stay right.
+    found.sort_by_key(|(_, address)| std::cmp::Reverse(address.span().start));
+    found.iter().for_each(|(_, address)| text.replace_range(address.span(), "\"\""));
     let written = File::create(path)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
     written.at(path)?;
-    Ok(Some(socket.into_inner()))
+    Ok(found.into_iter().map(|(setting, was)| Cleared { setting, was: was.into_inner() }).collect())
 }
 
 /// Opens a new store with its keys.

@@ -10,7 +10,7 @@ use effectd_bus::salvage::{self, Salvaged};
 use effectd_bus::{Progress, offline};
 use effectd_contracts::{Clock, Principal};
 
-use super::restore::{Open, clear_socket, open_store, pause, signs_with_other_key};
+use super::restore::{Cleared, Open, clear_addresses, open_store, pause, signs_with_other_key};
 use super::{Draft, refused, resolved};
 use crate::error::Error;
 use crate::state::id;
@@ -18,8 +18,7 @@ use crate::state::id;
 pub(crate) struct SalvagedState {
     pub(crate) found: Salvaged,
     pub(crate) open: Open,
-    /// The socket that the damaged state's configuration names. The new state's does not: a daemon may serve the old one there.
-    pub(crate) socket: Option<String>,
+    pub(crate) cleared: Vec<Cleared>,
 }
 
 /// Checks that the new state can be written there. Changes nothing.
@@ -50,7 +49,7 @@ pub(crate) fn salvage(
         draft.tree(tree)?;
     }
     draft.file("config.toml")?;
-    let socket = clear_socket(&draft.path.join("config.toml"))?;
+    let cleared = clear_addresses(&draft.path.join("config.toml"))?;
     id::ensure(&draft.path)?;
     let config = EmbeddedConfig { state: draft.path.clone(), ..config };
     if let Ok(journal) = journal_of(from) {
@@ -69,5 +68,5 @@ pub(crate) fn salvage(
     }
     let open = pause(&store, clock.now(), clock, by)?;
     draft.put_in_place(into)?;
-    Ok(SalvagedState { found, open, socket })
+    Ok(SalvagedState { found, open, cleared })
 }

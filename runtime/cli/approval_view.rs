@@ -3,6 +3,7 @@
 //! Most of the text comes from planners and tools. Every row is made safe for the terminal here.
 
 use effectd_actors::preview::{Change, Preview};
+use effectd_contracts::text::counted;
 use effectd_contracts::{PathState, Redaction};
 use effectd_gateway::views::approvals::{ApprovalView, PreviewView, PromptView};
 
@@ -154,8 +155,8 @@ fn of_preview(rows: &mut Rows, preview: &Preview) {
             let predicted = &shown.predicted;
             let text = format!(
                 "{} to change, {} to delete, {} bytes new",
-                count(predicted.files, "path"),
-                count(predicted.deletes, "path"),
+                counted(predicted.files, "path"),
+                counted(predicted.deletes, "path"),
                 predicted.bytes
             );
             if predicted.deletes > 0 {
@@ -213,11 +214,6 @@ fn standing(standing: &PathState) -> String {
             format!("file, {} bytes, mode {:03o}, {digest}…", state.bytes, state.mode)
         }
     }
-}
-
-fn count(number: u64, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
 }
 
 /// A duration in its two largest units.

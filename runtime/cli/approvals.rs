@@ -513,7 +513,7 @@ async fn decide_all(
     }
     let left = listed - views.len();
     if left > 0 {
-        eprint_line(&format!("{left} of tier {ONE_BY_ONE} are left: approve each by its id"));
+        eprint_line(&format!("{left} of tier {ONE_BY_ONE} left: approve each by its id"));
     }
     if views.is_empty() {
         return Err(CliError::request("there is no such approval to decide").exiting(Exit::Failed));

@@ -159,7 +159,7 @@ async fn quarantine(
     let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
         return Ok(confirm.declined());
     };
-    mutation::report_receipt(&done);
+    mutation::report_done(&done);
     let mut printer = Printer::new(common.output, false, &QUARANTINED);
     let all = quarantined(common).await?;
     let this = all.iter().filter(|view| view.artifact_id == artifact_id);
@@ -185,7 +185,7 @@ async fn release(
     };
     if done.changed {
         print_json(common.output, &done);
-        mutation::report_receipt(&done);
+        mutation::report_done(&done);
         return Ok(Exit::Done);
     }
     let why = "that artifact was not quarantined; `effectd artifacts quarantined` lists those that are";

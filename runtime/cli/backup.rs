@@ -40,7 +40,7 @@ pub(super) struct Backup {
 /// Restore a state from a backup and its keys
 ///
 /// Every file is compared with the manifest, the index is rebuilt, and the store is checked, before the state gets the name given by
-/// `--state`. It has an id of its own, and not the original's `gateway.socket`. What happened after the backup is missing; a head of the log kept elsewhere shows that (`receipts verify --head`). The
+/// `--state`. It has an id of its own, and neither `gateway.socket` nor `telemetry.listen` of the original. What happened after the backup is missing; a head of the log kept elsewhere shows that (`receipts verify --head`). The
 /// original may have carried out what was open at the time of the backup. So effects are paused in the restored state, and nothing is
 /// taken from its bus, until `effectd resume`. Then actions that had not started run, and started ones become dead letters of unknown
 /// outcome, for `dlq settle`. The command prints the numbers of both.
@@ -145,9 +145,10 @@ impl Restore {
             }),
             common.output,
         );
-        if let Some(socket) = done.socket {
+        for cleared in done.cleared {
             eprint_line(&format!(
-                "gateway.socket was {socket} and is empty in this state; set it again when this state replaces the original"
+                "{} was {} and is empty in this state; set it again when this state replaces the original",
+                cleared.setting, cleared.was
             ));
         }
         eprint_line(

@@ -89,7 +89,7 @@ impl BreakerCommand {
             let Some(done) = mutation::confirm_and_send_on(common, &operation, &terms, confirm).await? else {
                 return Ok(confirm.declined());
             };
-            mutation::report_receipt(&done);
+            mutation::report_done(&done);
         }
         let views: Vec<BreakerView> = match &key {
             None => get(common, Depth::Store, "/v1/breakers").await?,

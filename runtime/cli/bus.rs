@@ -358,7 +358,9 @@ impl Tail {
         };
         let topic = self.topic.topic.clone();
         let operation = Operation::SeekGroup { topic, group, to };
-        Ok(mutation::confirm_and_send(common, &operation, self.confirm).await?.is_some())
+        let moved = mutation::confirm_and_send(common, &operation, self.confirm).await?;
+        moved.iter().for_each(mutation::report_done);
+        Ok(moved.is_some())
     }
 
     async fn begin(&self, client: &mut Client) -> Result<String, CliError> {

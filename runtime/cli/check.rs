@@ -102,22 +102,30 @@ impl Level {
 struct Facts {
     word: &'static str,
     unit: &'static str,
+    /// The unit of one.
+    one: &'static str,
     warn: u64,
     critical: u64,
+}
+
+impl Facts {
+    fn counted(&self, value: u64) -> String {
+        format!("{value} {}", if value == 1 { self.one } else { self.unit })
+    }
 }
 
 impl What {
     #[rustfmt::skip]
     const fn facts(self) -> Facts {
         match self {
-            What::Dlq => Facts { word: "dlq", unit: "dead letters", warn: 1, critical: 1_000 },
-            What::Held => Facts { word: "held", unit: "approvals are pending", warn: 10, critical: 100 },
-            What::Lag => Facts { word: "lag", unit: "events behind", warn: 1_000, critical: 10_000 },
-            What::Breakers => Facts { word: "breakers", unit: "breakers open", warn: 1, critical: 5 },
-            What::Policy => Facts { word: "policy", unit: "faults of the policy's files", warn: 1, critical: 1 },
-            What::Store => Facts { word: "store", unit: "damaged parts were read", warn: 1, critical: 1 },
-            What::Jobs => Facts { word: "jobs", unit: "scheduled jobs failed", warn: 1, critical: 1 },
-            What::Disk => Facts { word: "disk", unit: "percent free", warn: 20, critical: 10 },
+            What::Dlq => Facts { word: "dlq", unit: "dead letters", one: "dead letter", warn: 1, critical: 1_000 },
+            What::Held => Facts { word: "held", unit: "approvals are pending", one: "approval is pending", warn: 10, critical: 100 },
+            What::Lag => Facts { word: "lag", unit: "events behind", one: "event behind", warn: 1_000, critical: 10_000 },
+            What::Breakers => Facts { word: "breakers", unit: "breakers open", one: "breaker open", warn: 1, critical: 5 },
+            What::Policy => Facts { word: "policy", unit: "faults of the policy's files", one: "fault of the policy's files", warn: 1, critical: 1 },
+            What::Store => Facts { word: "store", unit: "damaged parts were read", one: "damaged part was read", warn: 1, critical: 1 },
+            What::Jobs => Facts { word: "jobs", unit: "scheduled jobs failed", one: "scheduled job failed", warn: 1, critical: 1 },
+            What::Disk => Facts { word: "disk", unit: "percent free", one: "percent free", warn: 20, critical: 10 },
         }
     }
 
@@ -148,12 +156,12 @@ impl Check {
         let found = found.and_then(|value| Ok((value, self.refusal(common, &state)?)));
         let (level, value, says) = match found {
             Ok((value, Some(refusal))) => {
-                let says = format!("{value} {}, and new work is refused: {refusal}", facts.unit);
+                let says = format!("{}, and new work is refused: {refusal}", facts.counted(value));
                 (Level::Critical, Some(value), says)
             }
             Ok((value, None)) => {
                 let says = if why.is_empty() { why } else { format!(": {why}") };
-                let says = format!("{value} {}{says}", facts.unit);
+                let says = format!("{}{says}", facts.counted(value));
                 (self.what.level(value, warn, critical), Some(value), says)
             }
             Err(error) => (Level::Unknown, None, chain(&error)),

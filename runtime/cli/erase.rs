@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use effectd_bus::RetentionMode;
+use effectd_contracts::text::counted;
 use effectd_gateway::views::store::{EraseBody, ErasedView};
 
 use super::mutation::Reason;
-use super::store::show;
-use super::{CliError, Common, Confirm, Depth, eprint_line, is_in_process, with_client};
+use super::{
+    CliError, Common, Confirm, Depth, Form, eprint_line, is_in_process, line, print_json, with_client,
+};
 use crate::exit::Exit;
 
 /// How long to wait for running actions, and how often to check whether they have ended.
@@ -33,7 +35,7 @@ impl Erase {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         if !self.confirm.yes {
             let would = self.erase(common, RetentionMode::Preview).await?;
-            show(&would, common.output);
+            self.show(&would, RetentionMode::Preview, common.output);
             if !would.held.is_empty() {
                 return Ok(self.undecided(&would));
             }
@@ -43,7 +45,7 @@ impl Erase {
             }
         }
         let erased = self.erase(common, RetentionMode::Apply).await?;
-        show(&erased, common.output);
+        self.show(&erased, RetentionMode::Apply, common.output);
         if !erased.held.is_empty() {
             return Ok(self.undecided(&erased));
         }
@@ -54,6 +56,25 @@ impl Erase {
             &"actions are still running, or wait on the bus for a daemon; let them end and run this again. Until then the erasure is not complete",
         );
         Ok(Exit::TryAgain)
+    }
+
+    /// Prints what an erasure destroyed, or would. While approvals are pending, that is nothing.
+    fn show(&self, erased: &ErasedView, turn: RetentionMode, form: Form) {
+        if print_json(form, erased) || !erased.held.is_empty() {
+            return;
+        }
+        let verb = match turn {
+            RetentionMode::Preview => "would destroy",
+            RetentionMode::Apply if erased.done => "destroyed",
+            RetentionMode::Apply => "has destroyed so far",
+        };
+        line(&format!(
+            "the erasure {verb} the keys of {}, {} and {}; sealed again for other subjects: {}",
+            self.subject.join(", "),
+            counted(erased.dead_letters, "dead letter"),
+            counted(erased.blobs, "blob"),
+            counted(erased.resealed, "entry")
+        ));
     }
 
     fn undecided(&self, erased: &ErasedView) -> Exit {

@@ -318,6 +318,8 @@ pub fn main() -> ExitCode {
     let level = match (traced, common.verbose) {
         (true, _) => "info,effectd_actors=debug",
         (false, true) => "info",
+        // What its attacks would log is in its findings.
+        (false, false) if matches!(command, Command::Doctor(_)) => "off",
         (false, false) => "warn",
     };
     telemetry::start(level, common.log.unwrap_or(LogForm::Text), common.color.applies_to(&std::io::stderr()));

@@ -141,7 +141,8 @@ pub(super) async fn confirm_and_send(
     confirm_and_send_on(common, operation, &Terms::default(), confirm).await
 }
 
-/// Shows what would change, asks, and carries it out. `None` if it was not confirmed.
+/// Shows what would change, asks, and carries it out. `None` if it was not confirmed. The answer has the lines that nobody has seen
+/// yet: with `--yes`, all of them.
 pub(super) async fn confirm_and_send_on(
     common: &Common,
     operation: &Operation,
@@ -150,14 +151,17 @@ pub(super) async fn confirm_and_send_on(
 ) -> Result<Option<OperationView>, CliError> {
     let before = send_on(common, operation, terms, RunMode::Preview).await?;
     if !before.changed {
-        before.says.iter().for_each(|says| eprint_line(says));
         eprint_line(&"there is nothing to change");
         return Ok(Some(before));
     }
-    if !confirm.confirmed(&before.says) {
+    if !confirm.yes && !confirm.confirmed(&before.says) {
         return Ok(None);
     }
-    send_on(common, operation, terms, RunMode::Execute).await.map(Some)
+    let mut done = send_on(common, operation, terms, RunMode::Execute).await?;
+    if !confirm.yes && common.output == Form::Table {
+        done.says.retain(|says| !before.says.contains(says));
+    }
+    Ok(Some(done))
 }
 
 /// [`confirm_and_send_on`], then prints the result.
@@ -214,8 +218,9 @@ pub(super) async fn send_on(
     post(common, Depth::Policy, &path, operation).await
 }
 
-/// Prints the id of an operation's receipt; an operation that changed nothing has none.
-pub(super) fn report_receipt(done: &OperationView) {
+/// Prints what an operation says, and the id of its receipt; an operation that changed nothing has none.
+pub(super) fn report_done(done: &OperationView) {
+    done.says.iter().for_each(|says| eprint_line(says));
     if let Some(id) = &done.receipt_id {
         eprint_line(&format!("receipt {id}"));
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ActionRequest, Band, Mode, ReceiptId, SpaceId, SubjectId};
+use effectd_contracts::{ActionRequest, Band, Clock, Mode, ReceiptId, SpaceId, SubjectId, SystemClock};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::{
     Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, RootChange, ShadowFiles, ShadowFlip,
@@ -222,7 +222,7 @@ impl PolicyCommand {
             Verb::Diff { directory } => diff(common, directory.as_deref()).await,
             Verb::Overlay(OverlayVerb::List) => list_overlay(common).await,
             Verb::Overlay(OverlayVerb::Clear { why, confirm }) => {
-                for change in overlay(files(common).await?)?.lines() {
+                for change in overlay(files(common).await?)?.lines(SystemClock.now()) {
                     eprint_line(&format!("taken back: {change}"));
                 }
                 make(common, PolicyChange::Clear {}, (why.into(), confirm)).await
@@ -301,7 +301,7 @@ async fn list_overlay(common: &Common) -> Result<Exit, CliError> {
         if overlay.is_empty() {
             eprint_line(&"the list is empty");
         }
-        overlay.lines().iter().for_each(|change| line(change));
+        overlay.lines(SystemClock.now()).iter().for_each(|change| line(change));
     }
     Ok(Exit::Done)
 }
@@ -320,7 +320,7 @@ async fn show(common: &Common) -> Result<Exit, CliError> {
         for file in &files.files {
             line(&format!("# --- {}\n{}", file.name, file.text.trim_end()));
         }
-        for change in overlay(files)?.lines() {
+        for change in overlay(files)?.lines(SystemClock.now()) {
             line(&format!("# overlay: {change}"));
         }
         line(&format!("# {}\n# {}", policy.summary, policy.digest));
@@ -456,18 +456,22 @@ async fn make(
     let looked = with_client(common, Depth::Policy, async |client| {
         let tried: PolicyView = client.post(&path(true), &change).await?;
         let now: PolicyView = client.get("/v1/policy").await?;
-        Ok((tried, now.digest))
+        Ok((tried, now))
     });
     let (tried, now) = looked.await?;
     let policy = if tried.in_force {
         tried
     } else {
-        let mut says =
-            vec![format!("policy: {}", store::words(&what)), format!("policy: {now} -> {}", tried.digest)];
+        let mut says = vec![format!("policy: {}", store::words(&what))];
+        // The digest covers the end, which is counted from the moment of the change.
+        if terms.lasts.is_none() {
+            says.push(format!("policy: {} -> {}", now.digest, tried.digest));
+        }
+        says.extend(tried.warnings.iter().filter(|warning| !now.warnings.contains(warning)).cloned());
         if tried.released + tried.ended > 0 {
             let PolicyView { released, ended, .. } = &tried;
             says.push(format!(
-                "pending approvals: {released} start without a person, {ended} are denied and end"
+                "pending approvals: {released} to start without a person, {ended} to be denied"
             ));
         }
         if !confirm.confirmed(&says) {

@@ -124,10 +124,13 @@ impl QuarantineCommand {
                     let letters = vec![letter];
                     change(common, letter, &Operation::DropLetters { letters }, (&why.into(), confirm)).await
                 }
-                Held::Artifact(_) => Err(CliError::request(
-                    "an artifact belongs to the receipts that name it: it stays quarantined until an erasure of their \
+                Held::Artifact(id) => {
+                    find_artifact(common, &id).await?;
+                    Err(CliError::request(
+                        "an artifact belongs to the receipts that name it: it stays quarantined until an erasure of their \
                          subject (`effectd store erase`) or retention deletes it",
-                )),
+                    ))
+                }
             },
         }
     }

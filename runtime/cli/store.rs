@@ -55,7 +55,7 @@ enum Command {
     /// Write a new state of what is readable in a damaged one, and name what is lost
     ///
     /// The damaged state is not changed. The new one has its own id, the same keys, blobs, policy and configuration (without
-    /// `gateway.socket`), and everything keeps its number: offsets, receipts, entries of the log. A lost event is one of the type
+    /// `gateway.socket` and `telemetry.listen`), and everything keeps its number: offsets, receipts, entries of the log. A lost event is one of the type
     /// `effectd.lost.v1`; `receipts verify` names each lost entry of the log. What is lost may be the end of an action, so effects are
     /// paused, as after `effectd restore`, until `effectd resume`. Exits with 1 if something is lost.
     #[command(after_help = "Example:\n  effectd store salvage --to salvaged")]
@@ -274,9 +274,10 @@ fn save(common: &Common, into: &Path, confirm: Confirm) -> Result<Exit, Error> {
         }),
         common.output,
     );
-    if let Some(socket) = done.socket {
+    for cleared in done.cleared {
         eprint_line(&format!(
-            "gateway.socket was {socket} and is empty in the new state; set it again when that state replaces the damaged one"
+            "{} was {} and is empty in the new state; set it again when that state replaces the damaged one",
+            cleared.setting, cleared.was
         ));
     }
     eprint_line(

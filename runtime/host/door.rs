@@ -95,7 +95,8 @@ impl Host for OpenState {
     fn try_policy(&self, change: PolicyChange, until: Option<Timestamp>) -> Result<PolicyView, Problem> {
         let (_, policy) = self.prepared(change, until)?;
         let now = self.services.policy();
-        let view = policy_queries::view(&policy, policy.digest() == now.digest());
+        let mut view = policy_queries::view(&policy, policy.digest() == now.digest());
+        view.warnings.extend(policy.laxer_bands(&now));
         let before = rejudge::without_command(&now, &policy);
         let under = Under::policy(&before, &policy);
         let count = rejudge::count(&*self.services.store, self.services.clock.now(), under)

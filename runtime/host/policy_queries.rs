@@ -138,7 +138,7 @@ pub(crate) fn problem(error: &Error, state: &State) -> Problem {
     let text = plain_text(error, state);
     match error {
         Error::Policy(_) | Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, text),
-        Error::Store(_) => Problem::failed(&Failure::new(Code::StoreUnavailable, Phase::Accept, text)),
+        Error::Store(error) => Problem::failed(&error.failure(Phase::Accept)),
         Error::State { .. }
         | Error::Key { .. }
         | Error::Sandbox(_)

@@ -26,12 +26,15 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes over the terminal. Without a terminal, the error names `instead`: the command for programs.
+    /// Takes over the terminal. If there is none, or one without a screen, the error names the command to use `instead`.
     pub fn take(instead: &str) -> Result<Self, Error> {
         if !io::stdin().is_terminal() || !stdout().is_terminal() {
             return Err(Error::Request(format!(
                 "this needs a terminal for input and output; for programs there is {instead}"
             )));
+        }
+        if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+            return Err(Error::Request(format!("this terminal cannot show it; use {instead}")));
         }
         ON_PANIC.call_once(|| {
             let default_hook = std::panic::take_hook();

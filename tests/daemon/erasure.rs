@@ -220,6 +220,9 @@ fn a_subject_that_nobody_knows_is_not_erased() {
     let forced = ["store", "erase", "--subject", NOBODY, "--force", "--reason", "by letter", "--yes"];
     let forced = place.effectd(&forced, None);
     assert_eq!(forced.code(), 0, "{}", forced.stderr());
+    let said = format!("the erasure destroyed the keys of {NOBODY}, 0 dead letters and 0 blobs; ");
+    let told = forced.stdout();
+    assert!(told.starts_with(&said) && told.lines().count() == 1, "{told}");
     let receipt = acts(&place, "tool:effectd.erase").remove(0);
     assert_eq!(receipt["approval"]["reason"], "by letter", "{receipt}");
 }

@@ -52,6 +52,8 @@ fn checks_exit_with_monitoring_codes_in_every_format() {
     assert_eq!(nagios, "EFFECTD DLQ WARNING - 3 dead letters | dlq=3;2;9;0\n");
     let (_, text) = check(&[&["dlq"], &thresholds[..]].concat());
     assert_eq!(text, "dlq WARNING: 3 dead letters (warn 2, critical 9)\n");
+    let (_, one) = check(&["held", "--warn", "2", "--critical", "3"]);
+    assert_eq!(one, "held OK: 1 approval is pending (warn 2, critical 3)\n");
     let (_, prometheus) = check(&[&["dlq", "--format", "prometheus"], &thresholds[..]].concat());
     assert!(prometheus.contains("effectd_check_status{check=\"dlq\"} 1\n"), "{prometheus}");
     assert!(prometheus.contains("effectd_check_value{check=\"dlq\"} 3\n"), "{prometheus}");

@@ -173,6 +173,9 @@ fn draining_is_idempotent_and_unknown_outcomes_stay() {
     assert_eq!(unknown.code(), 1);
     assert!(unknown.stdout().contains("dlq settle"), "{}", unknown.stdout());
     assert_eq!(run(&place, &["dlq", "settle", "2", "--done", "--yes"]).code(), 0);
+    let again = run(&place, &["dlq", "settle", "2", "--done", "--yes"]);
+    assert_eq!((again.code(), again.stdout().as_str()), (0, "1 already gone\n"), "{}", again.stderr());
+    assert!(!again.stderr().contains("gone"), "{}", again.stderr());
     assert_eq!(run(&place, &["dlq", "settle", "5", "--not-done", "--yes"]).code(), 0);
     assert_eq!(place.effectd(&["wait", "left-5"], None).code(), 0);
     assert!(!done(2) && done(5));
@@ -224,7 +227,9 @@ fn every_switch_takes_effect_at_once_and_names_its_operator() {
     assert_eq!(outcome("s-0"), says("executed", true));
     assert_eq!(run(&place, &["tools", "disable", TOOL]).code(), 2, "nobody said yes");
     assert_eq!(outcome("s-1"), says("executed", true));
-    assert_eq!(run(&place, &["tools", "disable", TOOL, "--yes"]).code(), 0);
+    let off = run(&place, &["tools", "disable", TOOL, "--yes"]);
+    let told = [off.stdout(), off.stderr()].map(|said| said.matches("on -> off").count());
+    assert_eq!((off.code(), told), (0, [1, 0]), "{}{}", off.stdout(), off.stderr());
     assert_eq!(outcome("s-2"), says("tool_disabled", false));
     // A repeat changes nothing.
     let again = run(&place, &["tools", "disable", TOOL, "--yes", "-o", "json"]).json(0);
@@ -355,7 +360,9 @@ fn a_preview_and_a_run_agree_about_switches() {
         let changed = write_note("p-1", "switch.txt", "changed");
         let told = daemon.post("/v1/preview", &changed).json(200)["preview"].clone();
         assert_eq!(told["would_fail"]["code"], "action_conflict", "{told}");
-        daemon.post("/v1/actions?wait", &changed).problem(409, "action_conflict");
+        let told = daemon.post("/v1/actions?wait", &changed).problem(409, "action_conflict");
+        // What to do stands in `change` alone.
+        assert!(!told["detail"].to_string().contains("choose"), "{told}");
     };
     ended_is_answered();
     assert_eq!(run(&place, &["resume", "--yes"]).code(), 0);

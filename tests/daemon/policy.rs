@@ -45,7 +45,11 @@ fn consents_bands_and_modes_take_effect_at_once_and_stay() {
     let copy = |mode: &[&str]| {
         policy(&place, "set-mode", &[&["--org", "home", "--tool", "files.copy"], mode].concat())
     };
-    assert_eq!(copy(&["deny", "--for", "2h"]).code(), 0);
+    let lasting = copy(&["require_approval"]);
+    assert!(lasting.stderr().contains(" -> "), "{}", lasting.stderr());
+    // Each preview of an end would have another digest.
+    let ending = copy(&["deny", "--for", "2h"]);
+    assert!(ending.code() == 0 && !ending.stderr().contains(" -> "), "{}", ending.stderr());
     for nonsense in [&["deny", "--for", "soon"][..], &["files", "--for", "2h"]] {
         assert_eq!(copy(nonsense).code(), 2, "{nonsense:?}");
     }
@@ -195,7 +199,7 @@ fn a_copy_of_the_policy_flips_nothing_that_commands_changed() {
     let asked = policy(&place, "overlay", &["clear"]);
     assert_eq!(asked.code(), 2, "{}", asked.stderr());
     assert!(
-        asked.stderr().contains(mode) && asked.stderr().contains("1 start without a person"),
+        asked.stderr().contains(mode) && asked.stderr().contains("1 to start without a person"),
         "{}",
         asked.stderr()
     );
@@ -345,7 +349,7 @@ fn a_saved_file_ends_what_it_denies_and_starts_nothing() {
     assert_eq!(daemon.post("/v1/actions?wait", &write_note("s-3", "s-3", "s")).status, 200);
     let mut asked = place.effectd(&["approvals", "rejudge"], None);
     assert_eq!(asked.code(), 2, "{}", asked.stderr());
-    assert!(asked.stderr().contains("1 start, 0 are denied, 0 wait"), "{}", asked.stderr());
+    assert!(asked.stderr().contains("1 to start, 0 to be denied, 0 for a person"), "{}", asked.stderr());
     stays(&id, "s-1");
     asked = place.effectd(&["approvals", "rejudge", "--reason", "the files permit it", "--yes"], None);
     assert_eq!(asked.code(), 0, "{}", asked.stderr());

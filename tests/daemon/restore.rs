@@ -63,7 +63,7 @@ fn pending_actions_of_a_backup_wait_until_they_are_resumed() {
     let asked = place.effectd(&["resume"], None);
     assert_eq!(asked.code(), 2, "{}", asked.stderr());
     assert!(
-        asked.stderr().contains("1 actions start now, and 1 that had already started become dead letters"),
+        asked.stderr().contains("1 action to start now, and 1 dead letter of unknown outcome"),
         "{}",
         asked.stderr()
     );

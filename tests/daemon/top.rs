@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use crate::approvals::{asking, held};
 use crate::harness::{Place, Serving, until, write_note};
 use crate::seeding::{self, Left};
-use crate::shared::Terminal;
+use crate::shared::{Terminal, program};
 
 #[test]
 fn top_shows_the_daemon_as_it_is_and_keys_open_its_lists() {
@@ -159,4 +159,19 @@ fn without_a_terminal_the_same_is_one_json_value() {
     assert!(seen["stages"][0]["waiting"].is_u64(), "{seen}");
     let refused = place.effectd(&["top"], None);
     assert_eq!(refused.code(), 2, "{}", refused.stderr());
+}
+
+#[test]
+fn a_dumb_terminal_is_not_taken_over() {
+    let place = Place::seeded();
+    let _daemon = place.serve(&[]);
+    for (words, instead) in [("top", "`effectd top --once`"), ("approvals watch", "`effectd approvals list`")]
+    {
+        let command: Vec<&str> =
+            ["env", "TERM=dumb", program()].into_iter().chain(words.split(' ')).collect();
+        let dumb = Terminal::start(&place, &command, 120, 20);
+        assert_eq!(dumb.ended(), "2");
+        let (screen, said) = (dumb.screen(), format!("this terminal cannot show it; use {instead}"));
+        assert!(screen.contains(&said), "{screen}");
+    }
 }

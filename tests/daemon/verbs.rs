@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::commands::commands;
-use crate::harness::{Place, Serving, until, write_note};
+use crate::harness::{Place, Serving, root, until, write_note};
 use crate::operator::{acts, run};
 use crate::seeding::{self, Left};
 use crate::shared::Terminal;
@@ -178,6 +178,13 @@ fn what_changes_something_takes_yes_and_dry_run() {
         assert_eq!(takes, [changes; 2], "{verb}:\n{help}");
         assert!(help.contains("\nExample"), "{verb} has no example:\n{help}");
     }
+    // The runbook names those that do not ask. A screen shows what a key decides, and caches are cleared after a yes.
+    let page = std::fs::read_to_string(root().join("docs/runbook.md")).unwrap();
+    let at_once = page.split("\n- ").find(|item| item.contains("act at once")).unwrap();
+    let asks = ["approvals watch", "caches clear"];
+    for verb in ACTIONS.iter().chain(&NEW).chain(&DERIVED).filter(|verb| !asks.contains(*verb)) {
+        assert!(at_once.contains(&format!("`{verb}")), "{verb}: {at_once}");
+    }
 }
 
 pub fn place_to_change() -> Place {
@@ -313,6 +320,8 @@ fn at_a_terminal_y_is_yes_and_anything_else_is_no() {
         asked.press(&["Enter"]);
         assert_eq!(asked.ended(), code, "{answer:?}");
         assert_eq!(paused(), pauses, "{answer:?}");
+        let screen = asked.screen();
+        assert_eq!(screen.matches("active -> paused").count(), 1, "{screen}");
     }
     assert_eq!(acts(&place, "tool:effectd.pause").len(), 1);
 }

@@ -20,7 +20,11 @@ fn a_command_changes_the_state_that_it_names() {
     let place = Place::seeded();
     let socket = place.path("live.sock");
     let live = socket.to_str().unwrap();
-    let config = format!("[gateway]\n# Shared.\nsocket = \"{live}\" # with planners\nbacklog_max = 5000\n");
+    // Any free port.
+    let listen = "127.0.0.1:0";
+    let config = format!(
+        "[telemetry]\nlisten = \"{listen}\"\n[gateway]\n# Shared.\nsocket = \"{live}\" # with planners\nbacklog_max = 5000\n"
+    );
     std::fs::write(place.state().join("config.toml"), &config).unwrap();
     let daemon = place.serve(&[]).at(PathBuf::from(live));
     let done = |ran: &Ran| assert_eq!(ran.code(), 0, "{}", ran.stderr());
@@ -29,10 +33,12 @@ fn a_command_changes_the_state_that_it_names() {
     done(&place.effectd(&["backup", "copy", "--keys", "keys"], None));
     let restored = place.effectd(&["restore", "copy", "--keys", "keys", "--state", "restored"], None);
     done(&restored);
-    // The restored state is another one: it has its own id and not the original's socket.
-    assert!(restored.stderr().contains(&format!("gateway.socket was {live}")), "{}", restored.stderr());
+    // The restored state is another one: it has its own id and not the original's addresses.
+    for cleared in [format!("gateway.socket was {live}"), format!("telemetry.listen was {listen}")] {
+        assert!(restored.stderr().contains(&cleared), "{}", restored.stderr());
+    }
     let kept = std::fs::read_to_string(place.path("restored/config.toml")).unwrap();
-    assert_eq!(kept, config.replace(live, ""));
+    assert_eq!(kept, config.replace(live, "").replace(listen, ""));
     assert_eq!(std::fs::read_to_string(place.path("copy/config.toml")).unwrap(), config);
     let told = daemon.get("/healthz").json(200)["state_id"].as_str().unwrap().to_owned();
     assert_eq!(told, id_in(&place, ".effectd"));

@@ -74,10 +74,23 @@ fn a_mode_and_a_band_can_be_set_and_given_back() {
         checked["digest"].as_str().unwrap().to_owned()
     };
     let before = digest();
-    let band = |band: &str| policy(&place, "set-band", &["--space", "shared:household", band]).code();
-    assert_eq!((band("mauve"), band("RED")), (2, 0));
+    let set_band = |band: &str| policy(&place, "set-band", &["--space", "shared:household", band]);
+    assert_eq!(set_band("mauve").code(), 2);
+    let stricter = set_band("RED");
+    assert!(stricter.code() == 0 && !stricter.stderr().contains("laxer"), "{}", stricter.stderr());
     assert_ne!(digest(), before, "a band is part of the policy");
-    assert_eq!(band("files"), 0);
+    for (band, eased) in [
+        (
+            "AMBER",
+            "RED -> AMBER is laxer: actions of tier R0 and reads of tier R1 run without a question now",
+        ),
+        ("files", "AMBER -> GREEN is laxer: actions of tiers R0 to R2 run without a question now"),
+    ] {
+        let laxer = set_band(band);
+        assert_eq!(laxer.code(), 0, "{}", laxer.stderr());
+        let said = format!("shared:household: band {eased}, unless their mode asks");
+        assert!(laxer.stderr().contains(&said), "{}", laxer.stderr());
+    }
     assert_eq!(digest(), before);
     assert_eq!(policy(&place, "set-mode", &["--tool", "files.write_text", "deny"]).code(), 2);
     // A mode under a misspelt name or an alias would stop nothing.
@@ -233,7 +246,7 @@ async fn a_changed_file_is_noticed_without_a_command() {
 fn doctor_attacks_its_own_sandbox_and_tells() {
     let place = Place::new();
     let ran = place.effectd(&["doctor", "-o", "json"], None);
-    assert_eq!(ran.code(), 0, "{}{}", ran.stdout(), ran.stderr());
+    assert_eq!((ran.code(), ran.stderr().as_str()), (0, ""), "{}", ran.stdout());
     let report: Value = serde_json::from_str(&ran.stdout()).unwrap();
     let findings = report["findings"].as_array().unwrap();
     assert!(findings.len() > 5 && findings.iter().all(|finding| finding["verdict"] != "missing"), "{report}");

@@ -117,6 +117,10 @@ fn quarantined_artifacts_share_the_list_and_release_of_actions() {
     assert_eq!(release.code(), 0, "{}", release.stderr());
     assert_eq!(listed(&place).len(), 1);
     assert_eq!(place.effectd(&["quarantine", "release", artifact, "--yes"], None).code(), 1);
+    let unknown = place.effectd(&["quarantine", "shred", "nosuch", "--yes"], None);
+    assert_eq!(unknown.code(), 1);
+    let said = "no such action or artifact is quarantined; `effectd quarantine list` lists those that are";
+    assert!(unknown.stderr().contains(said), "{}", unknown.stderr());
 }
 
 #[test]

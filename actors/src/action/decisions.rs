@@ -21,7 +21,7 @@ use crate::services::signer::Identity;
 use crate::stored::sealed_event;
 
 /// The message for an action id that belongs to another action.
-pub(crate) const ID_TAKEN: &str = "this action id was already used for different content; choose a new one";
+pub(crate) const ID_TAKEN: &str = "this action id was already used for different content";
 
 #[derive(Debug)]
 pub struct Published {

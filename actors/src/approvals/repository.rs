@@ -43,7 +43,7 @@ pub struct Versioned<T> {
 }
 
 pub(crate) fn read<T: DeserializeOwned>(entry: &KvEntry) -> Result<Versioned<T>, StoreError> {
-    let damaged = |what: String| StoreError::Damaged { what, advice: "Run `effectd store check`." };
+    let damaged = |what: String| StoreError::Damaged { what, advice: "run `effectd store check`" };
     let bytes = entry
         .value
         .bytes()

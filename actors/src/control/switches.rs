@@ -93,7 +93,7 @@ impl<'a> Switches<'a> {
     pub fn restored(&self) -> Result<Option<Restored>, StoreError> {
         self.read(RESTORED, || StoreError::Damaged {
             what: "the state of the restore cannot be read".to_owned(),
-            advice: "Restore the backup again.",
+            advice: "restore the backup again",
         })
     }
 
@@ -101,7 +101,7 @@ impl<'a> Switches<'a> {
     pub fn caps(&self, tool: &ToolId) -> Result<Option<Vec<Capability>>, StoreError> {
         self.read(&caps_key(tool), || StoreError::Damaged {
             what: format!("the capabilities that {tool} requires cannot be read"),
-            advice: "Set them again with `effectd tools set-caps`.",
+            advice: "set them again with `effectd tools set-caps`",
         })
     }
 

@@ -31,7 +31,7 @@ pub fn line(stored: &StoredLogEntry) -> Result<LogLine, StoreError> {
 fn read(index: u64, body: &[u8]) -> Result<Value, StoreError> {
     parse_stored(body, body.len()).map_err(|error| StoreError::Damaged {
         what: format!("entry {index} of the log cannot be read: {error}"),
-        advice: "Run `effectd store check`.",
+        advice: "run `effectd store check`",
     })
 }
 

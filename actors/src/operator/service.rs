@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use effectd_bus::{Cause, Store, StoreError, TopicName};
 use effectd_contracts::limits::ID_BYTES_MAX;
-use effectd_contracts::text::is_unprintable;
+use effectd_contracts::text::{counted, is_unprintable};
 use effectd_contracts::{Capability, Operation, Principal, ReceiptId, Timestamp, ToolId, Topic};
 use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
@@ -200,7 +200,7 @@ fn rejudging<'a>(services: &Services, policy: &'a Policy) -> Result<Under<'a>, S
 
 fn rejudged(judged: &Rejudged) -> String {
     let Rejudged { released, ended, waiting } = judged;
-    format!("pending approvals: {released} start, {ended} are denied, {waiting} wait for a person")
+    format!("pending approvals: {released} to start, {ended} to be denied, {waiting} for a person to decide")
 }
 
 /// Refuses an operation that has a route of its own, whose response contains more.
@@ -425,8 +425,9 @@ fn open_after_restore(store: &dyn Store, restored: &Restored) -> Result<String, 
     let open = groups.iter().map(|group| group.undelivered + group.waiting + group.leased);
     let (open, begun) = (open.max().unwrap_or(0), store.stats().intents_open);
     let mut text = format!(
-        "; {} actions start now, and {begun} that had already started become dead letters of unknown outcome; first withdraw those that were done elsewhere since (effectd cancel)",
-        open.saturating_sub(begun)
+        "; {} to start now, and {} of unknown outcome, since a begun action is not repeated; first withdraw those that were done elsewhere since (effectd cancel)",
+        counted(open.saturating_sub(begun), "action"),
+        counted(begun, "dead letter")
     );
     let decisions = open_decisions(store, restored.decisions, OPEN_TOLD_MAX)?;
     for one in &decisions {
@@ -481,7 +482,7 @@ fn preview_letters(store: &dyn Store, numbers: &[u64]) -> Result<Performed, Stor
     let mut summary: Vec<String> =
         causes.iter().map(|((cause, code), count)| format!("{count} of cause {cause} ({code})")).collect();
     if gone > 0 {
-        summary.push(format!("{gone} are no longer dead letters"));
+        summary.push(format!("{gone} already gone"));
     }
     Ok(Performed { changed: !causes.is_empty(), summary, ..Performed::default() })
 }

@@ -71,10 +71,7 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Resul
             Ok(ended(&*services.store, id, by)?.unwrap_or(Withdrawal::Unknown))
         }
         Err(StoreError::StaleFence { .. }) => Ok(Withdrawal::Begun),
-        Err(error) => {
-            let message = format!("{error}; it is safe to retry");
-            Err(Failure::new(Code::StoreUnavailable, Phase::Record, message))
-        }
+        Err(error) => Err(error.failure(Phase::Record)),
     }
 }
 
@@ -120,5 +117,5 @@ fn refusal(services: &Services, event: Event<DecisionData>, by: &Decider) -> Ref
 }
 
 fn unavailable(error: &StoreError) -> Failure {
-    Failure::new(Code::StoreUnavailable, Phase::Accept, error.to_string())
+    error.failure(Phase::Accept)
 }

@@ -97,7 +97,7 @@ pub(crate) fn switched(
     request: &ActionRequest,
     tool: &RegisteredTool,
 ) -> Result<Option<DryRun>, Failure> {
-    let unreadable = |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
+    let unreadable = |error: StoreError| error.failure(Phase::Gate);
     let (switches, now) = (Switches::new(&*services.store), services.clock.now());
     // By the tool's own id, even if the request uses an alias.
     let tool_id = &tool.spec().tool_id;

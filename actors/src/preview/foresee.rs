@@ -74,8 +74,7 @@ async fn without_run(
     verdict: &Verdict,
 ) -> Result<Option<Preview>, Failure> {
     let request = question.request;
-    let unavailable =
-        |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Idempotency, error.to_string());
+    let unavailable = |error: StoreError| error.failure(Phase::Idempotency);
     let already_done = |receipt_id: &ReceiptId| {
         let why = format!("already done: receipt {receipt_id} is the answer, and nothing would run");
         Preview::Unavailable(why)

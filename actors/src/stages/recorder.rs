@@ -138,9 +138,7 @@ impl Recorder {
             }
             Err(error) => {
                 tracing::error!(parent: &action.ticket.span, %error, "receipt not written");
-                let message = format!("{error}; retry with the same action id");
-                let failure = Failure::new(Code::StoreUnavailable, Phase::Record, message);
-                action.ticket.refuse_caller(&failure);
+                action.ticket.refuse_caller(&error.failure(Phase::Record));
                 // An action from the bus drops its ticket here: its delivery is given back, and it is tried again.
             }
         }

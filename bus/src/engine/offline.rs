@@ -142,7 +142,7 @@ pub fn migrate(config: &EmbeddedConfig, to: JournalKind) -> Result<Migrated, Sto
     if !same()? {
         return Err(StoreError::Damaged {
             what: "the written journal differs from the original".to_owned(),
-            advice: "The old journal is still active. Try again, if necessary on another disk.",
+            advice: "the old journal is still active; try again, if necessary on another disk",
         });
     }
     drop((new, journal));

@@ -78,7 +78,7 @@ impl Reader {
     pub(crate) fn log_inclusion(&self, index: u64, size: u64) -> Result<Vec<Digest>, StoreError> {
         self.check_log_size(size)?;
         if index >= size {
-            let what = format!("a log of {size} entries has no entry {index}");
+            let what = format!("a log of size {size} has no entry {index}");
             return Err(StoreError::Invalid(what));
         }
         merkle::inclusion(self.index.log(), index, size)
@@ -87,7 +87,7 @@ impl Reader {
     pub(crate) fn log_consistency(&self, old: u64, new: u64) -> Result<Vec<Digest>, StoreError> {
         self.check_log_size(new)?;
         if old > new {
-            let what = format!("a log of {new} entries cannot extend one of {old}");
+            let what = format!("a log of size {new} cannot extend one of {old}");
             return Err(StoreError::Invalid(what));
         }
         merkle::consistency(self.index.log(), old, new)
@@ -96,7 +96,7 @@ impl Reader {
     fn check_log_size(&self, size: u64) -> Result<(), StoreError> {
         let there = self.log_size();
         if size > there {
-            return Err(StoreError::Invalid(format!("the log has {there} entries, not {size}")));
+            return Err(StoreError::Invalid(format!("the log has the size {there}, not {size}")));
         }
         Ok(())
     }

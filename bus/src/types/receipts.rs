@@ -108,7 +108,7 @@ impl StoredReceipt {
     pub fn parse(&self) -> Result<Receipt, StoreError> {
         serde_json::from_slice(&self.body).map_err(|error| StoreError::Damaged {
             what: format!("receipt {} is not a valid receipt: {error}", self.receipt_id),
-            advice: "Run `effectd store check`.",
+            advice: "run `effectd store check`",
         })
     }
 }

@@ -146,7 +146,7 @@ pub(crate) async fn frontier(
         let signed = log::last_head(store)?.map_or(0, |(_, head)| head.size);
         if !looks && size > signed {
             return Err(StoreError::Invalid(format!(
-                "the last signed head covers {signed} entries; only operators may read beyond it"
+                "only operators may read beyond the last signed head, of size {signed}"
             )));
         }
         Ok(store.log_frontier(size)?.peaks().to_vec())

@@ -9,7 +9,7 @@ use effectd_actors::approvals::decide::reason_fault;
 use effectd_actors::operator::operations::{Terms, recorded};
 use effectd_actors::operator::service;
 use effectd_bus::StoreError;
-use effectd_contracts::{Operation, Principal, Timestamp, filter};
+use effectd_contracts::{Operation, Principal, filter};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -51,10 +51,12 @@ pub(crate) struct OperationQuery {
 }
 
 impl OperationQuery {
-    pub(super) fn terms(&self, now: Timestamp) -> Result<Terms, Problem> {
+    /// The terms of the operation, which begins now.
+    pub(super) fn terms(self, app: &App) -> Result<Terms, Problem> {
+        let now = app.services().clock.now();
         let until = self.lasts.as_deref().map(|lasts| filter::end_of(lasts, now)).transpose();
         let until = until.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
-        Ok(Terms { reason: checked_reason(self.reason.clone())?, until })
+        Ok(Terms { reason: checked_reason(self.reason)?, until })
     }
 }
 
@@ -84,8 +86,9 @@ pub(crate) async fn perform(
     if matches!(operation, Operation::SetCaps { .. } | Operation::ResetCaps { .. }) {
         by.check_administers(&app)?;
     }
-    let terms = query.terms(app.services().clock.now())?;
-    if query.preview {
+    let preview = query.preview;
+    let terms = query.terms(&app)?;
+    if preview {
         let would = move |services: &Services| {
             service::preview(services, &operation, terms.until).map(OperationView::from)
         };

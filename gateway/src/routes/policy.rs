@@ -82,9 +82,10 @@ pub(crate) async fn change(
 ) -> Reply<PolicyView> {
     by.check_administers(&app)?;
     let (change, _share): (PolicyChange, _) = app.json_body(body, Kind::ChangeInvalid).await?;
-    let terms = query.terms(app.services().clock.now())?;
+    let preview = query.preview;
+    let terms = query.terms(&app)?;
     let until = terms.until;
-    if query.preview {
+    if preview {
         return app.blocking(move |app| app.host.try_policy(change, until)).await.map(Json);
     }
     let (before, operation) = (app.services().policy(), (change.operation(), terms));

@@ -13,7 +13,7 @@ pub struct PolicyView {
     pub in_force: bool,
     /// One line, for people.
     pub summary: String,
-    /// What is valid but probably a mistake.
+    /// What is valid but probably a mistake; for a preview, also which bands become laxer.
     pub warnings: Vec<String>,
     /// The receipt that names the operator; left out if nothing changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

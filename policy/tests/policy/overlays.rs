@@ -77,10 +77,17 @@ fn modes_are_set_and_unset() {
     let opened = after(&denied, &[ending(Mode::Deny), ending(Mode::Allow)]);
     assert_permitted(&morning(&opened));
     assert_eq!(decide(&opened, |_| ()).verdict.as_str(), "deny");
-    assert_eq!(
-        opened.overlay().lines(),
-        ["mode of files:write_text in org home: allow until 2026-01-07T12:00:00Z, then deny"]
-    );
+    let lines = |policy: &Policy, now: &str| policy.overlay().lines(now.parse().unwrap());
+    let mode = "mode of files:write_text in org home: ";
+    for (now, says) in [
+        ("2026-01-07T11:59:59Z", "allow until 2026-01-07T12:00:00Z, then deny"),
+        ("2026-01-07T12:00:00Z", "allow ended at 2026-01-07T12:00:00Z, now deny"),
+    ] {
+        assert_eq!(lines(&opened, now), [format!("{mode}{says}")]);
+    }
+    let over = "deny ended at 2026-01-07T12:00:00Z, now as in the files";
+    assert_eq!(lines(&ended, "2026-01-08T00:00:00Z"), [format!("{mode}{over}")]);
+    assert!(lines(&after(&ended, &[Change::Clear {}]), "2026-01-08T00:00:00Z").is_empty());
     assert_permitted(&decide(&after(&denied, &[set(None)]), |_| ()));
 }
 

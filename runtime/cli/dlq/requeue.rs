@@ -77,6 +77,8 @@ pub(super) struct Tally {
     pub(super) held: usize,
     /// Requeued letters that did not end in time.
     pub(super) open: usize,
+    /// Letters that were requeued without a canary: nobody waited for them.
+    pub(super) unwatched: usize,
     /// Letters that were not tried, because another letter of their cause failed.
     pub(super) spared: usize,
     pub(super) interrupted: bool,
@@ -97,8 +99,13 @@ impl Tally {
         let interrupted = if self.interrupted { "interrupted; the other dead letters stay: " } else { "" };
         let counts = [
             (self.back, "of them failed again"),
-            (self.held, "await approval"),
-            (self.open, "have not ended yet"),
+            (self.held, "awaiting approval"),
+            (self.open, "not ended yet"),
+            (
+                self.unwatched,
+                "not waited for (`effectd dlq list` lists those that fail again, `effectd approvals list` those that \
+                 await approval)",
+            ),
             (self.gone, "already gone"),
             (self.left, "left"),
             (self.spared, "not tried"),
@@ -220,7 +227,9 @@ impl<'a> Run<'a> {
             let (chunk, after) = rest.split_at(size);
             let requeued = self.chunk(chunk, report).await?;
             rest = after;
-            if careful && self.daemon.is_some() && !self.went_well(&requeued, rest.len()).await? {
+            if !careful {
+                self.tally.unwatched += requeued.len();
+            } else if self.daemon.is_some() && !self.went_well(&requeued, rest.len()).await? {
                 self.tally.spared += rest.len();
                 return Ok(());
             }
@@ -294,9 +303,9 @@ impl<'a> Run<'a> {
         }
         let failed = self.tally.back + self.tally.held + self.tally.open - before;
         let Some(why) = why else { return Ok(true) };
-        let words = if self.tally.held + self.tally.open == 0 { "failed again" } else { "are not done" };
+        let words = if self.tally.held + self.tally.open == 0 { "failed again" } else { "not done" };
         eprint_line(&format!(
-            "{failed} of {} {words} ({why}); {rest} of this cause are not tried",
+            "{failed} of {} {words} ({why}); {rest} of this cause not tried",
             actions.len()
         ));
         Ok(false)

@@ -310,7 +310,7 @@ async fn dataset(
 async fn bundle(client: &mut Client, path: &Path, from: u64, bar: &Bar) -> Result<String, CliError> {
     let head = log::head(client).await?;
     if from > head.size {
-        let why = format!("the log has {} entries; there is no entry {from}", head.size);
+        let why = format!("the log has {}; there is no entry {from}", counted(head.size, "entry"));
         return Err(CliError::request(why));
     }
     let before = log::frontier(client, from).await?;
@@ -343,7 +343,8 @@ async fn bundle(client: &mut Client, path: &Path, from: u64, bar: &Bar) -> Resul
         }
     }
     let (_, lines) = made.finish()?;
-    Ok(format!("{} entries; the head covers {} entries and was signed at {}", lines - 1, head.size, head.at))
+    let (written, covered) = (counted(lines - 1, "entry"), counted(head.size, "entry"));
+    Ok(format!("{written}; the head covers {covered} and was signed at {}", head.at))
 }
 
 #[cfg(test)]

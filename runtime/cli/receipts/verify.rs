@@ -252,7 +252,7 @@ fn expect_heads(checker: &mut Checker, lines: &[LogLine], size: u64) {
 fn summary(report: &Report) -> String {
     let verdict = if report.ok { "whole" } else { "NOT WHOLE" };
     let root = report.root.map(|root| root.hex()).unwrap_or_default();
-    let entries = report.size.saturating_sub(report.from);
+    let entries = counted(report.size.saturating_sub(report.from), "entry");
     let gone = match report.gone {
         0 => String::new(),
         gone => {
@@ -260,7 +260,7 @@ fn summary(report: &Report) -> String {
         }
     };
     format!(
-        "{verdict}: {entries} entries from {} on, {}, {} of which {} open, {}{gone}\n  heads     {} compared\n  keys      {}\n  root      {root}",
+        "{verdict}: {entries} from {} on, {}, {} of which {} open, {}{gone}\n  heads     {} compared\n  keys      {}\n  root      {root}",
         report.from,
         counted(report.receipts, "receipt"),
         counted(report.intents, "intent"),

@@ -1,6 +1,7 @@
 //! `effectd top --once`: one page of text, what is not normal first.
 
 use effectd_contracts::Timestamp;
+use effectd_contracts::text::counted;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -73,7 +74,7 @@ impl Snapshot {
             found.push(("scheduled jobs failed: `effectd check jobs`".to_owned(), self.failed_jobs.clone()));
         }
         if self.figures.faults > 0.0 {
-            let count = many(whole(self.figures.faults), "fault");
+            let count = counted(whole(self.figures.faults), "fault");
             found.push((
                 format!("{count} of workers (panics, stalls) since the start: see the log"),
                 Vec::new(),
@@ -81,7 +82,7 @@ impl Snapshot {
         }
         let restarted = self.stages.iter().filter(|row| row.restarts > 0);
         let restarted: Vec<String> =
-            restarted.map(|row| format!("{}: {}", row.stage, many(row.restarts, "restart"))).collect();
+            restarted.map(|row| format!("{}: {}", row.stage, counted(row.restarts, "restart"))).collect();
         if !restarted.is_empty() {
             found.push(("stages were restarted: see the log".to_owned(), restarted));
         }
@@ -89,23 +90,23 @@ impl Snapshot {
             self.breakers.iter().filter(|row| row.state != "closed").map(view::breaker).collect();
         if !open.is_empty() {
             let what =
-                format!("{} not closed: `effectd breaker reset KEY`", many(open.len() as u64, "breaker"));
+                format!("{} not closed: `effectd breaker reset KEY`", counted(open.len() as u64, "breaker"));
             found.push((what, open));
         }
         let letters = whole(self.figures.letters);
         if letters > 0 {
             let what =
-                format!("{}, by cause: `effectd dlq requeue --cause CAUSE`", many(letters, "dead letter"));
+                format!("{}, by cause: `effectd dlq requeue --cause CAUSE`", counted(letters, "dead letter"));
             let causes = self.causes.iter().filter(|cause| !cause.is_quarantined());
             found.push((what, causes.map(view::cause).collect()));
         }
         let quarantined = whole(self.figures.quarantined);
         if quarantined > 0 {
-            let count = many(quarantined, "action");
+            let count = counted(quarantined, "action");
             found.push((format!("{count} in quarantine: `effectd quarantine list`"), Vec::new()));
         }
         if !self.held.is_empty() {
-            let count = many(self.held.len() as u64, "question");
+            let count = counted(self.held.len() as u64, "question");
             let rows = self.held.iter().map(|row| view::held(row, now)).collect();
             found.push((format!("{count} for a person: `effectd approvals watch`"), rows));
         }
@@ -129,10 +130,6 @@ impl Snapshot {
             Focus::All | Focus::Held => Vec::new(),
         }
     }
-}
-
-fn many(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The first rows, cut; the last one says how many more there are.
