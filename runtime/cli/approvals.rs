@@ -327,11 +327,6 @@ async fn approve(common: &Common, args: Approve) -> Result<Exit, CliError> {
     }
     let id = &id;
     let params = args.edit.as_deref().map(read_params).transpose()?;
-    if args.confirm.dry_run {
-        let how = how_it_approves(common, (id, &args)).await?;
-        only_shows(common, id, ("approve", &how), args.confirm).await?;
-        return Ok(Exit::Done);
-    }
     let (mut agreed, mut edited_digest) = (true, None);
     if let Some(params) = &params {
         (agreed, edited_digest) = edited(common, (id, &args), params).await?;
@@ -357,6 +352,13 @@ async fn approve(common: &Common, args: Approve) -> Result<Exit, CliError> {
         calls_max: args.calls,
         lasts_s: args.lasts.map(|lasts| lasts.as_secs()),
     };
+    if args.confirm.dry_run {
+        let preview = async |client: &mut Client| post(client, id, "approve?preview=true", &body).await;
+        let _: DecisionView = with_client(common, Depth::Sandbox, preview).await?;
+        let how = how_it_approves(common, (id, &args)).await?;
+        only_shows(common, id, ("approve", &how), args.confirm).await?;
+        return Ok(Exit::Done);
+    }
     let wait = args.wait.as_millis();
     let decided = with_client(common, Depth::Sandbox, async |client| {
         let decided = post(client, id, &format!("approve?wait_ms={wait}"), &body).await?;
@@ -433,9 +435,9 @@ async fn edited(
     Ok((is_meant(args), view.digest))
 }
 
-/// Asks for confirmation, unless `--yes` was given.
+/// Asks for confirmation, unless `--yes` was given or nothing is decided.
 fn is_meant(args: &Approve) -> bool {
-    if args.confirm.yes {
+    if args.confirm.yes || args.confirm.dry_run {
         return true;
     }
     if !std::io::stdin().is_terminal() {

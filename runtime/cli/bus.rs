@@ -1,13 +1,15 @@
 //! `effectd bus`: topics, their events, and consumer groups.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Subcommand;
 use effectd_contracts::{Operation, Topic};
-use effectd_gateway::client::{Client, percent_encoded};
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::store::{EventList, GroupView, Moved, StoreView};
 use hyper::Method;
+use serde::Serialize;
 use serde_json::json;
 
 use super::backend::{daemon_client, reconnected};
@@ -35,11 +37,14 @@ enum Verb {
     /// List the topics with their first and last offsets
     #[command(after_help = "Example:\n  effectd bus topics -o json")]
     Topics,
-    /// List the consumer groups of a topic with their offsets
-    #[command(after_help = "Example:\n  effectd bus groups -o jsonl")]
+    /// List the consumer groups with their topics and offsets
+    #[command(
+        after_help = "Examples:\n  effectd bus groups -o jsonl\n  effectd bus groups --topic APPROVALS"
+    )]
     Groups {
-        #[command(flatten)]
-        topic: Which,
+        /// Only the groups of this topic
+        #[arg(long, value_name = "TOPIC")]
+        topic: Option<String>,
     },
     Tail(Tail),
     /// Print a range of a topic's events as JSON lines, without moving a group
@@ -139,7 +144,8 @@ struct Tail {
     exec: Vec<OsString>,
 }
 
-const COLUMNS: [(&str, usize); 4] = [("GROUP", 24), ("OFFSET", 10), ("BEHIND", 10), ("END", 0)];
+const COLUMNS: [(&str, usize); 5] =
+    [("TOPIC", 24), ("GROUP", 24), ("OFFSET", 10), ("BEHIND", 10), ("END", 0)];
 /// How long one request waits for the next event.
 const WAIT_STEP_MS: u64 = 60_000;
 /// How long a position is stored after a signal: the daemon may be stopping, too.
@@ -149,7 +155,7 @@ impl BusCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         match self.verb {
             Verb::Topics => topics(common).await?,
-            Verb::Groups { topic } => groups(common, &topic).await?,
+            Verb::Groups { topic } => groups(common, topic).await?,
             Verb::Replay { from, until, topic } => {
                 with_client(common, Depth::Store, async |client| replay(client, &topic, from, until).await)
                     .await?;
@@ -231,14 +237,53 @@ pub(super) async fn export(common: &Common, topic: &str, from: Option<u64>) -> R
     .await
 }
 
-async fn groups(common: &Common, which: &Which) -> Result<(), CliError> {
-    let path = format!("/v1/store/topics/{}/groups", percent_encoded(&which.topic));
-    let groups: Vec<GroupView> = get(common, Depth::Store, &path).await?;
-    print_rows(common.output, &COLUMNS, &groups, |group| {
+/// A consumer group of a topic.
+#[derive(Serialize)]
+pub(super) struct TopicGroup {
+    pub(super) topic: String,
+    #[serde(flatten)]
+    pub(super) group: GroupView,
+}
+
+async fn groups(common: &Common, topic: Option<String>) -> Result<(), CliError> {
+    let found = async |client: &mut Client| match topic {
+        Some(topic) => groups_of(client, [topic]).await,
+        None => all_groups(client).await,
+    };
+    let groups = with_client(common, Depth::Store, found).await?;
+    print_rows(common.output, &COLUMNS, &groups, |TopicGroup { topic, group }| {
         let [offset, behind, end] = [group.offset, group.behind, group.end].map(|number| number.to_string());
-        [group.group.clone(), offset, behind, end]
+        [topic.clone(), group.group.clone(), offset, behind, end]
     });
     Ok(())
+}
+
+/// The groups of all topics; for one who may not look at the store, those of the topics that a learner reads.
+pub(super) async fn all_groups(client: &mut Client) -> Result<Vec<TopicGroup>, CliError> {
+    let names = |topics: &[Topic]| -> BTreeSet<String> {
+        topics.iter().map(|topic| topic.as_str().to_owned()).collect()
+    };
+    let topics: BTreeSet<String> = match client.get::<StoreView>("/v1/store").await {
+        Ok(store) => names(&Topic::ALL).into_iter().chain(store.events.into_keys()).collect(),
+        Err(ClientError::Refused(problem)) if problem.status == 403 => {
+            names(&[Topic::ActionExecuted, Topic::Amendments])
+        }
+        Err(error) => return Err(error.into()),
+    };
+    groups_of(client, topics).await
+}
+
+async fn groups_of(
+    client: &mut Client,
+    topics: impl IntoIterator<Item = String>,
+) -> Result<Vec<TopicGroup>, CliError> {
+    let mut all = Vec::new();
+    for topic in topics {
+        let path = format!("/v1/store/topics/{}/groups", percent_encoded(&topic));
+        let groups: Vec<GroupView> = client.get(&path).await?;
+        all.extend(groups.into_iter().map(|group| TopicGroup { topic: topic.clone(), group }));
+    }
+    Ok(all)
 }
 
 fn path_of(topic: &str, group: &str) -> String {

@@ -1,20 +1,21 @@
 //! `effectd check`: compare one figure of the running daemon with two thresholds, for monitoring.
 
-use std::path::Path;
-
 use clap::ValueEnum;
-use effectd_bus::{StoreError, embedded};
+use effectd_bus::stats::{DISK_FREE_BYTES, DISK_SIZE_BYTES};
 use effectd_contracts::text::is_unprintable;
-use effectd_gateway::client::{Client, percent_encoded};
+use effectd_gateway::client::{Client, ClientError};
+use effectd_gateway::problem::Kind;
 use effectd_gateway::views::approvals::ApprovalList;
 use effectd_gateway::views::dead_letters::CauseView;
-use effectd_gateway::views::store::{GroupView, StoreView};
 use effectd_gateway::views::{BreakerView, Health, PolicyView};
+use hyper::Method;
+use hyper::body::Bytes;
 use serde_json::json;
 
-use super::backend::{daemon_client, readable_settings};
-use super::{CliError, Common, Form, data, line, state_dir_of};
-use crate::error::{Error, chain};
+use super::backend::daemon_client;
+use super::bus::{TopicGroup, all_groups};
+use super::{CliError, Common, Form, data, line};
+use crate::error::chain;
 use crate::exit::Exit;
 
 /// Check one figure of the running daemon against two thresholds
@@ -22,7 +23,7 @@ use crate::exit::Exit;
 /// Exits with 0 if it is fine, 1 beyond `--warn`, 2 beyond `--critical`, 3 if it is unknown, as Nagios expects. `dlq`: dead letters that
 /// are not quarantined. `held`: pending approvals. `lag`: unread events of the consumer group furthest behind, including the pipeline.
 /// `breakers`: open breakers, without half-open ones. `disk`: free percent of the state's disk, where less is worse; always critical while
-/// new work is refused because the disk is full or read-only. `policy`: faults of the policy's files, which keep them out of force.
+/// `/readyz` says that new work is refused, as on a full or read-only disk. `policy`: faults of the policy's files, which keep them out of force.
 /// `store`: whether a read has met damage of the store since the daemon started. `jobs`: scheduled backups and checks
 /// that failed the last time.
 #[derive(Debug, clap::Args)]
@@ -150,11 +151,8 @@ impl Check {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
         let facts = self.what.facts();
         let (warn, critical) = (self.warn.unwrap_or(facts.warn), self.critical.unwrap_or(facts.critical));
-        let state = state_dir_of(common);
         let mut why = String::new();
-        let found = self.value(common, &state, &mut why).await;
-        let found = found.and_then(|value| Ok((value, self.refusal(common, &state)?)));
-        let (level, value, says) = match found {
+        let (level, value, says) = match self.found(common, &mut why).await {
             Ok((value, Some(refusal))) => {
                 let says = format!("{}, and new work is refused: {refusal}", facts.counted(value));
                 (Level::Critical, Some(value), says)
@@ -214,18 +212,24 @@ impl Check {
         }
     }
 
-    /// For the check of the disk: why the store refuses new work, by the rule that the daemon applies.
-    fn refusal(&self, common: &Common, state: &Path) -> Result<Option<StoreError>, CliError> {
+    /// The figure and, for the disk, why the daemon refuses new work. The daemon looks: this user may not see the state.
+    async fn found(&self, common: &Common, why: &mut String) -> Result<(u64, Option<String>), CliError> {
+        let mut client = daemon_client(common)?;
+        let value = self.value(&mut client, why).await?;
         if self.what != What::Disk {
-            return Ok(None);
+            return Ok((value, None));
         }
-        let settings = readable_settings(common, state)?;
-        Ok(embedded::refusal(state, settings.values().store.disk_free_bytes_min))
+        match client.get::<Health>("/readyz").await {
+            Ok(_) => Ok((value, None)),
+            Err(ClientError::Refused(problem)) if problem.code == Kind::NotReady.code() => {
+                Ok((value, Some(problem.detail)))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The figure; writes to `why` what there is to say beside it.
-    async fn value(&self, common: &Common, state: &Path, why: &mut String) -> Result<u64, CliError> {
-        let mut client = daemon_client(common)?;
+    async fn value(&self, client: &mut Client, why: &mut String) -> Result<u64, CliError> {
         match self.what {
             What::Dlq => {
                 let causes: Vec<CauseView> = client.get("/v1/dlq/causes").await?;
@@ -233,8 +237,8 @@ impl Check {
                 let failed = causes.iter().filter(|cause| !cause.is_quarantined());
                 Ok(failed.map(|cause| cause.count).sum())
             }
-            What::Held => held(&mut client).await,
-            What::Lag => lag(&mut client).await,
+            What::Held => held(client).await,
+            What::Lag => lag(client, why).await,
             What::Breakers => {
                 let all: Vec<BreakerView> = client.get("/v1/breakers").await?;
                 let open = all.iter().filter(|breaker| breaker.state == "open");
@@ -257,7 +261,7 @@ impl Check {
                 *why = failed.join("; ");
                 Ok(failed.len() as u64)
             }
-            What::Disk => free_percent(state),
+            What::Disk => free_percent(client).await,
         }
     }
 }
@@ -267,24 +271,26 @@ async fn held(client: &mut Client) -> Result<u64, CliError> {
     Ok(client.pages("/v1/approvals", split).await?.len() as u64)
 }
 
-/// The number of unread events of the slowest consumer group.
-async fn lag(client: &mut Client) -> Result<u64, CliError> {
-    let store: StoreView = client.get("/v1/store").await?;
-    let mut worst = 0;
-    for topic in store.events.keys() {
-        let path = format!("/v1/store/topics/{}/groups", percent_encoded(topic));
-        let groups: Vec<GroupView> = client.get(&path).await?;
-        worst = groups.iter().map(|group| group.behind).fold(worst, u64::max);
-    }
-    Ok(worst)
+/// The number of unread events of the slowest consumer group; `why` names it.
+async fn lag(client: &mut Client, why: &mut String) -> Result<u64, CliError> {
+    let groups = all_groups(client).await?;
+    let worst = groups.iter().max_by_key(|of| of.group.behind).filter(|of| of.group.behind > 0);
+    Ok(worst.map_or(0, |TopicGroup { topic, group }| {
+        *why = format!("the group {} of {topic}", group.group);
+        group.behind
+    }))
 }
 
 /// The free percent of the state's disk.
-fn free_percent(state: &Path) -> Result<u64, CliError> {
-    let stat = nix::sys::statvfs::statvfs(state)
-        .map_err(|errno| Error::State { path: state.to_owned(), source: errno.into() })?;
-    let all = stat.blocks().max(1);
-    Ok(stat.blocks_available().saturating_mul(100) / all)
+async fn free_percent(client: &mut Client) -> Result<u64, CliError> {
+    let (_, page) = client.ask(Method::GET, "/metrics", Bytes::new()).await?;
+    let page = String::from_utf8_lossy(&page);
+    let figure = |name: &str| -> Option<u64> {
+        page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+    };
+    let disk = figure(DISK_FREE_BYTES).zip(figure(DISK_SIZE_BYTES));
+    let percent = disk.and_then(|(free, size)| free.saturating_mul(100).checked_div(size));
+    percent.ok_or_else(|| ClientError::Strange("/metrics has no figures of the disk".to_owned()).into())
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use effectd_actors::operator::erasure;
 use effectd_contracts::{Clock, SystemClock, Topic};
-use effectd_gateway::client::{Client, percent_encoded};
+use effectd_gateway::client::Client;
 use effectd_gateway::views::approvals::ApprovalList;
 use effectd_gateway::views::dead_letters::CauseView;
-use effectd_gateway::views::store::{GroupView, StoreView};
+use effectd_gateway::views::store::StoreView;
 use effectd_gateway::views::{BreakerView, Health, PolicyView};
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::doctor::examine;
@@ -23,6 +23,7 @@ use nix::sys::statvfs::statvfs;
 use serde_json::{Value, json};
 
 use super::backend::daemon_client;
+use super::bus::all_groups;
 use super::{CliError, Common, data, eprint_line, state_dir_of};
 use crate::exit::Exit;
 use crate::settings::{Origin, Settings};
@@ -234,11 +235,9 @@ async fn running(client: &mut Client) -> Result<Value, CliError> {
 /// The number of events of each topic, and how far each consumer group is behind, without the group's name.
 async fn store(client: &mut Client) -> Result<Value, CliError> {
     let view: StoreView = client.get("/v1/store").await?;
-    let (mut events, mut groups_behind) = (BTreeMap::new(), Vec::new());
+    let groups_behind: Vec<u64> = all_groups(client).await?.iter().map(|of| of.group.behind).collect();
+    let mut events = BTreeMap::new();
     for (topic, end) in &view.events {
-        let path = format!("/v1/store/topics/{}/groups", percent_encoded(topic));
-        let groups: Vec<GroupView> = client.get(&path).await?;
-        groups_behind.extend(groups.iter().map(|group| group.behind));
         // effectd's own topics; all others are counted together.
         let is_own = topic == erasure::TOPIC || Topic::ALL.iter().any(|own| own.as_str() == topic);
         let name = if is_own { topic } else { "others" };

@@ -7,7 +7,7 @@ mod view;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use effectd_contracts::{Clock, Operation, SystemClock};
+use effectd_contracts::{Clock, Operation, SystemClock, Timestamp};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::approvals::{ApprovalList, ApprovalView};
 use effectd_gateway::views::dead_letters::CauseView;
@@ -65,10 +65,17 @@ struct Snapshot {
     held: Vec<ApprovalView>,
     causes: Vec<CauseView>,
     counted: Option<Instant>,
-    paused: bool,
+    pause: Option<Pause>,
     policy_files_faulty: bool,
     failed_jobs: Vec<String>,
     store_damage: Option<String>,
+}
+
+/// Effects are paused.
+#[derive(Debug)]
+struct Pause {
+    until: Option<Timestamp>,
+    reason: Option<String>,
 }
 
 /// How often to fetch the causes of dead letters while the number of letters stays the same: the daemon reads all letters for it.
@@ -111,9 +118,11 @@ impl Snapshot {
             held,
             causes,
             counted: Some(fresh.unwrap_or(at)),
-            paused: health.paused,
-            policy_files_faulty: health.policy_files_faulty,
             failed_jobs: health.failed_jobs(),
+            pause: health
+                .paused
+                .then_some(Pause { until: health.paused_until, reason: health.paused_reason }),
+            policy_files_faulty: health.policy_files_faulty,
             store_damage: health.store_damage,
             figures,
             at: Some(at),
@@ -132,9 +141,9 @@ impl Snapshot {
     }
 
     fn to_json(&self) -> serde_json::Value {
-        let figures = &self.figures;
+        let (figures, pause) = (&self.figures, self.pause.as_ref());
         json!({
-            "paused": self.paused, "policy_files_faulty": self.policy_files_faulty, "failed_jobs": self.failed_jobs, "store_damage": self.store_damage, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
+            "paused": pause.is_some(), "paused_until": pause.and_then(|pause| pause.until), "paused_reason": pause.and_then(|pause| pause.reason.as_ref()), "policy_files_faulty": self.policy_files_faulty, "failed_jobs": self.failed_jobs, "store_damage": self.store_damage, "pace": self.rates, "stages": self.stages, "tools": self.tools, "breakers": self.breakers, "dead_letters": self.causes,
             "held": self.held.iter().map(|held| json!({
                 "approval_id": held.approval_id, "tool_id": held.tool_id, "expires_at": held.expires_at,
             })).collect::<Vec<_>>(),

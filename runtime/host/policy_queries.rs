@@ -57,7 +57,7 @@ pub(crate) fn with_roots(view: PolicyView, found: Survey) -> PolicyView {
 pub(crate) fn change(change: PolicyChange, until: Option<Timestamp>) -> Result<Change, Problem> {
     let is_mode = matches!(change, PolicyChange::SetOrgMode { mode: Some(_), .. });
     if until.is_some() && !is_mode {
-        return Err(Problem::of(Kind::QueryInvalid, "only a mode can have an end; leave `lasts` out"));
+        return Err(Problem::of(Kind::PolicyInvalid, "only a mode can have an end; leave `lasts` out"));
     }
     let set = |mode: Mode| match until {
         Some(until) => SetMode::Ending { mode, until, then: None },

@@ -159,11 +159,15 @@ fn timed_out() {
     });
 }
 
-/// Three seconds of a processor, of the four that the policy allows. A machine that is busy with others may not give it that much.
+/// Three seconds of a processor, of the four that the policy allows. The child itself says that it has this limit: a machine that is busy
+/// with others may not give a busy loop that much before its deadline.
 fn spinning() {
     asynchronously(async {
         let place = Place::new().with_shipped_times();
         let runtime = place.runtime(|_| ()).await;
+        let asked = request_how("limit", SAFE, "processor-limit");
+        let Answer::Done(limit) = runtime.exec(parsed(&asked)).await else { panic!("no receipt") };
+        assert_eq!(limit.result.clone().unwrap().unwrap()["count"], 3);
         let (code, receipt) = overlong(&runtime, "burn:19000", None).await;
         assert!(runtime.stop().await);
         let is_starved = code == Code::TimedOut && cpu_ms(&receipt) < 3_500.0;

@@ -119,7 +119,11 @@ fn paused_after_begun() {
     let place = interrupted(SAFE);
     let config = EmbeddedConfig::new(place.state());
     let store = embedded::open(config, std::sync::Arc::new(SystemClock)).unwrap();
-    Switches::new(&store).pause(Off(None), effectd_contracts::Timestamp::now()).unwrap().wait().unwrap();
+    Switches::new(&store)
+        .pause(Off(None), None, effectd_contracts::Timestamp::now())
+        .unwrap()
+        .wait()
+        .unwrap();
     store.close().unwrap();
     drop(store);
     settled(&place, tools::ALL, |receipt, report| {

@@ -9,6 +9,7 @@ use effectd::adapters::{Tool, Workspace};
 use effectd::contracts::{
     Artifact, Code, Failure, Phase, ProbeVerdict, Repeat, ToolCall, ToolOutput, ToolSpec, Touch,
 };
+use nix::sys::resource::{Resource, getrlimit};
 use serde_json::{Map, Value, json};
 
 /// Where the sandbox shows the space to a tool.
@@ -126,6 +127,10 @@ impl Tool for Counter {
             if runs <= times {
                 return Err(Failure::new(Code::ToolBusy, Phase::Dispatch, "busy, as asked"));
             }
+        }
+        if how == "processor-limit" {
+            let (seconds, _) = getrlimit(Resource::RLIMIT_CPU).expect("every process has one");
+            return Ok(ToolOutput::new(json!({ "count": seconds }), None));
         }
         if let Some(millis) = how.strip_prefix("nap:") {
             std::thread::sleep(millis_of(millis));

@@ -268,6 +268,22 @@ fn a_dry_run_of_a_decision_decides_nothing() {
     }
     let missing = ["approvals", "approve", &id, "--edit", "missing.json", "--dry-run"];
     assert_eq!(place.effectd(&missing, None).code(), 2);
+    // It says what the command says, and refuses what it refuses.
+    held(&daemon, "dry-2", "dry-2.txt", "x");
+    let dry = ["approvals", "approve", &id, "--always", "--dry-run"];
+    let said = place.effectd(&dry, None).stderr();
+    assert!(said.contains("the mode of files.write_text in home becomes allow"), "{said}");
+    assert!(said.contains("other pending approvals that start at once: 1\n"), "{said}");
+    let changed = place.effectd(&[&dry[..], &["--digest", "another"]].concat(), None);
+    assert!(changed.code() == 1 && changed.stderr().contains("ask_changed"), "{}", changed.stderr());
+    let long = "x".repeat(2_000);
+    assert_ne!(place.effectd(&[&dry[..], &["--reason", &long]].concat(), None).code(), 0);
+    let policy = place.state().join("policy/policy.toml");
+    let good = std::fs::read_to_string(&policy).unwrap();
+    std::fs::write(&policy, format!("{good}\nnonsense = 1\n")).unwrap();
+    let faulty = place.effectd(&dry, None);
+    assert!(faulty.code() != 0 && faulty.stderr().contains("nonsense"), "{}", faulty.stderr());
+    std::fs::write(&policy, good).unwrap();
     let grants = daemon.get("/v1/grants").json(200);
     assert!(grants["grants"] == json!([]) && !place.note("dry.txt").exists(), "{grants}");
     // The same approval can still be decided.

@@ -78,7 +78,8 @@ fn groups_replay_by_offset_time_and_start_each_at_its_own_pace() {
         assert_eq!(tail(place, &["--from", "98"]), all[98..]);
         assert_eq!(tail(place, &["--from", &between]).len(), EVENTS / 2);
         assert_eq!(tail(place, &[]), all);
-        let groups = place.effectd(&["events", "groups", "-o", "json"], None).json(0);
+        let groups =
+            place.effectd(&["events", "groups", "--topic", "ACTION_EXECUTED", "-o", "json"], None).json(0);
         let standing: Vec<_> =
             groups.as_array().unwrap().iter().map(|group| (&group["group"], &group["behind"])).collect();
         // Moving a group leaves an event, four times here, which the other group has not read.
@@ -281,7 +282,8 @@ fn a_command_gets_each_event_until_it_succeeds() {
     {
         assert!(ran.stderr().contains(said), "{}", ran.stderr());
     }
-    let groups = place.effectd(&["bus", "groups", "-o", "json"], None).json(0);
+    let groups = ["bus", "groups", "--topic", "ACTION_EXECUTED", "-o", "json"];
+    let groups = place.effectd(&groups, None).json(0);
     assert_eq!((&groups[0]["group"], &groups[0]["behind"]), (&"desk".into(), &0.into()), "{groups}");
     // A group, a program and a daemon are needed.
     let no_group = place.effectd(&["bus", "tail", "--exec", "true"], None);

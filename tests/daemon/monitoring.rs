@@ -47,6 +47,13 @@ fn checks_exit_with_monitoring_codes_in_every_format() {
         let (found, told) = check(&[what, "--warn", warn, "--critical", critical]);
         assert_eq!(found, code, "{what} {warn} {critical}: {told}");
     }
+    // The daemon looks at its disk: the state may lie elsewhere, and be closed to who asks.
+    let socket = place.socket();
+    let disk = ["check", "disk", "--warn", "0", "--critical", "0", "--socket", socket.to_str().unwrap()];
+    let elsewhere = place.effectd_on(&disk, None, |command| {
+        command.current_dir("/");
+    });
+    assert_eq!(elsewhere.code(), 0, "{}", elsewhere.stdout());
     let thresholds = ["--warn", "2", "--critical", "9"];
     let (_, nagios) = check(&[&["dlq", "--format", "nagios"], &thresholds[..]].concat());
     assert_eq!(nagios, "EFFECTD DLQ WARNING - 3 dead letters | dlq=3;2;9;0\n");
@@ -173,8 +180,22 @@ fn topics_are_told_replayed_and_exported_without_moving_anybody() {
         decisions.lines().all(|line| !line.contains("\"data\":") && line.contains("\"sealed\":true")),
         "{decisions}"
     );
+    // Those of all topics, or of one.
     let groups = bus(&["groups", "-o", "json"]).json(0);
-    assert_eq!(groups[0]["behind"], 0, "{groups}");
+    let named = |row: &Value| (row["topic"].clone(), row["group"].clone());
+    let all: Vec<_> = groups.as_array().unwrap().iter().map(named).collect();
+    assert!(all.contains(&(json!("ACTION_DECISION"), json!("pipeline"))), "{groups}");
+    let groups = bus(&["groups", "--topic", "ACTION_EXECUTED", "-o", "json"]).json(0);
+    assert_eq!(
+        groups,
+        json!([{ "topic": "ACTION_EXECUTED", "group": "g", "offset": 5, "behind": 0, "end": 5 }])
+    );
+    assert!(all.contains(&named(&groups[0])), "{all:?}");
+    // The move leaves an event, too.
+    assert_eq!(bus(&["seek", "g", "--to", "start", "--yes"]).code(), 0);
+    let lag = place.effectd(&["check", "lag", "--warn", "1"], None);
+    let worst = "lag WARNING: 6 events behind: the group g of ACTION_EXECUTED (";
+    assert!(lag.code() == 1 && lag.stdout().starts_with(worst), "{}", lag.stdout());
     let shown = place.effectd(&["config", "show", "store.", "-o", "json"], None).json(0);
     assert!(shown.as_array().unwrap().len() > 5, "{shown}");
     let set = ["config", "show", "gateway.backlog_max", "-o", "json", "--set", "gateway.backlog_max=7"];

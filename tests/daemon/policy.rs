@@ -67,6 +67,13 @@ fn consents_bands_and_modes_take_effect_at_once_and_stay() {
     ] {
         daemon.post("/v1/policy/changes", &nonsense).problem(400, "change_invalid");
     }
+    let change = json!({ "change": "set_org_mode", "org": "home", "tool": "files.copy", "mode": null });
+    for query in ["?lasts=1h&preview=true", "?lasts=1h"] {
+        // Both can be read; only a mode can have an end.
+        for change in [&change, &json!({ "change": "clear" })] {
+            daemon.post(&format!("/v1/policy/changes{query}"), change).problem(422, "policy_invalid");
+        }
+    }
     assert_eq!(daemon.stop(), 0);
 }
 

@@ -217,6 +217,11 @@ fn a_learner_reads_all_receipts_and_events_and_no_more() {
         let event: Value = serde_json::from_str(&first.stdout()).unwrap();
         assert_eq!((&event["data"]["receipt_id"], second.stdout().as_str()), (&json!(id), ""), "{event}");
     }
+    let groups = house.run(SECOND, &["bus", "groups"], None).json(0);
+    let groups: Vec<_> =
+        groups.as_array().unwrap().iter().map(|row| (&row["topic"], &row["group"])).collect();
+    let own = json!(group);
+    assert_eq!(groups, [(&json!("ACTION_EXECUTED"), &own), (&json!("AMENDMENTS"), &own)]);
     // Nobody else's group, no other topic, no change, and nothing about actions themselves.
     for (ran, said) in [
         (tail(SECOND, "ACTION_EXECUTED", "root"), "groups begin with its uid"),
@@ -296,6 +301,7 @@ fn the_parts_of_an_operator_are_roles_and_nobody_needs_root() {
     for what in ["dlq", "lag", "breakers", "policy"] {
         assert_eq!(run(&["check", what]).code(), 0, "{what}");
     }
+    assert_eq!(run(&["check", "disk", "--warn", "0", "--critical", "0"]).code(), 0);
     let top = run(&["top", "-o", "json", "--every-ms", "100"]).json(0);
     assert_eq!(top["held"].as_array().unwrap().len(), 1);
     for looks in [

@@ -162,7 +162,8 @@ fn a_damaged_block_costs_what_was_in_it_and_nothing_else() {
     let receipts: Vec<Value> = (0..6).map(|n| ask(&daemon, &keyed(n, &format!("salvaged-{n}"))).0).collect();
     let read = place.effectd(&["bus", "tail", "--once", "--group", "desk"], None);
     assert_eq!(read.stdout().lines().count(), 6, "{}", read.stderr());
-    let groups = || place.effectd(&["bus", "groups", "-o", "json"], None).json(0);
+    let of_topic = ["bus", "groups", "--topic", "ACTION_EXECUTED", "-o", "json"];
+    let groups = || place.effectd(&of_topic, None).json(0);
     let standing = groups();
     assert_eq!(daemon.stop(), 0);
     let damaged = place.path("damaged");

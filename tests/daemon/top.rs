@@ -7,6 +7,8 @@ use crate::harness::{Place, Serving, until, write_note};
 use crate::seeding::{self, Left};
 use crate::shared::{Terminal, program};
 
+const PAUSE: [&str; 6] = ["pause", "--reason", "the disk is moved", "--for", "1h", "--yes"];
+
 #[test]
 fn top_shows_the_daemon_as_it_is_and_keys_open_its_lists() {
     let place = Place::seeded();
@@ -28,8 +30,10 @@ fn top_shows_the_daemon_as_it_is_and_keys_open_its_lists() {
     let tripped = place.effectd(&["breaker", "trip", "files.copy", "--yes"], None);
     assert_eq!(tripped.code(), 0, "{}", tripped.stderr());
     top.wait_for("breakers: 1 open");
-    assert_eq!(place.effectd(&["pause", "--yes"], None).code(), 0);
-    top.wait_for("PAUSED");
+    assert_eq!(place.effectd(&PAUSE, None).code(), 0);
+    top.wait("the pause, its end and its reason", |screen| {
+        screen.contains("PAUSED until 2") && screen.contains("(the disk is moved)")
+    });
     top.press(&["d"]);
     top.wait("the letters alone", |screen| {
         !screen.contains("breakers: 1 open") && screen.contains("printer is") && screen.contains("tool_busy")
@@ -131,15 +135,19 @@ fn once_is_a_page_with_what_is_not_normal_first() {
         detail: "the printer is \u{1b}[31mon fire".to_owned(),
     });
     seeding::leave(&place, left);
-    let _daemon = place.serve(&[]);
+    let daemon = place.serve(&[]);
     assert_eq!(place.effectd(&["breaker", "trip", "files.copy", "--yes"], None).code(), 0);
-    assert_eq!(place.effectd(&["pause", "--yes"], None).code(), 0);
+    assert_eq!(place.effectd(&PAUSE, None).code(), 0);
+    let ready = daemon.get("/readyz").json(200);
+    assert_eq!((&ready["paused"], &ready["paused_reason"]), (&true.into(), &PAUSE[2].into()), "{ready}");
     let page = once().stdout();
     let lines: Vec<&str> = page.lines().collect();
     assert_eq!(lines[0], "3 things are not normal", "{page}");
-    assert!(lines[1].starts_with("! effects are paused"), "{page}");
-    assert!(lines[2].starts_with("! 1 breaker not closed") && lines[3].contains("files.copy"), "{page}");
-    assert!(lines[4].starts_with("! 40 dead letters") && lines[15] == "  … and 30 more", "{page}");
+    let until = ready["paused_until"].as_str().unwrap();
+    assert!(lines[1].starts_with(&format!("! effects are paused until {until}, ")), "{page}");
+    assert_eq!(lines[2], "  reason: the disk is moved", "{page}");
+    assert!(lines[3].starts_with("! 1 breaker not closed") && lines[4].contains("files.copy"), "{page}");
+    assert!(lines[5].starts_with("! 40 dead letters") && lines[16] == "  … and 30 more", "{page}");
     assert!(lines.len() < 30 && !page.contains('\u{1b}'), "{page}");
 }
 

@@ -89,10 +89,48 @@ pub async fn approve(
     services: &Services,
     id: &ApprovalId,
     by: &Decider,
+    mut approve: Approve,
+) -> Result<Decided, DecideError> {
+    let with = approve.with.take();
+    let Prepared { mut hold, version, record, grant } = prepare(services, id, by, approve).await?;
+    hold.state = HoldState::Decided(record.clone());
+    commit(services, &hold, version, record, Beside { grant: grant.as_ref(), with }).await?;
+    Ok(Decided { hold, grant })
+}
+
+/// Refuses what [`approve`] refuses, and decides nothing: the hold of the answer is still open.
+pub async fn preview_approve(
+    services: &Services,
+    id: &ApprovalId,
+    by: &Decider,
     approve: Approve,
 ) -> Result<Decided, DecideError> {
+    let Prepared { hold, grant, .. } = prepare(services, id, by, approve).await?;
+    Ok(Decided { hold, grant })
+}
+
+/// An approval that may be committed.
+struct Prepared {
+    hold: Hold,
+    version: u64,
+    record: Approval,
+    grant: Option<Grant>,
+}
+
+async fn prepare(
+    services: &Services,
+    id: &ApprovalId,
+    by: &Decider,
+    approve: Approve,
+) -> Result<Prepared, DecideError> {
     let (at, authority) = open(services, id, by, approve.digest.as_deref()).await?;
     let mut hold = at.value;
+    let lead = &hold.lead().ok_or(DecideError::Unknown)?.action_id;
+    let (before, _) = approvals(&*services.store, lead)?;
+    if before >= APPROVALS_MAX {
+        let message = format!("this action was already approved {before} times; submit a new one");
+        return Err(invalid(Code::PolicyDenied, message));
+    }
     let policy = services.policy();
     if matches!(approve.how, How::Always | How::Grant { org: true, .. }) {
         policy.may_administer(by).map_err(DecideError::Forbidden)?;
@@ -129,10 +167,7 @@ pub async fn approve(
     record.grant_id = grant.as_ref().map(|grant| grant.grant_id.clone());
     record.edited_request_digest =
         hold.edited.then(|| keyed_digest(&services.identity.keyed(&hold.decision.request.digest())));
-    hold.state = HoldState::Decided(record.clone());
-    let beside = Beside { grant: grant.as_ref(), with: approve.with };
-    commit(services, &hold, at.version, record, beside).await?;
-    Ok(Decided { hold, grant })
+    Ok(Prepared { hold, version: at.version, record, grant })
 }
 
 /// Denies a hold. When this returns, the action has its receipt.
@@ -304,11 +339,6 @@ async fn commit(
     };
     let _lock = services.approvals.changes.lock().await;
     let store = &*services.store;
-    let (before, _) = approvals(store, &lead.action_id)?;
-    if before >= APPROVALS_MAX {
-        let message = format!("this action was already approved {before} times; submit a new one");
-        return Err(invalid(Code::PolicyDenied, message));
-    }
     let (by, reason) = (record.by.clone(), record.reason.clone());
     let mut step = Step::default();
     step.hold(hold, Expect::Version(version))?;

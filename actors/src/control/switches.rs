@@ -62,6 +62,8 @@ struct Timed {
 const PAUSE: &str = "pause";
 /// When the last pause began.
 const PAUSED_SINCE: &str = "paused-since";
+/// The operator's reason for the last pause.
+const PAUSE_REASON: &str = "pause-reason";
 const RESTORED: &str = "restored";
 /// The capability required while a tool's capabilities cannot be read. No role has it, so every call is refused.
 const UNREADABLE: &str = "effectd.capabilities_unreadable";
@@ -125,6 +127,11 @@ impl<'a> Switches<'a> {
         Ok(self.store.entry(&family()?, PAUSED_SINCE)?.as_ref().and_then(read_json))
     }
 
+    /// Why the last pause was made, if its operator gave a reason.
+    pub fn pause_reason(&self) -> Result<Option<String>, StoreError> {
+        Ok(self.store.entry(&family()?, PAUSE_REASON)?.as_ref().and_then(read_json))
+    }
+
     pub fn disable_tool(&self, tool: &ToolId, off: Off) -> Result<Wait<Changed>, StoreError> {
         Ok(swap_all(self.store, vec![self.turned_off(tool_key(tool), off)?]))
     }
@@ -152,9 +159,10 @@ impl<'a> Switches<'a> {
     }
 
     /// Pauses effects. If they are already paused, they stay paused since then.
-    pub fn pause(&self, off: Off, now: Timestamp) -> Result<Wait<Changed>, StoreError> {
+    pub fn pause(&self, off: Off, reason: Option<&str>, now: Timestamp) -> Result<Wait<Changed>, StoreError> {
         let since = self.paused_since(now)?.unwrap_or(now);
-        Ok(swap_all(self.store, vec![self.turned_off(PAUSE.to_owned(), off)?, since_swap(since)?]))
+        let pause = self.turned_off(PAUSE.to_owned(), off)?;
+        Ok(swap_all(self.store, vec![pause, since_swap(since)?, reason_swap(reason)?]))
     }
 
     /// Resumes effects, and releases the decisions of a restored state; returns its mark. Both in one step: no released decision
@@ -172,7 +180,8 @@ impl<'a> Switches<'a> {
     /// Marks a state that was just restored: effects are paused, and pending decisions are held back until the operator resumes.
     pub fn hold_back(&self, restored: &Restored) -> Result<Wait<Changed>, StoreError> {
         let pause = swap(PAUSE.to_owned(), Some(b"on".to_vec()))?;
-        Ok(swap_all(self.store, vec![pause, since_swap(restored.at)?, restore_swap(restored)?]))
+        let swaps = vec![pause, since_swap(restored.at)?, reason_swap(None)?, restore_swap(restored)?];
+        Ok(swap_all(self.store, swaps))
     }
 
     /// Sets the capabilities that a tool requires; `None` restores those of its description.
@@ -236,6 +245,10 @@ fn since_swap(since: Timestamp) -> Result<Swap, StoreError> {
     swap(PAUSED_SINCE.to_owned(), Some(json_bytes(&since)))
 }
 
+fn reason_swap(reason: Option<&str>) -> Result<Swap, StoreError> {
+    swap(PAUSE_REASON.to_owned(), reason.map(|reason| json_bytes(&reason)))
+}
+
 fn restore_swap(restored: &Restored) -> Result<Swap, StoreError> {
     swap(RESTORED.to_owned(), Some(json_bytes(restored)))
 }
@@ -258,13 +271,15 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         let store = effectd_bus::memory::open(Arc::new(ManualClock::at(at(1_000)))).unwrap();
         let (switches, hour) = (Switches::new(&store), Off(Some(at(4_600))));
-        switches.pause(hour, at(1_000)).unwrap().wait().unwrap();
+        switches.pause(hour, Some("a move"), at(1_000)).unwrap().wait().unwrap();
         assert_eq!(switches.paused(at(4_599)), Ok(Some(hour)));
+        assert_eq!(switches.pause_reason(), Ok(Some("a move".to_owned())));
         // A pause that is made longer has begun when it first did.
-        switches.pause(Off(Some(at(4_610))), at(1_010)).unwrap().wait().unwrap();
+        switches.pause(Off(Some(at(4_610))), None, at(1_010)).unwrap().wait().unwrap();
+        assert_eq!(switches.pause_reason(), Ok(None), "the last pause counts");
         assert_eq!(switches.paused_since(at(4_609)), Ok(Some(at(1_000))));
         assert_eq!((switches.paused(at(4_610)), switches.paused_since(at(4_610))), (Ok(None), Ok(None)));
-        switches.pause(Off(None), at(5_000)).unwrap().wait().unwrap();
+        switches.pause(Off(None), None, at(5_000)).unwrap().wait().unwrap();
         assert_eq!(switches.paused_since(at(5_001)), Ok(Some(at(5_000))));
         let tool: ToolId = "t.x".parse().unwrap();
         switches.disable_tool(&tool, hour).unwrap().wait().unwrap();

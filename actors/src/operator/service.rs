@@ -64,7 +64,8 @@ pub async fn perform(
     if !would.changed && !of_letters {
         return Ok(unchanged(summary).0);
     }
-    let work = carry_out(services.clone(), operation.clone(), by.clone(), (summary, until));
+    let terms = Terms { reason: reason.clone(), until };
+    let work = carry_out(services.clone(), operation.clone(), by.clone(), (summary, terms));
     let (performed, receipt_id) = recorded(&services, &operation, (&by, reason), work).await?;
     Ok(Performed { receipt_id, ..performed })
 }
@@ -78,7 +79,7 @@ async fn carry_out(
     services: Arc<Services>,
     operation: Operation,
     by: Principal,
-    (summary, until): (String, Option<Timestamp>),
+    (summary, Terms { reason, until }): (String, Terms),
 ) -> Result<Work, StoreError> {
     let switches = Switches::new(&*services.store);
     let (store, clock, by) = (&*services.store, &*services.clock, by.as_str());
@@ -102,7 +103,7 @@ async fn carry_out(
             json!({})
         }
         Operation::Pause {} => {
-            switches.pause(Off(until), clock.now())?.await?;
+            switches.pause(Off(until), reason.as_deref(), clock.now())?.await?;
             json!({ "paused": true })
         }
         Operation::Resume {} => {

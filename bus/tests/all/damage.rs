@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::testing::values::{claim, completion, event, group, put, sealed_event, topic};
+use effectd_bus::testing::values::{claim, completion, event, group, put, receipt_id, sealed_event, topic};
 use effectd_bus::{
     DeadLetterPage, EmbeddedConfig, EventPage, Expect, GroupInfo, LocalStore, ReceiptPage, ReceiptQuery,
     Store, StoreError, embedded, embedded::JournalKind,
@@ -237,18 +237,37 @@ fn a_damaged_chunk_that_opening_reads_is_repaired_at_once() {
     assert!(content(state.path()).unwrap() == expected);
 }
 
+/// Damages the first block of the journal that has these bytes.
+fn damage_block_with(state: &Path, part: &[u8]) {
+    let blocks = journal_file(state);
+    let bytes = std::fs::read(&blocks).unwrap();
+    let at = bytes.windows(part.len()).position(|window| window == part).unwrap() as u64;
+    damage_in_place(&blocks, at..at + 1);
+}
+
 #[test]
 fn damage_that_a_copy_of_the_journal_meets_is_remembered() {
     let state = tempfile::tempdir().unwrap();
     fill_in(state.path(), JournalKind::Files);
     let store = open(state.path()).unwrap();
-    let blocks = journal_file(state.path());
-    let bytes = std::fs::read(&blocks).unwrap();
-    let at = bytes.windows(9).position(|part| part == b"executed-").unwrap() as u64;
-    damage_in_place(&blocks, at..at + 1);
+    damage_block_with(state.path(), b"executed-");
     assert_eq!(store.damage(), None);
     let mut journal = store.read_journal().unwrap();
     let met = std::iter::from_fn(|| journal.piece().transpose()).find_map(Result::err);
+    assert!(matches!(met, Some(StoreError::Damaged { .. })), "{met:?}");
+    assert_eq!(store.damage(), met);
+}
+
+#[test]
+fn damage_that_a_write_meets_is_remembered() {
+    let state = tempfile::tempdir().unwrap();
+    fill_in(state.path(), JournalKind::Files);
+    let store = open(state.path()).unwrap();
+    damage_block_with(state.path(), b"executed-receipt-a12");
+    // The refusal names the receipt that the action has, which is read from its block.
+    let mut second = completion(&claim("a12", "k12", "p"), Status::Ok, None);
+    second.receipt.receipt_id = receipt_id("second");
+    let met = store.commit(second).wait().err();
     assert!(matches!(met, Some(StoreError::Damaged { .. })), "{met:?}");
     assert_eq!(store.damage(), met);
 }

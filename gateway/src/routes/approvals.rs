@@ -11,8 +11,9 @@ use effectd_actors::approvals::decide::{self, StandingApproval};
 use effectd_actors::approvals::rejudge::{self, Changed};
 use effectd_actors::approvals::{Approve, DecideError, Decided, Hold, How, edit, repository, view};
 use effectd_actors::operator::operations::recorded;
+use effectd_bus::Swap;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ApprovalId, Mode};
+use effectd_contracts::{ApprovalId, Mode, Operation};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -29,13 +30,23 @@ use crate::views::approvals::{
 use crate::views::grants::{GrantView, GrantWould};
 use crate::views::policy::PolicyChange;
 
-/// The query of a list, and of a decision.
+/// The query of a list.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageQuery {
     pub(crate) after: Option<String>,
-    #[serde(default, deserialize_with = "integer")]
-    pub(crate) wait_ms: Option<u64>,
+}
+
+/// The query of an approval.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ApproveQuery {
+    /// Decide nothing, and refuse what the approval would refuse.
+    preview: bool,
+    /// How long to wait for the end of the action.
+    #[serde(deserialize_with = "integer")]
+    wait_ms: Option<u64>,
 }
 
 /// Pending approvals
@@ -105,16 +116,13 @@ fn pending(app: &App, peer: &Peer, id: &ApprovalId) -> Result<Option<Hold>, Prob
 /// Approve
 ///
 /// The first decision counts; a later one gets a problem that names who decided. The response has the receipt if the action ends
-/// within `wait_ms`.
+/// within `wait_ms`. A preview decides nothing; `/always` and `/grant` say what else would start.
 #[utoipa::path(post, path = "/v1/approvals/{id}/approve", tag = "approvals",
-    params(
-        ("id" = String, Path, description = "The approval's id"),
-        ("wait_ms" = Option<u64>, Query, description = "How long to wait for the end of the action"),
-    ),
+    params(("id" = String, Path, description = "The approval's id"), ApproveQuery),
     request_body(content = ApproveBody, content_type = "application/json"),
     responses(
         (status = 200, description = "It is approved, and has ended", body = DecisionView),
-        (status = 202, description = "It is approved, and in flight", body = DecisionView),
+        (status = 202, description = "It is approved, and in flight; after a preview, it still waits", body = DecisionView),
         Problems<400, 403, 404, 409, 410>,
     )
 )]
@@ -122,7 +130,7 @@ pub(crate) async fn approve(
     State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<ApproveQuery>,
     body: Body,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
@@ -130,6 +138,13 @@ pub(crate) async fn approve(
     let (body, share): (ApproveBody, _) = body.await?;
     let is_always = body.how == HowWord::Always;
     let (approve, before) = (command(body), app.services().policy());
+    if query.preview {
+        if is_always {
+            mode_change(&app, &peer, &id).await?;
+        }
+        let would = decide::preview_approve(app.services(), &id, &peer.decider(), approve).await?;
+        return answer(&app, &peer, &would, query.wait_ms, 0).await;
+    }
     let decided = if is_always {
         always(&app, &peer, &id, approve).await?
     } else {
@@ -151,11 +166,9 @@ pub(crate) async fn approve(
 /// Approves and sets the mode in one step. The change of the mode leaves a receipt of its own, which names who approved. It runs in a
 /// task of its own, so that it completes even if the client disconnects.
 async fn always(app: &App, peer: &Peer, id: &ApprovalId, mut approve: Approve) -> Result<Decided, Problem> {
-    let standing = standing(app, peer, id)?;
-    let change = PolicyChange::SetOrgMode { org: standing.org, tool: standing.tool, mode: Some(Mode::Allow) };
-    let (operation, reason) = (change.operation(), approve.reason.clone());
-    let host = app.host.clone();
-    approve.with = Some(blocking(move || host.prepare_policy(change)).await?);
+    let (operation, swap) = mode_change(app, peer, id).await?;
+    let reason = approve.reason.clone();
+    approve.with = Some(swap);
     let (services, host, by, id) = (app.services().clone(), app.host.clone(), peer.decider(), id.clone());
     let task = tokio::spawn(async move {
         let work = async {
@@ -182,6 +195,14 @@ async fn always(app: &App, peer: &Peer, id: &ApprovalId, mut approve: Approve) -
     });
     let done = task.await.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
     done.map_err(DecideError::Store)?.0
+}
+
+/// The change of the mode that an approval of all calls makes.
+async fn mode_change(app: &App, peer: &Peer, id: &ApprovalId) -> Result<(Operation, Swap), Problem> {
+    let standing = standing(app, peer, id)?;
+    let change = PolicyChange::SetOrgMode { org: standing.org, tool: standing.tool, mode: Some(Mode::Allow) };
+    let (operation, host) = (change.operation(), app.host.clone());
+    Ok((operation, blocking(move || host.prepare_policy(change)).await?))
 }
 
 fn command(body: ApproveBody) -> Approve {

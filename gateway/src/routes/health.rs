@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use effectd_actors::control::switches::Switches;
+use effectd_actors::control::switches::{Off, Switches};
 use prometheus::TextEncoder;
 use serde_json::Value;
 
@@ -14,12 +14,16 @@ use crate::problem::{Kind, Problem, Problems};
 use crate::views::health::Health;
 
 fn health(app: &App) -> Health {
+    // `/readyz` reports a store that cannot be read.
+    let switches = Switches::new(app.store());
+    let pause = switches.paused(app.services().clock.now()).ok().flatten();
     Health {
         status: "ok".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         backlog: app.health.backlog(),
-        // `/readyz` reports a store that cannot be read.
-        paused: Switches::new(app.store()).paused(app.services().clock.now()).is_ok_and(|off| off.is_some()),
+        paused: pause.is_some(),
+        paused_until: pause.and_then(|Off(until)| until),
+        paused_reason: pause.and_then(|_| switches.pause_reason().ok().flatten()),
         policy_files_faulty: app.host.policy_files_faulty(),
         jobs: app.host.jobs(),
         store_damage: app.store().damage().map(|damage| damage.to_string()),
@@ -38,7 +42,7 @@ pub(crate) async fn healthz(State(app): AppState) -> Json<Health> {
 /// Not while the store does not answer, its disk is nearly full or read-only, or the daemon is stopping; the problem says which.
 /// Accepted actions go on, and readiness returns by itself. With a fault in the policy's files the daemon takes work by an earlier
 /// policy, and `policy_files_faulty` says so. With a damaged store it takes work, too, and `store_damage` says what a read has met.
-/// `jobs` says how the last backup and check went; a failed one does not stop the work.
+/// While effects are paused, `paused_until` and `paused_reason` say how long and why. `jobs` says how the last backup and check went; a failed one does not stop the work.
 #[utoipa::path(get, path = "/readyz", tag = "health",
     responses((status = 200, description = "It can", body = Health), Problems<503>))]
 pub(crate) async fn readyz(State(app): AppState) -> Reply<Health> {

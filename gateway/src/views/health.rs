@@ -36,6 +36,13 @@ pub struct Health {
     /// An operator has paused effects: every action is a dry run.
     #[serde(default)]
     pub paused: bool,
+    /// When the pause ends by itself; left out if an operator has to end it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub paused_until: Option<Timestamp>,
+    /// The operator's reason for the pause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_reason: Option<String>,
     /// The policy's files have a fault, so an earlier policy decides; `/v1/policy` names the faults.
     #[serde(default)]
     pub policy_files_faulty: bool,

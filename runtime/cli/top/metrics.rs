@@ -8,6 +8,7 @@ use effectd_actors::metrics::{
     ACTION_SECONDS, ACTIONS_TOTAL, DEAD_LETTERS_TOTAL, IN_FLIGHT, PANICS_TOTAL, STAGE_BUSY, STAGE_QUEUE,
     STAGE_SECONDS, STALLS_TOTAL,
 };
+use effectd_bus::limits::INDEX_MEMTABLE_BLOCKS;
 use effectd_bus::stats::{DEAD_LETTERS, INDEX_LAG_BLOCKS, QUARANTINED, QUEUE_OPERATIONS};
 use effectd_gateway::metrics::BACKLOG;
 use serde::Serialize;
@@ -149,6 +150,12 @@ impl Figures {
 
     fn stage(&mut self, labels: &str) -> &mut Stage {
         self.stages.entry(label(labels, "stage")).or_default()
+    }
+
+    /// The number of durable blocks that are not in the index, if it is not normal: one memtable fills while another is flushed.
+    pub(super) fn blocks_unindexed(&self) -> Option<u64> {
+        let blocks = whole(self.lag);
+        (blocks > 2 * INDEX_MEMTABLE_BLOCKS as u64).then_some(blocks)
     }
 
     /// The stages, in the order of the pipeline. Workers and restarts stay 0: metrics do not have them.

@@ -1,13 +1,14 @@
 //! `effectd top --once`: one page of text, what is not normal first.
 
+use effectd_actors::control::switches::Off;
 use effectd_contracts::Timestamp;
 use effectd_contracts::text::counted;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Snapshot;
 use super::metrics::{Rates, whole};
 use super::view::{self, Focus, time, tool};
+use super::{Pause, Snapshot};
 use crate::tui::shown;
 
 /// The number of rows of each list.
@@ -44,8 +45,8 @@ impl Snapshot {
             time(p99)
         ));
         lines.push(format!(
-            "queues      {} in flight, {} backlog; store: {} queued, {} blocks behind",
-            figures.in_flight, figures.backlog, figures.queued, figures.lag
+            "queues      {} in flight, {} backlog; store: {} queued",
+            figures.in_flight, figures.backlog, figures.queued
         ));
         if !self.tools.is_empty() {
             lines.push("tools".to_owned());
@@ -57,11 +58,10 @@ impl Snapshot {
     /// What is not normal, each with what to do and its rows.
     fn abnormal(&self, now: Timestamp) -> Vec<(String, Vec<String>)> {
         let mut found = Vec::new();
-        if self.paused {
-            found.push((
-                "effects are paused, and every action is a dry run: `effectd resume`".to_owned(),
-                Vec::new(),
-            ));
+        if let Some(Pause { until, reason }) = &self.pause {
+            let until = Off(*until);
+            let what = format!("effects are paused{until}, and every action is a dry run: `effectd resume`");
+            found.push((what, reason.iter().map(|reason| format!("reason: {reason}")).collect()));
         }
         if let Some(damage) = &self.store_damage {
             found.push(("the store is damaged: `effectd store check`".to_owned(), vec![damage.clone()]));
@@ -72,6 +72,10 @@ impl Snapshot {
         }
         if !self.failed_jobs.is_empty() {
             found.push(("scheduled jobs failed: `effectd check jobs`".to_owned(), self.failed_jobs.clone()));
+        }
+        if let Some(blocks) = self.figures.blocks_unindexed() {
+            let what = format!("the disk is too slow for the store: {blocks} blocks wait for the index");
+            found.push((what, Vec::new()));
         }
         if self.figures.faults > 0.0 {
             let count = counted(whole(self.figures.faults), "fault");
@@ -141,4 +145,25 @@ fn bounded(rows: Vec<String>) -> Vec<String> {
         lines.push(format!("  … and {} more", all - ROWS_MAX));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use effectd_bus::stats::INDEX_LAG_BLOCKS;
+
+    use super::super::metrics::Figures;
+    use super::*;
+
+    #[test]
+    fn blocks_of_a_memtable_that_is_not_due_are_normal() {
+        let page = |lag: u32| {
+            let figures = Figures::read(&format!("{INDEX_LAG_BLOCKS} {lag}\n"));
+            Snapshot { figures, ..Snapshot::default() }.page(Timestamp::default())
+        };
+        let normal = page(8_192);
+        assert!(normal.is_normal && !normal.lines.concat().contains("index"), "{:?}", normal.lines);
+        let behind = page(8_193);
+        assert!(!behind.is_normal);
+        assert!(behind.lines[0].ends_with("8193 blocks wait for the index"), "{:?}", behind.lines);
+    }
 }

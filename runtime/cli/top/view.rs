@@ -1,5 +1,6 @@
 //! Draws `effectd top`.
 
+use effectd_actors::control::switches::Off;
 use effectd_contracts::Timestamp;
 use effectd_gateway::views::BreakerView;
 use effectd_gateway::views::approvals::ApprovalView;
@@ -67,11 +68,15 @@ impl View<'_> {
         let line = |text: String| Line::raw(shown(&text, columns.into()));
         let state = self.error.map_or_else(
             || {
-                let paused = if self.snapshot.paused { "  PAUSED: dry runs only" } else { "" };
+                let pause = self.snapshot.pause.as_ref();
+                let paused = pause
+                    .map_or_else(String::new, |pause| format!("  PAUSED{}: dry runs only", Off(pause.until)));
+                let reason = pause.and_then(|pause| pause.reason.as_ref());
+                let reason = reason.map_or_else(String::new, |reason| format!("  ({reason})"));
                 let policy =
                     if self.snapshot.policy_files_faulty { "  POLICY FILES NOT IN FORCE" } else { "" };
                 let damage = if self.snapshot.store_damage.is_some() { "  STORE DAMAGED" } else { "" };
-                format!("effectd top  {}{paused}{policy}{damage}", second(&self.now.to_string()))
+                format!("effectd top  {}{paused}{policy}{damage}{reason}", second(&self.now.to_string()))
             },
             |error| format!("OLD: {error}"),
         );
@@ -81,6 +86,8 @@ impl View<'_> {
         } else {
             String::new()
         };
+        let unindexed = figures.blocks_unindexed();
+        let unindexed = unindexed.map_or_else(String::new, |blocks| format!("  {blocks} BLOCKS NOT INDEXED"));
         vec![
             Line::styled(shown(&state, columns.into()), Style::new().add_modifier(Modifier::BOLD)),
             line(format!(
@@ -90,8 +97,8 @@ impl View<'_> {
                 time(p99)
             )),
             line(format!(
-                "queues: {} in flight, {} backlog; store: {} queued, {} blocks behind{faults}",
-                figures.in_flight, figures.backlog, figures.queued, figures.lag
+                "queues: {} in flight, {} backlog; store: {} queued{unindexed}{faults}",
+                figures.in_flight, figures.backlog, figures.queued
             )),
             line(format!("stages: {}", self.stages().join("  "))),
             line(self.cursor.news.clone()),
