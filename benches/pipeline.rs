@@ -158,6 +158,7 @@ fn incoming(request: ActionRequest) -> Incoming {
         request: request.into(),
         principal: Principal::new("user://bench").expect("a principal"),
         origin: Origin::Arbiter,
+        contract: None,
         interactive: false,
     }
 }

@@ -13,6 +13,7 @@ pub mod edit;
 pub(crate) mod expiry;
 pub mod grants;
 pub mod hold;
+pub mod invocation;
 pub mod question;
 pub mod rejudge;
 pub mod repository;

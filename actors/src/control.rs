@@ -33,7 +33,7 @@ use surplus::Surplus;
 
 use crate::limits;
 use crate::metrics::Metrics;
-use crate::registry::Registry;
+use crate::registry::CurrentRegistry;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -83,7 +83,7 @@ pub struct Control {
     pub(crate) surplus: Surplus,
     admission_wait_max: Duration,
     metrics: Metrics,
-    tools: Arc<Registry>,
+    tools: CurrentRegistry,
 }
 
 impl Control {
@@ -94,7 +94,7 @@ impl Control {
         store: &Arc<dyn Store>,
         clock: &Arc<dyn Clock>,
         metrics: &Metrics,
-        tools: &Arc<Registry>,
+        tools: &CurrentRegistry,
     ) -> Self {
         let breakers = Breakers::load(
             settings.breaker.clone(),
@@ -142,15 +142,14 @@ impl Control {
         }
     }
 
-    /// Counts an action against its session. Called once for each new action.
+    /// Counts an action against its session. Called once for each new action. Planners have the rates of subjects instead.
     pub(crate) async fn session(&self, origin: &Origin) -> Result<(), Failure> {
-        match origin {
-            Origin::Session { session_id } => {
-                let counted = self.sessions.count(session_id).await;
-                counted.map_err(|throttled| self.throttled(&throttled))
-            }
-            Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Ok(()),
-        }
+        let counted = match origin {
+            Origin::Session { session_id } => self.sessions.count(session_id.as_str()).await,
+            Origin::Run { run_id, .. } => self.sessions.count(&format!("run:{run_id}")).await,
+            Origin::Arbiter | Origin::Plan | Origin::Batch { .. } => Ok(()),
+        };
+        counted.map_err(|throttled| self.throttled(&throttled))
     }
 
     /// Counts an action that is about to start, and reserves budget for the most that it may use.
@@ -161,8 +160,8 @@ impl Control {
     ) -> Result<Option<Reservation>, Throttled> {
         let counted = self.rates.count(request, principal).and_then(|()| {
             // An unknown tool never runs, so nothing is reserved for it.
-            let tool = self.tools.get(&request.tool_id);
-            let most = tool.map(|tool| Most {
+            let tools = self.tools.get();
+            let most = tools.get(&request.tool_id).map(|tool| Most {
                 cpu: Duration::from_millis(tool.spec().timeout_ms),
                 price_micros: tool.spec().price_micros,
                 tries: request.qos.retries().saturating_add(1),

@@ -14,8 +14,6 @@ pub(crate) mod streams;
 pub(crate) mod undeclared;
 pub(crate) mod undo;
 
-pub use snapshot::touched_of;
-
 /// The path of a space's root.
 const WHOLE_SPACE: &str = "workspace";
 

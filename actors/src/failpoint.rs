@@ -4,7 +4,7 @@ use effectd_contracts::ActionId;
 
 /// All points, in the order in which an action passes them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 34] = [
+pub const POINTS: [&str; 39] = [
     "door.before_publish",
     "door.after_publish",
     "intake.before_lease",
@@ -39,6 +39,11 @@ pub const POINTS: [&str; 34] = [
     "operation.begun",
     "operation.done",
     "operation.recorded",
+    "session.marked",
+    "session.holds",
+    "session.grants",
+    "session.results",
+    "session.done",
 ];
 
 #[cfg(not(feature = "failpoints"))]

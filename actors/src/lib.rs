@@ -60,13 +60,15 @@ mod stages;
 pub mod pipeline;
 mod supervisor;
 
-pub use effectd_policy::{Decider, Grant, PrincipalRole};
+pub use effectd_policy::{Decider, Grant, OrgRole, PrincipalRole};
 
 pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 pub use metrics::Metrics;
 pub use operator::withdraw::Withdrawal;
 pub use pipeline::{Pipeline, StartError};
-pub use registry::{Definition, OWN, ParamRule, RegisteredTool, Registry, RegistryError, Source};
+pub use registry::{
+    CurrentRegistry, Definition, OWN, ParamRule, RegisteredTool, Registry, RegistryError, Source,
+};
 pub use services::answers::{Answer, Done, Held};
 pub use services::caches::{CacheSize, Caches};
 pub use services::callers::Incoming;

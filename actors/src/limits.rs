@@ -124,6 +124,32 @@ pub const BREAKERS_SUBJECT_MAX: usize = 16;
 pub const RATE_KEYS_MAX: usize = 16_384;
 /// The window in which a session's actions are counted.
 pub const SESSION_WINDOW: Duration = Duration::from_secs(60);
+/// Sessions in all, ended ones too: they share the Store's entries with approvals and grants.
+pub const SESSIONS_MAX: usize = 10_000;
+/// Longest title of a session: one line for people.
+pub const SESSION_TITLE_BYTES_MAX: usize = 256;
+/// Connections that one session may use.
+pub const SESSION_CONNECTIONS_MAX: usize = 64;
+/// Sessions in one page.
+pub const SESSIONS_PAGE: usize = 500;
+/// How long the record of a deleted session is kept: far longer than an action in flight takes.
+pub const SESSION_DELETED_KEPT: Duration = Duration::from_secs(3_600);
+/// Connections in all: those that are enabled are in memory.
+pub const CONNECTIONS_MAX: usize = 1_000;
+/// Connections or secrets in one page.
+pub const CONNECTIONS_PAGE: usize = 500;
+/// Hosts of one connection: a service has a few.
+pub const CONNECTION_HOSTS_MAX: usize = 64;
+/// Longest name of a host, by the standard.
+pub const HOST_BYTES_MAX: usize = 253;
+/// Secrets of one connection.
+pub const CONNECTION_SECRETS_MAX: usize = 16;
+/// Secrets in all: each is sealed again every hour.
+pub const SECRETS_MAX: usize = 1_000;
+/// Longest name of a secret.
+pub const SECRET_NAME_BYTES_MAX: usize = 64;
+/// Largest value of a secret: a key with its certificates.
+pub const SECRET_BYTES_MAX: usize = 16_384;
 /// Tries to count a session's action against concurrent ones; after that, the action passes uncounted.
 pub const SESSION_TRIES: u32 = 32;
 /// The `retry_after` of the failure `overloaded`.

@@ -6,6 +6,7 @@ use prometheus::{
 };
 
 pub const ACTIONS_TOTAL: &str = "effectd_actions_total";
+pub const INVOCATIONS_TOTAL: &str = "effectd_invocations_total";
 pub const FAILURES_TOTAL: &str = "effectd_action_failures_total";
 pub const REFUSALS_TOTAL: &str = "effectd_action_refusals_total";
 pub const SANDBOX_DENIALS_TOTAL: &str = "effectd_sandbox_denials_total";
@@ -42,6 +43,7 @@ pub const DEAD_LETTERS_TOTAL: &str = "effectd_dead_letters_total";
 #[derive(Debug, Clone)]
 pub struct Metrics {
     pub(crate) actions: IntCounterVec,
+    pub(crate) invocations: IntCounterVec,
     pub(crate) failures: IntCounterVec,
     pub(crate) refusals: IntCounterVec,
     pub(crate) sandbox_denials: IntCounterVec,
@@ -116,6 +118,11 @@ impl Metrics {
         };
         Ok(Self {
             actions: counter(ACTIONS_TOTAL, "Actions by outcome", &["tool_id", "outcome"])?,
+            invocations: counter(
+                INVOCATIONS_TOTAL,
+                "Actions by the mode that the policy resolved",
+                &["mode"],
+            )?,
             failures: counter(FAILURES_TOTAL, "Failures by code", &["tool_id", "code"])?,
             refusals: counter(
                 REFUSALS_TOTAL,

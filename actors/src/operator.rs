@@ -1,5 +1,6 @@
 //! What operators do: recorded operations, dead letters, retention, erasure, withdrawal, review, notifications.
 
+pub mod connections;
 pub mod dead_letters;
 pub mod erasure;
 pub mod notifications;
@@ -8,5 +9,6 @@ pub mod replay;
 pub mod retention;
 pub(crate) mod review;
 pub mod service;
+pub mod sessions;
 pub mod store_admin;
 pub mod withdraw;

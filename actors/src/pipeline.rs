@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Exhausted, GroupOptions, StoreError};
-use effectd_contracts::{
-    ActionId, Code, DecisionData, Digest, Event, Failure, Phase, Timestamp, Topic, TraceId,
-};
+use effectd_contracts::{ActionId, Code, Contract, Digest, Event, Failure, Phase, Timestamp, Topic, TraceId};
 use effectd_policy::Decider;
 use ractor::{Actor, ActorRef};
 use tokio::sync::{Semaphore, TryAcquireError, oneshot, watch};
@@ -22,7 +20,7 @@ use crate::failpoint::hit;
 use crate::limits::{AHEAD_MAX, STOP_MAX};
 use crate::operator::withdraw::{Withdrawal, withdraw};
 use crate::services::answers::{Answer, Done, ended};
-use crate::services::{Services, group};
+use crate::services::{Services, group, sessions};
 use crate::stage::pass;
 use crate::supervisor::{Ask, STAGES, Stages, Supervisor, TreeNode};
 
@@ -135,24 +133,30 @@ impl Pipeline {
     }
 
     /// [`Pipeline::submit`] that returns the offset of the decision; `None` if the action has already ended.
-    pub async fn submit_offset(&self, incoming: Incoming) -> Result<Option<u64>, Failure> {
-        match self.admit(&incoming).await? {
+    pub async fn submit_offset(&self, mut incoming: Incoming) -> Result<Option<u64>, Failure> {
+        match self.admit(&mut incoming).await? {
             Some(Answer::Done(_) | Answer::Held(_)) => Ok(None),
             Some(Answer::Refused(failure)) => Err(failure),
             None => self.publish(incoming).await,
         }
     }
 
-    /// Checks a new decision, and counts it against its session. Returns the answer if the action has already ended.
-    async fn admit(&self, incoming: &Incoming) -> Result<Option<Answer>, Failure> {
+    /// Checks a new decision, and counts it against its session, which says whether anybody waits. Returns the answer if the action
+    /// has already ended.
+    async fn admit(&self, incoming: &mut Incoming) -> Result<Option<Answer>, Failure> {
         incoming.request.check()?;
+        incoming.contract.as_ref().map_or(Ok(()), Contract::check)?;
         if let Some(known) = self.known(incoming)? {
             return Ok(Some(known));
         }
         if self.permits.is_closed() {
             return Err(stopping());
         }
-        self.services.control.session(&incoming.origin).await?;
+        let Services { store, control, .. } = &*self.services;
+        let policy = self.services.policy();
+        let session = sessions::admit(&**store, &policy, &incoming.origin, &incoming.request)?;
+        incoming.interactive = session.map_or(incoming.interactive, |session| !session.unattended);
+        control.session(&incoming.origin).await?;
         Ok(None)
     }
 
@@ -172,15 +176,15 @@ impl Pipeline {
         if is_own { answer } else { Answer::Refused(id_taken()) }
     }
 
-    async fn try_exec(&self, incoming: Incoming) -> Result<Answer, Failure> {
-        if let Some(known) = self.admit(&incoming).await? {
+    async fn try_exec(&self, mut incoming: Incoming) -> Result<Answer, Failure> {
+        if let Some(known) = self.admit(&mut incoming).await? {
             return Ok(known);
         }
         let rated = self.services.control.rate(&incoming.request, &incoming.principal);
         let reserved = rated.map_err(|throttled| throttled.failure())?;
-        let digest = incoming.request.digest();
+        let digest = incoming.request.digest_under(incoming.contract.as_ref());
         let control = &self.services.control;
-        let join = snapshot::join(&self.services.registry, &control.resources, &incoming.request, digest);
+        let join = snapshot::join(&self.services.registry(), &control.resources, &incoming.request, digest);
         let queue_permit = control.slot(&incoming.request, join).await?;
         let permit = self.permits.clone().try_acquire_owned().map_err(|error| match error {
             TryAcquireError::Closed => stopping(),
@@ -273,7 +277,8 @@ impl Pipeline {
 
     /// The answer for an action that has ended.
     fn known(&self, incoming: &Incoming) -> Result<Option<Answer>, Failure> {
-        let ended = answer_of_ended(&self.services, &incoming.request, &incoming.principal)
+        let asked = (&incoming.principal, incoming.contract.as_ref());
+        let ended = answer_of_ended(&self.services, &incoming.request, asked)
             .map_err(|error| store_failure(&error))?;
         let done = |receipt| Answer::Done(Done::before(receipt));
         Ok(ended.map(|answer| answer.map_or_else(Answer::Refused, done)))
@@ -292,6 +297,7 @@ impl Pipeline {
             trace_id: request.trace().unwrap_or_else(TraceId::fresh),
             principal: incoming.principal,
             origin: incoming.origin,
+            contract: incoming.contract,
             interactive: incoming.interactive,
             approved: None,
             accepted_at: self.services.clock.now(),
@@ -304,14 +310,10 @@ impl Pipeline {
 
     /// Publishes the decision. If a decision with this id is on the bus already, it must be the same one.
     async fn publish(&self, incoming: Incoming) -> Result<Option<u64>, Failure> {
-        let Incoming { request, principal, origin, interactive } = incoming;
-        let action_id = request.action_id.clone();
-        let (digest, asker) = (request.digest(), principal.clone());
-        let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
-        let data = DecisionData {
-            interactive,
-            ..DecisionData::new(Arc::unwrap_or_clone(request), principal, origin)
-        };
+        let data = incoming.into_decision();
+        let action_id = data.request.action_id.clone();
+        let (digest, asker) = (data.digest(), data.principal.clone());
+        let trace_id = data.request.trace().unwrap_or_else(TraceId::fresh);
         let event = Event::decision(data, trace_id, self.services.clock.now());
         hit("door.before_publish", &action_id).await;
         let store = &self.services.store;

@@ -1,7 +1,10 @@
 //! The registry of tools. It compiles the schemas of each tool and checks its description once, at registration.
 //!
-//! A tool has one id and may have aliases. No tool is ever replaced: if two tools have the same name, the one from the more
-//! trusted source keeps it, and the other is refused.
+//! A tool has one id and may have aliases. If two tools have the same name, the one from the more trusted source keeps it, and the
+//! other is refused.
+//!
+//! A registry does not change. While actions run, another one takes its place ([`CurrentRegistry`]); an action keeps the tool that
+//! it was validated with.
 
 mod lint;
 mod schema;
@@ -13,6 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use effectd_contracts::{Failure, SpecInvalid, ToolId, ToolSpec, Touch};
+use parking_lot::RwLock;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -40,6 +44,8 @@ pub enum Source {
     Plugin,
     /// A connector to another system.
     Connector,
+    /// A database.
+    Db,
 }
 
 impl Source {
@@ -49,6 +55,7 @@ impl Source {
             Source::Provider => "provider",
             Source::Plugin => "plugin",
             Source::Connector => "connector",
+            Source::Db => "db",
         }
     }
 }
@@ -73,11 +80,42 @@ pub struct Definition {
     pub reads: Option<Reads>,
     /// Valid parameters, as an example for people and planners.
     pub example: Map<String, Value>,
+    /// The hosts that every call talks to, whatever its parameters.
+    pub hosts: Vec<String>,
+    /// Whether the source describes the tool otherwise than when a person reviewed it.
+    pub drifted: bool,
 }
 
 impl Definition {
     pub fn new(source: Source, spec: ToolSpec, rule: ParamRule) -> Self {
-        Self { spec, source, aliases: Vec::new(), rule, touches: None, reads: None, example: Map::new() }
+        Self {
+            spec,
+            source,
+            aliases: Vec::new(),
+            rule,
+            touches: None,
+            reads: None,
+            example: Map::new(),
+            hosts: Vec::new(),
+            drifted: false,
+        }
+    }
+
+    /// Whether both say the same, by the same code.
+    fn is_same(&self, other: &Self) -> bool {
+        fn shared<T: ?Sized>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+            match (one, other) {
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            }
+        }
+        let Self { spec, source, aliases, rule, touches, reads, example, hosts, drifted } = self;
+        (source, drifted, hosts, aliases) == (&other.source, &other.drifted, &other.hosts, &other.aliases)
+            && Arc::ptr_eq(rule, &other.rule)
+            && shared(touches.as_ref(), other.touches.as_ref())
+            && shared(reads.as_ref(), other.reads.as_ref())
+            && (example, spec) == (&other.example, &other.spec)
     }
 }
 
@@ -113,6 +151,34 @@ pub enum RegistryError {
         None => "`effectd tools list` shows all tools".to_owned(),
     })]
     Unknown { tool: ToolId, nearest: Option<ToolId> },
+    /// Two changes at once: the other one is in force, and this one does not know of it.
+    #[error("the registry has changed meanwhile; make the change to the registry that is in force now")]
+    Superseded,
+}
+
+/// The registry in force. Clones share it, so that nobody keeps an old one.
+#[derive(Debug, Clone, Default)]
+pub struct CurrentRegistry(Arc<RwLock<Arc<Registry>>>);
+
+impl CurrentRegistry {
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self(Arc::new(RwLock::new(registry)))
+    }
+
+    pub fn get(&self) -> Arc<Registry> {
+        self.0.read().clone()
+    }
+
+    /// Puts a registry in force that was built from `base`. Refused unless `base` is still in force: the other change would be lost.
+    pub fn swap(&self, base: &Arc<Registry>, next: Arc<Registry>) -> Result<(), RegistryError> {
+        let mut current = self.0.write();
+        if !Arc::ptr_eq(&current, base) {
+            return Err(RegistryError::Superseded);
+        }
+        // The caller holds `base`, so readers do not wait until it is dropped.
+        *current = next;
+        Ok(())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -124,22 +190,58 @@ pub struct Registry {
 impl Registry {
     /// Registers these tools, the most trusted source first, so that no tool takes the name of a more trusted one. Also returns
     /// why others were refused.
-    pub fn assemble(mut definitions: Vec<Definition>) -> (Self, Vec<RegistryError>) {
-        definitions.sort_by_key(|definition| definition.source);
-        let mut registry = Self::default();
-        let refused =
-            definitions.into_iter().filter_map(|definition| registry.register(definition).err()).collect();
-        (registry, refused)
+    pub fn assemble(definitions: Vec<Definition>) -> (Self, Vec<RegistryError>) {
+        Self::default().replace(|_| false, definitions)
+    }
+
+    /// A registry with these tools instead of those that `goes` selects. A tool whose definition is the same is not compiled again.
+    pub fn replace(
+        &self,
+        goes: impl Fn(&RegisteredTool) -> bool,
+        definitions: Vec<Definition>,
+    ) -> (Self, Vec<RegistryError>) {
+        enum Candidate {
+            Stays(Arc<RegisteredTool>),
+            New(Box<Definition>),
+        }
+        let stays = self.iter().filter(|tool| !goes(tool)).map(|tool| Candidate::Stays(tool.clone()));
+        let comes =
+            definitions.into_iter().map(|definition| match self.tools.get(&definition.spec.tool_id) {
+                Some(tool) if tool.definition().is_same(&definition) => Candidate::Stays(tool.clone()),
+                Some(_) | None => Candidate::New(Box::new(definition)),
+            });
+        let mut candidates: Vec<_> = stays.chain(comes).collect();
+        candidates.sort_by_key(|candidate| match candidate {
+            Candidate::Stays(tool) => tool.source(),
+            Candidate::New(definition) => definition.source,
+        });
+        let mut next = Self::default();
+        let added = candidates.into_iter().map(|candidate| match candidate {
+            Candidate::Stays(tool) => next.check_names(tool.definition()).map(|()| next.insert(tool)),
+            Candidate::New(definition) => next.register(*definition),
+        });
+        let refused = added.filter_map(Result::err).collect();
+        (next, refused)
     }
 
     /// Adds a tool, unless one of its names is taken.
     pub fn register(&mut self, definition: Definition) -> Result<(), RegistryError> {
-        let tool = definition.spec.tool_id.clone();
-        for name in definition.aliases.iter().chain([&tool]) {
+        self.check_names(&definition)?;
+        self.insert(Arc::new(RegisteredTool::new(definition)?));
+        Ok(())
+    }
+
+    fn check_names(&self, definition: &Definition) -> Result<(), RegistryError> {
+        for name in definition.aliases.iter().chain([&definition.spec.tool_id]) {
             if name.as_str().starts_with(OWN) {
                 return Err(RegistryError::Reserved { name: name.clone() });
             }
-            if let Ok(holder) = self.find(name) {
+            let kind = name.source().split_once(':').map(|(kind, _)| kind);
+            if kind.is_some_and(|kind| kind != definition.source.as_str()) {
+                let what = "has the id of a connector or a database, but comes from elsewhere";
+                return Err(RegistryError::Promise { tool: name.clone(), what });
+            }
+            if let Some(holder) = self.get(name) {
                 return Err(RegistryError::Duplicate {
                     name: name.clone(),
                     held_by: holder.source(),
@@ -147,12 +249,15 @@ impl Registry {
                 });
             }
         }
-        let entry = Arc::new(RegisteredTool::new(definition)?);
-        for alias in entry.aliases() {
-            self.aliases.insert(alias.clone(), tool.clone());
-        }
-        self.tools.insert(tool, entry);
         Ok(())
+    }
+
+    fn insert(&mut self, tool: Arc<RegisteredTool>) {
+        let id = &tool.spec().tool_id;
+        for alias in tool.aliases() {
+            self.aliases.insert(alias.clone(), id.clone());
+        }
+        self.tools.insert(id.clone(), tool);
     }
 
     /// One tool, by its id or an alias.
@@ -187,9 +292,11 @@ impl Registry {
 
 /// The known word that a misspelt one probably means, whatever its case.
 pub(crate) fn nearest<'w>(name: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let (far_max, length) = (1 + name.len() / 4, name.chars().count());
     let far = |known: &str| distance(&known.to_lowercase(), &name.to_lowercase());
-    let nearest = known.min_by_key(|known| far(known))?;
-    (far(nearest) <= 1 + name.len() / 4).then_some(nearest)
+    let similar = known.filter(|known| known.chars().count().abs_diff(length) <= far_max);
+    let nearest = similar.min_by_key(|known| far(known))?;
+    (far(nearest) <= far_max).then_some(nearest)
 }
 
 /// The edit distance of two words.

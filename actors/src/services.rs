@@ -5,10 +5,12 @@
 pub mod answers;
 pub mod caches;
 pub mod callers;
+pub mod connections;
 pub mod files;
 pub(crate) mod leases;
 pub(crate) mod recent_receipts;
 pub(crate) mod running;
+pub mod sessions;
 pub mod shadow;
 pub mod signer;
 
@@ -17,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Blobs, GroupName, Store, StoreError};
-use effectd_contracts::{ActionId, Clock, Failure, ReceiptId, SpaceId};
+use effectd_contracts::{ActionId, Clock, Failure, OrgId, ReceiptId, SpaceId};
 use effectd_policy::Policy;
 use effectd_sandbox::{Sandbox, SpaceRoot};
 use parking_lot::{Mutex, RwLock};
@@ -26,12 +28,13 @@ use tokio::sync::watch;
 use crate::control::Control;
 use crate::limits::INTERRUPTED_MAX;
 use crate::metrics::Metrics;
-use crate::registry::Registry;
+use crate::registry::{CurrentRegistry, Registry, RegistryError};
 use crate::settings::Settings;
 
 use answers::Answers;
 use caches::Caches;
 use callers::Callers;
+use connections::Connections;
 use files::{FileInspector, Files};
 use leases::Leases;
 use recent_receipts::Known;
@@ -45,7 +48,7 @@ pub type SpaceRoots = Arc<dyn Fn(&SpaceId) -> Result<SpaceRoot, Failure> + Send 
 pub struct Services {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
-    pub registry: Arc<Registry>,
+    tools: CurrentRegistry,
     /// Signs receipts, and computes keyed digests.
     pub identity: Arc<Identity>,
     pub metrics: Metrics,
@@ -56,6 +59,7 @@ pub struct Services {
     pub files: Files,
     pub children: Children,
     pub control: Control,
+    pub connections: Connections,
     pub(crate) approvals: Approvals,
     pub(crate) in_flight: InFlight,
 }
@@ -136,8 +140,9 @@ pub struct ServicesBuilder {
 impl Services {
     pub fn new(from: ServicesBuilder) -> Arc<Self> {
         let ServicesBuilder { store, clock, registry, identity, metrics, settings, .. } = from;
+        let tools = CurrentRegistry::new(registry);
         let control =
-            Control::new(&settings.control, settings.in_flight_max, &store, &clock, &metrics, &registry);
+            Control::new(&settings.control, settings.in_flight_max, &store, &clock, &metrics, &tools);
         Arc::new(Self {
             policy: RwLock::new(from.policy),
             shadow: Shadow::new(metrics.shadow_decisions.clone()),
@@ -156,6 +161,7 @@ impl Services {
                 halt: watch::Sender::new(false),
             },
             control,
+            connections: Connections::load(&*store),
             approvals: Approvals {
                 store: store.clone(),
                 clock: clock.clone(),
@@ -170,7 +176,7 @@ impl Services {
             },
             store,
             clock,
-            registry,
+            tools,
             identity,
             metrics,
             settings,
@@ -179,6 +185,22 @@ impl Services {
 
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.read().clone()
+    }
+
+    pub fn registry(&self) -> Arc<Registry> {
+        self.tools.get()
+    }
+
+    /// Puts another registry in force for all actions that are not validated yet. It must be built from `base`, the one in force.
+    pub fn set_registry(&self, base: &Arc<Registry>, next: Registry) -> Result<(), RegistryError> {
+        self.tools.swap(base, Arc::new(next))?;
+        self.control.breakers.registry_changed(base);
+        Ok(())
+    }
+
+    /// The organisation that a space belongs to now.
+    pub(crate) fn org_of(&self, space: &SpaceId) -> Option<OrgId> {
+        OrgId::new(self.policy().org_of(space)?).ok()
     }
 
     /// A receipt and the digest of its request; `None` if it cannot be read.

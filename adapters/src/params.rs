@@ -5,8 +5,8 @@ use std::fmt;
 use std::ops::Deref;
 
 use effectd_contracts::{
-    Capability, Code, Failure, KeyField, Phase, ProbeVerdict, Repeat, ResourceTemplate, RiskLevel,
-    SafetyClass, SandboxProfile, SideEffect, ToolCall, ToolOutput, ToolSpec, Touch,
+    Capability, Code, Compensation, Failure, KeyField, Phase, ProbeVerdict, Repeat, ResourceTemplate,
+    RiskLevel, SafetyClass, SandboxProfile, SideEffect, ToolCall, ToolOutput, ToolSpec, Touch,
 };
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -147,6 +147,7 @@ pub(crate) fn reads<T: TypedTool>(required: &[&str], properties: Value) -> ToolS
         risk_level: Some(RiskLevel::Read),
         risk_tier: None,
         reversible: false,
+        compensation: Compensation::None,
         timeout_ms: 4_000,
         price_micros: 0,
         idempotency_key_fields: None,

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, Hash16, Span};
 use crate::index::memtable::Memtable;
-use crate::index::schema::{self, Stored};
+use crate::index::schema::{self, ListedByBody, Stored};
 use crate::journal::record::Record;
 use crate::merkle_log::leaf_of;
 use crate::names::{GroupName, TopicName};
@@ -41,23 +41,23 @@ pub struct When {
 pub struct Derived {
     /// The leaf that the record adds to the Merkle log.
     pub leaf: Option<Digest>,
-    /// The hash of the principal of a receipt.
-    pub principal: Option<Hash16>,
+    /// What a receipt is listed by that only its body names.
+    pub listed: ListedByBody,
 }
 
 impl Derived {
     /// Of a record in this block.
     pub fn of(record: &Record, block: &[u8]) -> Self {
-        let mut derived = Self { leaf: leaf_of(record, block), principal: None };
+        let mut derived = Self { leaf: leaf_of(record, block), ..Self::default() };
         if let Record::Completed(receipt) = record {
-            derived.principal = receipt.body.span().of(block).and_then(schema::principal_hash);
+            derived.listed = receipt.body.span().of(block).map(schema::listed_by_body).unwrap_or_default();
         }
         derived
     }
 
     /// Of a record other than a receipt.
     pub(crate) fn leaf(leaf: Digest) -> Self {
-        Self { leaf: Some(leaf), principal: None }
+        Self { leaf: Some(leaf), ..Self::default() }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use effectd_contracts::merkle::Frontier;
-use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, Timestamp};
+use effectd_contracts::{
+    ActionId, Digest, EventId, IdempotencyKey, InvocationBrief, OrgId, ReceiptId, Timestamp,
+};
 
 use crate::error::StoreError;
 use crate::journal::JournalReader;
@@ -146,8 +148,11 @@ pub trait Store: Send + Sync {
     /// The receipt of this action, its own or a linked one.
     fn receipt_of(&self, action: &ActionId) -> Result<Option<StoredReceipt>, StoreError>;
 
-    /// Receipts by tool, subject, space, status, key and time.
+    /// Receipts by tool, subject, space, status, principal, session, organisation, key and time.
     fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError>;
+
+    /// How many kept receipts of an organisation have this status as an invocation: exactly, however many there are.
+    fn invocations(&self, org: &OrgId, status: InvocationBrief) -> Result<u64, StoreError>;
 
     // ---- the log ----
 

@@ -7,8 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::approval::{ApprovalData, Approved};
 use crate::clock::Timestamp;
+use crate::digest::Digest;
 use crate::failure::Code;
-use crate::ids::{ActionId, EventId, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
+use crate::ids::{
+    ActionId, ConnectionId, EventId, OrgId, Principal, ReceiptId, SessionId, SpaceId, SubjectId, ToolId,
+    TraceId,
+};
 use crate::log::AmendmentEntry;
 use crate::millis::Millis;
 use crate::outcome::Outcome;
@@ -34,11 +38,15 @@ pub enum Topic {
     Tools,
     /// What became known about actions after their receipts.
     Amendments,
+    /// Sessions that were created, ended or deleted.
+    Sessions,
+    /// Changes of connections and secrets.
+    Connectors,
 }
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Topic; 7] = [
+    pub const ALL: [Topic; 9] = [
         Self::ActionDecision,
         Self::ActionExecuted,
         Self::Approvals,
@@ -46,6 +54,8 @@ impl Topic {
         Self::DeadLetters,
         Self::Tools,
         Self::Amendments,
+        Self::Sessions,
+        Self::Connectors,
     ];
 
     /// The name on the bus.
@@ -58,6 +68,8 @@ impl Topic {
             Topic::DeadLetters => "DEAD_LETTERS",
             Topic::Tools => "TOOLS",
             Topic::Amendments => "AMENDMENTS",
+            Topic::Sessions => "SESSIONS",
+            Topic::Connectors => "CONNECTORS",
         }
     }
 
@@ -71,6 +83,8 @@ impl Topic {
             Topic::DeadLetters => "effectd.dead_letter.v1",
             Topic::Tools => "effectd.tool.quarantined.v1",
             Topic::Amendments => "effectd.receipt.amended.v1",
+            Topic::Sessions => "effectd.session.v1",
+            Topic::Connectors => "effectd.connection.v1",
         }
     }
 }
@@ -87,7 +101,8 @@ pub struct Event<T> {
     /// The type of the event, with the version of `data`.
     #[serde(rename = "type")]
     pub event_type: String,
-    /// The action; `grant:<id>` for a grant without an action, `artifact:<id>` for an artifact.
+    /// The action; `grant:<id>` for a grant without an action, `artifact:<id>` for an artifact, `session:<id>` for a session,
+    /// `connection:<id>` and `secret:<name>` for a connection and a secret.
     pub subject: ActionId,
     /// When the event was written.
     pub time: Timestamp,
@@ -157,6 +172,11 @@ pub struct DecisionData {
 }
 
 impl DecisionData {
+    /// [`ActionRequest::digest_under`] its contract.
+    pub fn digest(&self) -> Digest {
+        self.request.digest_under(self.contract.as_ref())
+    }
+
     /// A decision without contract, approval or clock skew.
     pub fn new(request: ActionRequest, principal: Principal, origin: Origin) -> Self {
         Self {
@@ -478,6 +498,83 @@ impl Event<ToolQuarantinedData> {
     pub fn tool(data: ToolQuarantinedData, space: SpaceId) -> Self {
         let (about, time, trace) = (data.action_id.clone(), data.since, (TraceId::fresh(), None));
         Self::new(Topic::Tools, EventId::fresh(), about, space, trace, time, data)
+    }
+}
+
+crate::wire_enum! {
+    /// What happened to a session.
+    pub enum SessionChange {
+        /// It was created.
+        Created = "created",
+        /// It has ended: it takes no new action.
+        Ended = "ended",
+        /// It was deleted: its approvals are denied, its grants revoked and its results destroyed.
+        Deleted = "deleted",
+    }
+}
+
+/// A change of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionData {
+    /// What happened.
+    pub what: SessionChange,
+    /// The session.
+    pub session_id: SessionId,
+    /// The organisation that it belongs to.
+    pub org: OrgId,
+    /// The subject that acts in it.
+    pub subject_id: SubjectId,
+    /// Who did it.
+    pub by: Principal,
+}
+
+impl Event<SessionData> {
+    /// The event that announces a change of a session, in the session's space.
+    pub fn session(data: SessionData, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
+        Self::new(Topic::Sessions, EventId::fresh(), about, space, (TraceId::fresh(), None), time, data)
+    }
+}
+
+crate::wire_enum! {
+    /// What happened to a connection or a secret.
+    pub enum ConnectionChange {
+        /// The connection was created.
+        Created = "created",
+        /// The connection may be used again.
+        Enabled = "enabled",
+        /// The connection may not be used.
+        Disabled = "disabled",
+        /// The connection was deleted.
+        Deleted = "deleted",
+        /// The secret has a new value.
+        SecretSet = "secret_set",
+        /// The secret was deleted.
+        SecretDeleted = "secret_deleted",
+    }
+}
+
+/// A change of a connection or a secret. It never holds the secret's value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectionData {
+    /// What happened.
+    pub what: ConnectionChange,
+    /// The organisation that it belongs to.
+    pub org: OrgId,
+    /// The connection; none for a secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_id: Option<ConnectionId>,
+    /// The connection's or the secret's name.
+    pub name: String,
+    /// Who did it.
+    pub by: Principal,
+}
+
+impl Event<ConnectionData> {
+    /// The event that announces a change of a connection or a secret.
+    pub fn connection(data: ConnectionData, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
+        Self::new(Topic::Connectors, EventId::fresh(), about, space, (TraceId::fresh(), None), time, data)
     }
 }
 

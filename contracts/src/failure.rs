@@ -50,6 +50,7 @@ codes! {
     Malformed = "malformed", false, Invalid, "The request is not valid JSON of the expected form.";
     ParamsInvalid = "params_invalid", false, Invalid, "The parameters violate the tool's schema or its own rules.";
     UnknownTool = "unknown_tool", false, NotFound, "There is no tool with this id.";
+    SessionUnknown = "session_unknown", false, NotFound, "There is no such session, or it has ended, or it is for another subject or space.";
     ActionConflict = "action_conflict", false, Invalid, "The action id was already used for other content.";
     PolicyDenied = "policy_denied", false, DeniedPolicy, "A gate of the policy refused the action.";
     SafetyQuarantined = "safety_quarantined", false, Quarantined, "The content is quarantined until a person has reviewed it.";

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::ids::{ActionId, Principal, SpaceId, SubjectId, ToolId};
+use crate::ids::{ActionId, OrgId, Principal, SessionId, SpaceId, SubjectId, ToolId};
 use crate::limits::{FILTER_BYTES_MAX, FILTER_TERMS_MAX};
 use crate::receipt::{Receipt, Status};
 use crate::text::matches_pattern;
@@ -27,6 +27,8 @@ enum Field {
     Subject,
     Space,
     Principal,
+    Session,
+    Org,
     Action,
     Receipt,
     Trace,
@@ -34,7 +36,7 @@ enum Field {
 }
 
 impl Field {
-    const ALL: [(&'static str, Field); 11] = [
+    const ALL: [(&'static str, Field); 13] = [
         ("tool", Field::Tool),
         ("status", Field::Status),
         ("outcome", Field::Outcome),
@@ -42,6 +44,8 @@ impl Field {
         ("subject", Field::Subject),
         ("space", Field::Space),
         ("principal", Field::Principal),
+        ("session", Field::Session),
+        ("org", Field::Org),
         ("action", Field::Action),
         ("receipt", Field::Receipt),
         ("trace", Field::Trace),
@@ -58,6 +62,8 @@ impl Field {
             Field::Subject => Some(receipt.subject_id.as_str()),
             Field::Space => Some(receipt.space_id.as_str()),
             Field::Principal => Some(receipt.principal.as_str()),
+            Field::Session => receipt.session_id.as_ref().map(|session| session.as_str()),
+            Field::Org => receipt.org.as_ref().map(|org| org.as_str()),
             Field::Action => Some(receipt.action_id.as_str()),
             Field::Receipt => Some(receipt.receipt_id.as_str()),
             Field::Trace => Some(receipt.trace_id.as_str()),
@@ -209,6 +215,16 @@ impl Filter {
     /// The only principal that matches, if there is one.
     pub fn principal(&self) -> Option<Principal> {
         Principal::new(self.exactly(Field::Principal)?).ok()
+    }
+
+    /// The only session that matches, if there is one.
+    pub fn session(&self) -> Option<SessionId> {
+        SessionId::new(self.exactly(Field::Session)?).ok()
+    }
+
+    /// The only organisation that matches, if there is one.
+    pub fn org(&self) -> Option<OrgId> {
+        OrgId::new(self.exactly(Field::Org)?).ok()
     }
 
     /// What the ids of all tools that match have before their first dot, if that is known: `effectd` for `tool:effectd.*`.
@@ -375,6 +391,17 @@ mod tests {
         ] {
             assert!(!parse(text).matches(&receipt()), "{text}");
         }
+        let mut of_session = receipt();
+        (of_session.session_id, of_session.org) = ("s-1".parse().ok(), "home".parse().ok());
+        for (text, both) in
+            [("session:s-1 org:home", true), ("session:s-* org:h*", true), ("session:s-2", false)]
+        {
+            assert_eq!(
+                (parse(text).matches(&of_session), parse(text).matches(&receipt())),
+                (both, false),
+                "{text}"
+            );
+        }
     }
 
     #[test]
@@ -386,6 +413,9 @@ mod tests {
         assert_eq!(filter.subject(), SubjectId::new("agent://p").ok());
         assert_eq!((filter.status(), filter.space()), (None, None));
         assert_eq!(parse("principal:user://a").principal(), Principal::new("user://a").ok());
+        let of_org = parse("session:s-1 org:home");
+        assert_eq!((of_org.session(), of_org.org()), (SessionId::new("s-1").ok(), OrgId::new("home").ok()));
+        assert_eq!((parse("session:s-*").session(), parse("-org:home").org()), (None, None));
         for (text, group) in [
             ("tool:effectd.*", Some("effectd")),
             ("tool:effectd.set_*", Some("effectd")),

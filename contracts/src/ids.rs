@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
+use crate::limits::{ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, REMOTE_ACTION_BYTES_MAX};
 use crate::text::{IDENTIFIER, is_unprintable};
 use crate::wire::schema_of;
 
@@ -140,7 +140,7 @@ string_id!(
     SpaceId, "space_id", ID_BYTES_MAX
 );
 string_id!(
-    /// A tool: `files.write_text`.
+    /// A tool: `<source>.<action>`, such as `files.write_text` or `connector:<uuid>.searchDocs`.
     ToolId, "tool_id", ID_BYTES_MAX
 );
 string_id!(
@@ -159,12 +159,78 @@ string_id!(
     /// A right that a tool requires and a role grants: `files.write`, `workspace:shared:write`.
     Capability, "capability", ID_BYTES_MAX
 );
+string_id!(
+    /// An organisation: a name under `[orgs]` in the policy. A space belongs to at most one.
+    OrgId, "org_id", ID_BYTES_MAX
+);
+string_id!(
+    /// A session: what one agent does in one space, from its start to its end.
+    SessionId, "session_id", ID_BYTES_MAX
+);
+string_id!(
+    /// A connection: an organisation's way to an outside source.
+    ConnectionId, "connection_id", ID_BYTES_MAX
+);
 
 impl SpaceId {
     /// The class of the space, which capabilities name: `shared` of `shared:household`.
     pub fn class(&self) -> &str {
         self.0.split_once(':').map_or(self.as_str(), |(class, _)| class)
     }
+}
+
+impl ToolId {
+    /// Who offers the tool: `files` of `files.write_text`, `connector:<uuid>` of `connector:<uuid>.searchDocs`.
+    pub fn source(&self) -> &str {
+        Self::split(&self.0).0
+    }
+
+    /// What the source calls it: `write_text` of `files.write_text`; empty for an alias without a dot.
+    pub fn action(&self) -> &str {
+        Self::split(&self.0).1
+    }
+
+    /// The source and the action of an id. The actions of a connector and of a database may have dots; of any other id, the last
+    /// word is the action.
+    pub fn split(id: &str) -> (&str, &str) {
+        let dot = match remote_source(id) {
+            Some(source) => id[source.len()..].starts_with('.').then_some(source.len()),
+            None => id.rfind('.'),
+        };
+        dot.map_or((id, ""), |dot| (&id[..dot], &id[dot + 1..]))
+    }
+
+    /// The id that a key with a colon before the action means: `files:write_text` means `files.write_text`. The colon of
+    /// `connector:<uuid>` belongs to the source. `None` if no colon separates.
+    pub fn from_colon(key: &str) -> Option<String> {
+        let colon = match remote_source(key) {
+            Some(source) => key[source.len()..].starts_with(':').then_some(source.len()),
+            None => key.find(':'),
+        }?;
+        Some(format!("{}.{}", &key[..colon], &key[colon + 1..]))
+    }
+
+    /// Whether a tool can be registered by this id.
+    pub(crate) fn is_registrable(&self) -> bool {
+        let (source, action) = Self::split(&self.0);
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+        let word = |word: &str| !word.is_empty() && word.bytes().all(plain);
+        match remote_source(source) {
+            Some(_) => {
+                let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.-".contains(&b);
+                (1..=REMOTE_ACTION_BYTES_MAX).contains(&action.len()) && action.bytes().all(fits)
+            }
+            None => source.split('.').all(word) && word(action),
+        }
+    }
+}
+
+/// The connector or the database that an id begins with: `connector:<uuid>`, `db:<uuid>`. A UUID has one spelling here.
+fn remote_source(text: &str) -> Option<&str> {
+    let (kind, rest) = text.split_once(':')?;
+    let id = rest.get(..uuid::fmt::Hyphenated::LENGTH)?;
+    let is_id = uuid::Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == id);
+    (matches!(kind, "connector" | "db") && is_id).then(|| &text[..kind.len() + 1 + id.len()])
 }
 
 macro_rules! fresh_ids {
@@ -178,7 +244,7 @@ macro_rules! fresh_ids {
     };
 }
 
-fresh_ids!(ActionId, ReceiptId, ApprovalId, GrantId, EventId);
+fresh_ids!(ActionId, ReceiptId, ApprovalId, GrantId, EventId, SessionId, ConnectionId);
 
 impl TraceId {
     /// A new id, for requests without a trace.
@@ -189,6 +255,7 @@ impl TraceId {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -207,6 +274,54 @@ mod tests {
         let error = IdInvalid::TooLong { kind: "action_id", bytes: ID_BYTES_MAX + 1, max: ID_BYTES_MAX };
         assert_eq!(ActionId::new(long), Err(error));
         assert!(ActionId::new("x".repeat(ID_BYTES_MAX)).is_ok());
+    }
+
+    const UUID: &str = "0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50";
+
+    #[test]
+    fn a_tool_id_splits_by_its_structure_into_source_and_action() {
+        let far = |rest: &str| format!("connector:{UUID}{rest}");
+        let db = format!("db:{UUID}");
+        for (id, source, action, is_registrable) in [
+            ("files.write_text", "files", "write_text", true),
+            ("github.repos.list", "github.repos", "list", true),
+            (&far(".searchDocs"), &far(""), "searchDocs", true),
+            (&far(".issues.list-all"), &far(""), "issues.list-all", true),
+            (&format!("{db}.query"), &db, "query", true),
+            (&far(&format!(".{}", "a".repeat(128))), &far(""), &"a".repeat(128), true),
+            (&far(&format!(".{}", "a".repeat(129))), &far(""), &"a".repeat(129), false),
+            // A name with a colon would be another source's in a mode's key.
+            (&far(".ns:get"), &far(""), "ns:get", false),
+            (&far("."), &far(""), "", false),
+            (&far(""), &far(""), "", false),
+            (&far("x.get"), &far("x.get"), "", false),
+            (&far(".get").to_uppercase(), &far("").to_uppercase(), "GET", false),
+            ("connector:7f3a.get", "connector:7f3a", "get", false),
+            ("files.Write", "files", "Write", false),
+            ("files..x", "files.", "x", false),
+            (".x", "", "x", false),
+            ("write", "write", "", false),
+        ] {
+            let id = ToolId::new(id).unwrap();
+            let found = (id.source(), id.action(), id.is_registrable());
+            assert_eq!(found, (source, action, is_registrable), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_colon_of_a_connector_is_its_own() {
+        for (key, id) in [
+            ("files:write_text", Some("files.write_text".to_owned())),
+            ("github:repos.list", Some("github.repos.list".to_owned())),
+            ("db:query", Some("db.query".to_owned())),
+            (&format!("connector:{UUID}:get"), Some(format!("connector:{UUID}.get"))),
+            (&format!("connector:{UUID}:ns:get"), Some(format!("connector:{UUID}.ns:get"))),
+            (&format!("connector:{UUID}.ns:get"), None),
+            (&format!("connector:{UUID}.get"), None),
+            ("files.write_text", None),
+        ] {
+            assert_eq!(ToolId::from_colon(key), id, "{key}");
+        }
     }
 
     #[test]

@@ -51,14 +51,14 @@ pub use effects::{
     PathState, Restore, Scan, Touch, Unchanged, Undeclared, UndeclaredKind,
 };
 pub use event::{
-    AmendedData, ArtifactChange, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData,
-    ToolQuarantinedData, Topic,
+    AmendedData, ArtifactChange, ArtifactData, ConnectionChange, ConnectionData, DeadLetterData,
+    DecisionData, Event, ExecutedData, SessionChange, SessionData, ToolQuarantinedData, Topic,
 };
 pub use failure::{Code, Failure, Gate, Phase, quoted};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
-    ActionId, ApprovalId, Capability, EventId, GrantId, IdInvalid, IdempotencyKey, Principal, ReceiptId,
-    SpaceId, SubjectId, ToolId, TraceId,
+    ActionId, ApprovalId, Capability, ConnectionId, EventId, GrantId, IdInvalid, IdempotencyKey, OrgId,
+    Principal, ReceiptId, SessionId, SpaceId, SubjectId, ToolId, TraceId,
 };
 pub use log::{
     AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,
@@ -81,8 +81,8 @@ pub use reward::{Judgement, Reward, RewardComponents, RewardInputs, RewardWeight
 pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
 pub use signature::{Signature, SignatureInvalid};
 pub use tool::{
-    BaseProfile, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect, SpecInvalid,
-    ToolSpec,
+    BaseProfile, Compensation, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect,
+    SpecInvalid, ToolSpec,
 };
 pub use toolcall::{
     ARTIFACT_GET_TOOL, Artifact, COMMAND_TOOL, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply,

@@ -3,6 +3,9 @@
 /// Longest identifier (action, subject, space, tool, trace …): long enough for any URI a planner uses, short enough to index.
 /// Published schemas and keys on disk depend on it.
 pub const ID_BYTES_MAX: usize = 256;
+/// Longest name of an action that a connector or a database offers: the most that MCP allows for a tool's name.
+/// With its source in front it is an identifier.
+pub const REMOTE_ACTION_BYTES_MAX: usize = 128;
 /// Longest idempotency key: room for a tool id, a path of `PATH_MAX` and some digests.
 /// Published schemas and keys on disk depend on it.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 8_192;
@@ -42,6 +45,12 @@ pub const CONTEXT_WORD_BYTES_MAX: usize = 32;
 /// Longest reason that a planner gives for an action: an approver reads it.
 /// Part of the published schemas.
 pub const RATIONALE_BYTES_MAX: usize = 1_024;
+/// Most commands, and most paths of one kind, in a contract: a plan of one action, not of a project.
+/// Part of the published schemas.
+pub const CONTRACT_LIST_MAX: usize = 256;
+/// Largest contract, in bytes of JSON: with the largest request it still fits into one event.
+/// What was accepted once must be readable for ever.
+pub const CONTRACT_BYTES_MAX: usize = 65_536;
 /// Longest `tracestate`: what the standard requires everybody to propagate. It is stored in clear with the receipt.
 /// Part of the published schemas.
 pub const TRACESTATE_BYTES_MAX: usize = 512;

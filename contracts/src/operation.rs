@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Capability, SpaceId, SubjectId, ToolId};
+use crate::ids::{Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, ToolId};
 use crate::risk::{Band, Mode};
 
 /// An operation. It holds no secret: the receipt holds it in clear.
@@ -142,6 +142,77 @@ pub enum Operation {
         /// The subjects.
         subjects: Vec<String>,
     },
+    /// Creates a session: a subject that acts in a space.
+    CreateSession {
+        /// The session, by a new id.
+        session_id: SessionId,
+        /// The space, which belongs to an organisation.
+        space_id: SpaceId,
+        /// The subject.
+        subject_id: SubjectId,
+        /// What it is about, for people.
+        title: String,
+        /// Whether nobody waits for its answers: then approvals are open for longer.
+        unattended: bool,
+        /// The connections that it may use.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        connections: Vec<ConnectionId>,
+    },
+    /// Ends a session: it takes no new action.
+    EndSession {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// Deletes a session: denies its approvals, revokes its grants, destroys its results. Receipts stay.
+    DeleteSession {
+        /// The session.
+        session_id: SessionId,
+    },
+    /// Creates a connection of an organisation to a source of tools.
+    CreateConnection {
+        /// The connection, by a new id.
+        connection_id: ConnectionId,
+        /// The organisation.
+        org: OrgId,
+        /// The source of the tools that use it: the part of their ids before the action.
+        source: String,
+        /// Its name, for people.
+        name: String,
+        /// The hosts that it leads to.
+        hosts: Vec<String>,
+        /// The names of the organisation's secrets that it needs.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        secrets: Vec<String>,
+    },
+    /// Lets a connection be used again.
+    EnableConnection {
+        /// The connection.
+        connection_id: ConnectionId,
+    },
+    /// Stops the use of a connection.
+    DisableConnection {
+        /// The connection.
+        connection_id: ConnectionId,
+    },
+    /// Deletes a connection.
+    DeleteConnection {
+        /// The connection.
+        connection_id: ConnectionId,
+    },
+    /// Sets the value of a secret, which the operation does not hold.
+    SetSecret {
+        /// The organisation.
+        org: OrgId,
+        /// The secret's name.
+        name: String,
+    },
+    /// Deletes a secret.
+    DeleteSecret {
+        /// The organisation.
+        org: OrgId,
+        /// The secret's name.
+        name: String,
+    },
 }
 
 impl Operation {
@@ -175,6 +246,15 @@ impl Operation {
             Operation::StopShadow {} => "effectd.stop_shadow",
             Operation::Retain {} => "effectd.retain",
             Operation::Erase { .. } => "effectd.erase",
+            Operation::CreateSession { .. } => "effectd.create_session",
+            Operation::EndSession { .. } => "effectd.end_session",
+            Operation::DeleteSession { .. } => "effectd.delete_session",
+            Operation::CreateConnection { .. } => "effectd.create_connection",
+            Operation::EnableConnection { .. } => "effectd.enable_connection",
+            Operation::DisableConnection { .. } => "effectd.disable_connection",
+            Operation::DeleteConnection { .. } => "effectd.delete_connection",
+            Operation::SetSecret { .. } => "effectd.set_secret",
+            Operation::DeleteSecret { .. } => "effectd.delete_secret",
         }
     }
 }

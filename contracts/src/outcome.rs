@@ -92,20 +92,20 @@ pub enum InvocationStatus {
     Failed,
 }
 
-/// The status of an invocation, in five words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum InvocationBrief {
-    /// Not decided or not finished.
-    Pending,
-    /// Done.
-    Executed,
-    /// Refused; [`DeniedReason`] says by whom.
-    Denied,
-    /// Nobody decided in time.
-    Expired,
-    /// Failed.
-    Failed,
+crate::wire_enum! {
+    /// The status of an invocation, in five words.
+    pub enum InvocationBrief {
+        /// Not decided or not finished.
+        Pending = "pending",
+        /// Done.
+        Executed = "executed",
+        /// Refused; [`DeniedReason`] says by whom.
+        Denied = "denied",
+        /// Nobody decided in time.
+        Expired = "expired",
+        /// Failed.
+        Failed = "failed",
+    }
 }
 
 /// Who refused.

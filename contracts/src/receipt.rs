@@ -14,11 +14,13 @@ use crate::clock::Timestamp;
 use crate::digest::Digest;
 use crate::effects::Effects;
 use crate::failure::{Code, Failure, Gate};
-use crate::ids::{ActionId, IdempotencyKey, Principal, ReceiptId, SpaceId, SubjectId, ToolId, TraceId};
+use crate::ids::{
+    ActionId, IdempotencyKey, OrgId, Principal, ReceiptId, SessionId, SpaceId, SubjectId, ToolId, TraceId,
+};
 use crate::millis::Millis;
 use crate::outcome::Outcome;
 use crate::preview::PreviewRecord;
-use crate::request::{ActionRequest, Candidate, Feature};
+use crate::request::{ActionRequest, Candidate, Feature, Origin};
 use crate::reward::Reward;
 use crate::risk::{Mode, ModeSource, RiskTier};
 use crate::signature::Signature;
@@ -70,7 +72,16 @@ pub struct Receipt {
     pub tool_version: Option<String>,
     /// The principal: who submitted it, as the operating system says.
     pub principal: Principal,
-    /// The digest of the request without its trace, under the device's key: `hmac-sha256:<64 hex digits>`.
+    /// Where the request came from; absent for a planner's decision.
+    #[serde(default, skip_serializing_if = "Origin::is_arbiter")]
+    pub origin: Origin,
+    /// The session that the request belongs to, if it belongs to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// The organisation that the space belonged to, if it belonged to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub org: Option<OrgId>,
+    /// The digest of the request without its trace, and of its contract, under the device's key: `hmac-sha256:<64 hex digits>`.
     #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
     pub request_digest: String,
     /// The decision of the policy, if it was asked.

@@ -10,11 +10,11 @@ use crate::canonical;
 use crate::clock::Timestamp;
 use crate::digest::Digest;
 use crate::failure::{Code, Failure, Phase};
-use crate::ids::{ActionId, IdempotencyKey, SpaceId, SubjectId, ToolId, TraceId};
+use crate::ids::{ActionId, IdempotencyKey, SessionId, SpaceId, SubjectId, ToolId, TraceId};
 use crate::json::{self, JsonInvalid};
 use crate::limits::{
-    CANDIDATES_MAX, CONTEXT_FEATURES_MAX, CONTEXT_WORD_BYTES_MAX, ID_BYTES_MAX, RATIONALE_BYTES_MAX,
-    REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX,
+    CANDIDATES_MAX, CONTEXT_FEATURES_MAX, CONTEXT_WORD_BYTES_MAX, CONTRACT_BYTES_MAX, CONTRACT_LIST_MAX,
+    ID_BYTES_MAX, RATIONALE_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX,
 };
 use crate::text::{PRINTABLE, is_unprintable};
 use crate::trace::{TraceContext, TraceParent, TraceState};
@@ -185,10 +185,12 @@ pub enum Origin {
     /// An interactive or unattended session.
     Session {
         /// The session.
-        session_id: String,
+        session_id: SessionId,
     },
     /// A step of an automation.
     Run {
+        /// The automation, as the policy names it.
+        automation_id: String,
         /// The run.
         run_id: String,
         /// The step.
@@ -203,9 +205,35 @@ pub enum Origin {
     },
 }
 
+impl Origin {
+    /// Whether it is a planner's decision, which most are: receipts leave that out.
+    pub fn is_arbiter(&self) -> bool {
+        *self == Self::Arbiter
+    }
+
+    /// The session that the request belongs to. A run and a batch are each a session; a planner's decision belongs to none.
+    pub fn session(&self) -> Option<SessionId> {
+        let name = match self {
+            Self::Session { session_id } => return Some(session_id.clone()),
+            Self::Run { run_id, .. } => format!("run:{run_id}"),
+            Self::Batch { batch_id, .. } => format!("batch:{batch_id}"),
+            Self::Arbiter | Self::Plan => return None,
+        };
+        SessionId::new(name).ok()
+    }
+
+    /// The automation that the request is a step of.
+    pub fn automation(&self) -> Option<&str> {
+        match self {
+            Self::Run { automation_id, .. } => Some(automation_id),
+            Self::Arbiter | Self::Plan | Self::Session { .. } | Self::Batch { .. } => None,
+        }
+    }
+}
+
 /// What a plan requires beside the request itself.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Contract {
     /// The verification of success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -218,28 +246,73 @@ pub struct Contract {
     pub scope: Option<Scope>,
 }
 
+impl Contract {
+    /// Checks the bounds that the types do not enforce.
+    pub fn check(&self) -> Result<(), Failure> {
+        let commands =
+            self.verification.iter().map(|verification| ("verification.commands", &verification.commands));
+        let paths = self.scope.iter().flat_map(|scope| {
+            [
+                ("scope.allowedFiles", &scope.allowed_files),
+                ("scope.allowedDirs", &scope.allowed_dirs),
+                ("scope.forbiddenFiles", &scope.forbidden_files),
+            ]
+        });
+        if let Some((name, list)) = commands.chain(paths).find(|(_, list)| list.len() > CONTRACT_LIST_MAX) {
+            let count = list.len();
+            return Err(malformed(format!(
+                "contract.{name} has {count} entries; at most {CONTRACT_LIST_MAX} are allowed"
+            )));
+        }
+        if let Some(place) = self.rollback_plan.as_ref().and_then(json::inexact) {
+            let place = format!("contract.rollbackPlan.{place}").trim_end_matches('.').to_owned();
+            return Err(malformed(JsonInvalid::Number { place }.to_string()));
+        }
+        let bytes = canonical::of(self).unwrap_or_default().len();
+        if bytes > CONTRACT_BYTES_MAX {
+            return Err(malformed(format!(
+                "contract is {bytes} bytes long; at most {CONTRACT_BYTES_MAX} are allowed"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether success must be verified by commands, and a rollback is planned.
+    pub fn is_complete(&self) -> bool {
+        let verifies =
+            |verification: &Verification| verification.required && !verification.commands.is_empty();
+        let plans = |plan: &Value| !plan.is_null();
+        self.verification.as_ref().is_some_and(verifies) && self.rollback_plan.as_ref().is_some_and(plans)
+    }
+}
+
 /// How success is verified.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Verification {
     /// Whether the action succeeds only if the commands do.
     pub required: bool,
     /// Commands to run; each must be on the operator's list.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub commands: Vec<String>,
 }
 
 /// The files that an action may touch. An empty scope allows no write.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Scope {
     /// Single files.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub allowed_files: Vec<String>,
     /// Whole directories.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub allowed_dirs: Vec<String>,
     /// Files that stay untouched even inside an allowed directory.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub forbidden_files: Vec<String>,
 }
 
@@ -356,6 +429,15 @@ impl ActionRequest {
             canonical::of(&Self { trace_id: None, traceparent: None, tracestate: None, ..self.clone() })
         };
         Digest::of(text.unwrap_or_default().as_bytes())
+    }
+
+    /// The digest of a decision: of the request, and of its contract if it has one. The origin is no part of it: the same
+    /// decision may come in through another door.
+    pub fn digest_under(&self, contract: Option<&Contract>) -> Digest {
+        let request = self.digest();
+        // A contract is plain data with text keys, which serde_json always writes.
+        let with = |contract| canonical::of(&(request.hex(), contract)).unwrap_or_default();
+        contract.map_or(request, |contract| Digest::of(with(contract).as_bytes()))
     }
 
     /// The trace of the request, if it has one.
@@ -521,5 +603,75 @@ mod tests {
         assert_eq!(base.digest(), with("tracestate", json!("a=1")).unwrap().digest());
         assert_ne!(base.digest(), with("dry_run", json!(true)).unwrap().digest());
         assert_ne!(base.digest(), with("params", json!({ "a": 1 })).unwrap().digest());
+    }
+
+    #[test]
+    fn the_digest_of_a_decision_covers_its_contract() {
+        let request = with("dry_run", json!(false)).unwrap();
+        let under = |contract: Value| {
+            let contract: Contract = serde_json::from_value(contract).unwrap();
+            request.digest_under(Some(&contract))
+        };
+        let plan_a = json!({ "verification": { "required": true, "commands": ["make test"] } });
+        let plan_b = json!({ "verification": { "required": true, "commands": ["make lint"] } });
+        assert_eq!(request.digest_under(None), request.digest());
+        assert_eq!(under(plan_a.clone()), under(plan_a.clone()));
+        let all = [request.digest(), under(plan_a), under(plan_b), under(json!({}))];
+        let different: std::collections::BTreeSet<_> = all.iter().map(|digest| digest.hex()).collect();
+        assert_eq!(different.len(), all.len());
+    }
+
+    #[test]
+    fn a_contract_has_bounds_and_no_unknown_members() {
+        let check = |contract: Value| {
+            let contract: Contract = serde_json::from_value(contract).map_err(|error| error.to_string())?;
+            contract.check().map(|()| contract.is_complete()).map_err(|failure| failure.message)
+        };
+        let many = vec!["x"; CONTRACT_LIST_MAX + 1];
+        let whole = json!({ "required": true, "commands": ["make"] });
+        for (contract, expected) in [
+            (
+                json!({ "verification": { "required": true, "commands": many } }),
+                "contract.verification.commands has 257",
+            ),
+            (json!({ "scope": { "allowedDirs": many } }), "contract.scope.allowedDirs has 257"),
+            (json!({ "scope": { "forbiddenFiles": many } }), "contract.scope.forbiddenFiles has 257"),
+            (json!({ "rollbackPlan": "x".repeat(CONTRACT_BYTES_MAX) }), "at most 65536 are allowed"),
+            (json!({ "rollbackPlan": { "n": 1_u64 << 60 } }), "contract.rollbackPlan.n: numbers beyond"),
+            (json!({ "rollback_plan": {} }), "unknown field `rollback_plan`"),
+            (json!({ "scope": { "allowed_files": [] } }), "unknown field `allowed_files`"),
+            (json!({ "verification": { "required": true, "command": [] } }), "unknown field `command`"),
+        ] {
+            let refused = check(contract).unwrap_err();
+            assert!(refused.contains(expected), "{expected}: {refused}");
+        }
+        for (contract, complete) in [
+            (json!({}), false),
+            (json!({ "verification": whole, "rollbackPlan": { "steps": [] } }), true),
+            (json!({ "verification": whole }), false),
+            (json!({ "verification": whole, "rollbackPlan": null }), false),
+            (json!({ "verification": { "required": true }, "rollbackPlan": {} }), false),
+            (
+                json!({ "verification": { "required": false, "commands": ["make"] }, "rollbackPlan": {} }),
+                false,
+            ),
+        ] {
+            assert_eq!(check(contract.clone()), Ok(complete), "{contract}");
+        }
+    }
+
+    #[test]
+    fn a_run_and_a_batch_are_sessions_of_their_own() {
+        let origin = |value: Value| serde_json::from_value::<Origin>(value).unwrap();
+        let run =
+            origin(json!({ "kind": "run", "automation_id": "weekly", "run_id": "r-1", "step_id": "s-1" }));
+        let batch = origin(json!({ "kind": "batch", "batch_id": "b-1", "index": 3 }));
+        let session = origin(json!({ "kind": "session", "session_id": "s-9" }));
+        let named = |origin: &Origin| origin.session().map(|session| session.to_string());
+        assert_eq!(named(&run).as_deref(), Some("run:r-1"));
+        assert_eq!(named(&batch).as_deref(), Some("batch:b-1"));
+        assert_eq!(named(&session).as_deref(), Some("s-9"));
+        assert_eq!((named(&Origin::Arbiter), named(&Origin::Plan)), (None, None));
+        assert_eq!((run.automation(), session.automation()), (Some("weekly"), None));
     }
 }

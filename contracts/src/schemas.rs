@@ -4,7 +4,8 @@ use schemars::{Schema, schema_for};
 
 use crate::approval::ApprovalData;
 use crate::event::{
-    AmendedData, ArtifactData, DeadLetterData, DecisionData, Event, ExecutedData, ToolQuarantinedData,
+    AmendedData, ArtifactData, ConnectionData, DeadLetterData, DecisionData, Event, ExecutedData,
+    SessionData, ToolQuarantinedData,
 };
 use crate::failure::Failure;
 use crate::receipt::Receipt;
@@ -25,5 +26,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("dead-letter-event.json", schema_for!(Event<DeadLetterData>)),
         ("tool-event.json", schema_for!(Event<ToolQuarantinedData>)),
         ("amendment-event.json", schema_for!(Event<AmendedData>)),
+        ("session-event.json", schema_for!(Event<SessionData>)),
+        ("connection-event.json", schema_for!(Event<ConnectionData>)),
     ]
 }

@@ -9,7 +9,9 @@ use serde_json::{Map, Value};
 
 use crate::digest::Digest;
 use crate::ids::{Capability, SpaceId, ToolId};
-use crate::limits::{SCHEMA_BYTES_MAX, SPEC_LIST_MAX, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX};
+use crate::limits::{
+    REMOTE_ACTION_BYTES_MAX, SCHEMA_BYTES_MAX, SPEC_LIST_MAX, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
+};
 use crate::risk::{RiskLevel, RiskTier};
 use crate::wire::text_type;
 
@@ -17,7 +19,7 @@ use crate::wire::text_type;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolSpec {
-    /// `<source>.<action>`, in lower case.
+    /// `<source>.<action>`, in lower case. The source `connector:<uuid>` or `db:<uuid>` has actions of either case.
     pub tool_id: ToolId,
     /// `major.minor.patch`.
     pub version: String,
@@ -43,6 +45,9 @@ pub struct ToolSpec {
     /// Whether pre-images are kept, so that the effect can be undone.
     #[serde(default)]
     pub reversible: bool,
+    /// Whether another call can make up for the effect, such as deleting a message that was sent. People may have seen it.
+    #[serde(default, skip_serializing_if = "Compensation::is_none")]
+    pub compensation: Compensation,
     /// Timeout of one run.
     #[serde(default = "timeout_default")]
     pub timeout_ms: u64,
@@ -118,6 +123,25 @@ crate::wire_enum! {
         Medium = "MEDIUM",
         /// High isolation, explicit consent and an approval.
         High = "HIGH",
+    }
+}
+
+crate::wire_enum! {
+    /// Whether another call can make up for an effect outside of the space, where no pre-image is kept.
+    #[derive(Default)]
+    pub enum Compensation {
+        /// Nothing can.
+        #[default]
+        None = "none",
+        /// The tool's author says that one can.
+        Declared = "declared",
+    }
+}
+
+impl Compensation {
+    /// Whether nothing can make up for the effect.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
     }
 }
 
@@ -312,8 +336,11 @@ text_type!(ResourceTemplate, ResourceTemplate::parse, SpecInvalid, { "type": "st
 /// An invalid spec. The tool is not registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecInvalid {
-    /// Not `<source>.<action>` in lower case.
-    #[error("tool id {0:?} must be <source>.<action> in lower-case letters, digits and underscores")]
+    /// Not `<source>.<action>`.
+    #[error(
+        "tool id {0:?} must be <source>.<action> in lower-case letters, digits and underscores; after connector:<uuid> or db:<uuid>, \
+         the action is 1 to {REMOTE_ACTION_BYTES_MAX} letters of either case, digits, underscores, dots and hyphens"
+    )]
     ToolId(String),
     /// Not `major.minor.patch`.
     #[error("version {0:?} must be major.minor.patch")]
@@ -355,12 +382,8 @@ pub enum SpecInvalid {
 impl ToolSpec {
     /// Checks that the spec is consistent.
     pub fn check(&self) -> Result<(), SpecInvalid> {
-        let word = |w: &str| {
-            !w.is_empty() && w.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-        };
-        let id = self.tool_id.as_str();
-        if !id.contains('.') || !id.split('.').all(word) {
-            return Err(SpecInvalid::ToolId(id.to_owned()));
+        if !self.tool_id.is_registrable() {
+            return Err(SpecInvalid::ToolId(self.tool_id.to_string()));
         }
         let parts: Vec<_> = self.version.split('.').collect();
         if parts.len() != 3 || !parts.iter().all(|part| part.parse::<u32>().is_ok()) {
@@ -423,6 +446,10 @@ impl ToolSpec {
             (
                 far && self.safety_class != SafetyClass::High,
                 "camera, microphone and other spaces are of class HIGH",
+            ),
+            (
+                !self.compensation.is_none() && (level == RiskLevel::Read || self.is_contained()),
+                "compensation is declared, but no effect outside of the space",
             ),
         ];
         match contradictions.into_iter().find(|(is_so, _)| *is_so) {

@@ -34,6 +34,7 @@ const CODES: &str = "
 malformed               | no  | invalid       | error
 params_invalid          | no  | invalid       | error
 unknown_tool            | no  | not_found     | error
+session_unknown         | no  | not_found     | error
 action_conflict         | no  | invalid       | error
 policy_denied           | no  | denied_policy | error
 safety_quarantined      | no  | quarantined   | quarantined

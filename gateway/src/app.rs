@@ -9,7 +9,7 @@ use effectd_actors::action::decisions;
 use effectd_actors::approvals::view;
 use effectd_actors::effects::results;
 use effectd_actors::limits::OVERLOAD_RETRY;
-use effectd_actors::{Answer, Done, Held, Pipeline, PrincipalRole, Services};
+use effectd_actors::{Answer, Done, Held, OrgRole, Pipeline, PrincipalRole, Services};
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, ActionRequest, Code, Failure, Phase, Principal, Topic, json};
 use serde::de::DeserializeOwned;
@@ -104,7 +104,9 @@ impl App {
 
     /// Whether the policy lets this peer decide about approvals.
     pub(crate) fn may_decide(&self, peer: &Peer) -> bool {
-        self.services().policy().may_view_approvals(&peer.decider())
+        let (policy, by) = (self.services().policy(), peer.decider());
+        let mut orgs = policy.orgs().into_iter();
+        policy.may_view_approvals(&by, None) || orgs.any(|org| policy.may_view_approvals(&by, Some(org)))
     }
 
     /// Whether this peer may read all receipts and their events: an operator, or a learner by the policy.
@@ -115,6 +117,25 @@ impl App {
     /// Whether this peer may do this part of an operator's work.
     pub(crate) fn may_operate(&self, peer: &Peer, part: PrincipalRole) -> bool {
         self.services().policy().may_operate(&peer.decider(), part)
+    }
+
+    /// Whether this peer may look at what an organisation has: as an operator, or by at least this role in it.
+    pub(crate) fn sees_org(&self, peer: &Peer, org: &str, least: OrgRole) -> bool {
+        self.may_operate(peer, PrincipalRole::Look)
+            || self.services().policy().org_role(&peer.principal, org) >= Some(least)
+    }
+
+    /// Fails unless this peer may change what an organisation has: as an operator, or by at least this role in it.
+    pub(crate) fn check_org(&self, peer: &Peer, org: &str, least: OrgRole) -> Result<(), Problem> {
+        if self.may_operate(peer, PrincipalRole::Operate)
+            || self.services().policy().org_role(&peer.principal, org) >= Some(least)
+        {
+            return Ok(());
+        }
+        let role = least.as_str();
+        let why =
+            format!("only operators, and principals with the role `{role}` or higher in the organisation");
+        Err(Problem::of(Kind::OperatorsOnly, format!("{why} may do this")))
     }
 
     /// How long a request may wait: as long as it asks for, up to the limit.
@@ -282,7 +303,7 @@ impl App {
     }
 
     async fn visible(&self, done: Done, peer: &Peer) -> Result<Found, Problem> {
-        if !peer.may_see(&done.receipt) && !peer.decided(&done.receipt) {
+        if results::reads(&self.services().policy(), &done.receipt, &peer.decider(), None).is_none() {
             return Ok(Found::Unknown);
         }
         let (done, share) = self.with_result(done, peer).await?;

@@ -164,7 +164,7 @@ impl Operator {
         if self.0.operator {
             return Ok(());
         }
-        let may = app.services().policy().may_administer(&self.0.decider());
+        let may = app.services().policy().may_administer(&self.0.decider(), None);
         Ok(may.map(drop).map_err(DecideError::Forbidden)?)
     }
 }

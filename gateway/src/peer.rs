@@ -42,10 +42,4 @@ impl Peer {
     pub(crate) fn may_see(&self, receipt: &Receipt) -> bool {
         self.operator || receipt.principal == self.principal
     }
-
-    /// Whether this peer approved or refused the action. It then sees the action and its result as operators do, but not the
-    /// artifacts.
-    pub(crate) fn decided(&self, receipt: &Receipt) -> bool {
-        receipt.approval.as_ref().is_some_and(|approval| approval.by == self.principal.as_str())
-    }
 }

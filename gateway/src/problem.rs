@@ -247,7 +247,7 @@ fn status(code: Code) -> u16 {
         | Code::PermissionDenied
         | Code::NetworkDenied
         | Code::SyscallDenied => 403,
-        Code::UnknownTool | Code::FileNotFound => 404,
+        Code::UnknownTool | Code::SessionUnknown | Code::FileNotFound => 404,
         Code::ActionConflict
         | Code::IdempotencyConflict
         | Code::StateChanged

@@ -47,6 +47,7 @@ remediations! {
     Malformed => Planner, "send a request that fits the schema of requests";
     ParamsInvalid => Planner, "send parameters that fit the tool's schema";
     UnknownTool => Planner, "name a tool that is registered here";
+    SessionUnknown => Planner, "name a session of yours that has not ended, for its subject and in its space";
     ActionConflict => Planner, "choose a new action id: this one is already used";
     SafetyQuarantined => Planner, "leave out the quarantined content; an operator can review it";
     HumanDenied => Planner, "propose something else: a person denied this";

@@ -4,6 +4,7 @@ mod actions;
 mod approvals;
 mod artifacts;
 mod breakers;
+mod connections;
 mod dead_letters;
 mod grants;
 mod groups;
@@ -16,6 +17,7 @@ mod policy;
 mod preview;
 mod quarantine;
 mod receipts;
+mod sessions;
 mod store;
 mod tools;
 mod tree;
@@ -82,6 +84,16 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(grants::preview_request))
         .routes(routes!(grants::activate))
         .routes(routes!(grants::revoke))
+        .routes(routes!(sessions::list, sessions::create))
+        .routes(routes!(sessions::show, sessions::delete))
+        .routes(routes!(sessions::end))
+        .routes(routes!(sessions::orgs))
+        .routes(routes!(connections::list, connections::create))
+        .routes(routes!(connections::delete))
+        .routes(routes!(connections::enable))
+        .routes(routes!(connections::disable))
+        .routes(routes!(connections::secrets))
+        .routes(routes!(connections::set, connections::unset))
         .routes(routes!(breakers::list))
         .routes(routes!(breakers::show))
         .routes(routes!(breakers::trip))

@@ -3,7 +3,7 @@
 use effectd_contracts::{Authority, Principal, SpaceId, SubjectId};
 
 use crate::decision::Reason;
-use crate::document::PrincipalRole;
+use crate::document::{OrgRole, PrincipalRole};
 use crate::glob::any_matches;
 use crate::policy::Policy;
 
@@ -16,13 +16,15 @@ pub struct Decider {
 }
 
 impl Policy {
-    /// Whether the policy names approvers. If it names none, operators decide, and receipts say `single_user`.
-    pub fn names_approvers(&self) -> bool {
+    /// Whether the policy names approvers, for everything or for this organisation. If it names none, operators decide, and
+    /// receipts say `single_user`.
+    pub fn names_approvers(&self, org: Option<&str>) -> bool {
         let mut principals = self.tables().principals.iter();
-        principals.any(|(_, principal)| principal.has_role(PrincipalRole::Approver))
+        principals.any(|(_, entry)| entry.has_role(PrincipalRole::Approver) || entry.administers(org))
     }
 
-    fn speaks_for(&self, principal: &Principal, subject: &SubjectId) -> bool {
+    /// Whether the principal may act for the subject.
+    pub fn speaks_for(&self, principal: &Principal, subject: &SubjectId) -> bool {
         let mut entries = self.tables().principals.matching(principal.as_str());
         entries.any(|entry| entry.is_planner() && any_matches(&entry.subjects, subject.as_str()))
     }
@@ -31,19 +33,42 @@ impl Policy {
         self.tables().spaces.get(space)?.org.as_deref()
     }
 
-    fn has_role(&self, principal: &Principal, least: PrincipalRole) -> bool {
+    /// The organisations, in order of their names.
+    pub fn orgs(&self) -> Vec<&str> {
+        self.tables().org_modes.owners()
+    }
+
+    /// The principals, or patterns of principals, that the policy makes members of an organisation, with their roles.
+    pub fn members(&self, org: &str) -> impl Iterator<Item = (&str, OrgRole)> {
+        self.tables().principals.iter().filter_map(move |(name, entry)| Some((name, *entry.orgs.get(org)?)))
+    }
+
+    /// The highest role of a principal in an organisation.
+    pub fn org_role(&self, principal: &Principal, org: &str) -> Option<OrgRole> {
+        let entries = self.tables().principals.matching(principal.as_str());
+        entries.filter_map(|entry| entry.orgs.get(org)).max().copied()
+    }
+
+    /// Whether the principal has the role, or administers the organisation.
+    fn has_role(&self, principal: &Principal, least: PrincipalRole, org: Option<&str>) -> bool {
         let mut entries = self.tables().principals.matching(principal.as_str());
-        entries.any(|entry| entry.has_role(least))
+        entries.any(|entry| entry.has_role(least) || entry.administers(org))
     }
 
-    /// Checks that `by` may decide about requests of this subject. Returns the authority for the receipt.
-    pub fn may_decide(&self, by: &Decider, subject: &SubjectId) -> Result<Authority, Reason> {
-        self.may(by, PrincipalRole::Approver, Some(subject))
+    /// Checks that `by` may decide about requests of this subject in a space of this organisation. Returns the authority for the
+    /// receipt.
+    pub fn may_decide(
+        &self,
+        by: &Decider,
+        subject: &SubjectId,
+        org: Option<&str>,
+    ) -> Result<Authority, Reason> {
+        self.may(by, PrincipalRole::Approver, Some(subject), org)
     }
 
-    /// Checks that `by` may change which actions need an approval.
-    pub fn may_administer(&self, by: &Decider) -> Result<Authority, Reason> {
-        self.may(by, PrincipalRole::Admin, None)
+    /// Checks that `by` may change which actions need an approval, in this organisation or everywhere.
+    pub fn may_administer(&self, by: &Decider, org: Option<&str>) -> Result<Authority, Reason> {
+        self.may(by, PrincipalRole::Admin, None, org)
     }
 
     /// Whether `by` may read the receipts of everybody, and their events.
@@ -61,9 +86,9 @@ impl Policy {
                 .any(|entry| entry.roles.iter().any(|role| *role == part || (any && parts.contains(role))))
     }
 
-    /// Whether `by` may see pending approvals.
-    pub fn may_view_approvals(&self, by: &Decider) -> bool {
-        by.operator || self.has_role(&by.principal, PrincipalRole::Approver)
+    /// Whether `by` may see the pending approvals of this organisation, or of all.
+    pub fn may_view_approvals(&self, by: &Decider, org: Option<&str>) -> bool {
+        by.operator || self.has_role(&by.principal, PrincipalRole::Approver, org)
     }
 
     fn may(
@@ -71,9 +96,10 @@ impl Policy {
         by: &Decider,
         least: PrincipalRole,
         subject: Option<&SubjectId>,
+        org: Option<&str>,
     ) -> Result<Authority, Reason> {
         let who = &by.principal;
-        if !self.names_approvers() {
+        if !self.names_approvers(org) {
             return if by.operator {
                 Ok(Authority::SingleUser)
             } else {
@@ -82,7 +108,7 @@ impl Policy {
                 Err(Reason::new("no_approvers", text, change))
             };
         }
-        if !self.has_role(who, least) {
+        if !self.has_role(who, least, org) {
             let role = least.as_str();
             let text = format!("{who} is no {role}");
             let change = format!("add roles = [\"{role}\"] to the principal, or ask somebody with this role");

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::{
-    Band, Capability, Mode, Predicted, RiskLevel, RiskTier, SafetyClass, SideEffect, Timestamp, ToolId,
-    wire_enum,
+    Band, Capability, Compensation, Mode, Predicted, RiskLevel, RiskTier, SafetyClass, SideEffect, Timestamp,
+    ToolId, wire_enum,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,22 @@ pub struct PrincipalRule {
     /// `operate` and `erase`.
     #[serde(default = "planner")]
     pub roles: Vec<PrincipalRole>,
+    /// The organisations that it belongs to, each with its role there: `home = "admin"`.
+    #[serde(default)]
+    pub orgs: BTreeMap<String, OrgRole>,
+}
+
+wire_enum! {
+    /// What a principal may do in an organisation.
+    pub enum OrgRole {
+        /// Create sessions for its own subjects, and see the organisation's connections.
+        Member = "member",
+        /// Decide and administer as a principal with the role `admin` does, but in this organisation alone; manage its sessions,
+        /// connections and secrets.
+        Admin = "admin",
+        /// The same.
+        Owner = "owner",
+    }
 }
 
 wire_enum! {
@@ -448,6 +464,9 @@ pub struct ExampleTool {
     /// Whether its effect can be undone.
     #[serde(default)]
     pub reversible: bool,
+    /// Whether another call can make up for its effect.
+    #[serde(default)]
+    pub compensation: Compensation,
     /// The JSON Schema of its parameters, with annotations; none if left out.
     #[serde(default)]
     pub params_schema: serde_json::Map<String, serde_json::Value>,
@@ -481,16 +500,16 @@ pub struct Example {
     /// The time that the request names.
     #[serde(default)]
     pub time: Option<Timestamp>,
-    /// The automation. No request names one yet.
+    /// The automation whose run it is a step of.
     #[serde(default)]
     pub automation: Option<String>,
     /// The parameters.
     #[serde(default)]
     pub params: serde_json::Map<String, serde_json::Value>,
-    /// Whether a connection to the tool's service exists. There are no connections yet.
+    /// Whether the space's organisation has a connection to the tool's source.
     #[serde(default)]
     pub connection: bool,
-    /// Whether success is verified and the effect can be rolled back. Nothing is verified yet.
+    /// Whether success is verified and the effect can be rolled back.
     #[serde(default)]
     pub verified: bool,
     /// What a preview predicts; unknown if left out.

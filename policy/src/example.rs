@@ -100,6 +100,7 @@ fn facts(
         drifted: false,
         verified: example.verified,
         connection: example.connection,
+        connection_version: None,
         inspection: Some(seen.facts),
         predicted: example.predicted,
     })
@@ -131,6 +132,7 @@ fn tool_spec(id: &ToolId, tool: &ExampleTool) -> ToolSpec {
         risk_level: Some(tool.risk_level),
         risk_tier: tool.risk_tier,
         reversible: tool.reversible,
+        compensation: tool.compensation,
         timeout_ms: effectd_contracts::limits::TIMEOUT_MS_DEFAULT,
         price_micros: 0,
         idempotency_key_fields: None,

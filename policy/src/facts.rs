@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::{
-    ActionRequest, Capability, DecisionRecord, Digest, Predicted, Principal, RiskLevel, RiskTier,
-    SafetyClass, SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec,
+    ActionRequest, Capability, Compensation, DecisionRecord, Digest, Predicted, Principal, RiskLevel,
+    RiskTier, SafetyClass, SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,9 +48,12 @@ pub struct Facts {
     /// Whether success is verified and the effect can be rolled back.
     #[serde(default)]
     pub verified: bool,
-    /// Whether the organisation has a connection to the tool's service.
+    /// Whether the organisation has a connection to the tool's source.
     #[serde(default)]
     pub connection: bool,
+    /// The version of that connection: an approval counts for this version only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_version: Option<u64>,
     /// The findings of the inspection of the parameters. Without an inspection, the safety gate refuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inspection: Option<InspectionFacts>,
@@ -84,6 +87,7 @@ impl Facts {
             drifted: false,
             verified: false,
             connection: false,
+            connection_version: None,
             inspection: Some(inspection.clone()),
             predicted: None,
         }
@@ -121,6 +125,8 @@ pub struct ToolFacts {
     pub tier_declared: Option<RiskTier>,
     #[serde(default)]
     pub reversible: bool,
+    #[serde(default, skip_serializing_if = "Compensation::is_none")]
+    pub compensation: Compensation,
     /// The time that one of effectd's own tools declares. Other tools have the time of their class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
@@ -137,6 +143,7 @@ impl ToolFacts {
             tier: spec.tier(),
             tier_declared: spec.risk_tier,
             reversible: spec.reversible,
+            compensation: spec.compensation,
             timeout_ms: None,
         }
     }

@@ -19,7 +19,7 @@ pub struct Grant {
     /// The session that it covers; `None` covers the whole organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The tools: an id, `<source>.*`, or `*`.
+    /// The tools: an id, `<source>.*`, `*.<action>`, or `*`.
     pub tool: String,
     /// The named command that it covers. Without one it covers no named command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,12 +73,19 @@ impl Grant {
         self.revoked_at.is_some() || used_up || self.expires_at.is_some_and(|end| end <= now)
     }
 
+    /// The source of the tools that it covers; `*` for every source.
+    pub fn integration(&self) -> &str {
+        parts(&self.tool).0
+    }
+
+    /// The action that it covers; `*` for every action.
+    pub fn action(&self) -> &str {
+        parts(&self.tool).1
+    }
+
     fn names(&self, tool: &ToolId) -> bool {
-        match self.tool.strip_suffix('*') {
-            None => self.tool == tool.as_str(),
-            Some("") => true,
-            Some(source) => tool.as_str().strip_prefix(source).is_some_and(|action| !action.is_empty()),
-        }
+        let fits = |wanted: &str, found: &str| wanted == "*" || wanted == found;
+        fits(self.integration(), tool.source()) && fits(self.action(), tool.action())
     }
 
     /// Whether it replaces the approval of this call. The decision must demand an approval and allow a grant.
@@ -95,11 +102,23 @@ impl Grant {
     }
 }
 
-/// Whether a tool pattern is valid: an id, `<source>.*`, or `*`.
+/// Whether a tool pattern is valid: an id, `<source>.*`, `*.<action>`, or `*`.
 pub fn is_tool_pattern(text: &str) -> bool {
-    let stem = text.strip_suffix('*').unwrap_or(text);
-    let plain = !stem.contains('*') && ToolId::new(text).is_ok();
-    plain && (stem.is_empty() || stem == text || stem.ends_with('.'))
+    let (source, action) = parts(text);
+    let whole = |part: &str| part == "*" || !part.contains('*');
+    // An alias has no action.
+    let named = !source.is_empty() && (!action.is_empty() || !text.contains('*'));
+    ToolId::new(text).is_ok() && text != "*.*" && named && whole(source) && whole(action)
+}
+
+/// The source and the action of a pattern.
+fn parts(pattern: &str) -> (&str, &str) {
+    match (pattern.strip_suffix(".*"), pattern.strip_prefix("*.")) {
+        (Some(source), _) => (source, "*"),
+        (None, Some(action)) => ("*", action),
+        (None, None) if pattern == "*" => ("*", "*"),
+        (None, None) => ToolId::split(pattern),
+    }
 }
 
 #[cfg(test)]
@@ -107,13 +126,45 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    const FAR: &str = "connector:0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50";
+
     #[test]
-    fn patterns_are_an_id_a_source_or_everything() {
-        for good in ["files.write_text", "files.*", "*"] {
+    fn patterns_are_an_id_a_source_an_action_or_everything() {
+        let far = format!("{FAR}.*");
+        for good in ["files.write_text", "files.*", "*", "*.write_text", "*.issues.list-all", &far] {
             assert!(is_tool_pattern(good), "{good}");
         }
-        for bad in ["", "*.write_text", "fil*", "files.*x", "a**", " x"] {
+        for bad in ["", "*.", ".*", "*.*", "*.w*", "*w.x", "fil*", "fil*.x", "files.*x", "a**", " x"] {
             assert!(!is_tool_pattern(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_grant_matches_source_and_action_each_as_a_whole() {
+        let grant = |tool: &str| -> Grant {
+            serde_json::from_value(serde_json::json!({
+                "grant_id": "g", "state": "active", "org": "home", "tool": tool,
+                "created_at": "2026-01-01T00:00:00Z", "created_by": "user://alice",
+            }))
+            .unwrap()
+        };
+        let issue = &*format!("{FAR}.issues.create");
+        for (pattern, integration, action, covered) in [
+            ("*", "*", "*", vec!["files.create", "linear.create", issue]),
+            ("*.create", "*", "create", vec!["files.create", "linear.create"]),
+            ("*.issues.create", "*", "issues.create", vec![issue]),
+            ("linear.*", "linear", "*", vec!["linear.create"]),
+            (&format!("{FAR}.*"), FAR, "*", vec![issue]),
+            (issue, FAR, "issues.create", vec![issue]),
+            ("linear.create", "linear", "create", vec!["linear.create"]),
+            ("lin.*", "lin", "*", vec![]),
+        ] {
+            let grant = grant(pattern);
+            assert_eq!((grant.integration(), grant.action()), (integration, action), "{pattern}");
+            for tool in ["files.create", "linear.create", issue, "linear2.created"] {
+                let wanted = covered.contains(&tool) || pattern == "*";
+                assert_eq!(grant.names(&tool.parse().unwrap()), wanted, "{pattern} {tool}");
+            }
         }
     }
 }

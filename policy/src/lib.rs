@@ -43,7 +43,7 @@ pub mod redact;
 pub use authority::Decider;
 pub use decision::{Clamp, Decision, Denier, Reason, Verdict};
 pub use dir::{DirStamp, PolicyDir};
-pub use document::{Document, PrincipalRole};
+pub use document::{Document, OrgRole, PrincipalRole};
 pub use error::{ExampleFailed, Location, PolicyError};
 pub use evaluate::evaluate;
 pub use explain::{Explanation, StepView, explain};

@@ -25,9 +25,9 @@ pub struct Risk {
 /// Assesses one action.
 ///
 /// A network call is of class HIGH, whatever the tool declares. Its risk is lower only if every host is listed and the
-/// organisation has a connection: then a read is MEDIUM and R1, and a reversible write is R2. A named command that only reads is
-/// R1, and one that changes what it declares is R2. An action on another space is at least R3. The declared tier can only raise
-/// the result.
+/// organisation has a connection: then a read is MEDIUM and R1, and a write is R2 if it can be undone or another call can make
+/// up for it. A named command that only reads is R1, and one that changes what it declares is R2. An action on another space is at
+/// least R3. The declared tier can only raise the result.
 pub(crate) fn assess(facts: &Facts, tables: &Tables) -> Risk {
     let tool = &facts.tool;
     let inspection = facts.inspection.as_ref();
@@ -49,7 +49,9 @@ pub(crate) fn assess(facts: &Facts, tables: &Tables) -> Risk {
         let trusted = facts.connection && hosts.is_some_and(listed);
         (tier, class) = match (trusted, tool.risk_level) {
             (true, RiskLevel::Read) => (RiskTier::R1, SafetyClass::Medium),
-            (true, RiskLevel::Write) if tool.reversible => (RiskTier::R2, SafetyClass::High),
+            (true, RiskLevel::Write) if tool.reversible || !tool.compensation.is_none() => {
+                (RiskTier::R2, SafetyClass::High)
+            }
             (_, RiskLevel::Danger) => (RiskTier::R4, SafetyClass::High),
             (_, RiskLevel::Read | RiskLevel::Write) => (RiskTier::R3, SafetyClass::High),
         };

@@ -9,6 +9,7 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
+use super::mutation::unknown_fails;
 use super::{
     CliError, Common, Confirm, Depth, Printer, TIME, post, print_rows, second, short_id, span, span_text,
     with_client,
@@ -66,7 +67,7 @@ struct New {
     /// The organisation, as named in the policy
     #[arg(long, value_name = "NAME")]
     org: String,
-    /// The tools: an id, `<source>.*`, or `*`
+    /// The tools: an id, `<source>.*`, `*.<action>`, or `*`
     #[arg(long, value_name = "TOOL")]
     tool: String,
     /// The named command, for the tool `command.run`
@@ -147,12 +148,7 @@ impl GrantsCommand {
             Some(body) => Ok(client.post(&path, body).await?),
             None => Ok(client.call::<GrantView>(Method::POST, &path, "").await?),
         });
-        let view = match sent.await {
-            Err(CliError::Refused(problem)) if problem.status == 404 => {
-                return Err(CliError::Refused(problem).exiting(Exit::Failed));
-            }
-            sent => sent?,
-        };
+        let view = sent.await.map_err(unknown_fails)?;
         let mut printer = Printer::new(common.output, false, &COLUMNS);
         printer.row(&view, &cells(&view));
         printer.finish();

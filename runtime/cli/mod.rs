@@ -13,6 +13,7 @@ mod cancel;
 mod check;
 mod completions;
 mod config;
+mod connections;
 mod dlq;
 mod doctor;
 mod erase;
@@ -22,6 +23,7 @@ mod init;
 mod keys;
 mod mutation;
 mod notifications;
+mod orgs;
 mod output;
 mod pause;
 mod policy;
@@ -34,7 +36,9 @@ mod receipt_view;
 mod receipts;
 mod request_args;
 mod run;
+mod secrets;
 mod serve;
+mod sessions;
 mod short_id;
 mod span;
 mod status;
@@ -159,6 +163,10 @@ enum Command {
     Approvals(approvals::ApprovalsCommand),
     Grants(grants::GrantsCommand),
     Quarantine(quarantine::QuarantineCommand),
+    Sessions(sessions::SessionsCommand),
+    Orgs(orgs::OrgsCommand),
+    Connections(connections::ConnectionsCommand),
+    Secrets(secrets::SecretsCommand),
     Tools(tools::ToolsCommand),
     Pause(pause::Pause),
     Resume(pause::Resume),
@@ -188,9 +196,10 @@ enum Command {
 }
 
 /// The commands, in the order of the help.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Act", &["run", "submit", "wait", "status", "cancel", "preview", "undo"]),
     ("Decide", &["approvals", "grants", "quarantine", "policy"]),
+    ("Organise", &["orgs", "secrets", "connections", "sessions"]),
     ("Look", &["receipts", "artifacts", "notifications", "tools", "bus", "top"]),
     (
         "Operate",
@@ -333,6 +342,10 @@ pub fn main() -> ExitCode {
         Command::Approvals(approvals) => block_on(approvals.main(&common)),
         Command::Grants(grants) => block_on(grants.main(&common)),
         Command::Quarantine(quarantine) => block_on(quarantine.main(&common)),
+        Command::Sessions(sessions) => block_on(sessions.main(&common)),
+        Command::Orgs(orgs) => block_on(orgs.main(&common)),
+        Command::Connections(connections) => block_on(connections.main(&common)),
+        Command::Secrets(secrets) => block_on(secrets.main(&common)),
         Command::Tools(tools) => block_on(tools.main(&common)),
         Command::Pause(pause) => block_on(pause.main(&common)),
         Command::Resume(resume) => block_on(resume.main(&common)),

@@ -5,10 +5,14 @@ use std::io::{BufRead, IsTerminal, Write};
 use effectd_contracts::Operation;
 use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::operations::OperationView;
+use hyper::Method;
+use serde::Serialize;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
-use super::{CliError, Common, Depth, Form, eprint_line, line, output, post, print_json, report_error};
+use super::{
+    CliError, Common, Depth, Form, eprint_line, line, output, post, print_json, report_error, with_client,
+};
 use crate::exit::Exit;
 
 /// The confirmation of a change. Commands that never ask take the same flags.
@@ -187,6 +191,9 @@ pub(super) fn render(done: &OperationView, form: Form) {
     for letter in &done.letters {
         line(&format!("  {:<8} {}", letter.letter, letter.now));
     }
+    if let Some(id) = &done.id {
+        line(&format!("  id       {id}"));
+    }
     if let Some(receipt) = &done.receipt_id {
         line(&format!("  receipt  {receipt}"));
     }
@@ -196,6 +203,52 @@ pub(super) fn render(done: &OperationView, form: Form) {
 pub(super) enum RunMode {
     Preview,
     Execute,
+}
+
+/// The body of a request without one.
+pub(super) fn no_body(_: RunMode) -> Result<Vec<u8>, CliError> {
+    Ok(Vec::new())
+}
+
+/// This value as the body of a request.
+pub(super) fn json_body(value: &impl Serialize) -> impl Fn(RunMode) -> Result<Vec<u8>, CliError> {
+    move |_| serde_json::to_vec(value).map_err(|error| CliError::request(error.to_string()))
+}
+
+/// What does not exist is a failure: the words themselves may be right.
+pub(super) fn unknown_fails(error: CliError) -> CliError {
+    let is_unknown = matches!(&error, CliError::Refused(problem) if problem.status == 404);
+    if is_unknown { error.exiting(Exit::Failed) } else { error }
+}
+
+/// [`run_on`] for a change that has a route of its own.
+pub(super) async fn run_at(
+    common: &Common,
+    (method, path): (Method, &str),
+    body: impl Fn(RunMode) -> Result<Vec<u8>, CliError>,
+    why: Reason,
+    confirm: Confirm,
+) -> Result<Exit, CliError> {
+    let query = Terms::from(why).query();
+    let send = async |mode: RunMode| -> Result<OperationView, CliError> {
+        let path = format!("{path}?preview={}{query}", mode == RunMode::Preview);
+        let (method, body) = (method.clone(), body(mode)?);
+        let sent =
+            with_client(common, Depth::Policy, async |client| Ok(client.call(method, &path, body).await?));
+        sent.await.map_err(unknown_fails)
+    };
+    let before = send(RunMode::Preview).await?;
+    if !before.changed {
+        before.says.iter().for_each(|says| eprint_line(says));
+        eprint_line(&"there is nothing to change");
+        render(&before, common.output);
+        return Ok(Exit::Done);
+    }
+    if !confirm.confirmed(&before.says) {
+        return Ok(confirm.declined());
+    }
+    render(&send(RunMode::Execute).await?, common.output);
+    Ok(Exit::Done)
 }
 
 /// [`send_on`] without a reason or an end.

@@ -24,9 +24,9 @@ pub(super) fn since(text: &str) -> Result<Since, String> {
 pub(super) struct ReceiptFilter {
     /// Conditions that must all hold: tool:files.* status:error subject:agent://planner@* since:2h
     ///
-    /// The fields are tool, status, outcome, code, subject, space, principal, action, receipt, trace, key, since and until. Commas
-    /// separate alternatives, `*` matches any text, and a leading minus sign negates a condition (after `--`, so that it is not taken
-    /// for a flag).
+    /// The fields are tool, status, outcome, code, subject, space, principal, session, org, action, receipt, trace, key, since
+    /// and until. Commas separate alternatives, `*` matches any text, and a leading minus sign negates a condition (after `--`, so that
+    /// it is not taken for a flag).
     #[arg(value_name = "FILTER")]
     pub(super) filter: Vec<String>,
     /// Only of this tool

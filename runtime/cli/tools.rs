@@ -208,24 +208,26 @@ fn summaries_of(registry: &Registry) -> Vec<Value> {
 
 impl List {
     async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let tools = summaries(common).await?;
-        print_rows(common.output, &COLUMNS, &tools, |tool| {
-            let text = |name: &str| tool[name].as_str().unwrap_or_default();
-            let yes = |name: &str| if tool[name] == true { "yes" } else { "" };
-            let off = if tool["quarantined"].is_object() { "quarantined" } else { yes("disabled") };
-            [
-                text("tool_id"),
-                text("version"),
-                text("tier"),
-                text("safety_class"),
-                yes("reversible"),
-                off,
-                first_words(text("description")),
-            ]
-            .map(str::to_owned)
-        });
+        print_rows(common.output, &COLUMNS, &summaries(common).await?, cells);
         Ok(Exit::Done)
     }
+}
+
+fn cells(tool: &Value) -> [String; 7] {
+    let text = |name: &str| tool[name].as_str().unwrap_or_default();
+    let yes = |name: &str| if tool[name] == true { "yes" } else { "" };
+    let off = if tool["quarantined"].is_object() { "quarantined" } else { yes("disabled") };
+    let drifted = if tool["drifted"] == true { "drifted: " } else { "" };
+    [
+        text("tool_id"),
+        text("version"),
+        text("tier"),
+        text("safety_class"),
+        yes("reversible"),
+        off,
+        &format!("{drifted}{}", first_words(text("description"))),
+    ]
+    .map(str::to_owned)
 }
 
 /// The first sentence or clause. A dot within a name does not end it.
@@ -278,6 +280,13 @@ fn page(details: &Value) -> Result<String, CliError> {
     row("sandbox", format!("{}, at most {} ms", spec.effective_profile(), spec.timeout_ms));
     row("repeat", repeat(spec).to_owned());
     row("undo", undo(spec).to_owned());
+    row("hosts", join(texts("hosts")));
+    if details["drifted"] == true {
+        row(
+            "drifted",
+            "its description has changed since a person reviewed it: each call needs an approval".to_owned(),
+        );
+    }
     row("takes", fields(&spec.params_schema));
     row("answers", fields(&spec.result_schema));
     row("example", details["example"].to_string());
@@ -370,7 +379,25 @@ fn typed(spec: &ToolSpec, name: &str, text: &str) -> Result<Value, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::first_words;
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_tool_that_drifted_says_so_in_list_and_page() {
+        let id = "files.write_text".parse().unwrap();
+        let mut definition = registry(&[]).unwrap().get(&id).unwrap().definition().clone();
+        for drifted in [false, true] {
+            definition.drifted = drifted;
+            definition.hosts = vec!["api.example.org".to_owned()];
+            let (registry, refused) = Registry::assemble(vec![definition.clone()]);
+            assert!(refused.is_empty(), "{refused:?}");
+            let entry = registry.get(&id).unwrap();
+            assert_eq!(cells(&tool_summary(entry, false))[6].starts_with("drifted: "), drifted);
+            let page = page(&tool_details(entry, false)).unwrap();
+            assert_eq!(page.contains("has changed since a person reviewed it"), drifted, "{page}");
+            assert!(page.contains("api.example.org"), "{page}");
+        }
+    }
 
     #[test]
     fn a_sentence_ends_at_a_dot_that_ends_it() {

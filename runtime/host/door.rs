@@ -28,7 +28,7 @@ impl OpenState {
         reason = "a problem is made once for a refused request, and is its answer"
     )]
     fn prepared(&self, change: PolicyChange, until: Option<Timestamp>) -> Result<(Swap, Policy), Problem> {
-        let (store, registry) = (&*self.services.store, &self.services.registry);
+        let (store, registry) = (&*self.services.store, &self.services.registry());
         let change = policy_queries::change(change, until)?;
         policy_store::prepare(&self.state, store, registry, change).map_err(|error| self.problem(error))
     }
@@ -72,7 +72,7 @@ impl Host for OpenState {
     }
 
     fn check_policy(&self) -> Result<PolicyView, Problem> {
-        let policy = policy_store::load(&self.state, &*self.services.store, &self.services.registry)
+        let policy = policy_store::load(&self.state, &*self.services.store, &self.services.registry())
             .map_err(|error| self.problem(error))?;
         let in_force = policy.digest() == self.services.policy().digest();
         let found = self.roots.survey(&policy, &self.roots.pins());
@@ -145,15 +145,8 @@ impl Host for OpenState {
         request: &ActionRequest,
         principal: &Principal,
     ) -> Result<Explanation, Problem> {
-        let services = &self.services;
-        policy_queries::request(
-            request,
-            &services.registry,
-            &services.policy(),
-            principal,
-            (services.clock.now(), &*services.store),
-        )
-        .map_err(|failure| Problem::failed(&failure))
+        policy_queries::request(&self.services, request, principal)
+            .map_err(|failure| Problem::failed(&failure))
     }
 
     fn explain_receipt(&self, receipt: &Receipt) -> Result<Explanation, Problem> {

@@ -1,14 +1,12 @@
 //! Answers questions about the policy: its summary, whether its files are valid, and why it decides as it does.
 
-use effectd_actors::Registry;
-use effectd_actors::control::switches::Switches;
-use effectd_actors::effects::touched_of;
-use effectd_bus::Store;
+use effectd_actors::Services;
+use effectd_actors::preview::facts_of;
 use effectd_contracts::{ActionRequest, Code, Failure, Mode, Phase, Principal, Receipt, Timestamp};
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
 use effectd_policy::explain::explain;
-use effectd_policy::{Change, Facts, Policy, SetMode, SourceFile, inspect};
+use effectd_policy::{Change, Facts, Policy, SetMode, SourceFile};
 
 use crate::error::{Error, chain};
 use crate::state::State;
@@ -78,23 +76,16 @@ pub(crate) fn change(change: PolicyChange, until: Option<Timestamp>) -> Result<C
 
 /// How the policy would decide about this request.
 pub(crate) fn request(
+    services: &Services,
     request: &ActionRequest,
-    registry: &Registry,
-    policy: &Policy,
     principal: &Principal,
-    (now, store): (Timestamp, &dyn Store),
 ) -> Result<Explanation, Failure> {
-    let entry = registry.get(&request.tool_id).ok_or_else(|| {
+    let (registry, policy) = (services.registry(), services.policy());
+    let tool = registry.get(&request.tool_id).ok_or_else(|| {
         let message = format!("there is no tool {}", request.tool_id);
         Failure::new(Code::UnknownTool, Phase::Validate, message)
     })?;
-    let mut inspection = inspect(&request.params, entry.spec(), &request.space_id, policy);
-    let touched = || touched_of(store, &request.space_id, entry, &inspection.params);
-    inspection.facts.protected = policy.protected(&request.space_id, touched);
-    let mut facts = Facts::of(request, entry.spec(), principal, now, &inspection.facts);
-    facts.tool.timeout_ms = entry.declared_time();
-    Switches::new(store).apply(&mut facts);
-    Ok(explained(&facts, policy, false))
+    Ok(explained(&facts_of(services, &policy, request, tool, principal), &policy, false))
 }
 
 /// How the policy decides now about the facts of a receipt.

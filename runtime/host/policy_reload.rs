@@ -48,7 +48,7 @@ pub(crate) fn reload(
     status: &FilesStatus,
 ) -> Result<Digest, Error> {
     let before = services.policy().digest();
-    let policy = match policy_store::load(state, &*services.store, &services.registry) {
+    let policy = match policy_store::load(state, &*services.store, &services.registry()) {
         Ok(policy) => Arc::new(policy),
         Err(error) => {
             if is_of_files(&error) {

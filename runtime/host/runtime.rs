@@ -211,6 +211,7 @@ impl Runtime {
             request: Arc::new(request),
             principal: self.principal.clone(),
             origin: Origin::Arbiter,
+            contract: None,
             interactive: self.interactive,
         }
     }
@@ -347,7 +348,7 @@ impl OpenState {
     }
 
     pub(crate) fn change_policy(&self, change: Change) -> Result<Digest, Error> {
-        policy_store::change(&self.state, &*self.services.store, &self.services.registry, change)?;
+        policy_store::change(&self.state, &*self.services.store, &self.services.registry(), change)?;
         self.reload_policy()
     }
 

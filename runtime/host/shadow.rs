@@ -13,7 +13,7 @@ impl OpenState {
     /// Checks a candidate like a policy that is to be put in force.
     pub(super) fn compile_candidate(&self, source: &Source) -> Result<Policy, Error> {
         let overlay = self.services.policy().overlay().clone();
-        self.state.compile_policy(source, &overlay, &self.services.registry)
+        self.state.compile_policy(source, &overlay, &self.services.registry())
     }
 
     /// Starts a candidate, which is durable when this returns. `None` if it judges already.

@@ -112,8 +112,7 @@ fn check_tool(registry: &Registry, key: &str) -> Result<(), String> {
         let id = ToolId::new(name).map_err(|error| error.to_string())?;
         registry.find_by_id(&id).map(drop).map_err(|error| error.to_string())
     };
-    let dotted = tool.rsplit_once(':').map(|(source, action)| format!("{source}.{action}"));
-    find(tool).or_else(|why| dotted.map_or(Err(why), |dotted| find(&dotted)))
+    find(tool).or_else(|why| ToolId::from_colon(tool).map_or(Err(why), |id| find(&id)))
 }
 
 /// Writes a change. Refuses it while the files are not valid, or if they do not compile with it.

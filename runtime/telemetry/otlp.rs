@@ -91,6 +91,7 @@ fn json_of(Open(begun, Fields(fields)): Open, ended: i128) -> Option<Value> {
     let ids = ["trace_id", "span_id", "parent_span_id"];
     let attributes = fields.iter().filter(|(name, _)| !ids.contains(&name.as_str())).map(|(name, value)| {
         let value = match value {
+            Value::Number(number) if number.is_f64() => json!({ "doubleValue": number }),
             // A whole number is a text in OTLP's JSON.
             Value::Number(number) => json!({ "intValue": number.to_string() }),
             Value::String(text) => json!({ "stringValue": text }),

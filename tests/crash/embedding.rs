@@ -119,6 +119,7 @@ fn other_principal() {
             request: parsed(&asked).into(),
             principal: "user://stranger".parse().unwrap(),
             origin: effectd::contracts::Origin::Arbiter,
+            contract: None,
             interactive: false,
         };
         match runtime.pipeline().exec(stranger).await {

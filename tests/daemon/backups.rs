@@ -13,13 +13,16 @@ fn done(place: &Place, arguments: &[&str]) -> Value {
 }
 
 /// The files that contain a secret in clear.
-fn find(directory: &Path, secret: &[u8]) -> Vec<std::path::PathBuf> {
+/// The files in a folder that have these bytes.
+pub fn find(directory: &Path, secret: &[u8]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             found.extend(find(&path, secret));
-        } else if std::fs::read(&path).unwrap().windows(secret.len()).any(|bytes| bytes == secret) {
+        } else if path.is_file()
+            && std::fs::read(&path).unwrap().windows(secret.len()).any(|bytes| bytes == secret)
+        {
             found.push(path);
         }
     }

@@ -219,6 +219,7 @@ fn every_example_of_the_help_works() {
     std::fs::write(place.path("bin/planner"), planner).unwrap();
     std::fs::set_permissions(place.path("bin/planner"), std::fs::Permissions::from_mode(0o755)).unwrap();
     copy(&place.state().join("policy"), &place.path("policy.new"));
+    std::fs::write(place.path("token.txt"), "a token\n").unwrap();
     let done = place.effectd(&["run", "examples/write_note.json", "-o", "json"], None).json(0);
     let receipt = done["receipt_id"].as_str().unwrap();
     let mut seen: Vec<String> = Vec::new();
@@ -298,6 +299,13 @@ fn run_example(place: &Place, example: &str) {
         "effectd approvals deny",
         "effectd grants create --from",
         "effectd grants revoke",
+        "effectd sessions show",
+        "effectd sessions end",
+        "effectd sessions delete",
+        "effectd connections enable",
+        "effectd connections disable",
+        "effectd connections delete",
+        "effectd secrets delete",
     ]
     .iter()
     .any(|command| example.starts_with(command));

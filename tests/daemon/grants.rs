@@ -101,6 +101,7 @@ fn a_grant_is_bound_to_tool_session_and_time_and_revocable() {
     for other in [
         &["--tool", "files.copy"][..],
         &["--tool", "core.*"],
+        &["--tool", "*.write"],
         &["--tool", "files.write_text", "--session", "agent:somebody-else"],
         &["--tool", "*", "--for", "0"],
     ] {
@@ -110,15 +111,20 @@ fn a_grant_is_bound_to_tool_session_and_time_and_revocable() {
     let elsewhere = grants(&place, &["create", "--org", "work", "--tool", "*"]);
     assert_eq!(elsewhere.code(), 0);
     assert!(!passes(), "another organisation");
-    for covering in
-        [&["--tool", "files.write_text", "--session", SESSION][..], &["--tool", "files.*"], &["--tool", "*"]]
-    {
+    for covering in [
+        &["--tool", "files.write_text", "--session", SESSION][..],
+        &["--tool", "files.*"],
+        &["--tool", "*.write_text"],
+        &["--tool", "*"],
+    ] {
         let id = create(covering);
         assert!(passes() && passes(), "{covering:?}");
         assert_eq!(grants(&place, &["revoke", &id]).json(0)["state"], "revoked");
         assert!(!passes(), "{covering:?}");
     }
-    for bad in ["fil*", "*.write_text", "files.*x"] {
+    let shown = grants(&place, &["create", "--org", "work", "--tool", "*.write_text"]).json(0);
+    assert_eq!([&shown["integration"], &shown["action"]], ["*", "write_text"]);
+    for bad in ["fil*", "*.*", "files.*x"] {
         assert_eq!(grants(&place, &["create", "--org", "home", "--tool", bad]).code(), 2, "{bad}");
     }
     // Expired grants are removed after a while.

@@ -196,7 +196,12 @@ fn spans_reach_a_collector_and_no_action_waits_for_it() {
     assert!(0 < span.start_time_unix_nano && span.start_time_unix_nano < span.end_time_unix_nano);
     for (name, value) in [
         ("tool_id", "files.write_text"),
+        ("source_id", "files"),
         ("space_id", "shared:household"),
+        ("organization_id", "home"),
+        ("mode", "allow"),
+        ("mode_source", "org_default"),
+        ("status", "executed"),
         ("outcome", "executed"),
         ("gen_ai.operation.name", "execute_tool"),
         ("gen_ai.tool.name", "files.write_text"),
@@ -205,6 +210,10 @@ fn spans_reach_a_collector_and_no_action_waits_for_it() {
     }
     assert!(span.attributes.iter().any(|it| {
         it.key == "retry" && it.value.as_ref().and_then(|it| it.value.clone()) == Some(Any::IntValue(0))
+    }));
+    assert!(span.attributes.iter().any(|it| {
+        let value = it.value.as_ref().and_then(|it| it.value.clone());
+        it.key == "duration_ms" && matches!(value, Some(Any::DoubleValue(took)) if took > 0.0)
     }));
     assert_eq!(span.status.unwrap().code, 0);
     daemon.post("/v1/actions?wait", &from_stranger("s-5")).problem(403, "policy_denied");

@@ -47,6 +47,7 @@ mod results;
 mod runbook;
 mod seeding;
 mod session_bus;
+mod sessions;
 mod signals;
 mod socket;
 mod space_roots;

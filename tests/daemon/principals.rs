@@ -505,3 +505,54 @@ fn what_another_user_changed_is_not_done_any_more() {
     assert!(!write(SECOND, "9", "A"));
     assert!(!write(FIRST, "10", "A"), "somebody else has put it there");
 }
+
+#[test]
+fn an_admin_of_an_organisation_decides_and_manages_there() {
+    let with_roles = || {
+        let place = asking();
+        let file = place.state().join("policy/policy.toml");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let text = text.split("[example_tools").next().unwrap();
+        let people = format!(
+            "[principals.\"{}\"]\nsubjects = []\norgs = {{ home = \"admin\" }}\n\n\
+             [principals.\"{}\"]\norgs = {{ home = \"member\" }}\n",
+            user(FIRST),
+            user(SECOND)
+        );
+        let named = text.replace("[principals.\"user://*\"]\n", &people);
+        assert_ne!(named, text);
+        std::fs::write(&file, named.replace("[orgs.home]", "[orgs.work]\n\n[orgs.home]")).unwrap();
+        place
+    };
+    let Some(house) = House::new("an_admin_of_an_organisation_decides_and_manages_there", with_roles) else {
+        return;
+    };
+    let session = ["sessions", "create", "--space", "shared:household", "--title", "week", "--yes"];
+    let session = [&session[..], &["--subject", "agent://planner@deviceA"]].concat();
+    let created = house.run(SECOND, &session, None).json(0);
+    assert_eq!(house.run(FIRST, &session, None).code(), 3, "it may not act for the subject");
+    let secret = |uid: u32, org: &str| {
+        house.run(uid, &["secrets", "set", org, "token", "--yes"], Some(&json!("v"))).code()
+    };
+    assert_eq!([secret(FIRST, "home"), secret(FIRST, "work"), secret(SECOND, "home")], [0, 3, 3]);
+    let count =
+        |uid: u32, what: &str| house.run(uid, &[what, "list"], None).json(0).as_array().unwrap().len();
+    let counts = |uid: u32| ["sessions", "secrets", "orgs"].map(|what| count(uid, what));
+    assert_eq!([counts(FIRST), counts(SECOND), counts(0)], [[1, 1, 1], [1, 0, 1], [1, 1, 2]]);
+    house.submit(SECOND, &write_note("org-1", "org.txt", "o"));
+    let mut id = String::new();
+    until("a person is asked", || {
+        let listed = house.run(FIRST, &["approvals", "list"], None).json(0);
+        listed[0]["approval_id"].as_str().unwrap_or_default().clone_into(&mut id);
+        !id.is_empty()
+    });
+    // Where an organisation has admins, running effectd is no role.
+    for (uid, code) in [(SECOND, 3), (0, 3), (FIRST, 0)] {
+        let ran = house.run(uid, &["approvals", "approve", &id], None);
+        assert_eq!(ran.code(), code, "{uid}: {}", ran.stderr());
+    }
+    let approval = &house.resolved(SECOND, "org-1")["approval"];
+    assert_eq!((&approval["by"], &approval["authority"]), (&json!(user(FIRST)), &json!("separate")));
+    let end = ["sessions", "end", created["id"].as_str().unwrap(), "--yes"];
+    assert_eq!(house.run(FIRST, &end, None).code(), 0);
+}

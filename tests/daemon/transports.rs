@@ -89,6 +89,11 @@ fn what_only_looks_answers_the_same_with_and_without_a_daemon() {
         &["approvals", "show", &question],
         &["approvals", "show", receipt],
         &["grants", "list", "-o", "json"],
+        &["sessions", "list"],
+        &["orgs", "list"],
+        &["connections", "list", "-o", "json"],
+        &["secrets", "list", "-o", "json"],
+        &["sessions", "show", "nobody"],
         &["receipts", "list", "-o", "json"],
         &["receipts", "list", "tool:notify.*", "--limit", "1"],
         &["receipts", "list", "nonsense:x"],
@@ -235,9 +240,15 @@ fn named(place: &Place, line: &[&str]) -> Vec<String> {
         let active = grants.as_array().unwrap().iter().find(|grant| grant["state"] == "active");
         active.unwrap()["grant_id"].as_str().unwrap().to_owned()
     };
+    let first = |what: &str, id: &str| {
+        let listed = place.effectd(&[what, "list", "-o", "json"], None).json(0);
+        listed[0][id].as_str().unwrap().to_owned()
+    };
     let word = |word: &&str| match *word {
         "RECEIPT" => "both".to_owned(),
         "GRANT" => grant(),
+        "SESSION" => first("sessions", "session_id"),
+        "CONNECTION" => first("connections", "connection_id"),
         word => word.to_owned(),
     };
     line.iter().map(word).collect()

@@ -12,7 +12,7 @@ use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
 /// Verbs that only read.
-const LOOK: [&str; 48] = [
+const LOOK: [&str; 53] = [
     "caches list",
     "status",
     "wait",
@@ -22,6 +22,11 @@ const LOOK: [&str; 48] = [
     "grants list",
     "quarantine list",
     "quarantine show",
+    "sessions list",
+    "sessions show",
+    "orgs list",
+    "connections list",
+    "secrets list",
     "tools list",
     "tools show",
     "receipts list",
@@ -86,7 +91,7 @@ const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "
 const PLAIN: [&str; 5] = ["run", "submit", "approvals watch", "support-bundle", "receipts head"];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 34] = [
+pub const CHANGES: [(&[&str], &str); 43] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -132,6 +137,45 @@ pub const CHANGES: [(&[&str], &str); 34] = [
     (&["grants", "revoke", "GRANT"], "effectd.revoke_grant"),
     // A requester who may also create the grant gets it at once.
     (&["grants", "request", "--org", "home", "--tool", "files.copy", "--calls", "5"], "effectd.grant"),
+    (&["secrets", "set", "home", "token", "--file", "token.txt"], "effectd.set_secret"),
+    (
+        &[
+            "connections",
+            "create",
+            "--org",
+            "home",
+            "--source",
+            "linear",
+            "--name",
+            "Tracker",
+            "--host",
+            "api.linear.app",
+            "--secret",
+            "token",
+        ],
+        "effectd.create_connection",
+    ),
+    (&["connections", "disable", "CONNECTION"], "effectd.disable_connection"),
+    (&["connections", "enable", "CONNECTION"], "effectd.enable_connection"),
+    (
+        &[
+            "sessions",
+            "create",
+            "--space",
+            "shared:household",
+            "--subject",
+            "agent://planner@deviceA",
+            "--title",
+            "week",
+            "--connection",
+            "CONNECTION",
+        ],
+        "effectd.create_session",
+    ),
+    (&["sessions", "end", "SESSION"], "effectd.end_session"),
+    (&["sessions", "delete", "SESSION"], "effectd.delete_session"),
+    (&["connections", "delete", "CONNECTION"], "effectd.delete_connection"),
+    (&["secrets", "delete", "home", "token"], "effectd.delete_secret"),
     (&["dlq", "settle", "0", "--done"], "effectd.settle_letter"),
     (&["dlq", "drop", "1"], "effectd.drop_letters"),
     (&["dlq", "requeue", "2"], "effectd.requeue_letters"),
@@ -187,8 +231,13 @@ fn what_changes_something_takes_yes_and_dry_run() {
     }
 }
 
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
 pub fn place_to_change() -> Place {
     let place = Place::seeded();
+    std::fs::write(place.path("token.txt"), "a token\n").unwrap();
     let letter = |n: usize, code: &str| Left {
         request: write_note(seeding::action(n).as_str(), &format!("v-{n}"), "x"),
         code: code.to_owned(),
@@ -224,15 +273,18 @@ fn every_mutation_asks_first_and_records_who_said_yes() {
         if line.starts_with(&["receipts", "audit"]) {
             continue;
         }
-        let known = grant.clone();
-        let line: Vec<&str> = line
+        let first = |path: &str, id: &str| daemon.get(path).json(200).pointer(id).unwrap().clone();
+        let named: Vec<String> = line
             .iter()
             .map(|word| match *word {
-                "RECEIPT" => receipt.as_str().unwrap(),
-                "GRANT" => known.as_str(),
-                word => word,
+                "RECEIPT" => receipt.as_str().unwrap().to_owned(),
+                "GRANT" => grant.clone(),
+                "SESSION" => text(&first("/v1/sessions", "/sessions/0/session_id")),
+                "CONNECTION" => text(&first("/v1/connections", "/0/connection_id")),
+                word => word.to_owned(),
             })
             .collect();
+        let line: Vec<&str> = named.iter().map(String::as_str).collect();
         let before = all();
         if tool != "-" {
             // Two verbs print no JSON.
@@ -350,7 +402,7 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
 }
 
 /// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
-const PRINT: [&[&str]; 57] = [
+const PRINT: [&[&str]; 61] = [
     &["--help"],
     &["--version"],
     &["status", "ACTION"],
@@ -362,6 +414,10 @@ const PRINT: [&[&str]; 57] = [
     &["preview", "FILE"],
     &["approvals", "list", "-o", "json"],
     &["grants", "list", "-o", "json"],
+    &["sessions", "list", "-o", "json"],
+    &["orgs", "list"],
+    &["connections", "list", "-o", "json"],
+    &["secrets", "list", "-o", "json"],
     &["quarantine", "list"],
     &["quarantine", "show", "4"],
     &["tools", "list"],
@@ -410,8 +466,8 @@ const PRINT: [&[&str]; 57] = [
     &["man"],
 ];
 /// Reading verbs that are not in that list: they need a terminal, the store alone, or something that few actions leave.
-const NOT_PRINTED: [&str; 5] =
-    ["top", "store check", "approvals show", "artifacts get", "notifications show"];
+const NOT_PRINTED: [&str; 6] =
+    ["top", "store check", "approvals show", "sessions show", "artifacts get", "notifications show"];
 
 #[test]
 fn unwritable_output_exits_74_and_a_closed_reader_does_not() {

@@ -341,6 +341,7 @@ async fn an_id_in_flight_answers_its_own_asker_alone() {
                 request: note(&id, "workspace/x.txt", &id).into(),
                 principal: principal.parse().unwrap(),
                 origin: Origin::Arbiter,
+                contract: None,
                 interactive: false,
             };
             tokio::spawn(async move {

@@ -27,6 +27,7 @@ async fn text_for(runtime: &Runtime, principal: &str, name: &str) -> Result<Stri
         request: Arc::new(serde_json::from_value(request).unwrap()),
         principal: principal.parse().unwrap(),
         origin: Origin::Arbiter,
+        contract: None,
         interactive: false,
     };
     let Answer::Done(done) = runtime.pipeline().exec(incoming).await else { panic!("{name} is not done") };

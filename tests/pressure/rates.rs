@@ -4,8 +4,10 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use effectd::contracts::{Code, ManualClock, Origin, Outcome, Principal, Timestamp};
+use effectd::contracts::{Code, ManualClock, Operation, Origin, Outcome, Principal, SessionId, Timestamp};
 use effectd::internal::Runtime;
+use effectd_actors::operator::operations::Terms;
+use effectd_actors::operator::service::perform;
 use effectd_actors::{Answer, Incoming};
 
 use crate::Test;
@@ -78,6 +80,7 @@ fn runaway() {
                 request: parsed(&asked).into(),
                 principal: Principal::new(format!("user://{user}")).unwrap(),
                 origin: Origin::Arbiter,
+                contract: None,
                 interactive: false,
             };
             runtime.pipeline().exec(incoming).await
@@ -157,6 +160,7 @@ fn others() {
                 request: parsed(&request(action, SAFE)).into(),
                 principal: Principal::new(format!("user://{user}")).unwrap(),
                 origin: Origin::Arbiter,
+                contract: None,
                 interactive: false,
             };
             runtime.pipeline().submit(incoming).await.unwrap();
@@ -201,13 +205,29 @@ fn budget() {
     });
 }
 
-fn of_session(action: &str) -> Incoming {
+fn from(origin: &Origin, action: &str) -> Incoming {
     Incoming {
         request: parsed(&request(action, SAFE)).into(),
         principal: principal(),
-        origin: Origin::Session { session_id: "agent:planner".to_owned() },
+        origin: origin.clone(),
+        contract: None,
         interactive: false,
     }
+}
+
+async fn new_session(runtime: &Runtime) -> Origin {
+    let session_id = SessionId::fresh();
+    let operation = Operation::CreateSession {
+        session_id: session_id.clone(),
+        space_id: "shared:household".parse().unwrap(),
+        subject_id: "agent://planner@deviceA".parse().unwrap(),
+        title: "under pressure".to_owned(),
+        unattended: true,
+        connections: Vec::new(),
+    };
+    let services = runtime.pipeline().services().clone();
+    perform(services, operation, Terms::default(), principal()).await.unwrap();
+    Origin::Session { session_id }
 }
 
 fn principal() -> Principal {
@@ -233,18 +253,27 @@ fn session() {
             place.runtime(|config| config.pipeline.control.session_actions_max = 3).await
         };
         let runtime = limited(&place).await;
-        assert_eq!(refused(runtime.pipeline().exec(of_session("a")).await), None);
-        assert!(runtime.pipeline().submit(of_session("b")).await.is_ok());
+        let (session, run) = (new_session(&runtime).await, "nightly".to_owned());
+        let run = Origin::Run { automation_id: run.clone(), run_id: run, step_id: "first".to_owned() };
+        for (origin, [a, b]) in [(&session, ["a", "b"]), (&run, ["r-a", "r-b"])] {
+            assert_eq!(refused(runtime.pipeline().exec(from(origin, a)).await), None);
+            assert!(runtime.pipeline().submit(from(origin, b)).await.is_ok());
+        }
         assert!(runtime.stop().await);
         let runtime = limited(&place).await;
-        assert_eq!(refused(runtime.pipeline().exec(of_session("c")).await), None);
-        let (code, after) = refused(runtime.pipeline().exec(of_session("d")).await).expect("the fourth");
-        assert!(code == Code::RateLimited && after <= Duration::from_secs(60), "{code} {after:?}");
-        let submitted = runtime.pipeline().submit(of_session("e")).await.unwrap_err();
-        assert_eq!(submitted.code, Code::RateLimited);
-        // Requests without a session are not counted, nor are repeats of ended actions.
+        for (origin, [a, c, d, e]) in [(&session, ["a", "c", "d", "e"]), (&run, ["r-a", "r-c", "r-d", "r-e"])]
+        {
+            assert_eq!(refused(runtime.pipeline().exec(from(origin, c)).await), None);
+            let fourth = refused(runtime.pipeline().exec(from(origin, d)).await);
+            let (code, after) = fourth.expect("the fourth");
+            assert!(code == Code::RateLimited && after <= Duration::from_secs(60), "{code} {after:?}");
+            let submitted = runtime.pipeline().submit(from(origin, e)).await.unwrap_err();
+            assert_eq!(submitted.code, Code::RateLimited);
+            // Repeats of ended actions are not counted.
+            assert_eq!(refused(runtime.pipeline().exec(from(origin, a)).await), None);
+        }
+        // Nor are requests without a session.
         assert!(matches!(runtime.exec(parsed(&request("f", SAFE))).await, Answer::Done(_)));
-        assert_eq!(refused(runtime.pipeline().exec(of_session("a")).await), None);
         assert!(runtime.stop().await);
     });
 }

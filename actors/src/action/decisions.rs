@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use effectd_bus::{NewEvent, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ActionRequest, Approval, Approved, Code, DecisionData, Digest, Event, EventId, Failure, Origin,
-    Outcome, Phase, PolicyCtx, Principal, Qos, Receipt, SpaceId, SubjectId, Timestamp, ToolId, Topic,
-    TraceId, json, limits as bounds,
+    ActionId, ActionRequest, Approval, Approved, Code, Contract, DecisionData, Digest, Event, EventId,
+    Failure, Origin, Outcome, Phase, PolicyCtx, Principal, Qos, Receipt, SpaceId, SubjectId, Timestamp,
+    ToolId, Topic, TraceId, json, limits as bounds,
 };
 use serde_json::{Map, Value};
 
@@ -107,10 +107,10 @@ pub(crate) fn is_dead_letter_again(store: &dyn Store, action: &ActionId, outcome
     }
 }
 
-/// The keyed digest that identifies an action: that of the planner's request, before any edit by an approver.
+/// The keyed digest that identifies an action: that of the planner's decision, before any edit by an approver.
 pub(crate) fn identity_of(identity: &Identity, decision: &DecisionData) -> Digest {
     let original = decision.approved.as_ref().and_then(|approved| approved.original);
-    original.unwrap_or_else(|| identity.keyed(&decision.request.digest()))
+    original.unwrap_or_else(|| identity.keyed(&decision.digest()))
 }
 
 /// An action that ends without being in flight. It holds no delivery; a stage that holds one finds the receipt.
@@ -126,6 +126,7 @@ pub(crate) fn detached(
         trace_id,
         principal: decision.principal,
         origin: decision.origin,
+        contract: decision.contract,
         interactive: decision.interactive,
         approved: decision.approved,
         accepted_at,
@@ -179,12 +180,13 @@ impl OwnAction<'_> {
 pub(crate) fn answer_of_ended(
     services: &Services,
     request: &ActionRequest,
-    principal: &Principal,
+    (principal, contract): (&Principal, Option<&Contract>),
 ) -> Result<Option<Result<Arc<Receipt>, Failure>>, StoreError> {
     let Some((receipt, digest)) = ended(&*services.store, &request.action_id)? else {
         return Ok(None);
     };
-    let same = receipt.action_id != request.action_id || digest == services.identity.keyed(&request.digest());
+    let asked = || services.identity.keyed(&request.digest_under(contract));
+    let same = receipt.action_id != request.action_id || digest == asked();
     Ok(Some(if same && receipt.principal == *principal { Ok(receipt) } else { Err(id_taken()) }))
 }
 
@@ -192,7 +194,7 @@ pub(crate) fn id_taken() -> Failure {
     Failure::new(Code::ActionConflict, Phase::Accept, ID_TAKEN)
 }
 
-/// Whether the decision at this offset is the same request from the same principal. `digest` is the request's plain digest, not
+/// Whether the decision at this offset is the same request from the same principal. `digest` is the decision's plain digest, not
 /// the keyed one: it is compared here and not stored.
 pub(crate) fn same_decision(
     store: &dyn Store,
@@ -202,7 +204,7 @@ pub(crate) fn same_decision(
 ) -> Result<bool, StoreError> {
     let known = read_at(store, offset)?;
     // A decision that cannot be read any more ended long ago; then its receipt decides.
-    Ok(known.is_none_or(|event| event.data.request.digest() == digest && event.data.principal == *principal))
+    Ok(known.is_none_or(|event| event.data.digest() == digest && event.data.principal == *principal))
 }
 
 /// A decision from its event on the bus; `None` if it is none.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use effectd_bus::{LeaseId, Store};
 use effectd_contracts::{
-    ActionId, ActionRequest, Approval, Approved, Clock, DecisionData, Digest, Failure, Monotonic, Origin,
-    PathSnapshot, Principal, Timestamp, TraceId, TraceParent,
+    ActionId, ActionRequest, Approval, Approved, Clock, Contract, DecisionData, Digest, Failure, Monotonic,
+    OrgId, Origin, PathSnapshot, Principal, Timestamp, TraceId, TraceParent,
 };
 use prometheus::IntGauge;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -133,6 +133,9 @@ pub struct Ticket {
     /// Who asked, according to the operating system.
     pub principal: Principal,
     pub origin: Origin,
+    pub contract: Option<Contract>,
+    /// The organisation that the space belonged to when this process got the action.
+    pub org: Option<OrgId>,
     pub accepted_at: Timestamp,
     /// When this process accepted the action, on its monotonic clock; `waited` is the time before that.
     pub accepted: Monotonic,
@@ -165,6 +168,7 @@ pub(crate) struct NewTicket {
     pub(crate) trace_id: TraceId,
     pub(crate) principal: Principal,
     pub(crate) origin: Origin,
+    pub(crate) contract: Option<Contract>,
     pub(crate) interactive: bool,
     pub(crate) approved: Option<Approved>,
     pub(crate) accepted_at: Timestamp,
@@ -184,14 +188,18 @@ impl std::fmt::Debug for Ticket {
 
 impl Ticket {
     pub(crate) fn new(services: &Services, request: &ActionRequest, new: NewTicket) -> Self {
-        let tool = services.registry.get(&request.tool_id);
+        let registry = services.registry();
+        let tool = registry.get(&request.tool_id);
+        let org = services.org_of(&request.space_id);
         Self {
             action_id: request.action_id.clone(),
             digest: new.digest,
-            span: span(request, &new.trace_id, tool.map(AsRef::as_ref)),
+            span: span(request, &new, org.as_ref(), tool.map(AsRef::as_ref)),
+            org,
             trace_id: new.trace_id,
             principal: new.principal,
             origin: new.origin,
+            contract: new.contract,
             accepted_at: new.accepted_at,
             accepted: services.clock.monotonic(),
             waited: new.waited,
@@ -264,6 +272,7 @@ impl Ticket {
     /// The decision that brought the action in, without its approval, which counted only once.
     pub(crate) fn decision(&self, request: &ActionRequest) -> DecisionData {
         DecisionData {
+            contract: self.contract.clone(),
             interactive: self.interactive,
             ..DecisionData::new(request.clone(), self.principal.clone(), self.origin.clone())
         }
@@ -317,9 +326,15 @@ impl Drop for Ticket {
     }
 }
 
-/// The span of one action, with OpenTelemetry's names for tool calls beside our own. `retry`, the outcome, the arguments and
-/// the error type are recorded later. Its level is that of errors, so that every line of an action is in it, whatever the log's level is.
-fn span(request: &ActionRequest, trace: &TraceId, tool: Option<&RegisteredTool>) -> Span {
+/// The span of one action, with OpenTelemetry's names for tool calls beside our own. `retry`, the mode, the outcome, the arguments
+/// and the error type are recorded later. Its level is that of errors, so that every line of an action is in it, whatever the log's level is.
+fn span(
+    request: &ActionRequest,
+    NewTicket { trace_id: trace, origin, .. }: &NewTicket,
+    org: Option<&OrgId>,
+    tool: Option<&RegisteredTool>,
+) -> Span {
+    let session = origin.session();
     let caps: Vec<&str> = tool.iter().flat_map(|t| &t.spec().caps_required).map(|cap| cap.as_str()).collect();
     let profile = tool.map(|tool| tool.spec().effective_profile().as_str());
     let own = TraceParent::of_action(trace, &request.action_id, request.traceparent.as_ref());
@@ -332,7 +347,14 @@ fn span(request: &ActionRequest, trace: &TraceId, tool: Option<&RegisteredTool>)
         parent_span_id = under.map(TraceParent::span),
         action_id = %request.action_id,
         tool_id = %request.tool_id,
+        source_id = request.tool_id.source(),
         space_id = %request.space_id,
+        session_id = session.as_ref().map(|session| session.as_str()),
+        organization_id = org.map(|org| org.as_str()),
+        mode = tracing::field::Empty,
+        mode_source = tracing::field::Empty,
+        status = tracing::field::Empty,
+        duration_ms = tracing::field::Empty,
         retry = 0_u64,
         outcome = tracing::field::Empty,
         caps = caps.join(","),

@@ -74,7 +74,7 @@ impl GrantAct {
             grant: grant.clone(),
             by: by.clone(),
             at,
-            authority: authority(policy),
+            authority: authority(policy, Some(&grant.org)),
         }
     }
 

@@ -133,7 +133,8 @@ async fn prepare(
     }
     let policy = services.policy();
     if matches!(approve.how, How::Always | How::Grant { org: true, .. }) {
-        policy.may_administer(by).map_err(DecideError::Forbidden)?;
+        let org = policy.org_of(&hold.decision.request.space_id);
+        policy.may_administer(by, org).map_err(DecideError::Forbidden)?;
     }
     let mut digest = hold.digest;
     if let Some(params) = approve.params {
@@ -207,7 +208,9 @@ pub(super) async fn open(
     let store = &*services.store;
     let Some(at) = repository::hold(store, id)? else {
         let past = repository::past(store, id)?.ok_or(DecideError::Unknown)?;
-        services.policy().may_decide(by, &past.subject_id).map_err(DecideError::Forbidden)?;
+        let policy = services.policy();
+        let org = policy.org_of(&past.space_id);
+        policy.may_decide(by, &past.subject_id, org).map_err(DecideError::Forbidden)?;
         return Err(over(past.approval));
     };
     let hold = &at.value;
@@ -236,8 +239,9 @@ fn over(approval: Approval) -> DecideError {
 }
 
 fn may(policy: &Policy, hold: &Hold, by: &Decider) -> Result<Authority, DecideError> {
-    let decision = &hold.decision;
-    let authority = policy.may_decide(by, &decision.request.subject_id).map_err(DecideError::Forbidden)?;
+    let (decision, request) = (&hold.decision, &hold.decision.request);
+    let authority = policy.may_decide(by, &request.subject_id, policy.org_of(&request.space_id));
+    let authority = authority.map_err(DecideError::Forbidden)?;
     if authority == Authority::Separate && by.principal == decision.principal {
         let text = format!("{} made this request, and nobody decides about their own requests", by.principal);
         return Err(forbidden("own_request", text, "let another approver decide"));

@@ -10,7 +10,7 @@ use super::hold::{Hold, keyed_digest};
 use super::question::Question;
 use crate::action::proofs::Ruling;
 use crate::preview::Foresight;
-use crate::preview::assessment::{self, assess};
+use crate::preview::assessment::{self, Assessed, assess};
 use crate::services::Services;
 
 /// A question with other parameters than the planner's.
@@ -42,7 +42,7 @@ pub(super) async fn edited(
     hold: &Hold,
     request: ActionRequest,
 ) -> Result<Edited, DecideError> {
-    let tool = services.registry.find(&request.tool_id).map_err(|error| {
+    let tool = &services.registry().find(&request.tool_id).cloned().map_err(|error| {
         let failure = Failure::new(Code::UnknownTool, Phase::Validate, error.to_string());
         DecideError::Invalid(failure)
     })?;
@@ -55,17 +55,20 @@ pub(super) async fn edited(
         request: &request,
         tool,
         principal,
+        origin: &hold.decision.origin,
+        contract: hold.decision.contract.as_ref(),
         accepted_at: accepted,
         trace_id: &trace_id,
     };
-    let assessed = assess(services, &to_assess).await.map_err(DecideError::Invalid)?;
-    let Ruling { decision, redactions, hidden, .. } = assessed.ruling;
-    if let Some(failure) = decision.failure() {
+    let Assessed { ruling, inspection, .. } =
+        assess(services, &to_assess).await.map_err(DecideError::Invalid)?;
+    if let Some(failure) = ruling.decision.failure() {
         return Err(DecideError::Invalid(failure));
     }
-    let params = &assessed.inspection.params;
-    let (files, policy) = (&services.files, services.policy());
-    let question = Question::of(files, &policy, &request, principal, tool, params, &decision).await;
+    let (params, policy) = (&inspection.params, services.policy());
+    let by = (principal, to_assess.contract);
+    let question = Question::of(&services.files, &policy, &request, by, tool, params, &ruling).await;
+    let Ruling { decision, redactions, hidden, .. } = ruling;
     let preview = question.preview(services, &request, tool, params, (&decision, &trace_id));
     let preview = preview.await.map_err(DecideError::Invalid)?;
     Ok(Edited {

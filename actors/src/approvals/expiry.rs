@@ -19,7 +19,7 @@ use crate::execution::recording;
 use crate::failpoint::hit;
 use crate::messages::Refusal;
 use crate::services::answers::{Answer, Answers, Done, ended};
-use crate::services::{Approvals, Services};
+use crate::services::{Approvals, Services, sessions};
 
 /// Ends expired holds, and finishes what a dead process left unfinished. Returns how many holds are open.
 pub(crate) async fn all(services: &Services) -> Result<usize, StoreError> {
@@ -59,6 +59,10 @@ async fn one(services: &Services, hold: &Versioned<Hold>) -> Result<bool, StoreE
             expire(services, hold).await?;
             Ok(false)
         }
+        HoldState::Pending if sessions::is_deleted(&*services.store, &hold.value.decision.origin)? => {
+            deny_of_deleted(services, hold).await?;
+            Ok(false)
+        }
         HoldState::Pending => {
             // A member with a receipt was withdrawn or ended, and the process died before it removed the member.
             for member in &hold.value.members {
@@ -77,6 +81,13 @@ async fn one(services: &Services, hold: &Versioned<Hold>) -> Result<bool, StoreE
             Ok(false)
         }
     }
+}
+
+/// Denies a hold of a session that was deleted.
+pub(crate) async fn deny_of_deleted(services: &Services, hold: &Versioned<Hold>) -> Result<(), StoreError> {
+    let (verdict, what) = (ApprovalVerdict::Denied, ApprovalChange::Denied);
+    let reason = Some("the session was deleted".to_owned());
+    end_by(services, hold, EndedBy { by: "effectd", verdict, reason, what }).await
 }
 
 /// Who ends holds that the policy denies now.
@@ -105,7 +116,8 @@ pub(super) async fn end_by(
         let _lock = services.approvals.changes.lock().await;
         let mut expired = hold.value.clone();
         let times = (expired.asked_at, services.clock.now());
-        let authority = authority(&services.policy());
+        let policy = services.policy();
+        let authority = authority(&policy, policy.org_of(&expired.decision.request.space_id));
         expired.state = HoldState::Decided(Approval {
             approval_id: Some(expired.approval_id.clone()),
             reason: ended.reason.clone(),
@@ -129,9 +141,9 @@ pub(super) async fn end_by(
     end(services, &expired).await
 }
 
-/// Whether the policy separates planners from approvers.
-pub(crate) fn authority(policy: &Policy) -> Authority {
-    if policy.names_approvers() { Authority::Separate } else { Authority::SingleUser }
+/// Whether the policy separates planners from approvers, in this organisation or everywhere.
+pub(crate) fn authority(policy: &Policy, org: Option<&str>) -> Authority {
+    if policy.names_approvers(org) { Authority::Separate } else { Authority::SingleUser }
 }
 
 /// Ends a denied or expired hold with its receipt.
@@ -175,7 +187,7 @@ fn refusal(services: &Services, hold: &Hold, approval: &Approval, failure: Failu
     decision.approved = Some(Approved { record: approval.clone(), original: lead.map(|lead| lead.digest) });
     let trace = lead.map_or_else(effectd_contracts::TraceId::fresh, |lead| lead.trace_id.clone());
     let accepted = lead.map_or(hold.asked_at, |lead| lead.accepted_at);
-    let tool = services.registry.get(&decision.request.tool_id).cloned();
+    let tool = services.registry().get(&decision.request.tool_id).cloned();
     Refusal {
         tool,
         ruling: Some(Ruling {

@@ -4,7 +4,7 @@
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{
     ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, COMMAND_TOOL, Code, Digest, Failure,
-    GrantId, Phase, Principal, SpaceId, SubjectId, Timestamp, ToolId, TraceId,
+    GrantId, Phase, Principal, SpaceId, Timestamp, ToolId, TraceId,
 };
 use effectd_policy::{Decider, Grant, GrantAsk, GrantState, NamedCommand, Policy, is_tool_pattern};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use super::rejudge::{self, Under};
 use super::repository::{Step, Versioned, read};
 use crate::action::{Action, Asked};
 use crate::limits::{GRANT_REQUEST_WAIT_MAX, GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE};
-use crate::services::{Approvals, Services};
+use crate::services::{Approvals, Services, sessions};
 use crate::stored::entries;
 
 const GRANTS: &str = "grants";
@@ -30,7 +30,7 @@ pub struct NewGrant {
     pub org: String,
     /// The session that it is for; `None` for the whole organisation.
     pub session: Option<String>,
-    /// The tools that it is for: an id, `<source>.*`, or `*`.
+    /// The tools that it is for: an id, `<source>.*`, `*.<action>`, or `*`.
     pub tool: String,
     /// The named command, for the tool `command.run`.
     pub command: Option<String>,
@@ -168,7 +168,7 @@ pub(crate) async fn consume(
         let times = (wanted.now, wanted.now);
         let record = Approval {
             grant_id: Some(grant.grant_id.clone()),
-            ..approval(ApprovalVerdict::Grant, by, times, &question.digest, authority(policy))
+            ..approval(ApprovalVerdict::Grant, by, times, &question.digest, authority(policy, Some(org)))
         };
         let mut step = Step::default();
         let expect = Expect::Version(version);
@@ -176,7 +176,11 @@ pub(crate) async fn consume(
         let used = Use { record: record.clone() };
         step.put(USES, ticket.action_id.as_str(), Expect::Absent, &used)?;
         match step.commit(store).await {
-            Ok(_) => return Ok(Some(record)),
+            Ok(_) => {
+                let (grant_id, calls_used) = (&grant.grant_id, grant.calls_used);
+                tracing::info!(parent: &ticket.span, %grant_id, calls_used, "grant used");
+                return Ok(Some(record));
+            }
             // Another action used this grant first: try the next grant.
             Err(StoreError::VersionMismatch { .. }) => {}
             Err(error) => return Err(error),
@@ -193,14 +197,17 @@ pub(crate) async fn ended(store: &dyn Store, action: &ActionId) -> Result<(), St
 }
 
 /// Whether a grant is in force as soon as this decider requests it: the decider may also make it.
-pub fn would_be_in_force(policy: &Policy, new: &NewGrant, by: &Decider) -> Result<bool, DecideError> {
-    check(policy, new)?;
-    Ok(may_make(policy, new.session.as_deref(), &new.tool, by).is_ok())
+pub fn would_be_in_force(services: &Services, new: &NewGrant, by: &Decider) -> Result<bool, DecideError> {
+    check(services, new)?;
+    match may_make(services, &new.org, new.session.as_deref(), &new.tool, by) {
+        Err(DecideError::Store(error)) => Err(error.into()),
+        may => Ok(may.is_ok()),
+    }
 }
 
 /// Requests a grant. It is in force at once only if the decider may also make it.
 pub async fn request(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
-    let in_force = would_be_in_force(&services.policy(), &new, by)?;
+    let in_force = would_be_in_force(services, &new, by)?;
     let state = if in_force { GrantState::Active } else { GrantState::Requested };
     make(services, new, by, state).await
 }
@@ -213,7 +220,7 @@ pub fn would_release(services: &Services, new: NewGrant, by: &Decider) -> Result
 }
 
 pub async fn create(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
-    may_make(&services.policy(), new.session.as_deref(), &new.tool, by)?;
+    may_make(services, &new.org, new.session.as_deref(), &new.tool, by)?;
     make(services, new, by, GrantState::Active).await
 }
 
@@ -221,7 +228,7 @@ pub async fn create(services: &Services, new: NewGrant, by: &Decider) -> Result<
 pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result<Grant, DecideError> {
     let _lock = services.approvals.changes.lock().await;
     let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
-    may_make(&services.policy(), grant.session.as_deref(), &grant.tool, by)?;
+    may_make(services, &grant.org, grant.session.as_deref(), &grant.tool, by)?;
     let now = services.clock.now();
     if grant.is_over(now) {
         return Err(DecideError::Expired(grant.revoked_at.or(grant.expires_at).unwrap_or(now)));
@@ -237,7 +244,7 @@ pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result
     grant.state = GrantState::Active;
     grant.activated_by = Some(by.principal.clone());
     let expect = Expect::Version(version);
-    store_grant(services, &grant, expect, ApprovalChange::GrantCreated, by).await?;
+    store_grant(services, &grant, expect, ApprovalChange::GrantCreated, &by.principal).await?;
     Ok(grant)
 }
 
@@ -245,15 +252,28 @@ pub async fn revoke(services: &Services, id: &GrantId, by: &Decider) -> Result<G
     let _lock = services.approvals.changes.lock().await;
     let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
     let own = grant.created_by == by.principal;
-    if !own && !services.policy().may_view_approvals(by) {
+    if !own && !services.policy().may_view_approvals(by, Some(&grant.org)) {
         return Err(DecideError::Unknown);
     }
     if grant.revoked_at.is_none() {
         grant.revoked_at = Some(services.clock.now());
         let expect = Expect::Version(version);
-        store_grant(services, &grant, expect, ApprovalChange::GrantRevoked, by).await?;
+        store_grant(services, &grant, expect, ApprovalChange::GrantRevoked, &by.principal).await?;
     }
     Ok(grant)
+}
+
+/// Revokes the grants of a session.
+pub(crate) async fn revoke_of(services: &Services, session: &str, by: &Principal) -> Result<(), StoreError> {
+    let _lock = services.approvals.changes.lock().await;
+    for Versioned { value: mut grant, version } in all(&*services.store)? {
+        if grant.session.as_deref() == Some(session) && grant.revoked_at.is_none() {
+            grant.revoked_at = Some(services.clock.now());
+            let expect = Expect::Version(version);
+            store_grant(services, &grant, expect, ApprovalChange::GrantRevoked, by).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Stores a grant with its event, and writes the receipt of the change.
@@ -262,11 +282,11 @@ async fn store_grant(
     grant: &Grant,
     expect: Expect,
     what: ApprovalChange,
-    by: &Decider,
+    by: &Principal,
 ) -> Result<(), StoreError> {
     let mut step = Step::default();
     let (policy, now) = (services.policy(), services.clock.now());
-    let act = put(&mut step, &policy, grant, expect, what, by.principal.as_str(), now)?;
+    let act = put(&mut step, &policy, grant, expect, what, by.as_str(), now)?;
     step.commit(&*services.store).await?;
     audit::conclude(services, act.as_ref()).await;
     Ok(())
@@ -277,19 +297,29 @@ fn invalid(message: impl Into<String>) -> DecideError {
 }
 
 /// An approver may grant one tool in one session; any wider grant takes an administrator.
-fn may_make(policy: &Policy, session: Option<&str>, tool: &str, by: &Decider) -> Result<(), DecideError> {
-    let subject = session.and_then(|session| session.strip_prefix("agent:"));
-    let subject = subject.and_then(|subject| SubjectId::new(subject).ok());
+fn may_make(
+    services: &Services,
+    org: &str,
+    session: Option<&str>,
+    tool: &str,
+    by: &Decider,
+) -> Result<(), DecideError> {
+    let policy = services.policy();
+    let subject = match session {
+        Some(session) => sessions::subject_of(&*services.store, session)?,
+        None => None,
+    };
     let may = match subject {
-        Some(subject) if !tool.contains('*') => policy.may_decide(by, &subject),
-        Some(_) | None => policy.may_administer(by),
+        Some(subject) if !tool.contains('*') => policy.may_decide(by, &subject, Some(org)),
+        Some(_) | None => policy.may_administer(by, Some(org)),
     };
     may.map(drop).map_err(DecideError::Forbidden)
 }
 
-fn check(policy: &Policy, new: &NewGrant) -> Result<(), DecideError> {
+fn check(services: &Services, new: &NewGrant) -> Result<(), DecideError> {
+    let policy = services.policy();
     if !is_tool_pattern(&new.tool) {
-        return Err(invalid("a grant's `tools` must be a tool id, `<source>.*` or `*`"));
+        return Err(invalid("a grant's `tools` must be a tool id, `<source>.*`, `*.<action>` or `*`"));
     }
     match &new.command {
         None if new.tool == COMMAND_TOOL => {
@@ -315,6 +345,10 @@ fn check(policy: &Policy, new: &NewGrant) -> Result<(), DecideError> {
     check_reason(new.reason.as_deref())?;
     if let Some(session) = &new.session {
         ActionId::new(session.clone()).map_err(|error| invalid(format!("the session: {error}")))?;
+        let known = sessions::session(&*services.store, session)?;
+        if !sessions::is_implicit(session) && known.is_none_or(|known| known.org.as_str() != new.org) {
+            return Err(invalid(format!("{} has no session {session:?}", new.org)));
+        }
     }
     if new.org.is_empty() {
         return Err(invalid("name the organisation whose spaces the grant covers"));
@@ -329,8 +363,8 @@ async fn make(
     by: &Decider,
     state: GrantState,
 ) -> Result<Grant, DecideError> {
-    check(&services.policy(), &new)?;
     let _lock = services.approvals.changes.lock().await;
+    check(services, &new)?;
     let store = &*services.store;
     room(store)?;
     let asked = |grant: &&Versioned<Grant>| {
@@ -346,7 +380,7 @@ async fn make(
         GrantState::Active => ApprovalChange::GrantCreated,
         GrantState::Requested => ApprovalChange::GrantRequested,
     };
-    store_grant(services, &grant, Expect::Absent, what, by).await?;
+    store_grant(services, &grant, Expect::Absent, what, &by.principal).await?;
     Ok(grant)
 }
 

@@ -50,6 +50,9 @@ pub struct Member {
     /// The keyed digest of this member's request, as the planner made it.
     pub digest: Digest,
     pub trace_id: TraceId,
+    /// Where this member's request came from: the others may come from elsewhere.
+    #[serde(default, skip_serializing_if = "Origin::is_arbiter")]
+    pub origin: Origin,
     pub accepted_at: Timestamp,
 }
 
@@ -152,12 +155,8 @@ pub(crate) fn approval(
 
 /// The session of a decision. A decision without a session counts against its subject.
 pub fn session_of(decision: &DecisionData) -> String {
-    match &decision.origin {
-        Origin::Session { session_id } => session_id.clone(),
-        Origin::Run { run_id, .. } => format!("run:{run_id}"),
-        Origin::Batch { batch_id, .. } => format!("batch:{batch_id}"),
-        Origin::Arbiter | Origin::Plan => format!("agent:{}", decision.request.subject_id),
-    }
+    let of_subject = || format!("agent:{}", decision.request.subject_id);
+    decision.origin.session().map_or_else(of_subject, String::from)
 }
 
 /// A keyed digest, as receipts write it.

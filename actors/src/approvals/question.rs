@@ -1,18 +1,20 @@
 //! The question to the approver, as one digest: an approval counts for this digest only.
 //!
-//! The digest covers the request, the parameters that the tool gets after redaction, the tool's whole description with its
-//! version, the rules that demand the approval, all rules in Cedar, and the snapshot of the paths. If one of them differs when
-//! the action is delivered again, it is another question.
+//! The digest covers the request and its contract, the parameters that the tool gets after redaction, the tool's whole description
+//! with its version, the hosts and the version of the connection that it uses, the rules that demand the approval, all rules in
+//! Cedar, and the snapshot of the paths. If one of them differs when the action is delivered again, it is another question.
 
 use std::sync::Arc;
 
 use effectd_contracts::{
-    ActionRequest, Digest, Failure, PathSnapshot, PathState, Principal, SpaceId, Touch, TraceId, canonical,
+    ActionRequest, Contract, Digest, Failure, PathSnapshot, PathState, Principal, SpaceId, Touch, TraceId,
+    canonical,
 };
 use effectd_policy::{Decision, Policy};
 use serde_json::{Map, Value, json};
 
 use crate::action::preview::Preview;
+use crate::action::proofs::Ruling;
 use crate::effects::preimages::first_snapshot;
 use crate::effects::snapshot;
 use crate::preview::{self, Trial};
@@ -20,7 +22,7 @@ use crate::registry::RegisteredTool;
 use crate::services::Services;
 use crate::services::files::Files;
 
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 
 #[derive(Debug, Clone)]
 pub struct Question {
@@ -37,10 +39,10 @@ impl Question {
         files: &Files,
         policy: &Policy,
         request: &ActionRequest,
-        principal: &Principal,
+        by: (&Principal, Option<&Contract>),
         tool: &Arc<RegisteredTool>,
         params: &Map<String, Value>,
-        decision: &Decision,
+        ruling: &Ruling,
     ) -> Self {
         let mut touched = snapshot::touched_with(files, &request.space_id, tool, params);
         // What the tool reads determines what it writes.
@@ -57,8 +59,7 @@ impl Question {
                 seen.inside = Some(files.inside(&request.space_id, &seen.path).await);
             }
         }
-        let rules = (decision, policy.rules_digest());
-        let digest = digest(request, params, principal, tool, rules, &stands);
+        let digest = digest(request, params, by, tool, (ruling, policy.rules_digest()), &stands);
         Self { digest: files.identity.keyed(&digest), stands, unseen }
     }
 
@@ -109,9 +110,9 @@ async fn inspect(files: &Files, space: &SpaceId, touched: &[Touch]) -> (Vec<Path
 fn digest(
     request: &ActionRequest,
     params: &Map<String, Value>,
-    principal: &Principal,
+    (principal, contract): (&Principal, Option<&Contract>),
     tool: &RegisteredTool,
-    (decision, rules): (&Decision, Digest),
+    (Ruling { decision, facts, .. }, rules): (&Ruling, Digest),
     stands: &[PathSnapshot],
 ) -> Digest {
     // Without the action's id: equal requests make the same question.
@@ -129,6 +130,9 @@ fn digest(
         "policy_ctx": request.policy_ctx,
         "idempotency_key": request.idempotency_key,
         "dry_run": request.dry_run,
+        "contract": contract,
+        "hosts": facts.inspection.as_ref().map(|seen| &seen.hosts),
+        "connection_version": facts.connection_version,
         "tool_version": spec.version,
         "tool_description": spec,
         "rules": {

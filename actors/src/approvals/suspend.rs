@@ -9,7 +9,7 @@ use super::repository::{self, Step, Versioned};
 use crate::action::preview::Preview;
 use crate::action::{Action, Asked};
 use crate::limits::HELD_MEMBERS_MAX;
-use crate::services::Approvals;
+use crate::services::{Approvals, sessions};
 use crate::settings::Settings;
 
 #[derive(Debug)]
@@ -42,6 +42,7 @@ pub(crate) fn new_hold(
             action_id: ticket.action_id.clone(),
             digest: ticket.digest,
             trace_id: ticket.trace_id.clone(),
+            origin: ticket.origin.clone(),
             accepted_at: ticket.accepted_at,
         }],
         asked_at: now,
@@ -69,7 +70,14 @@ pub(crate) fn is_full(
     let session = session_of(&action.ticket.decision(&action.request));
     let full = repository::open_of(store, &session)? >= settings.held_per_session_max;
     // A full session can still join an open hold.
-    Ok(full && repository::asked(store, &question.digest)?.is_none())
+    let joins = |open: Versioned<Hold>| may_join(&open.value.session, &session);
+    Ok(full && !repository::asked(store, &question.digest)?.is_some_and(joins))
+}
+
+/// Whether requests of two sessions may wait in one hold. The deletion of a session denies its holds, and must not decide about
+/// another session.
+fn may_join(one: &str, other: &str) -> bool {
+    one == other || (sessions::is_implicit(one) && sessions::is_implicit(other))
 }
 
 /// Stores a new hold or joins the hold of an equal request, and ends the delivery in the same step.
@@ -95,7 +103,9 @@ pub(crate) async fn suspend(
     }
     let open = repository::asked(store, &new.digest)?;
     let open = open.filter(|open| {
-        open.value.is_open(approvals.clock.now()) && open.value.members.len() < HELD_MEMBERS_MAX
+        open.value.is_open(approvals.clock.now())
+            && open.value.members.len() < HELD_MEMBERS_MAX
+            && may_join(&open.value.session, &new.session)
     });
     let mut step = Step::default();
     step.lease(lease);
@@ -178,7 +188,7 @@ pub(crate) async fn leave(approvals: &Approvals, action: &ActionId) -> Result<()
 
 /// The decision with another member's request.
 pub(super) fn decision_of(decision: &DecisionData, member: &Member) -> DecisionData {
-    let mut decision = decision.clone();
+    let mut decision = DecisionData { origin: member.origin.clone(), ..decision.clone() };
     let request = &mut decision.request;
     request.action_id = member.action_id.clone();
     request.trace_id = Some(member.trace_id.clone());

@@ -63,15 +63,18 @@ pub fn rationale(hold: &Hold) -> Option<Rationale> {
     Some(rationale)
 }
 
-/// Whether this person may see a hold: approvers and operators see all holds, others only their own.
-pub fn may_see(policy: &Policy, by: &Decider, principal: &Principal) -> bool {
-    by.principal == *principal || policy.may_view_approvals(by) || policy.may_operate(by, PrincipalRole::Look)
+/// Whether this person may see a hold: approvers and operators see all holds, admins of an organisation those of it, and others
+/// only their own.
+pub fn may_see(policy: &Policy, by: &Decider, principal: &Principal, org: Option<&str>) -> bool {
+    by.principal == *principal
+        || policy.may_view_approvals(by, org)
+        || policy.may_operate(by, PrincipalRole::Look)
 }
 
 /// Whether this person may read the contents of a hold: those who only look see which actions wait, not what is in them.
-pub fn may_read(policy: &Policy, by: &Decider, principal: &Principal) -> bool {
+pub fn may_read(policy: &Policy, by: &Decider, principal: &Principal, org: Option<&str>) -> bool {
     by.principal == *principal
-        || policy.may_view_approvals(by)
+        || policy.may_view_approvals(by, org)
         || policy.may_operate(by, PrincipalRole::Operate)
 }
 

@@ -110,6 +110,7 @@ pub const fn counts(code: Code) -> bool {
         Code::Malformed
         | Code::ParamsInvalid
         | Code::UnknownTool
+        | Code::SessionUnknown
         | Code::ActionConflict
         | Code::PolicyDenied
         | Code::SafetyQuarantined

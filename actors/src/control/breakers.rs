@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::breaker::{Breaker, BreakerState, Cause, Kept, Report, Rules, Verdict};
 use crate::limits::{BREAKERS_MAX, BREAKERS_SUBJECT_MAX};
 use crate::metrics::Metrics;
-use crate::registry::Registry;
+use crate::registry::{CurrentRegistry, Registry};
 use crate::stored::{delete, entries, put, read_json, swap_all};
 
 /// All breakers. Clones share them.
@@ -29,7 +29,7 @@ struct Inner {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     metrics: Metrics,
-    tools: Arc<Registry>,
+    tools: CurrentRegistry,
     all: Mutex<HashMap<String, Breaker>>,
 }
 
@@ -112,7 +112,7 @@ impl Breakers {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         metrics: Metrics,
-        tools: Arc<Registry>,
+        tools: CurrentRegistry,
     ) -> Self {
         let all = stored(&*store).unwrap_or_else(|error| {
             tracing::error!(%error, "the breakers' state cannot be read; all begin closed");
@@ -277,7 +277,7 @@ impl Breakers {
     }
 
     fn is_tool(&self, key: &str) -> bool {
-        key.parse().is_ok_and(|tool: ToolId| self.0.tools.get(&tool).is_some())
+        key.parse().is_ok_and(|tool: ToolId| self.0.tools.get().get(&tool).is_some())
     }
 
     /// Updates the metrics of a breaker that has changed.
@@ -324,6 +324,22 @@ impl Breakers {
             };
             let gauge = self.0.metrics.breaker_state.with_label_values(&[key]);
             gauge.set(value);
+        }
+    }
+
+    /// Removes the series of tools that only the registry before had, and adds those of tools that came back.
+    pub(crate) fn registry_changed(&self, before: &Registry) {
+        let tools = self.0.tools.get();
+        let ids = before.iter().map(|tool| &tool.spec().tool_id);
+        let gone: Vec<_> = ids.filter(|id| tools.get(id).is_none()).collect();
+        // Series are set with the lock held: from now on, only those of the new registry.
+        let all = self.lock();
+        for id in gone {
+            // There is none for a tool that was never called.
+            let _ = self.0.metrics.breaker_state.remove_label_values(&[id.as_str()]);
+        }
+        for (key, breaker) in all.iter() {
+            self.show(key, breaker);
         }
     }
 
@@ -430,7 +446,7 @@ mod tests {
     fn place(clock: Arc<ManualClock>, disk: MemoryDisk) -> Fixture {
         let store: Arc<dyn Store> = Arc::new(memory::open_on(&disk, clock.clone()).unwrap());
         let metrics = Metrics::register(&prometheus::Registry::new()).unwrap();
-        let tools = Arc::new(Registry::default());
+        let tools = CurrentRegistry::default();
         let rules = Rules { failures_max: 2, ..Rules::default() };
         let breakers = Breakers::load(rules, store.clone(), clock.clone(), metrics, tools);
         Fixture { clock, disk, store, breakers }

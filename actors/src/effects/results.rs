@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use effectd_bus::blobs::OWNER_DIGITS;
 use effectd_bus::{BlobError, BlobKind, Blobs};
-use effectd_contracts::{Code, Digest, Failure, KeptResult, Phase, Principal, Receipt, ReceiptId, SpaceId};
+use effectd_contracts::{
+    Code, Digest, Failure, KeptResult, OrgId, Phase, Principal, Receipt, ReceiptId, SessionId, SpaceId,
+};
 use effectd_policy::redact::{prune_result, redact_secrets};
+use effectd_policy::{Decider, Policy};
 use serde_json::{Map, Value};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -119,6 +122,27 @@ fn gone() -> Failure {
     Failure::new(Code::ResultGone, Phase::Record, message)
 }
 
+/// How much of a result somebody may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    Whole,
+    /// See [`safe`].
+    Safe,
+}
+
+/// How much of a receipt's result this person may read, or this session: the asker reads the whole; the session of the action, who
+/// decided about it, approvers of its organisation and operators a safe one; others nothing.
+pub fn reads(policy: &Policy, receipt: &Receipt, by: &Decider, session: Option<&SessionId>) -> Option<Reads> {
+    if receipt.principal == by.principal {
+        return Some(Reads::Whole);
+    }
+    let decided = receipt.approval.as_ref().is_some_and(|approval| approval.by == by.principal.as_str());
+    let is_own = session.is_some() && receipt.session_id.as_ref() == session;
+    let approves = |org: &OrgId| policy.may_view_approvals(by, Some(org.as_str()));
+    let of_org = receipt.org.as_ref().is_some_and(approves);
+    (by.operator || decided || is_own || of_org).then_some(Reads::Safe)
+}
+
 /// A result for people who did not ask for it: without secrets, and pruned.
 pub fn safe(result: &Value) -> Value {
     prune_result(without_secrets(result))
@@ -132,6 +156,8 @@ fn without_secrets(result: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use effectd_policy::{Overlay, Source};
     use serde_json::json;
 
     use super::*;
@@ -144,6 +170,56 @@ mod tests {
             advice.contains("if the tool only reads") && advice.contains("carries it out again"),
             "{advice}"
         );
+    }
+
+    #[test]
+    fn a_result_has_its_readers_by_person_session_and_org() {
+        let policy = r#"version = 1
+[orgs.home]
+[orgs.work]
+[principals."user://asker"]
+subjects = []
+[principals."user://everywhere"]
+subjects = []
+roles = ["approver"]
+[principals."user://at_home"]
+subjects = []
+orgs = { home = "admin" }
+[principals."user://at_work"]
+subjects = []
+orgs = { work = "admin" }
+[principals."user://member"]
+subjects = []
+orgs = { home = "member" }
+"#;
+        let policy = Policy::compile(&Source::new(policy, []), &Overlay::default()).unwrap();
+        let golden = include_str!("../../../contracts/tests/golden/receipt.json");
+        let mut receipt: Receipt = serde_json::from_str(golden).unwrap();
+        receipt.principal = "user://asker".parse().unwrap();
+        (receipt.session_id, receipt.org) = ("s-1".parse().ok(), "home".parse().ok());
+        let by = |name: &str, session: Option<&str>| {
+            let by =
+                Decider { principal: format!("user://{name}").parse().unwrap(), operator: name == "root" };
+            let session = session.map(|session| session.parse().unwrap());
+            reads(&policy, &receipt, &by, session.as_ref())
+        };
+        for (name, session, expected) in [
+            ("asker", None, Some(Reads::Whole)),
+            ("root", None, Some(Reads::Safe)),
+            ("everywhere", None, Some(Reads::Safe)),
+            ("at_home", None, Some(Reads::Safe)),
+            ("at_work", None, None),
+            ("member", None, None),
+            ("stranger", None, None),
+            ("stranger", Some("s-1"), Some(Reads::Safe)),
+            ("stranger", Some("s-2"), None),
+        ] {
+            assert_eq!(by(name, session), expected, "{name} {session:?}");
+        }
+        let mut arbiter = receipt.clone();
+        (arbiter.session_id, arbiter.org) = (None, None);
+        let stranger = Decider { principal: "user://x".parse().unwrap(), operator: false };
+        assert_eq!(reads(&policy, &arbiter, &stranger, None), None, "no session is nobody's session");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use effectd_bus::limits::RESOURCES_MAX;
-use effectd_bus::{BlobError, BlobKind, Blobs, Pins, Store};
+use effectd_bus::{BlobError, BlobKind, Blobs, Pins};
 use effectd_contracts::text::without_case;
 use effectd_contracts::{
     ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, FolderListing, LinkedFile,
@@ -62,19 +62,9 @@ pub(crate) fn touched_with(
     tool: &RegisteredTool,
     params: &Map<String, Value>,
 ) -> Vec<Touch> {
-    touched_of(&*files.store, space, tool, params)
-}
-
-/// The same, for those who have only the store.
-pub fn touched_of(
-    store: &dyn Store,
-    space: &SpaceId,
-    tool: &RegisteredTool,
-    params: &Map<String, Value>,
-) -> Vec<Touch> {
     if tool.spec().tool_id.as_str() == UNDO_TOOL {
         // If the receipt to undo is wrong, the execution reports it.
-        return undo::touched(store, space, params).unwrap_or_default();
+        return undo::touched(&*files.store, space, params).unwrap_or_default();
     }
     tool.touches(params).unwrap_or_default()
 }

@@ -52,7 +52,7 @@ struct Before {
 fn entries_max(settings: &Settings, tool: &RegisteredTool) -> usize {
     match tool.source() {
         Source::Core => settings.scan_core_entries_max,
-        Source::Provider | Source::Plugin | Source::Connector => settings.scan_entries_max,
+        Source::Provider | Source::Plugin | Source::Connector | Source::Db => settings.scan_entries_max,
     }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn enter<'c>(
 ) -> Option<ActiveCall<'c>> {
     // A space without a root has no files to change.
     let root = services.files.root(&action.request.space_id).ok()?;
-    is_watched(&services.registry, &services.settings)
+    is_watched(&services.registry(), &services.settings)
         .then(|| calls.enter(root.path().to_owned(), declared(&services.files, action, prepared)))
 }
 

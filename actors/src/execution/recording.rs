@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Completion, Store, StoreError};
-use effectd_contracts::{Code, Failure, Millis, Receipt, ReceiptId, Status};
+use effectd_contracts::{Code, Failure, Millis, Mode, ModeSource, Receipt, ReceiptId, Status};
 use serde_json::{Map, Value};
 
 use super::receipt_builder::{self, Captured};
@@ -113,6 +113,12 @@ pub(crate) fn recorded(
     count(metrics, &receipt);
     let span = &action.ticket.span;
     span.record("outcome", receipt.outcome.as_str());
+    span.record("status", receipt.outcome.project().brief.map(|(status, _)| status.as_str()));
+    span.record("duration_ms", receipt.timing.total_ms.as_f64());
+    if let Some(decision) = &receipt.decision {
+        span.record("mode", decision.mode.map(Mode::as_str));
+        span.record("mode_source", decision.mode_source.map(ModeSource::as_str));
+    }
     if let Some(failure) = &receipt.error {
         span.record("error.type", failure.code.as_str());
     }
@@ -151,6 +157,9 @@ fn count(metrics: &Metrics, receipt: &Receipt) {
     let (timing, cost) = (&receipt.timing, &receipt.cost);
     let outcome = receipt.outcome.as_str();
     metrics.actions.with_label_values(&[tool, outcome]).inc();
+    if let Some(mode) = receipt.decision.as_ref().and_then(|decision| decision.mode) {
+        metrics.invocations.with_label_values(&[mode.as_str()]).inc();
+    }
     let duration = metrics.duration.with_label_values(&[tool]);
     // People's time is apart.
     let held = receipt.held();
@@ -207,6 +216,7 @@ mod tests {
         };
         assert!(sum(&metrics.duration) < 0.01 && sum(&metrics.queued) < 0.01);
         assert!((sum(&metrics.approval) - 700.0).abs() < 0.01);
+        assert_eq!(metrics.invocations.with_label_values(&["allow"]).get(), 1);
         for (code, refusals, failures) in [(Code::BreakerOpen, 1, 0), (Code::ToolFailed, 0, 1)] {
             receipt.error = Some(Failure::new(code, Phase::Dispatch, "as asked"));
             receipt.outcome = code.outcome();

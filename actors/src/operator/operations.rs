@@ -86,7 +86,7 @@ pub async fn recorded<T>(
         operation: operation.clone(),
         by: by.clone(),
         at: services.clock.now(),
-        authority: authority(&services.policy()),
+        authority: authority(&services.policy(), None),
         reason,
     };
     let _live = Live::new(&services.in_flight.operations, &act.action_id);

@@ -10,8 +10,8 @@ use effectd_contracts::{Capability, Operation, Principal, ReceiptId, Timestamp, 
 use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
 
-use super::replay;
 use super::store_admin::{removes_anything, retention_details};
+use super::{connections, replay, sessions};
 use crate::approvals::grants;
 use crate::approvals::rejudge::{self, Rejudged, Under};
 use crate::claims::pending::open_decisions;
@@ -24,6 +24,8 @@ use crate::operator::operations::{Terms, recorded};
 use crate::operator::retention;
 use crate::registry::Registry;
 use crate::services::Services;
+use crate::services::connections::Connection;
+use crate::services::sessions::Session;
 
 /// Dead letters that one operation may name: it reads each of them.
 pub const OPERATION_LETTERS_MAX: usize = 500;
@@ -82,24 +84,25 @@ async fn carry_out(
     (summary, Terms { reason, until }): (String, Terms),
 ) -> Result<Work, StoreError> {
     let switches = Switches::new(&*services.store);
+    let principal = by.clone();
     let (store, clock, by) = (&*services.store, &*services.clock, by.as_str());
     let mut details = match operation {
         Operation::DisableTool { tool_id } => {
-            let tool = own_id(&services.registry, &tool_id)?;
+            let tool = own_id(&services.registry(), &tool_id)?;
             switches.disable_tool(&tool, Off(until))?.await?;
             json!({ "disabled": true })
         }
         Operation::EnableTool { tool_id } => {
-            let tool = own_id(&services.registry, &tool_id)?;
+            let tool = own_id(&services.registry(), &tool_id)?;
             switches.enable_tool(&tool).await?;
             json!({ "disabled": false })
         }
         Operation::SetCaps { tool_id, caps } => {
-            switches.set_caps(&own_id(&services.registry, &tool_id)?, Some(&caps))?.await?;
+            switches.set_caps(&own_id(&services.registry(), &tool_id)?, Some(&caps))?.await?;
             json!({ "caps": caps })
         }
         Operation::ResetCaps { tool_id } => {
-            switches.set_caps(&own_id(&services.registry, &tool_id)?, None)?.await?;
+            switches.set_caps(&own_id(&services.registry(), &tool_id)?, None)?.await?;
             json!({})
         }
         Operation::Pause {} => {
@@ -174,6 +177,65 @@ async fn carry_out(
             let change = blocking(&services, |services| services.store.rotate_device_key()).await?;
             json!({ "device_key": change.after, "previous": change.before })
         }
+        Operation::CreateSession { session_id, space_id, subject_id, title, unattended, connections } => {
+            let org = sessions::check_new(&services, &session_id, &space_id, &title, &connections)?;
+            let session = Session {
+                session_id,
+                org: org.clone(),
+                space_id,
+                subject_id,
+                created_by: principal,
+                title,
+                unattended,
+                connections,
+                created_at: clock.now(),
+                ended_at: None,
+            };
+            sessions::create(&services, &session).await?;
+            json!({ "org": org })
+        }
+        Operation::EndSession { session_id } => {
+            sessions::end(&services, &session_id, &principal).await?;
+            json!({ "ended": true })
+        }
+        Operation::DeleteSession { session_id } => {
+            sessions::delete(&services, &session_id, &principal).await?;
+            json!({ "deleted": true })
+        }
+        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets } => {
+            let (created_by, created_at) = (principal, clock.now());
+            let new = Connection {
+                connection_id,
+                org,
+                source,
+                name,
+                hosts,
+                secrets,
+                enabled: true,
+                created_by,
+                created_at,
+            };
+            connections::create(&services, &new).await?;
+            json!({ "enabled": true })
+        }
+        Operation::EnableConnection { connection_id } => {
+            connections::enable(&services, &connection_id, true, &principal).await?;
+            json!({ "enabled": true })
+        }
+        Operation::DisableConnection { connection_id } => {
+            connections::enable(&services, &connection_id, false, &principal).await?;
+            json!({ "enabled": false })
+        }
+        Operation::DeleteConnection { connection_id } => {
+            connections::delete(&services, &connection_id, &principal).await?;
+            json!({ "deleted": true })
+        }
+        Operation::DeleteSecret { org, name } => {
+            connections::delete_secret(&services, &org, &name, &principal).await?;
+            json!({ "deleted": true })
+        }
+        // The operation does not hold the value.
+        Operation::SetSecret { .. } => return Err(has_own_route("/v1/secrets")),
         // `preview` has already refused these.
         Operation::RotateKey {}
         | Operation::ReloadPolicy {}
@@ -280,7 +342,8 @@ fn breaker_to_trip(services: &Services, key: &str) -> Result<View, StoreError> {
     let view = breaker(&services.control.breakers, key)?;
     if !key.contains('/') {
         let tool = ToolId::new(key).map_err(|error| StoreError::NoSuchName(Cause::new(error)))?;
-        let found = services.registry.find_by_id(&tool);
+        let registry = services.registry();
+        let found = registry.find_by_id(&tool);
         found.map_err(|error| StoreError::NoSuchName(Cause::new(error)))?;
     }
     Ok(view)
@@ -305,28 +368,28 @@ pub fn preview(
     let differs = |off: Option<Off>| off.is_none_or(|Off(end)| end.is_some() && end != until);
     let (changed, summary) = match operation {
         Operation::DisableTool { tool_id } => {
-            let id = own_id(&services.registry, tool_id)?;
+            let id = own_id(&services.registry(), tool_id)?;
             let off = switches.tool_off(&id, now)?;
             let before = off.map_or("on".to_owned(), |off| format!("off{off}"));
             (differs(off), format!("{id}: {before} -> off{}: every call is refused", Off(until)))
         }
         Operation::EnableTool { tool_id } => {
-            let id = own_id(&services.registry, tool_id)?;
+            let id = own_id(&services.registry(), tool_id)?;
             let off = switches.tool_off(&id, now)?;
             let before = off.map_or("on".to_owned(), |off| format!("off{off}"));
             (off.is_some(), format!("{id}: {before} -> on"))
         }
         Operation::SetCaps { tool_id, caps } => {
-            let id = own_id(&services.registry, tool_id)?;
+            let id = own_id(&services.registry(), tool_id)?;
             let set = switches.caps(&id)?;
             let changed = set.as_ref() != Some(caps);
-            let before = names(&set.unwrap_or_else(|| declared_caps(&services.registry, &id)));
+            let before = names(&set.unwrap_or_else(|| declared_caps(&services.registry(), &id)));
             (changed, format!("{id}: callers need {before} -> {}", names(caps)))
         }
         Operation::ResetCaps { tool_id } => {
-            let id = own_id(&services.registry, tool_id)?;
+            let id = own_id(&services.registry(), tool_id)?;
             let set = switches.caps(&id)?;
-            let declared = declared_caps(&services.registry, &id);
+            let declared = declared_caps(&services.registry(), &id);
             let before = names(set.as_ref().unwrap_or(&declared));
             let summary = format!("{id}: callers need {before} -> {}", names(&declared));
             (set.is_some(), summary)
@@ -402,6 +465,59 @@ pub fn preview(
         Operation::RotateDeviceKey {} => {
             let summary = "device key -> a new one, which wraps every epoch key; the old one is destroyed";
             (true, summary.to_owned())
+        }
+        Operation::CreateSession { session_id, space_id, subject_id, title, connections, .. } => {
+            let org = sessions::check_new(services, session_id, space_id, title, connections)?;
+            (true, format!("a session of {org} for {subject_id} in {space_id}: {title:?}"))
+        }
+        Operation::EndSession { session_id } => {
+            let session = sessions::known(&*services.store, session_id)?.value;
+            let summary = format!("session {session_id} ({:?}): it takes no new action", session.title);
+            (session.ended_at.is_none(), summary)
+        }
+        Operation::DeleteSession { session_id } => {
+            let session = sessions::known(&*services.store, session_id)?.value;
+            let title = &session.title;
+            let gone = "its approvals are denied, its grants revoked, its results destroyed; receipts stay";
+            (true, format!("session {session_id} ({title:?}) -> deleted: {gone}"))
+        }
+        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets } => {
+            let new = Connection {
+                connection_id: connection_id.clone(),
+                org: org.clone(),
+                source: source.clone(),
+                name: name.clone(),
+                hosts: hosts.clone(),
+                secrets: secrets.clone(),
+                enabled: true,
+                created_by: Principal::new("effectd")?,
+                created_at: now,
+            };
+            connections::check(services, &new)?;
+            let summary = format!("a connection of {org} to {source} ({name:?}): {}", hosts.join(", "));
+            (true, summary)
+        }
+        Operation::EnableConnection { connection_id } => {
+            let known = connections::known(&*services.store, connection_id)?.value;
+            connections::check(services, &known)?;
+            (!known.enabled, format!("connection {connection_id} to {}: enabled", known.source))
+        }
+        Operation::DisableConnection { connection_id } => {
+            let known = connections::known(&*services.store, connection_id)?.value;
+            (known.enabled, format!("connection {connection_id} to {}: disabled", known.source))
+        }
+        Operation::DeleteConnection { connection_id } => {
+            let known = connections::known(&*services.store, connection_id)?.value;
+            (true, format!("connection {connection_id} to {} -> deleted", known.source))
+        }
+        Operation::SetSecret { org, name } => {
+            let before =
+                if connections::check_set(services, org, name)? { "another value" } else { "nothing" };
+            (true, format!("secret {name} of {org}: {before} -> a new value"))
+        }
+        Operation::DeleteSecret { org, name } => {
+            connections::check_delete_secret(services, org, name)?;
+            (true, format!("secret {name} of {org} -> deleted"))
         }
         Operation::RotateKey {} => return Err(has_own_route("/v1/log/keys")),
         Operation::ReloadPolicy {} => return Err(has_own_route("/v1/policy/reload")),

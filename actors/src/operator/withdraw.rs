@@ -4,6 +4,8 @@
 //! neither a receipt nor a claim. That commit decides whether the action runs or is withdrawn, and every copy of it that comes
 //! later finds that receipt.
 
+use std::sync::Arc;
+
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, Timestamp, TraceId};
 use effectd_policy::{Decider, PrincipalRole};
@@ -96,6 +98,7 @@ fn held(store: &dyn Store, id: &ActionId) -> Result<Option<Event<DecisionData>>,
     };
     let mut data = hold.decision;
     data.request.action_id = id.clone();
+    data.origin = member.origin;
     Ok(Some(Event::decision(data, member.trace_id, member.accepted_at)))
 }
 
@@ -103,13 +106,11 @@ fn held(store: &dyn Store, id: &ActionId) -> Result<Option<Event<DecisionData>>,
 fn from_caller(callers: &Callers, id: &ActionId, by: &Decider, at: Timestamp) -> Option<Event<DecisionData>> {
     let incoming = callers.find(id, |principal| may(by, principal))?;
     let trace = incoming.request.trace().unwrap_or_else(TraceId::fresh);
-    let (principal, origin) = (incoming.principal.clone(), incoming.origin.clone());
-    let data = DecisionData::new((*incoming.request).clone(), principal, origin);
-    Some(Event::decision(data, trace, at))
+    Some(Event::decision(Arc::unwrap_or_clone(incoming).into_decision(), trace, at))
 }
 
 fn refusal(services: &Services, event: Event<DecisionData>, by: &Decider) -> Refusal {
-    let tool = services.registry.get(&event.data.request.tool_id).cloned();
+    let tool = services.registry().get(&event.data.request.tool_id).cloned();
     let trace = event.data.request.trace().unwrap_or(event.traceid);
     let message = format!("withdrawn by {} before it started", by.principal);
     let failure = Failure::new(Code::Cancelled, Phase::Accept, message);

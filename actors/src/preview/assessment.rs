@@ -1,10 +1,13 @@
 //! Assessment: what the policy decides about a request, with a preview if a rule needs one.
 
+use std::sync::Arc;
+
 use effectd_bus::StoreError;
 use effectd_contracts::{
-    ActionRequest, Code, Failure, PathSnapshot, Phase, Predicted, Principal, Timestamp, TraceId,
+    ActionRequest, Code, Contract, Failure, OrgId, Origin, PathSnapshot, Phase, Predicted, Principal,
+    Timestamp, TraceId,
 };
-use effectd_policy::{Decision, Facts, Inspection, Policy, Verdict, evaluate, inspect};
+use effectd_policy::{Decision, Facts, Inspection, InspectionFacts, Policy, Verdict, evaluate, inspect};
 
 use super::Trial;
 use crate::action::preview::Preview;
@@ -12,14 +15,31 @@ use crate::action::proofs::{DryRun, Ruling};
 use crate::control::switches::Switches;
 use crate::effects::snapshot::touched_with;
 use crate::registry::RegisteredTool;
-use crate::services::Services;
+use crate::services::connections::Enabled;
+use crate::services::{Services, sessions};
 
 pub(crate) struct Question<'a> {
     pub(crate) request: &'a ActionRequest,
     pub(crate) tool: &'a RegisteredTool,
     pub(crate) principal: &'a Principal,
+    pub(crate) origin: &'a Origin,
+    pub(crate) contract: Option<&'a Contract>,
     pub(crate) accepted_at: Timestamp,
     pub(crate) trace_id: &'a TraceId,
+}
+
+impl<'a> Question<'a> {
+    /// A planner's request, which comes in now and has no contract.
+    pub(super) fn of_planner(
+        services: &Services,
+        request: &'a ActionRequest,
+        tool: &'a RegisteredTool,
+        principal: &'a Principal,
+        trace_id: &'a TraceId,
+    ) -> Self {
+        let accepted_at = services.clock.now();
+        Self { request, tool, principal, origin: &Origin::Arbiter, contract: None, accepted_at, trace_id }
+    }
 }
 
 /// What the policy decides about a request, and the inspection and preview for it.
@@ -38,13 +58,7 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
     let Question { request, tool, .. } = question;
     let policy = services.policy();
     let mut inspection = inspected(services, request, tool, &policy);
-    let mut facts =
-        Facts::of(request, tool.spec(), question.principal, question.accepted_at, &inspection.facts);
-    facts.tool.timeout_ms = tool.declared_time();
-    // Rules about time use the present time, since an action may have waited.
-    facts.now = services.clock.now();
-    facts.utc_offset_min = services.clock.utc_offset_min(facts.now);
-    Switches::new(&*services.store).apply(&mut facts);
+    let mut facts = facts(services, &policy, question, &inspection.facts);
     let mut decision = evaluate(&facts, &policy);
     let (mut preview, mut before) = (None, Vec::new());
     if policy.needs_preview() && might_be(&decision, &facts, &policy) {
@@ -66,6 +80,57 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
         preview,
         before,
     })
+}
+
+/// The facts about a planner's request that comes in now, without a preview.
+pub fn facts_of(
+    services: &Services,
+    policy: &Policy,
+    request: &ActionRequest,
+    tool: &RegisteredTool,
+    principal: &Principal,
+) -> Facts {
+    let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
+    let question = Question::of_planner(services, request, tool, principal, &trace_id);
+    facts(services, policy, &question, &inspected(services, request, tool, policy).facts)
+}
+
+fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &InspectionFacts) -> Facts {
+    let Question { request, tool, principal, origin, contract, accepted_at, .. } = *question;
+    let mut facts = Facts::of(request, tool.spec(), principal, accepted_at, seen);
+    facts.tool.timeout_ms = tool.declared_time();
+    // Rules about time use the present time, since an action may have waited.
+    facts.now = services.clock.now();
+    facts.utc_offset_min = services.clock.utc_offset_min(facts.now);
+    facts.automation = origin.automation().map(str::to_owned);
+    // A tool that can be undone declares the paths that it changes, and they are compared afterwards.
+    facts.verified = tool.spec().reversible && contract.is_some_and(Contract::is_complete);
+    facts.drifted = tool.drifted();
+    if facts.tool.uses_network() {
+        let connection = connection(services, policy, question);
+        facts.connection = connection.is_some();
+        facts.connection_version = connection.as_ref().map(|connection| connection.version);
+        let led_to = connection.iter().flat_map(|connection| &connection.hosts);
+        let hosts = tool.hosts().iter().chain(led_to).cloned();
+        if let Some(seen) = &mut facts.inspection {
+            seen.hosts.extend(hosts);
+        }
+    }
+    Switches::new(&*services.store).apply(&mut facts);
+    facts
+}
+
+/// The connection of the space's organisation to the tool's source. A session uses only those that it names.
+fn connection(services: &Services, policy: &Policy, question: &Question<'_>) -> Option<Arc<Enabled>> {
+    let org = OrgId::new(policy.org_of(&question.request.space_id)?).ok()?;
+    let found = services.connection(&org, question.tool.spec().tool_id.source())?;
+    match question.origin {
+        Origin::Session { session_id } => {
+            let session = sessions::session(&*services.store, session_id.as_str()).ok().flatten()?;
+            session.connections.contains(&found.connection_id).then_some(found)
+        }
+        Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Some(found),
+    }
 }
 
 /// What the policy's rules about content and paths find in the parameters.

@@ -34,14 +34,14 @@ pub async fn foresee(
     principal: &Principal,
 ) -> Result<Foresight, Failure> {
     request.check()?;
-    let tool = services
-        .registry
+    let tool = &services
+        .registry()
         .find(&request.tool_id)
+        .cloned()
         .map_err(|error| Failure::new(Code::UnknownTool, Phase::Validate, error.to_string()))?;
     tool.check_params(&request.params)?;
     let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
-    let question =
-        Question { request, tool, principal, accepted_at: services.clock.now(), trace_id: &trace_id };
+    let question = Question::of_planner(services, request, tool, principal, &trace_id);
     let Assessed { ruling, inspection, preview, .. } = assess(services, &question).await?;
     let Ruling { decision, redactions, .. } = ruling;
     let mut preview = match (&decision.verdict, preview) {
@@ -80,7 +80,7 @@ async fn without_run(
         Preview::Unavailable(why)
     };
     // An action that has ended is answered whatever the switches say.
-    match answer_of_ended(services, request, question.principal).map_err(unavailable)? {
+    match answer_of_ended(services, request, (question.principal, question.contract)).map_err(unavailable)? {
         Some(Ok(receipt)) => return Ok(Some(already_done(&receipt.receipt_id))),
         Some(Err(failure)) => return Ok(Some(Preview::WouldFail(failure))),
         None => {}
@@ -111,15 +111,14 @@ async fn without_run(
 
 /// Whether the principal may read the files of that space without an approval: permission to write does not imply it.
 async fn may_read(services: &Services, question: &Question<'_>) -> bool {
-    let Some((tool_id, tool)) =
-        ToolId::new(READING_TOOL).ok().and_then(|id| services.registry.find(&id).ok().map(|tool| (id, tool)))
-    else {
+    let known = |id: ToolId| Some((services.registry().get(&id)?.clone(), id));
+    let Some((tool, tool_id)) = ToolId::new(READING_TOOL).ok().and_then(known) else {
         return false;
     };
     let mut params = tool.example().clone();
     params.insert("space_id".to_owned(), Value::from(question.request.space_id.as_str()));
     let request = ActionRequest { tool_id, params, dry_run: false, ..question.request.clone() };
-    let reading = Question { request: &request, tool, ..*question };
+    let reading = Question { request: &request, tool: &tool, ..*question };
     let assessed = assess(services, &reading).await;
     assessed.is_ok_and(|assessed| matches!(assessed.ruling.decision.verdict, Verdict::Permit))
 }

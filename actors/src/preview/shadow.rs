@@ -62,7 +62,10 @@ impl Shadowed {
         let mut facts = self.facts.clone();
         // Other rules about content find other things.
         if facts.inspection.as_ref().is_none_or(|seen| seen.rules != policy.content_digest()) {
-            facts.inspection = Some(inspected(services, &self.request, &self.tool, policy).facts);
+            let mut seen = inspected(services, &self.request, &self.tool, policy).facts;
+            // Also the hosts that the tool and its connection name.
+            seen.hosts.extend(facts.inspection.take().map(|seen| seen.hosts).unwrap_or_default());
+            facts.inspection = Some(seen);
         }
         let decision = evaluate(&facts, policy);
         if policy.needs_preview() && facts.predicted.is_none() {

@@ -190,8 +190,8 @@ fn id(text: &str) -> ToolId {
 
 #[test]
 fn the_more_trusted_source_keeps_the_name_in_any_order() {
-    use Source::{Connector, Core, Plugin, Provider};
-    let sources = [Core, Provider, Plugin, Connector];
+    use Source::{Connector, Core, Db, Plugin, Provider};
+    let sources = [Core, Provider, Plugin, Connector, Db];
     for first in sources {
         for second in sources {
             let both = vec![tool(first, spec(|_| ())), tool(second, spec(|_| ()))];
@@ -291,4 +291,112 @@ fn one_registration_is_seen_alike_in_all_views() {
     assert_eq!(core.definition_hash(), entry.definition_hash());
     let other = RegisteredTool::new(tool(Source::Core, spec(|v| v["version"] = json!("1.0.1")))).unwrap();
     assert_ne!(other.definition_hash(), entry.definition_hash());
+}
+
+const UUID: &str = "0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50";
+
+#[test]
+fn every_source_is_seen_through_the_one_registry() {
+    let rows = [
+        (Source::Core, "files.set_status".to_owned(), "files"),
+        (Source::Provider, "sentry.set_status".to_owned(), "sentry"),
+        (Source::Plugin, "acme.issues.set_status".to_owned(), "acme.issues"),
+        (Source::Connector, format!("connector:{UUID}.issues.setStatus-now"), &format!("connector:{UUID}")),
+        (Source::Db, format!("db:{UUID}.set_status"), &format!("db:{UUID}")),
+    ];
+    let definitions = rows.iter().map(|(source, name, _)| {
+        let described = |v: &mut Value| {
+            v["tool_id"] = json!(name);
+            v["params_schema"]["properties"]["path"] = json!({ "enum": ["open", "done"] });
+        };
+        tool(*source, spec(described))
+    });
+    let (registry, refused) = Registry::assemble(definitions.collect());
+    assert!(refused.is_empty(), "{refused:?}");
+    assert_eq!(registry.iter().count(), rows.len());
+    for (source, name, of) in rows {
+        let entry = registry.find(&id(&name)).unwrap();
+        assert_eq!((entry.source(), entry.spec().tool_id.source()), (source, of));
+        assert_eq!((entry.action_definition().id, entry.capability().id), (id(&name), id(&name)));
+        assert_eq!(entry.package().is_some(), source == Source::Plugin);
+        let check = |path: &str| {
+            let params = json!({ "path": path, "when": "2026-01-01T00:00:00Z" });
+            entry.check_params(params.as_object().unwrap()).map_err(|failure| failure.code)
+        };
+        assert_eq!((check("done"), check("bogus")), (Ok(()), Err(Code::ParamsInvalid)), "{name}");
+    }
+}
+
+#[test]
+fn only_a_connector_has_the_id_of_a_connector() {
+    for kind in ["connector", "db"] {
+        let name = format!("{kind}:{UUID}.get");
+        for source in [Source::Core, Source::Provider, Source::Plugin, Source::Connector, Source::Db] {
+            let mut by_alias = tool(source, spec(|_| ()));
+            by_alias.aliases = vec![id(&name)];
+            for definition in [tool(source, spec(|v| v["tool_id"] = json!(name))), by_alias] {
+                let registered = Registry::default().register(definition);
+                assert_eq!(registered.is_ok(), source.as_str() == kind, "{name} of {source}: {registered:?}");
+            }
+        }
+    }
+    // A harvested name with a colon.
+    let colon = spec(|v| v["tool_id"] = json!(format!("connector:{UUID}.ns:get")));
+    let refused = Registry::default().register(tool(Source::Connector, colon)).unwrap_err();
+    assert!(matches!(refused, RegistryError::Spec { .. }), "{refused}");
+}
+
+#[test]
+fn only_what_changed_is_registered_anew() {
+    let (rule, other): (ParamRule, ParamRule) = (Arc::new(|_| Ok(())), Arc::new(|_| Ok(())));
+    let of = |name: &str, rule: &ParamRule| {
+        Definition::new(Source::Plugin, spec(|v| v["tool_id"] = json!(name)), rule.clone())
+    };
+    let names = ["t.same", "t.version", "t.drifted", "t.hosts", "t.rule", "t.gone"];
+    let (base, refused) = Registry::assemble(names.iter().map(|name| of(name, &rule)).collect());
+    assert!(refused.is_empty(), "{refused:?}");
+    let mut next: Vec<_> = names[..5].iter().map(|name| of(name, &rule)).collect();
+    next[1].spec.version = "1.0.1".to_owned();
+    next[2].drifted = true;
+    next[3].hosts = vec!["api.example.org".to_owned()];
+    next[4] = of("t.rule", &other);
+    let (next, refused) = base.replace(|_| true, next);
+    assert!(refused.is_empty(), "{refused:?}");
+    for name in names {
+        let (before, after) = (base.get(&id(name)).unwrap(), next.get(&id(name)));
+        let is_same = after.map(|after| Arc::ptr_eq(before, after));
+        let wanted = (name != "t.gone").then_some(name == "t.same");
+        assert_eq!(is_same, wanted, "{name}");
+    }
+    assert!(next.get(&id("t.drifted")).unwrap().drifted());
+    assert_eq!(next.get(&id("t.hosts")).unwrap().hosts(), ["api.example.org"]);
+    // A newcomer that is trusted more takes the name of a tool that stays.
+    let core = tool(Source::Core, spec(|v| v["tool_id"] = json!("t.same")));
+    let (next, refused) = base.replace(|_| false, vec![core]);
+    assert_eq!(next.get(&id("t.same")).unwrap().source(), Source::Core);
+    assert!(matches!(refused[..], [RegistryError::Duplicate { refused: Source::Plugin, .. }]), "{refused:?}");
+}
+
+#[test]
+fn changes_at_once_all_take_effect() {
+    let current = CurrentRegistry::default();
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let current = &current;
+            scope.spawn(move || {
+                loop {
+                    let base = current.get();
+                    let added = spec(|v| v["tool_id"] = json!(format!("t.x{number}")));
+                    let (next, refused) = base.replace(|_| false, vec![tool(Source::Plugin, added)]);
+                    assert!(refused.is_empty(), "{refused:?}");
+                    match current.swap(&base, Arc::new(next)) {
+                        Ok(()) => return,
+                        Err(RegistryError::Superseded) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(current.get().iter().count(), 8);
 }

@@ -7,69 +7,67 @@ use serde_json::{Map, Value};
 
 use super::lint::{self, Lint};
 use super::schema::Schema;
-use super::{Definition, ParamRule, Reads, RegistryError, Source, Touches};
+use super::{Definition, RegistryError, Source};
 
 pub struct RegisteredTool {
-    spec: ToolSpec,
-    source: Source,
-    aliases: Vec<ToolId>,
+    definition: Definition,
     params: Schema,
     result: Schema,
-    rule: ParamRule,
-    touches: Option<Touches>,
-    reads: Option<Reads>,
-    example: Map<String, Value>,
     lints: Vec<Lint>,
 }
 
 impl std::fmt::Debug for RegisteredTool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RegisteredTool")
-            .field("spec", &self.spec)
-            .field("source", &self.source)
-            .finish_non_exhaustive()
+        f.debug_struct("RegisteredTool").field("definition", &self.definition).finish_non_exhaustive()
     }
 }
 
 impl RegisteredTool {
     pub(super) fn new(definition: Definition) -> Result<Self, RegistryError> {
-        let tool = definition.spec.tool_id.clone();
-        definition.spec.check().map_err(|source| RegistryError::Spec { tool: tool.clone(), source })?;
-        let lints = lint::check(&definition)?;
-        let spec = definition.spec;
+        let (spec, tool) = (&definition.spec, &definition.spec.tool_id);
+        spec.check().map_err(|source| RegistryError::Spec { tool: tool.clone(), source })?;
         Ok(Self {
-            params: compile(&tool, "params_schema", &spec.params_schema)?,
-            result: compile(&tool, "result_schema", &spec.result_schema)?,
-            spec,
-            source: definition.source,
-            aliases: definition.aliases,
-            rule: definition.rule,
-            touches: definition.touches,
-            reads: definition.reads,
-            example: definition.example,
-            lints,
+            lints: lint::check(&definition)?,
+            params: compile(tool, "params_schema", &spec.params_schema)?,
+            result: compile(tool, "result_schema", &spec.result_schema)?,
+            definition,
         })
     }
 
+    /// What it was registered with.
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
     pub fn spec(&self) -> &ToolSpec {
-        &self.spec
+        &self.definition.spec
     }
 
     pub fn source(&self) -> Source {
-        self.source
+        self.definition.source
+    }
+
+    /// The hosts that every call talks to.
+    pub fn hosts(&self) -> &[String] {
+        &self.definition.hosts
+    }
+
+    /// Whether its description has changed since a person reviewed it.
+    pub fn drifted(&self) -> bool {
+        self.definition.drifted
     }
 
     /// The time that the policy grants because effectd's own tool declares it.
     pub fn declared_time(&self) -> Option<u64> {
-        (self.source == Source::Core).then_some(self.spec.timeout_ms)
+        (self.source() == Source::Core).then_some(self.spec().timeout_ms)
     }
 
     pub fn aliases(&self) -> &[ToolId] {
-        &self.aliases
+        &self.definition.aliases
     }
 
     pub fn example(&self) -> &Map<String, Value> {
-        &self.example
+        &self.definition.example
     }
 
     /// The schemas of parameters and result, as parts of another document at these pointers.
@@ -83,17 +81,17 @@ impl RegisteredTool {
 
     pub fn definition_hash(&self) -> Digest {
         // A description is plain data with text keys, for which serde_json has no failure.
-        canonical::digest(&serde_json::to_value(&self.spec).unwrap_or_default())
+        canonical::digest(&serde_json::to_value(self.spec()).unwrap_or_default())
     }
 
     /// The paths that a call may change; `None` if the tool does not declare them.
     pub fn touches(&self, params: &Map<String, Value>) -> Option<Vec<Touch>> {
-        self.touches.as_ref().map(|touches| touches(params))
+        self.definition.touches.as_ref().map(|touches| touches(params))
     }
 
     /// The paths that a call reads and does not change, if its effect depends on them.
     pub fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
-        self.reads.as_ref().map(|reads| reads(params)).unwrap_or_default()
+        self.definition.reads.as_ref().map(|reads| reads(params)).unwrap_or_default()
     }
 
     /// Checks the parameters against the schema and the tool's own rules. The failure names every place, but no value and no
@@ -104,7 +102,7 @@ impl RegisteredTool {
         if !places.is_empty() {
             return Err(Failure::new(Code::ParamsInvalid, Phase::Validate, places.join("; ")));
         }
-        (self.rule)(params)
+        (self.definition.rule)(params)
     }
 
     /// The names of parameters that violate the schema.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use effectd_contracts::{ActionId, ActionRequest, Origin, Principal};
+use effectd_contracts::{ActionId, ActionRequest, Contract, DecisionData, Origin, Principal};
 use parking_lot::Mutex;
 
 #[derive(Debug, Clone)]
@@ -12,8 +12,20 @@ pub struct Incoming {
     /// Who asked, according to the operating system.
     pub principal: Principal,
     pub origin: Origin,
+    /// What the plan requires beside the request.
+    pub contract: Option<Contract>,
     /// Whether the caller waits at a terminal: then an approver is expected within minutes.
     pub interactive: bool,
+}
+
+impl Incoming {
+    pub(crate) fn into_decision(self) -> DecisionData {
+        DecisionData {
+            contract: self.contract,
+            interactive: self.interactive,
+            ..DecisionData::new(Arc::unwrap_or_clone(self.request), self.principal, self.origin)
+        }
+    }
 }
 
 type Waiting = Arc<Mutex<HashMap<ActionId, Vec<Arc<Incoming>>>>>;

@@ -77,10 +77,10 @@ impl ApprovalStage {
             &services.files,
             &policy,
             &action.request,
-            &action.ticket.principal,
+            (&action.ticket.principal, action.ticket.contract.as_ref()),
             asked.tool(),
             asked.params(),
-            &asked.ruling().decision,
+            asked.ruling(),
         )
         .await;
         // Another copy of the action may have ended first.
@@ -189,7 +189,7 @@ impl ApprovalStage {
             );
             return Ok(Then::Refused(Failure::new(Code::PolicyDenied, Phase::Hold, message)));
         }
-        let why = "the tool, a rule or a file has changed since the approval";
+        let why = "the tool, its connection, a rule or a file has changed since the approval";
         let new = match self.preview(action, question).await {
             Ok(preview) => {
                 new_hold(&self.services.settings, self.services.clock.now(), action, question, preview)
@@ -252,7 +252,8 @@ impl ApprovalStage {
 
     fn waits(&self, mut action: Action<Asked>, hold: &Hold) {
         let id = action.ticket.action_id.clone();
-        tracing::info!(parent: &action.ticket.span, approval_id = %hold.approval_id, "action held");
+        let tier = hold.prompt.decision.tier.as_str();
+        tracing::info!(parent: &action.ticket.span, approval_id = %hold.approval_id, tier, "action held");
         self.services.metrics.held.inc();
         let held = hold.held();
         if !action.ticket.hold_caller(&held) {

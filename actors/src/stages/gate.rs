@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use effectd_bus::StoreError;
 use effectd_contracts::{ActionRequest, Code, Failure, Outcome, Phase};
 use effectd_policy::Verdict;
 use serde_json::{Map, Value};
@@ -15,7 +16,7 @@ use crate::messages::{Record, Refusal};
 use crate::operator::review::{ReviewTally, not_kept};
 use crate::preview::assessment::{Assessed, Question, assess, switched};
 use crate::preview::shadow::Shadowed;
-use crate::services::Services;
+use crate::services::{Services, sessions};
 use crate::stage::{Address, Stage, pass, put_off};
 use crate::stored::json_bytes;
 
@@ -96,6 +97,8 @@ impl Gate {
             request,
             tool,
             principal: &ticket.principal,
+            origin: &ticket.origin,
+            contract: ticket.contract.as_ref(),
             accepted_at: ticket.accepted_at,
             trace_id: &ticket.trace_id,
         };
@@ -115,6 +118,12 @@ impl Gate {
                 return Ok((ruling, Err(failure)));
             }
         };
+        let unreadable =
+            |error: StoreError| Failure::new(Code::StoreUnavailable, Phase::Gate, error.to_string());
+        // Its approvals are denied and its grants revoked.
+        if sessions::is_deleted(&*self.services.store, &action.ticket.origin).map_err(unreadable)? {
+            return Ok((ruling, Err(sessions::unknown(Phase::Gate))));
+        }
         let judged = switched(&self.services, request, tool).and_then(|dry_run| {
             // Redacted parameters must fit the tool's schema as well. Unredacted ones have passed the validator.
             if !ruling.redactions.is_empty() {

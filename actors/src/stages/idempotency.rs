@@ -180,8 +180,8 @@ impl Idempotency {
             // The action was begun and its decision is on the bus: the delivery from there settles it.
             Admitted::NotGranted(ClaimAnswer::OwnIntent(_)) => None,
             Admitted::AlreadyPublished { offset } => {
-                let (digest, principal) = (action.request.digest(), &action.ticket.principal);
-                let same = same_decision(&**store, offset, digest, principal)?;
+                let digest = action.request.digest_under(action.ticket.contract.as_ref());
+                let same = same_decision(&**store, offset, digest, &action.ticket.principal)?;
                 let what = ConflictOf::Action;
                 (!same).then_some(ClaimAnswer::Conflict { what })
             }

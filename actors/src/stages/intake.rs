@@ -233,7 +233,8 @@ impl Intake {
             }
         };
         let slots = &services.control.slots;
-        let join = snapshot::join(&services.registry, &services.control.resources, request, request.digest());
+        let join =
+            snapshot::join(&services.registry(), &services.control.resources, request, event.data.digest());
         let mut coming = slots.enqueue(&request.subject_id, &request.tool_id, join);
         if let Ok(permit) = coming.try_recv() {
             drop(ahead);
@@ -307,6 +308,7 @@ impl Intake {
             trace_id,
             principal: data.principal,
             origin: data.origin,
+            contract: data.contract,
             interactive: data.interactive,
             approved: data.approved,
             accepted_at: event.time,
@@ -333,7 +335,7 @@ impl Intake {
 
     /// Ends a decision that is not tried again, with a receipt and a dead letter.
     async fn give_up(&self, action: Action<Submitted>, message: String) {
-        let tool = self.services.registry.get(&action.request.tool_id).cloned();
+        let tool = self.services.registry().get(&action.request.tool_id).cloned();
         let claim = action.claim_to_end(&self.services.identity);
         let (store, running) = (&*self.services.store, &self.services.children.running);
         let (fence, code) = match take_over(store, running, claim).await {

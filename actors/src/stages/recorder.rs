@@ -89,7 +89,8 @@ impl Recorder {
         let Some(offset) = store.published(&Topic::ActionDecision.into(), &event)? else {
             return Ok(false);
         };
-        let same = same_decision(store, offset, request.digest(), &ticket.principal)?;
+        let digest = request.digest_under(ticket.contract.as_ref());
+        let same = same_decision(store, offset, digest, &ticket.principal)?;
         Ok(!same)
     }
 

@@ -13,7 +13,7 @@ use crate::approvals::{expiry, grants, repository};
 use crate::execution::log;
 use crate::failpoint::hit_idle;
 use crate::limits::{HELD_PAST_KEPT, RETAIN_EVERY};
-use crate::operator::{operations, retention};
+use crate::operator::{operations, retention, sessions};
 use crate::services::Services;
 
 /// There is one sweeper; the supervisor restarts it when it dies.
@@ -92,6 +92,9 @@ impl Sweeper {
             Ok(0) => {}
             Ok(gone) => tracing::info!(gone, "expired grants were removed"),
             Err(error) => tracing::warn!(%error, "expired grants could not be removed"),
+        }
+        if let Err(error) = sessions::sweep(services).await {
+            tracing::warn!(%error, "deleted sessions could not be cleared; the sweeper tries again");
         }
         let now = services.clock.now();
         let before = now.checked_sub(HELD_PAST_KEPT).unwrap_or(now);

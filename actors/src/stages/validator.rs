@@ -46,7 +46,8 @@ impl Validator {
         &self,
         request: &ActionRequest,
     ) -> Result<Arc<RegisteredTool>, (Option<Arc<RegisteredTool>>, Failure)> {
-        let tool = self.services.registry.find(&request.tool_id).map_err(|error| {
+        let registry = self.services.registry();
+        let tool = registry.find(&request.tool_id).map_err(|error| {
             let failure = Failure::new(Code::UnknownTool, Phase::Validate, error.to_string());
             (None, failure)
         })?;

@@ -174,7 +174,7 @@ impl Drafter<'_> {
         let draft = DraftCompletion {
             derived: Derived {
                 leaf: Some(merkle::leaf(&receipt.body)),
-                principal: schema::principal_hash(&receipt.body),
+                listed: schema::listed_by_body(&receipt.body),
             },
             events: self.topic_events(events)?,
             fence,

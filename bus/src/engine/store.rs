@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use effectd_contracts::merkle::{self, Frontier};
-use effectd_contracts::{ActionId, Digest, EventId, IdempotencyKey, ReceiptId, Timestamp};
+use effectd_contracts::{
+    ActionId, Digest, EventId, IdempotencyKey, InvocationBrief, OrgId, ReceiptId, Timestamp,
+};
 
 use super::queue::{Job, Operation};
 use super::{LocalStore, Shared};
@@ -325,6 +327,10 @@ impl Store for LocalStore {
 
     fn receipts(&self, query: &ReceiptQuery) -> Result<ReceiptPage, StoreError> {
         self.read_with(|reader| reader.receipts(query))
+    }
+
+    fn invocations(&self, org: &OrgId, status: InvocationBrief) -> Result<u64, StoreError> {
+        self.read_with(|reader| reader.invocations(org.as_str(), status))
     }
 
     fn note(&self, about: &str, body: Vec<u8>) -> Wait<u64> {

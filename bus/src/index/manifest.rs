@@ -16,7 +16,7 @@ use crate::files::{io_error, private, sync_dir};
 
 pub(super) const NAME: &str = "manifest";
 const PARTIAL: &str = "manifest.partial";
-const MARK: &str = "effectd index 4";
+const MARK: &str = "effectd index 5";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Manifest {
@@ -107,8 +107,8 @@ mod tests {
     /// The snapshot of an empty state.
     const SNAPSHOT: &str = "126566666563746420736e617073686f74203307000000000000000000000000000000ec77374e";
     const GOLDEN: &str = concat!(
-        "0f6566666563746420696e646578203409020801ac0285888c1001070927126566666563746420736e61707368",
-        "6f74203307000000000000000000000000000000ec77374e6c2fcd90",
+        "0f6566666563746420696e646578203509020801ac0285888c1001070927126566666563746420736e61707368",
+        "6f74203307000000000000000000000000000000ec77374e6d8a6426",
     );
 
     #[test]

@@ -18,7 +18,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use effectd_contracts::{Digest, EventId, IdempotencyKey, SpaceId, Status};
+use effectd_contracts::{Digest, EventId, IdempotencyKey, InvocationBrief, Outcome, SpaceId, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, Hash16, Location, Malformed, Span};
@@ -42,6 +42,10 @@ pub enum Dimension {
     Principal,
     /// Receipts by the group of their tool, see [`tool_group`].
     ToolGroup,
+    Session,
+    Org,
+    /// Receipts by organisation and status as an invocation.
+    OrgStatus,
 }
 
 impl Dimension {
@@ -56,6 +60,9 @@ impl Dimension {
             Dimension::Note => 7,
             Dimension::Principal => 8,
             Dimension::ToolGroup => 9,
+            Dimension::Session => 10,
+            Dimension::Org => 11,
+            Dimension::OrgStatus => 12,
         }
     }
 }
@@ -218,15 +225,35 @@ pub(crate) fn tool_group(tool: &str) -> &str {
     tool.split_once('.').map_or(tool, |(group, _)| group)
 }
 
-/// The hash of the principal that the body of a receipt names. Records do not have it, so that journals stay as they are.
-pub(crate) fn principal_hash(body: &[u8]) -> Option<Hash16> {
+/// The hash that receipts of an organisation with this status are listed by.
+pub(crate) fn org_status_hash(org: &str, status: InvocationBrief) -> Hash16 {
+    Hash16::of(&[org.as_bytes(), status.as_str().as_bytes()])
+}
+
+/// What a receipt is listed by that only its body names.
+pub type ListedByBody = [Option<(Dimension, Hash16)>; 4];
+
+/// What the body of a receipt is listed by. Records do not have it, so that journals stay as they are.
+pub(crate) fn listed_by_body(body: &[u8]) -> ListedByBody {
     #[derive(Deserialize)]
-    struct Asked<'a> {
+    struct Named<'a> {
         #[serde(borrow)]
         principal: Cow<'a, str>,
+        session_id: Option<String>,
+        org: Option<String>,
+        outcome: Option<Outcome>,
     }
-    let asked: Asked<'_> = serde_json::from_slice(body).ok()?;
-    Some(text_hash(&asked.principal))
+    let Ok(named) = serde_json::from_slice::<Named<'_>>(body) else {
+        return ListedByBody::default();
+    };
+    let status = named.outcome.and_then(|outcome| outcome.project().brief).map(|(status, _)| status);
+    let org = named.org.as_deref();
+    [
+        Some((Dimension::Principal, text_hash(&named.principal))),
+        named.session_id.map(|session| (Dimension::Session, text_hash(&session))),
+        org.map(|org| (Dimension::Org, text_hash(org))),
+        org.zip(status).map(|(org, status)| (Dimension::OrgStatus, org_status_hash(org, status))),
+    ]
 }
 
 /// Key of the entry that names the first block whose entries are in the index.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::Timestamp;
+use effectd_contracts::{InvocationBrief, Timestamp};
 
 use super::{Reader, part_of, span_in, timestamp, unexpected};
 use crate::codec::{Hash16, Location, Malformed, Span};
@@ -209,7 +209,9 @@ impl Reader {
         let key = query.key.as_ref().zip(query.space_id.as_ref());
         let listed = [
             key.map(|(key, space)| (Dimension::Key, schema::key_hash(space, key))),
+            text(Dimension::Session, query.session.as_ref().map(|id| id.as_str())),
             text(Dimension::Principal, query.principal.as_ref().map(|id| id.as_str())),
+            text(Dimension::Org, query.org.as_ref().map(|id| id.as_str())),
             text(Dimension::Subject, query.subject_id.as_ref().map(|id| id.as_str())),
             text(Dimension::Tool, query.tool_id.as_ref().map(|id| id.as_str())),
             text(Dimension::ToolGroup, query.tool_group.as_deref()),
@@ -233,6 +235,22 @@ impl Reader {
     pub(crate) fn receipts_total(&self) -> Result<u64, StoreError> {
         let last = self.last_spans(&schema::receipts(0), &schema::receipts(u64::MAX))?;
         Ok(last.map_or(0, |(first, spans)| first + spans.spans.len() as u64))
+    }
+
+    /// How many receipts of an organisation have this status as an invocation. Reads one entry of the index for every 256 receipts.
+    pub(crate) fn invocations(&self, org: &str, status: InvocationBrief) -> Result<u64, StoreError> {
+        let begin = self.live.read().receipts_begin;
+        let value = schema::org_status_hash(org, status);
+        let (from, _) = schema::posting(Dimension::OrgStatus, value, begin);
+        let (end, _) = schema::posting(Dimension::OrgStatus, value, u64::MAX);
+        let mut count = 0;
+        for found in self.view().scan(from, &end) {
+            let (key, members) = found?;
+            let base = bucket_of(&key) << 8;
+            // A bucket may still have numbers of expired receipts.
+            count += members.iter().filter(|member| base | u64::from(**member) >= begin).count() as u64;
+        }
+        Ok(count)
     }
 
     /// The first number from `from` on that is listed under a value.

@@ -4,10 +4,11 @@ use effectd_contracts::{Digest, Monotonic, Status};
 
 use super::groups::{DeliveryState, Pending, Tried};
 use super::{BlockChanges, Derived, OpenClaim, State, When};
-use crate::codec::{Hash16, Location, Malformed, Span};
+use crate::codec::{Location, Malformed, Span};
 use crate::index::memtable::Cell;
 use crate::index::schema::{
-    self, BlockSpans, DeadLetterAt, Dimension, EntryAt, Invalidation, ReceiptAt, Resolution, Stored,
+    self, BlockSpans, DeadLetterAt, Dimension, EntryAt, Invalidation, ListedByBody, ReceiptAt, Resolution,
+    Stored,
 };
 use crate::journal::record::{
     AcknowledgedRecord, ClaimRecord, DeadLetterRecord, Ending, EventRecord, ExpiredRecord, LeasedRecord,
@@ -39,7 +40,7 @@ impl State {
             Record::DeadLettered(letter) => return self.dead_lettered(location, letter, when, changes),
             Record::Claimed(claim) => return self.claimed(location, claim, when, changes),
             Record::Completed(receipt) => {
-                return self.completed(location, receipt, derived.principal, changes);
+                return self.completed(location, receipt, derived.listed, changes);
             }
             Record::Expired(expired) => return self.expired(expired, changes),
             Record::Lost(lost) => return self.lost(location, lost, changes),
@@ -356,7 +357,7 @@ impl State {
         &mut self,
         location: Location,
         receipt: &ReceiptRecord,
-        principal: Option<Hash16>,
+        by_body: ListedByBody,
         changes: &mut BlockChanges,
     ) -> Result<(), Malformed> {
         count(&mut self.next_ordinal, receipt.ordinal, "a receipt out of order")?;
@@ -373,8 +374,8 @@ impl State {
         if let Some(satisfied) = asked.filter(|_| receipt.status == Status::Ok) {
             index.put(schema::key(satisfied), resolution(receipt.params_digest));
         }
-        let optional = [(Dimension::Key, receipt.key), (Dimension::Principal, principal)];
-        let optional = optional.into_iter().filter_map(|(dimension, value)| Some((dimension, value?)));
+        let key = receipt.key.map(|key| (Dimension::Key, key));
+        let optional = by_body.into_iter().chain([key]).flatten();
         let tool = receipt.tool_id.as_str();
         let listed = [
             (Dimension::ToolGroup, schema::text_hash(schema::tool_group(tool))),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use effectd_contracts::{Principal, Status, SubjectId, Timestamp, ToolId};
+use effectd_contracts::{OrgId, Principal, SessionId, Status, SubjectId, Timestamp, ToolId};
+use serde_json::json;
 
 use super::values::{action, claim, completion, event, group, key, moment, receipt_id, space, topic};
 use super::{Bench, Case};
@@ -133,7 +134,10 @@ fn sixty(bench: &Bench<'_>) {
         done.receipt.tool_id = ToolId::new(format!("{group}.{}", n % 3)).unwrap();
         done.receipt.subject_id = SubjectId::new(format!("agent://{}", n % 4)).unwrap();
         done.receipt.space_id = space(&format!("shared:{}", n % 2));
-        done.receipt.body = format!("{{\"n\":{n},\"principal\":\"user://{}\"}}", n % 7).into_bytes();
+        let (session, org) = (format!("s-{}", n % 9), ["garden", "home"][n % 2]);
+        let body =
+            json!({ "n": n, "principal": format!("user://{}", n % 7), "session_id": session, "org": org });
+        done.receipt.body = body.to_string().into_bytes();
         done.receipt.status = if n % 5 == 0 { Status::Skipped } else { Status::Error };
         bench.store.commit(done).wait().unwrap();
         bench.advance(Duration::from_secs(1));
@@ -179,6 +183,11 @@ fn found(bench: &mut Bench<'_>) {
         let own = ReceiptQuery { principal, ..query() };
         assert_eq!(all(bench, own.clone()), of(|n| n % 7 == 4));
         assert_eq!(all(bench, ReceiptQuery { limit: 1, status, ..own.clone() }), [25]);
+        let session = SessionId::new("s-4").ok();
+        assert_eq!(all(bench, ReceiptQuery { session: session.clone(), ..query() }), of(|n| n % 9 == 4));
+        let org = OrgId::new("home").ok();
+        assert_eq!(all(bench, ReceiptQuery { org: org.clone(), ..query() }), of(|n| n % 2 == 1));
+        assert_eq!(all(bench, ReceiptQuery { org, session, ..query() }), of(|n| n % 18 == 13));
         let tool_group = Some("other".to_owned());
         assert_eq!(all(bench, ReceiptQuery { tool_group, ..query() }), of(|n| n % 6 == 5));
         let action_ids = vec![action("a58"), action("none"), action("a11")];

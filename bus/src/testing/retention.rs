@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use effectd_contracts::{Digest, Status};
+use effectd_contracts::{Digest, InvocationBrief, Status};
 
 use super::values::{
     action, asker, claim, completion, event, family, group, key, letter, moment, put, receipt_id,
@@ -30,6 +30,7 @@ pub(super) const CASES: &[Case] = &[
     ("a group that is behind gets the offset where its topic begins", a_group_that_is_behind_gets_an_error),
     ("beyond the size limit the oldest expires first", the_oldest_expires_first),
     ("nothing expires before its time", nothing_expires_early),
+    ("an organisation's kept receipts are counted exactly", counts_are_exact),
 ];
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -317,4 +318,32 @@ fn nothing_expires_early(bench: &mut Bench<'_>) {
     bench.advance(10_000 * DAY);
     assert_eq!(what(&retain_all(&*bench.store, &for_ever)), (0, 0, 0));
     assert!(bench.store.receipt_of(&action("a")).unwrap().is_some());
+}
+
+/// More receipts than a bucket of the index lists; some of a bucket expire.
+fn counts_are_exact(bench: &mut Bench<'_>) {
+    let commit = |store: &dyn Store, n: usize, outcome: &str| {
+        let mut done = completion(&claim(&format!("a{n}"), "k", "p"), Status::Error, None);
+        let body = format!(r#"{{"n":{n},"org":"home","outcome":"{outcome}","principal":"user://a"}}"#);
+        done.receipt.body = body.into_bytes();
+        store.commit(done)
+    };
+    let outcome = |n| if n % 3 == 0 { "denied_policy" } else { "executed" };
+    let old: Vec<_> = (0..300).map(|n| commit(&*bench.store, n, outcome(n))).collect();
+    old.into_iter().for_each(|commit| drop(commit.wait().unwrap()));
+    bench.advance(181 * DAY);
+    (300..305).for_each(|n| drop(commit(&*bench.store, n, "expired").wait().unwrap()));
+    // Not an invocation: the request named no tool.
+    commit(&*bench.store, 305, "not_found").wait().unwrap();
+    let counts = |store: &dyn Store, org: &str| {
+        let org = org.parse().unwrap();
+        InvocationBrief::ALL.map(|status| store.invocations(&org, status).unwrap())
+    };
+    assert_eq!(counts(&*bench.store, "home"), [0, 200, 100, 5, 0]);
+    assert_eq!(counts(&*bench.store, "garden"), [0; 5]);
+    assert_eq!(retain_all(&*bench.store, &Retention::default()).receipts, 300);
+    for _ in 0..2 {
+        assert_eq!(counts(&*bench.store, "home"), [0, 0, 0, 5, 0]);
+        bench.reopen();
+    }
 }

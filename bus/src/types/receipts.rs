@@ -1,8 +1,8 @@
 //! Completions and receipts: how an action ends, and how receipts are found.
 
 use effectd_contracts::{
-    ActionId, Digest, IdempotencyKey, Principal, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp,
-    ToolId,
+    ActionId, Digest, IdempotencyKey, OrgId, Principal, Receipt, ReceiptId, SessionId, SpaceId, Status,
+    SubjectId, Timestamp, ToolId,
 };
 
 use crate::error::StoreError;
@@ -131,6 +131,10 @@ pub struct ReceiptQuery {
     pub tool_group: Option<String>,
     /// The one that the body names.
     pub principal: Option<Principal>,
+    /// The one that the body names.
+    pub session: Option<SessionId>,
+    /// The one that the body names.
+    pub org: Option<OrgId>,
     /// Of one of these actions, or what one of them was linked to; empty for any.
     pub action_ids: Vec<ActionId>,
     /// Needs `space_id` too.

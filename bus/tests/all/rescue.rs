@@ -93,7 +93,7 @@ fn an_index_of_an_older_version_is_rebuilt_despite_crashes() {
         let path = state.path().join("index/manifest");
         let mut bytes = std::fs::read(&path).unwrap();
         let end = bytes.len() - 4;
-        assert_eq!(&bytes[1..16], b"effectd index 4");
+        assert_eq!(&bytes[1..16], b"effectd index 5");
         bytes[15] = b'3';
         let checksum = crc32fast::hash(&bytes[..end]).to_be_bytes();
         bytes[end..].copy_from_slice(&checksum);

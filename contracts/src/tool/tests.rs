@@ -72,7 +72,7 @@ fn ten_fields_are_a_spec_and_its_level_is_derived() {
 
 #[test]
 fn each_contradiction_is_named() {
-    let cases: [(&str, Value, &str); 13] = [
+    let cases: [(&str, Value, &str); 14] = [
         ("safety_class", json!("EXTREME"), "unknown variant `EXTREME`"),
         ("sandbox_profile", json!("foo"), "unknown sandbox profile \"foo\""),
         ("side_effects", json!(["teleport"]), "unknown variant `teleport`"),
@@ -85,6 +85,7 @@ fn each_contradiction_is_named() {
         ("side_effects", json!(["device_capture"]), "are of class HIGH"),
         ("side_effects", json!([]), "declares no effect"),
         ("risk_level", json!("read"), "level read has effects"),
+        ("compensation", json!("declared"), "no effect outside of the space"),
         ("version", json!("1.0"), "major.minor.patch"),
         ("tool_id", json!("Files"), "must be <source>.<action>"),
         ("idempotency_key_fields", json!(["md5(text)"]), "is not a key field"),

@@ -7,11 +7,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use effectd_actors::operator::withdraw::withdraw;
-use effectd_actors::{Answer, Done, Incoming};
-use effectd_contracts::{ActionId, Origin};
+use effectd_actors::services::sessions::unknown as unknown_session;
+use effectd_actors::{Answer, Done, Incoming, PrincipalRole};
+use effectd_contracts::{ActionId, Origin, Phase};
 use serde::Deserialize;
 
-use super::traced;
+use super::{sessions, traced};
 use crate::app::{App, AppState, Found};
 use crate::body::BodyShare;
 use crate::extract::{Json, Path, Query, Reply, integer, json, json_holding, whole};
@@ -24,6 +25,7 @@ use crate::views::actions::{ActionView, ended, unknown, withdrawal};
 #[serde(deny_unknown_fields)]
 pub(crate) struct SubmitQuery {
     wait: Option<String>,
+    session: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +43,7 @@ pub(crate) struct WaitQuery {
 #[utoipa::path(post, path = "/v1/actions", tag = "actions",
     params(
         ("wait" = Option<String>, Query, description = "Wait for the receipt: empty or `true` for the maximum time, or milliseconds"),
+        ("session" = Option<String>, Query, description = "The session that it belongs to; the subject and the space must be the session's"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotency_key` in the body"),
         ("Effectd-Interactive" = Option<String>, Header, description = "`true` if a person waits at a terminal: an approval is then expected within minutes"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context: the action becomes a child of this span, unless the body names another trace; the answer's `traceparent` is the action's own span"),
@@ -67,10 +70,19 @@ pub(crate) async fn submit(
     drop(share);
     let trace = headers::apply(&headers, &mut request)?;
     let trace = AnswerTrace::of_request(&request, trace);
+    let origin = match &query.session {
+        None => Origin::Arbiter,
+        Some(id) => {
+            let found = sessions::find(&app, &peer, id, PrincipalRole::Operate);
+            let refused = |_| Problem::from(unknown_session(Phase::Accept)).about(&request.action_id);
+            Origin::Session { session_id: found.map_err(refused)?.session_id }
+        }
+    };
     let incoming = Incoming {
         request: Arc::new(request),
         principal: peer.principal.clone(),
-        origin: Origin::Arbiter,
+        origin,
+        contract: None,
         interactive: headers::interactive(&headers),
     };
     let response = match wait {

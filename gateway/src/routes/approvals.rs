@@ -67,8 +67,11 @@ pub(crate) async fn list(
     let now = services.clock.now();
     let holds = holds.iter().map(|hold| &hold.value);
     let policy = services.policy();
-    let visible =
-        holds.filter(|hold| hold.is_open(now) && view::may_see(&policy, &by, &hold.decision.principal));
+    let sees = |hold: &Hold| {
+        let org = policy.org_of(&hold.decision.request.space_id);
+        view::may_see(&policy, &by, &hold.decision.principal, org)
+    };
+    let visible = holds.filter(|hold| hold.is_open(now) && sees(hold));
     Ok(Json(ApprovalList { approvals: visible.map(|hold| view(&app, &peer, hold)).collect(), next }))
 }
 
@@ -77,11 +80,13 @@ fn view(app: &App, peer: &Peer, hold: &Hold) -> ApprovalView {
     let (services, by) = (app.services(), peer.decider());
     let policy = services.policy();
     let mut view = ApprovalView::of(services, hold);
-    if !policy.may_view_approvals(&by) {
+    let org = policy.org_of(&hold.decision.request.space_id);
+    if !policy.may_view_approvals(&by, org) {
         view.leave_texts_out();
     }
-    if !view::may_read(&policy, &by, &hold.decision.principal) {
-        let tool = services.registry.get(&hold.decision.request.tool_id);
+    if !view::may_read(&policy, &by, &hold.decision.principal, org) {
+        let registry = services.registry();
+        let tool = registry.get(&hold.decision.request.tool_id);
         view.leave_contents_out(|name| tool.is_some_and(|tool| tool.spec().is_public_param(name)));
     }
     view
@@ -101,15 +106,20 @@ fn find(app: &App, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Problem
         return Ok(view(app, peer, &hold));
     }
     let past = repository::past(app.store(), id)?;
-    let past = past.filter(|past| view::may_see(&app.services().policy(), &peer.decider(), &past.principal));
+    let (policy, by) = (app.services().policy(), peer.decider());
+    let past =
+        past.filter(|past| view::may_see(&policy, &by, &past.principal, policy.org_of(&past.space_id)));
     past.map(|past| ApprovalView::past(id.as_str(), &past)).ok_or_else(unknown)
 }
 
 /// A hold that this peer may see.
 fn pending(app: &App, peer: &Peer, id: &ApprovalId) -> Result<Option<Hold>, Problem> {
     let hold = repository::hold(app.store(), id)?.map(|hold| hold.value);
-    let sees =
-        |hold: &Hold| view::may_see(&app.services().policy(), &peer.decider(), &hold.decision.principal);
+    let (policy, by) = (app.services().policy(), peer.decider());
+    let sees = |hold: &Hold| {
+        let org = policy.org_of(&hold.decision.request.space_id);
+        view::may_see(&policy, &by, &hold.decision.principal, org)
+    };
     Ok(hold.filter(sees))
 }
 

@@ -32,7 +32,7 @@ pub(crate) async fn list(
     let (services, by) = (app.services(), peer.decider());
     let (mut grants, next) = grants::list(app.store(), query.after.as_deref(), LIST_DEFAULT)?;
     let policy = services.policy();
-    grants.retain(|grant| view::may_see(&policy, &by, &grant.created_by));
+    grants.retain(|grant| view::may_see(&policy, &by, &grant.created_by, Some(&grant.org)));
     let now = services.clock.now();
     let grants = grants.iter().map(|grant| GrantView::of(grant, now)).collect();
     Ok(Json(GrantList { grants, next }))
@@ -70,7 +70,7 @@ pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Rep
 pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantWould> {
     let new = new_grant(&app, body).await?;
     let (services, by) = (app.services(), peer.decider());
-    let in_force = grants::would_be_in_force(&services.policy(), &new, &by)?;
+    let in_force = grants::would_be_in_force(services, &new, &by)?;
     let _permit = app.blocking_permit().await?;
     let released = if in_force { grants::would_release(services, new, &by)? } else { 0 };
     Ok(Json(GrantWould { in_force, released }))

@@ -74,5 +74,5 @@ pub(crate) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
 #[utoipa::path(get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
 pub(crate) async fn openapi(State(app): AppState) -> Reply<Value> {
-    app.blocking(|app| Ok(openapi::document(&app.services().registry))).await.map(Json)
+    app.blocking(|app| Ok(openapi::document(&app.services().registry()))).await.map(Json)
 }

@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// Tools of a plugin, whose schemas refer to themselves.
+    /// Tools of a plugin or a connector, whose schemas refer to themselves.
     fn tools(ids: &[&str]) -> Registry {
         let schema = json!({
             "$id": "https://example.org/x",
@@ -108,7 +108,8 @@ mod tests {
                 "tool_id": id, "version": "1.0.0", "caps_required": [], "side_effects": ["read_only"],
                 "safety_class": "LOW", "risk_level": "read", "params_schema": schema, "result_schema": schema,
             });
-            Definition::new(Source::Plugin, serde_json::from_value(spec).unwrap(), Arc::new(|_| Ok(())))
+            let source = if id.contains(':') { Source::Connector } else { Source::Plugin };
+            Definition::new(source, serde_json::from_value(spec).unwrap(), Arc::new(|_| Ok(())))
         };
         let (tools, refused) = Registry::assemble(ids.iter().map(definition).collect());
         assert!(refused.is_empty(), "{refused:?}");
@@ -117,14 +118,24 @@ mod tests {
 
     #[test]
     fn no_schema_of_a_tool_replaces_another_one() {
-        let ids = ["t.x", "t.x.params", "t.x.result"];
-        let names = |tools: &Registry| document(tools).pointer(SCHEMAS).unwrap().as_object().unwrap().len();
-        assert_eq!(names(&tools(&ids)), names(&Registry::default()) + 3 * ids.len() + 1, "and `ToolCall`");
+        let far = ["x", "x-params", "x--params", "x-", "x.-"]
+            .map(|action| format!("connector:0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50.{action}"));
+        let ids = [&["t.x", "t.x.params", "t.x.result"][..], &far.each_ref().map(String::as_str)].concat();
+        let names = |tools: &Registry| -> Vec<String> {
+            document(tools).pointer(SCHEMAS).unwrap().as_object().unwrap().keys().cloned().collect()
+        };
+        let found = names(&tools(&ids));
+        assert_eq!(found.len(), names(&Registry::default()).len() + 3 * ids.len() + 1, "and `ToolCall`");
+        for name in found {
+            let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+            assert!(name.bytes().all(fits), "{name} is no name of a component");
+        }
     }
 
     #[test]
     fn every_reference_leads_somewhere() {
-        let document = document(&tools(&["t.x"]));
+        let far = "connector:0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50.x-y";
+        let document = document(&tools(&["t.x", far]));
         assert_eq!(document["openapi"], "3.1.0");
         let params = &document["components"]["schemas"]["t.x-params"];
         assert_eq!(params["properties"]["part"]["$ref"], "#/components/schemas/t.x-params/$defs/part");

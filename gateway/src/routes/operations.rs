@@ -16,6 +16,7 @@ use serde_json::{Map, Value};
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Query, Reply};
 use crate::host::Host;
+use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::operations::OperationView;
 
@@ -33,6 +34,17 @@ pub(crate) struct Preview {
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Why {
+    /// The operator's reason, for the receipt.
+    pub(super) reason: Option<String>,
+}
+
+/// Whether something is changed, and why.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ChangeQuery {
+    /// Change nothing, and answer what would change.
+    pub(super) preview: bool,
     /// The operator's reason, for the receipt.
     pub(super) reason: Option<String>,
 }
@@ -94,7 +106,23 @@ pub(crate) async fn perform(
         };
         return app.store_query(would).await;
     }
-    perform_on(&app, &by, operation, terms).await.map(Json)
+    perform_on(&app, &by.0, operation, terms).await.map(Json)
+}
+
+/// Performs an operation that the route has permitted, or previews it.
+pub(super) async fn change(
+    app: &Arc<App>,
+    by: &Peer,
+    operation: Operation,
+    ChangeQuery { preview, reason }: ChangeQuery,
+) -> Reply<OperationView> {
+    let terms = Terms { reason: checked_reason(reason)?, until: None };
+    if preview {
+        let would =
+            move |services: &Services| service::preview(services, &operation, None).map(OperationView::from);
+        return app.store_query(would).await;
+    }
+    perform_on(app, by, operation, terms).await.map(Json)
 }
 
 pub(super) async fn perform_to_end(
@@ -102,16 +130,16 @@ pub(super) async fn perform_to_end(
     by: &Operator,
     operation: Operation,
 ) -> Result<OperationView, Problem> {
-    perform_on(app, by, operation, Terms::default()).await
+    perform_on(app, &by.0, operation, Terms::default()).await
 }
 
 async fn perform_on(
     app: &App,
-    by: &Operator,
+    by: &Peer,
     operation: Operation,
     terms: Terms,
 ) -> Result<OperationView, Problem> {
-    tracing::info!(principal = %by.0.principal, operation = operation.tool(), "an operator starts an operation");
+    tracing::info!(principal = %by.principal, operation = operation.tool(), "an operator starts an operation");
     let perform = |services, by| service::perform(services, operation, terms, by);
     to_end(app, by, perform).await.map(OperationView::from)
 }
@@ -125,7 +153,7 @@ pub(super) async fn by_host<T: Send + 'static>(
 ) -> Result<(T, Option<String>), Problem> {
     tracing::info!(principal = %by.0.principal, operation = operation.tool(), "an operator starts an operation");
     let host = app.host.clone();
-    let (done, receipt_id) = to_end(app, by, |services, by| async move {
+    let (done, receipt_id) = to_end(app, &by.0, |services, by| async move {
         let work = async {
             let asked = tokio::task::spawn_blocking(move || ask(&*host)).await;
             match asked.map_err(|error| StoreError::unavailable_by("the work was cut short", error))? {
@@ -144,14 +172,14 @@ pub(super) async fn by_host<T: Send + 'static>(
 /// Runs work in a task of its own, so that it completes even if the client disconnects.
 pub(super) async fn to_end<T: Send + 'static, F>(
     app: &App,
-    by: &Operator,
+    by: &Peer,
     work: impl FnOnce(Arc<Services>, Principal) -> F,
 ) -> Result<T, Problem>
 where
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
     let _permit = app.blocking_permit().await?;
-    let done = tokio::spawn(work(app.services().clone(), by.0.principal.clone())).await;
+    let done = tokio::spawn(work(app.services().clone(), by.principal.clone())).await;
     let done = done.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
     done.map_err(|error| Problem::for_operator(&error))
 }

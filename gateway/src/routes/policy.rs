@@ -6,10 +6,9 @@ use effectd_actors::approvals::rejudge::{self, Changed, Rejudged};
 use effectd_actors::operator::operations::Terms;
 use effectd_contracts::Operation;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::operations::{self, OperationQuery, Why, checked_reason};
+use super::operations::{self, ChangeQuery, OperationQuery, Why, checked_reason};
 use super::receipts;
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Path, Query, Reply, Viewer};
@@ -51,17 +50,6 @@ pub(crate) async fn check(State(app): AppState, _: Viewer) -> Reply<PolicyView> 
 pub(crate) async fn reload(State(app): AppState, by: Operator, Query(why): Query<Why>) -> Reply<PolicyView> {
     let terms = Terms { reason: checked_reason(why.reason)?, ..Terms::default() };
     record(&app, &by, (Operation::ReloadPolicy {}, terms), |host| host.take_over_policy()).await
-}
-
-/// Whether the candidate is changed, and why.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[serde(default, deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ChangeQuery {
-    /// Change nothing, and answer what would change.
-    preview: bool,
-    /// The operator's reason, for the receipt.
-    reason: Option<String>,
 }
 
 /// Make a change beside the policy's files, and put it in force

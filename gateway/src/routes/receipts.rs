@@ -127,6 +127,8 @@ impl ListQuery {
             status: self.status.or_else(|| filter.status()),
             tool_group: filter.tool_group().map(str::to_owned),
             principal: filter.principal(),
+            session: filter.session(),
+            org: filter.org(),
             since: self.since.max(filter.since()),
             until: [self.until, filter.until()].into_iter().flatten().min(),
             order: match self.order {

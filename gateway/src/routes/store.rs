@@ -114,7 +114,7 @@ pub(crate) async fn retain(
         };
         return app.store_query(preview).await;
     }
-    let retained = to_end(&app, &by, store_admin::retain).await?;
+    let retained = to_end(&app, &by.0, store_admin::retain).await?;
     Ok(Json(retained.into()))
 }
 
@@ -136,6 +136,6 @@ pub(crate) async fn erase(State(app): AppState, Eraser(by): Eraser, body: Body) 
             })
             .await;
     }
-    let erased = to_end(&app, &by, |services, by| store_admin::erase(services, erasure, by)).await?;
+    let erased = to_end(&app, &by.0, |services, by| store_admin::erase(services, erasure, by)).await?;
     Ok(Json(erased.into()))
 }

@@ -36,8 +36,8 @@ fn view(
     )
 )]
 pub(crate) async fn list(State(app): AppState) -> Reply<Vec<Value>> {
-    let tools = app.services().registry.iter();
-    let views = tools.map(|entry| view(&app, entry, tool_summary));
+    let registry = app.services().registry();
+    let views = registry.iter().map(|entry| view(&app, entry, tool_summary));
     Ok(Json(views.collect::<Result<_, Problem>>()?))
 }
 
@@ -48,7 +48,7 @@ pub(crate) async fn list(State(app): AppState) -> Reply<Vec<Value>> {
 pub(crate) async fn show(State(app): AppState, Path(id): Path<String>) -> Reply<Value> {
     let unknown = |why: String| Problem::of(Kind::ToolUnknown, why);
     let id = ToolId::new(id).map_err(|error| unknown(error.to_string()))?;
-    let entry = app.services().registry.find(&id);
-    let entry = entry.map_err(|error| unknown(error.to_string()))?;
+    let registry = app.services().registry();
+    let entry = registry.find(&id).map_err(|error| unknown(error.to_string()))?;
     Ok(Json(view(&app, entry, tool_details)?))
 }

@@ -312,10 +312,11 @@ impl PromptView {
             };
             format!("{}: {word}", seen.path)
         });
-        let params = view::shown(&services.registry, &services.policy(), &hold.decision.request);
+        let registry = services.registry();
+        let params = view::shown(&registry, &services.policy(), &hold.decision.request);
         Self {
             redactions: hold.prompt.redactions.clone(),
-            about: view::about(&services.registry, hold, &params),
+            about: view::about(&registry, hold, &params),
             params,
             hidden: hold.prompt.hidden.clone(),
             tool_version: hold.prompt.tool_version.clone(),

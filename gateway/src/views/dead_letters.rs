@@ -242,7 +242,8 @@ fn canonical(registry: &Registry, name: &str) -> String {
 }
 
 pub(crate) fn list(services: &Services, query: &LetterQuery) -> Result<LetterList, StoreError> {
-    let select = query.selector(&services.registry, services.clock.now())?;
+    let registry = services.registry();
+    let select = query.selector(&registry, services.clock.now())?;
     let page = services.store.letters(query.topic()?.as_ref(), query.from, OPERATOR_PAGE_MAX)?;
     Ok(LetterList { letters: page.letters.iter().filter_map(select).collect(), next: page.next })
 }
@@ -261,7 +262,7 @@ pub(crate) fn one(services: &Services, number: u64) -> Result<Option<LetterView>
 
 /// The parameters as in an approval: none if the tool is unknown.
 fn params(services: &Services, decision: &DecisionData) -> Map<String, Value> {
-    shown(&services.registry, &services.policy(), &decision.request)
+    shown(&services.registry(), &services.policy(), &decision.request)
 }
 
 /// A quarantined action, for review.
@@ -298,7 +299,8 @@ pub(crate) fn review(services: &Services, number: u64) -> Result<Option<ReviewVi
 /// The causes that selected dead letters have in common, most frequent first.
 pub(crate) fn causes(services: &Services, query: &LetterQuery) -> Result<Vec<CauseView>, StoreError> {
     let store = &*services.store;
-    let select = query.selector(&services.registry, services.clock.now())?;
+    let registry = services.registry();
+    let select = query.selector(&registry, services.clock.now())?;
     let takes = |letter: &DeadLetter| select(letter).is_some();
     let takes: Option<&dyn Fn(&DeadLetter) -> bool> = if query.is_all() { None } else { Some(&takes) };
     let topic = query.topic()?;

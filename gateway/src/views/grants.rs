@@ -16,8 +16,12 @@ pub struct GrantView {
     /// The session that it covers; left out for the whole organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The tools that it covers: an id, `<source>.*`, or `*`.
+    /// The tools that it covers: an id, `<source>.*`, `*.<action>`, or `*`.
     pub tool: String,
+    /// The source of these tools; `*` for every source.
+    pub integration: String,
+    /// The action of these tools; `*` for every action.
+    pub action: String,
     /// The named command that it covers. A grant without one covers no named command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
@@ -66,7 +70,7 @@ pub struct GrantBody {
     /// The session; left out for the whole organisation. A planner without a session has `agent:<subject>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The tools: an id, `<source>.*`, or `*`.
+    /// The tools: an id, `<source>.*`, `*.<action>`, or `*`.
     pub tool: String,
     /// The name of one command in the policy; required for the tool `command.run`, and for no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,6 +103,8 @@ impl GrantView {
             org: grant.org.clone(),
             session: grant.session.clone(),
             tool: grant.tool.clone(),
+            integration: grant.integration().to_owned(),
+            action: grant.action().to_owned(),
             command: grant.command.clone(),
             calls_max: grant.calls_max,
             calls_used: grant.calls_used,

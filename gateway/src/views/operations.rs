@@ -16,6 +16,9 @@ pub struct OperationView {
     /// The receipt that names the operator; none if nothing changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<String>,
+    /// The id of what was created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     /// The outcome for each dead letter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub letters: Vec<LetterNow>,
@@ -27,6 +30,7 @@ impl From<Performed> for OperationView {
             changed: performed.changed,
             says: performed.summary,
             receipt_id: performed.receipt_id.map(|id| id.to_string()),
+            id: None,
             letters: performed.letters.into_iter().map(LetterNow::of).collect(),
         }
     }

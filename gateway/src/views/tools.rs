@@ -11,7 +11,7 @@ pub fn tool_summary(entry: &RegisteredTool, disabled: bool) -> Value {
         "description": spec.description, "caps_required": spec.caps_required, "side_effects": spec.side_effects,
         "safety_class": spec.safety_class, "risk_level": spec.level(), "tier": spec.tier(),
         "sandbox_profile": spec.effective_profile(), "reversible": spec.reversible, "repeat": spec.repeat,
-        "disabled": disabled,
+        "hosts": entry.hosts(), "drifted": entry.drifted(), "disabled": disabled,
     })
 }
 
@@ -22,6 +22,6 @@ pub fn tool_details(entry: &RegisteredTool, disabled: bool) -> Value {
         "spec": entry.spec(), "aliases": entry.aliases(), "source": entry.source(), "tier": entry.spec().tier(),
         "definition_hash": entry.definition_hash(), "lints": entry.lints(), "doubtful": lints, "example": entry.example(),
         "capability": entry.capability(), "action": entry.action_definition(), "package": entry.package(),
-        "disabled": disabled,
+        "hosts": entry.hosts(), "drifted": entry.drifted(), "disabled": disabled,
     })
 }

@@ -34,7 +34,7 @@ fn parts(
     let device = record([("id", text(device.unwrap_or_default())), ("class", text(device_class))])?;
     let tool = record([
         ("id", text(id)),
-        ("source", text(id.rsplit_once('.').map_or(id, |(source, _)| source))),
+        ("source", text(tool.id.source())),
         ("safety_class", text(class_word(risk.class))),
         ("tier", number(risk.tier as i64)),
         ("contained", truth(tool.is_contained())),

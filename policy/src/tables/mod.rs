@@ -13,7 +13,7 @@ use std::sync::Arc;
 use effectd_contracts::SpaceId;
 
 use crate::document::{
-    ConsentRule, DOCUMENT_VERSION, Document, HolderRule, ModeRules, PrincipalRole, PrincipalRule,
+    ConsentRule, DOCUMENT_VERSION, Document, HolderRule, ModeRules, OrgRole, PrincipalRole, PrincipalRule,
     TimeoutRules,
 };
 use crate::error::{Faults, Location, PolicyError};
@@ -64,6 +64,7 @@ pub(crate) struct Principal {
     pub(crate) subjects: Vec<Glob>,
     pub(crate) actors: Vec<Glob>,
     pub(crate) roles: Vec<PrincipalRole>,
+    pub(crate) orgs: BTreeMap<String, OrgRole>,
     pub(crate) line: u32,
 }
 
@@ -76,6 +77,11 @@ impl Principal {
     /// Whether it has this role or a higher one.
     pub(crate) fn has_role(&self, least: PrincipalRole) -> bool {
         self.roles.iter().any(|role| *role >= least)
+    }
+
+    /// Whether it is an admin or an owner of this organisation.
+    pub(crate) fn administers(&self, org: Option<&str>) -> bool {
+        org.and_then(|org| self.orgs.get(org)).is_some_and(|role| *role >= OrgRole::Admin)
     }
 }
 
@@ -257,10 +263,16 @@ fn principals(document: &Document, lines: &Lines<'_>, faults: &mut Faults) -> Gl
         if let Some(actor) = named.find(|name| !document.actors.contains_key(*name)) {
             return Err(lines.invalid(&at_actors, format!("unknown actor {actor:?}")));
         }
+        let at_orgs = ["principals", name, "orgs"];
+        check_count(rule.orgs.len(), limits::LIST_ENTRIES_MAX, lines, &at_orgs)?;
+        if let Some(org) = rule.orgs.keys().find(|org| !document.orgs.contains_key(*org)) {
+            return Err(lines.invalid(&at_orgs, format!("unknown organisation {org:?}")));
+        }
         Ok(Principal {
             subjects: rule.subjects.iter().map(Glob::new).collect(),
             actors: rule.actors.iter().map(Glob::new).collect(),
             roles: rule.roles.clone(),
+            orgs: rule.orgs.clone(),
             line: lines.line(&["principals", name]),
         })
     };

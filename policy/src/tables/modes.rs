@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use effectd_contracts::{Mode, Timestamp};
+use effectd_contracts::{Mode, Timestamp, ToolId};
 
 use super::{OVERLAY_RULE, policy_rule};
 use crate::error::PolicyError;
@@ -27,11 +27,10 @@ pub fn mode_key(tool: &str, command: Option<&str>) -> String {
     command.map_or_else(|| tool.to_owned(), |command| format!("{tool} {command}"))
 }
 
-/// The tool ids that a key may mean: the key itself, or `<source>:<action>` with a dot. A source may contain colons, so the
-/// last one separates. The key of a named command has one spelling.
+/// The tool ids that a key may mean: the key itself, or `<source>:<action>` with a dot. The key of a named command has one
+/// spelling.
 fn tool_ids(key: &str) -> impl Iterator<Item = String> {
-    let view = key.rsplit_once(':').filter(|_| !key.contains(' '));
-    let view = view.map(|(source, action)| format!("{source}.{action}"));
+    let view = Some(key).filter(|key| !key.contains(' ')).and_then(ToolId::from_colon);
     std::iter::once(key.to_owned()).chain(view)
 }
 
@@ -57,6 +56,13 @@ impl Modes {
     /// Whether the files name this owner.
     pub(crate) fn knows(&self, owner: &str) -> bool {
         self.files.contains_key(owner)
+    }
+
+    /// The owners that the files name, in order.
+    pub(crate) fn owners(&self) -> Vec<&str> {
+        let mut owners: Vec<&str> = self.files.keys().map(String::as_str).collect();
+        owners.sort_unstable();
+        owners
     }
 
     /// Applies the overlay. It replaces the modes of the files, except a deny.
@@ -114,12 +120,18 @@ mod tests {
 
     #[test]
     fn a_source_may_hold_a_colon() {
+        const FAR: &str = "connector:0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50";
         let mut modes = Modes::default();
-        modes.add("home", "connector:7f3a:search_docs", Mode::Allow, 1).unwrap();
+        modes.add("home", &format!("{FAR}:search_docs"), Mode::Allow, 1).unwrap();
+        // The last colon does not separate: the mode is of no tool of a source `<FAR>:ns`.
+        modes.add("home", &format!("{FAR}:ns:get"), Mode::Allow, 5).unwrap();
+        modes.add("home", &format!("{FAR}.ns:get"), Mode::Allow, 6).unwrap();
         modes.add("home", "files:write_text", Mode::Deny, 2).unwrap();
         modes.add("home", "github:repos.list", Mode::Deny, 3).unwrap();
-        let mode = |tool| modes.get("home", tool, None, Timestamp::UNIX_EPOCH).map(|(mode, _)| mode);
-        assert_eq!(mode("connector:7f3a.search_docs"), Some(Mode::Allow));
+        let mode = |tool: &str| modes.get("home", tool, None, Timestamp::UNIX_EPOCH).map(|(mode, _)| mode);
+        assert_eq!(mode(&format!("{FAR}.search_docs")), Some(Mode::Allow));
+        assert_eq!(mode(&format!("{FAR}.ns:get")), Some(Mode::Allow));
+        assert_eq!((mode(&format!("{FAR}:ns.get")), mode(&format!("{FAR}.ns.get"))), (None, None));
         assert_eq!(mode("files.write_text"), Some(Mode::Deny));
         assert_eq!(mode("github.repos.list"), Some(Mode::Deny));
         assert_eq!(mode("files.read_text"), None);

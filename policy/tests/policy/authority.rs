@@ -1,7 +1,7 @@
 //! Authority: nobody decides about their own requests, unless the policy names no approvers.
 
 use effectd_contracts::{Authority, Gate, Principal};
-use effectd_policy::{Decider, Policy, PrincipalRole};
+use effectd_policy::{Decider, OrgRole, Policy, PrincipalRole};
 
 use crate::harness::*;
 
@@ -11,16 +11,16 @@ fn by(name: &str, operator: bool) -> Decider {
 
 fn may(policy: &Policy, who: &Decider) -> Result<Authority, String> {
     let planner = subject("agent://planner");
-    policy.may_decide(who, &planner).map_err(|reason| reason.code.into_owned())
+    policy.may_decide(who, &planner, None).map_err(|reason| reason.code.into_owned())
 }
 
 #[test]
 fn without_approvers_the_owner_decides_and_that_is_reported() {
     let policy = world_with("version = 1", "version = 1");
-    assert!(!policy.names_approvers());
+    assert!(!policy.names_approvers(None));
     assert_eq!(may(&policy, &by("user://alice", true)), Ok(Authority::SingleUser));
     assert_eq!(may(&policy, &by("user://alice", false)), Err("no_approvers".to_owned()));
-    assert!(policy.may_administer(&by("user://root", true)).is_ok());
+    assert!(policy.may_administer(&by("user://root", true), None).is_ok());
 }
 
 #[test]
@@ -29,17 +29,17 @@ fn only_approvers_decide_and_never_for_their_own_subjects() {
                   [principals.\"user://dave\"]\nsubjects = [\"agent://guest\"]\nroles = [\"planner\", \"admin\"]\n\n\
                   [principals.\"user://erin\"]\nsubjects = [\"agent://planner\"]\nroles = [\"planner\", \"admin\"]\n\n[roles.reader]";
     let policy = world_with("[roles.reader]", people);
-    assert!(policy.names_approvers());
+    assert!(policy.names_approvers(None));
     // Running effectd is not a role.
     assert_eq!(may(&policy, &by("user://alice", true)), Err("role_missing".to_owned()));
     assert_eq!(may(&policy, &by("user://carol", false)), Ok(Authority::Separate));
     assert_eq!(may(&policy, &by("user://dave", false)), Ok(Authority::Separate));
     assert_eq!(may(&policy, &by("user://erin", false)), Err("own_request".to_owned()));
-    assert!(policy.may_administer(&by("user://carol", false)).is_err());
-    assert!(policy.may_administer(&by("user://erin", false)).is_ok());
+    assert!(policy.may_administer(&by("user://carol", false), None).is_err());
+    assert!(policy.may_administer(&by("user://erin", false), None).is_ok());
     assert!(
-        policy.may_view_approvals(&by("user://carol", false))
-            && !policy.may_view_approvals(&by("user://alice", false))
+        policy.may_view_approvals(&by("user://carol", false), None)
+            && !policy.may_view_approvals(&by("user://alice", false), None)
     );
 }
 
@@ -79,8 +79,8 @@ fn the_parts_of_an_operator_are_apart_and_each_may_look() {
         let olga = by("user://olga", false);
         let found = [Look, Operate, Erase, Learner].map(|part| policy.may_operate(&olga, part));
         assert_eq!(found, parts, "{role:?}");
-        assert!(!policy.names_approvers() && !policy.may_view_approvals(&olga));
-        assert!(may(&policy, &olga).is_err() && policy.may_administer(&olga).is_err(), "{role:?}");
+        assert!(!policy.names_approvers(None) && !policy.may_view_approvals(&olga, None));
+        assert!(may(&policy, &olga).is_err() && policy.may_administer(&olga, None).is_err(), "{role:?}");
         assert!(
             !policy.may_operate(&by("user://alice", false), role)
                 && policy.may_operate(&by("user://root", true), role)
@@ -96,8 +96,41 @@ fn a_learner_reads_and_neither_decides_nor_submits() {
     assert!(policy.may_learn(&lea) && policy.may_learn(&by("user://root", true)));
     assert!(!policy.may_learn(&by("user://alice", false)));
     // A learner is no approver: with learners alone, the policy still has one user.
-    assert!(!policy.names_approvers() && !policy.may_view_approvals(&lea) && may(&policy, &lea).is_err());
+    assert!(
+        !policy.names_approvers(None)
+            && !policy.may_view_approvals(&lea, None)
+            && may(&policy, &lea).is_err()
+    );
     let policy =
         world_with("actors = [\"alice\", \"bob\"]", "actors = [\"alice\", \"bob\"]\nroles = [\"learner\"]");
     assert_denied(&decide(&policy, |_| ()), Gate::Rbac, "subject_not_allowed");
+}
+
+#[test]
+fn an_admin_of_an_organisation_decides_there_and_nowhere_else() {
+    let people = "[principals.\"user://ada\"]\nsubjects = []\norgs = { home = \"admin\" }\n\n\
+                  [principals.\"user://max\"]\nsubjects = []\norgs = { home = \"member\" }\n\n\
+                  [principals.\"user://eve\"]\nsubjects = [\"agent://planner\"]\norgs = { home = \"owner\" }\n\n[roles.reader]";
+    let policy = world_with("[roles.reader]", people);
+    let planner = subject("agent://planner");
+    let may = |name: &str, org: Option<&str>| {
+        let may = policy.may_decide(&by(name, false), &planner, org);
+        may.map_err(|reason| reason.code.into_owned())
+    };
+    let home = Some("home");
+    assert_eq!(may("user://ada", home), Ok(Authority::Separate));
+    assert_eq!(may("user://max", home), Err("role_missing".to_owned()));
+    assert_eq!(may("user://eve", home), Err("own_request".to_owned()));
+    for elsewhere in [None, Some("work")] {
+        assert_eq!(may("user://ada", elsewhere), Err("no_approvers".to_owned()), "{elsewhere:?}");
+        assert!(!policy.names_approvers(elsewhere) && policy.names_approvers(home));
+        assert!(policy.may_administer(&by("user://ada", false), elsewhere).is_err());
+        assert!(!policy.may_view_approvals(&by("user://ada", false), elsewhere));
+        // Elsewhere nothing is different for the operator.
+        assert_eq!(policy.may_administer(&by("user://root", true), elsewhere), Ok(Authority::SingleUser));
+    }
+    assert!(policy.may_administer(&by("user://ada", false), home).is_ok());
+    assert!(policy.may_view_approvals(&by("user://ada", false), home));
+    assert_eq!(policy.org_role(&Principal::new("user://max").unwrap(), "home"), Some(OrgRole::Member));
+    assert_eq!(policy.members("home").count(), 3);
 }

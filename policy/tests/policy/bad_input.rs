@@ -45,6 +45,11 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
             "unknown subject \"agent://nobody\"",
         ),
         ("actors = [\"alice\", \"bob\"]", "actors = [\"carol\"]", "unknown actor \"carol\""),
+        (
+            "actors = [\"alice\", \"bob\"]",
+            "actors = [\"alice\", \"bob\"]\norgs = { work = \"admin\" }",
+            "unknown organisation \"work\"",
+        ),
         ("visible_to = [\"role:reader\"", "visible_to = [\"role:raeder\"", "unknown role \"raeder\""),
         ("org = \"home\"", "org = \"work\"", "unknown organisation \"work\""),
         ("band = \"GREEN\"", "band = \"PINK\"", "unknown variant `PINK`"),

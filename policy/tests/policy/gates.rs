@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{Capability, Code, Gate, GateResult, RiskLevel, SafetyClass, SideEffect, Timestamp};
+use effectd_contracts::{
+    Capability, Code, Compensation, Gate, GateResult, RiskLevel, SafetyClass, SideEffect, Timestamp,
+};
 use effectd_policy::{Denier, Verdict, evaluate};
 use serde_json::json;
 
@@ -371,6 +373,39 @@ fn a_trusted_network_read_needs_only_its_connection() {
     assert_eq!((decision.tier as u8, decision.safety_class), (1, SafetyClass::Medium));
     facts.tool.tier_declared = Some(effectd_contracts::RiskTier::R4);
     assert_eq!(evaluate(&facts, &policy).tier as u8, 4);
+}
+
+#[test]
+fn an_external_write_is_r2_only_with_trust_and_a_way_back() {
+    let post = tool(|spec| {
+        spec.tool_id = "net.post".parse().unwrap();
+        spec.side_effects = BTreeSet::from([SideEffect::NetworkCall]);
+        spec.params_schema = json!({ "type": "object", "properties": { "host": { "x-host": true } } });
+        (spec.safety_class, spec.reversible) = (SafetyClass::Medium, false);
+    });
+    let mode = world_with("[orgs.home]", "[orgs.home]\nmodes = { \"net.post\" = \"allow\" }");
+    let decided = |policy: &effectd_policy::Policy, connection, compensation| {
+        let mut facts = facts_of(policy, &post, json!({ "host": "api.example.org" }));
+        (facts.connection, facts.tool.compensation) = (connection, compensation);
+        evaluate(&facts, policy)
+    };
+    for (connection, compensation, tier, grant, standing) in [
+        (true, Compensation::Declared, 2, true, "permit"),
+        (true, Compensation::None, 3, false, "needs approval"),
+        (false, Compensation::Declared, 3, false, "needs approval"),
+    ] {
+        let asked = decided(&world(), connection, compensation);
+        let found = (asked.tier as u8, asked.safety_class, asked.grant_allowed);
+        assert_eq!(found, (tier, SafetyClass::High, grant), "{connection} {compensation:?}");
+        assert_eq!(asked.verdict.to_string(), "needs approval");
+        // A standing approval is a mode of the organisation.
+        let always = decided(&mode, connection, compensation);
+        assert_eq!(always.verdict.to_string(), standing, "{connection} {compensation:?}");
+    }
+    let mut danger = facts_of(&mode, &post, json!({ "host": "api.example.org" }));
+    (danger.connection, danger.tool.compensation) = (true, Compensation::Declared);
+    danger.tool.risk_level = RiskLevel::Danger;
+    assert_eq!(evaluate(&danger, &mode).tier as u8, 4, "danger stays R4");
 }
 
 #[test]

@@ -46,8 +46,8 @@ fn sources_make_no_difference() {
     for id in [
         "files.write_text",
         "linear.create_issue",
-        "connector:7f3a-99.search_docs",
-        "db:1.run_query",
+        "connector:0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50.search_docs",
+        "db:0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50.run_query",
         "plugin.x.y",
     ] {
         let (source, action) = id.rsplit_once('.').unwrap();

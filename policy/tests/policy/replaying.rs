@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{RiskLevel, SafetyClass};
+use effectd_contracts::{DecisionRecord, RiskLevel, SafetyClass};
 use effectd_policy::replay::render;
 use effectd_policy::{Facts, Policy, Recorded, Replayed, evaluate, replay};
 use serde_json::json;
@@ -112,4 +112,24 @@ fn facts_of_another_time_are_unknowable_and_not_an_error() {
         assert!(matches!(replayed, Replayed::Unknowable { why } if why.contains("a_new_fact")));
     });
     assert_eq!(summary.to_string(), "1 decision: 0 stay, 0 flip, 1 unknowable");
+}
+
+/// Decisions as receipts held them before there were connections, contracts and compensation.
+const KEPT: &str = include_str!("kept_decisions.jsonl");
+
+#[test]
+fn kept_decisions_without_the_newer_facts_flip_nothing() {
+    let policy = world();
+    let text = KEPT.replace("<content rules>", &policy.content_digest().to_string());
+    let records = text.lines().enumerate().map(|(n, line)| {
+        let record: DecisionRecord = serde_json::from_str(line).unwrap();
+        // Receipts of today have the same members if nothing new is known.
+        let facts = Facts::from_record(&record).unwrap();
+        assert_eq!(serde_json::to_value(&facts).unwrap(), record.facts, "line {n}");
+        Recorded::new(format!("line {n}"), &record)
+    });
+    let summary = replay(records, &policy, |record, replayed| {
+        assert_eq!(replayed, &Replayed::Same, "{}", record.id);
+    });
+    assert_eq!((summary.total, summary.same), (7, 7));
 }

@@ -1,6 +1,8 @@
 //! Tightening any single rule never weakens a verdict: over random policies and random facts.
 
-use effectd_contracts::{Band, Mode, RiskLevel};
+use std::collections::BTreeSet;
+
+use effectd_contracts::{Band, Compensation, Mode, RiskLevel, SideEffect};
 use effectd_policy::{Decision, Denier, Facts, Verdict, evaluate};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -308,5 +310,34 @@ proptest! {
             let facts = facts_for(&after, &case);
             prop_assert_eq!(evaluate(&facts, &after), evaluate(&facts, &after));
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn a_connection_weakens_nothing_while_a_host_is_unlisted(
+        world in any_world(),
+        case in any_case(),
+        level in select(vec![RiskLevel::Read, RiskLevel::Write, RiskLevel::Danger]),
+        (compensation, reversible) in (select(Compensation::ALL.to_vec()), any::<bool>()),
+        also_listed in any::<bool>(),
+    ) {
+        let world = World { hosts: vec!["api.example.org"], ..world };
+        let policy = compile(&world.toml(), &world.cedar()).unwrap();
+        let mut facts = facts_for(&policy, &case);
+        facts.tool.side_effects = BTreeSet::from([SideEffect::NetworkCall]);
+        (facts.tool.risk_level, facts.tool.compensation, facts.tool.reversible) = (level, compensation, reversible);
+        let seen = facts.inspection.as_mut().unwrap();
+        seen.hosts.insert("unlisted.example".to_owned());
+        seen.hosts.extend(also_listed.then(|| "api.example.org".to_owned()));
+        let without = evaluate(&facts, &policy);
+        (facts.connection, facts.connection_version) = (true, Some(7));
+        let with = evaluate(&facts, &policy);
+        prop_assert!(refused_at(&without).is_some() && refused_at(&with).is_some(), "{} {}", without.verdict, with.verdict);
+        prop_assert_eq!(
+            (with.tier, with.safety_class, with.grant_allowed),
+            (without.tier, without.safety_class, without.grant_allowed)
+        );
     }
 }

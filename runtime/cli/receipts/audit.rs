@@ -125,7 +125,7 @@ fn findings(receipt: &Receipt) -> Vec<(&'static str, String)> {
         }
     }
     let elsewhere = other_spaces(receipt);
-    if !elsewhere.is_empty() && receipt.status == Status::Ok {
+    if !elsewhere.is_empty() && receipt.status == Status::Ok && !is_operation(receipt) {
         let what =
             format!("it ran in {}, but its parameters name {}", receipt.space_id, elsewhere.join(", "));
         found.push(("cross_space", what));
@@ -133,12 +133,16 @@ fn findings(receipt: &Receipt) -> Vec<(&'static str, String)> {
     found
 }
 
+/// Whether it is an operation on effectd itself, which belongs to no space. No tool has an id that begins like theirs.
+fn is_operation(receipt: &Receipt) -> bool {
+    receipt.tool_id.as_str().starts_with(OWN) && receipt.attempts.is_empty()
+}
+
 /// Why a successful action was not permitted, according to its receipt.
 fn not_permitted(receipt: &Receipt) -> Option<String> {
     let Some(decision) = &receipt.decision else {
-        // The policy does not decide about operations on effectd itself. No tool has an id that begins like theirs.
-        let own = receipt.tool_id.as_str().starts_with(OWN) && receipt.attempts.is_empty();
-        let decided = own && receipt.approval.is_some();
+        // The policy does not decide about operations on effectd itself.
+        let decided = is_operation(receipt) && receipt.approval.is_some();
         return (!decided).then(|| "it ran without a policy decision".to_owned());
     };
     if !["permit", "needs_approval"].contains(&decision.verdict.as_str()) {

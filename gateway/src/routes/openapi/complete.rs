@@ -6,7 +6,11 @@ use std::collections::BTreeSet;
 use std::mem;
 
 use effectd_actors::RegisteredTool;
-use effectd_actors::limits::{ERASURE_SUBJECTS_MAX, QUARANTINE_REASON_BYTES_MAX, REASON_BYTES_MAX};
+use effectd_actors::limits::{
+    CONNECTION_HOSTS_MAX, CONNECTION_SECRETS_MAX, ERASURE_SUBJECTS_MAX, HOST_BYTES_MAX,
+    QUARANTINE_REASON_BYTES_MAX, REASON_BYTES_MAX, SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX,
+    SESSION_TITLE_BYTES_MAX,
+};
 use effectd_actors::operator::service::OPERATION_LETTERS_MAX;
 use effectd_bus::limits::NAME_BYTES_MAX;
 use effectd_contracts::Code;
@@ -81,8 +85,10 @@ pub(super) fn complete(document: &mut Value) {
 /// A tool in the document: the schemas of its parameters and result, its case of `ToolCall`, and an example of a request.
 pub(super) fn add_tool(document: &mut Value, tool: &RegisteredTool) {
     let id = tool.spec().tool_id.as_str();
-    // Every tool's id has a dot and no hyphen, and no type's name has either: all names are different.
-    let (params, result) = (format!("{id}-params"), format!("{id}-result"));
+    // The name of a component may not have a colon. Every tool's id has a dot, which no type's name has, and a hyphen before a
+    // letter stands only before `params` and `result`: all names are different.
+    let name = &id.replace('-', "--").replace(':', "-.");
+    let (params, result) = (format!("{name}-params"), format!("{name}-result"));
     let call = json!({
         "type": "object",
         "required": ["tool_id", "params"],
@@ -101,10 +107,10 @@ pub(super) fn add_tool(document: &mut Value, tool: &RegisteredTool) {
         });
     }
     if let Some(cases) = calls["oneOf"].as_array_mut() {
-        cases.push(reference(id));
+        cases.push(reference(name));
     }
-    calls["discriminator"]["mapping"][id] = reference(id)["$ref"].take();
-    schemas[id] = call;
+    calls["discriminator"]["mapping"][id] = reference(name)["$ref"].take();
+    schemas[name] = call;
     (schemas[&params], schemas[&result]) =
         tool.schemas_inside(&format!("{SCHEMAS}/{params}"), &format!("{SCHEMAS}/{result}"));
     // A plugin's tool need not have an example.
@@ -195,6 +201,13 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         json!({ "minItems": 1, "items": reference("SubjectId"), "description": description })
     };
     let letters = || json!({ "maxItems": OPERATION_LETTERS_MAX });
+    let hosts = || {
+        let host =
+            json!({ "type": "string", "maxLength": HOST_BYTES_MAX, "pattern": "^[a-z0-9-][a-z0-9.-]*$" });
+        json!({ "minItems": 1, "maxItems": CONNECTION_HOSTS_MAX, "items": host })
+    };
+    let names_of_secrets = || json!({ "maxItems": CONNECTION_SECRETS_MAX, "items": secret_name() });
+    let title = || json!({ "minLength": 1, "maxLength": SESSION_TITLE_BYTES_MAX, "pattern": PRINTABLE });
     let words = |words: &[&str]| json!({ "enum": words });
     let codes: BTreeSet<&str> =
         Code::ALL.iter().map(|code| code.as_str()).chain(Kind::ALL.iter().map(|kind| kind.code())).collect();
@@ -209,6 +222,12 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("ApproveBody", "calls_max", json!({ "minimum": 1 })),
         ("ApproveBody", "reason", reason()),
         ("BreakerView", "state", words(&["closed", "open", "half_open", "releasing"])),
+        ("ConnectionBody", "hosts", hosts()),
+        ("ConnectionBody", "name", name()),
+        ("ConnectionBody", "org", reference("OrgId")),
+        ("ConnectionBody", "secrets", names_of_secrets()),
+        ("ConnectionBody", "source", name()),
+        ("ConnectionView", "created_at", json!({ "format": "date-time" })),
         ("DenyBody", "reason", reason()),
         ("EraseBody", "reason", reason()),
         ("EraseBody", "subjects", subjects()),
@@ -222,7 +241,7 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         (
             "GrantBody",
             "tool",
-            json!({ "maxLength": ID_BYTES_MAX, "pattern": "^(\\*|[!-)+-~]([ -)+-~]*(\\.\\*|[!-)+-~]))?)$" }),
+            json!({ "maxLength": ID_BYTES_MAX, "pattern": "^(\\*|(\\*\\.)?[!-)+-~]([ -)+-~]*[!-)+-~])?|[!-)+-~][ -)+-~]*\\.\\*)$" }),
         ),
         ("GrantBody", "session", optional("ActionId")),
         ("GrantView", "created_at", json!({ "format": "date-time" })),
@@ -235,6 +254,12 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
             "delivery",
             words(&["waiting", "sending", "delivered", "undelivered", "unknown"]),
         ),
+        ("Operation_create_connection", "hosts", hosts()),
+        ("Operation_create_connection", "name", name()),
+        ("Operation_create_connection", "secrets", names_of_secrets()),
+        ("Operation_create_connection", "source", name()),
+        ("Operation_create_session", "title", title()),
+        ("Operation_delete_secret", "name", secret_name()),
         ("Operation_drop_letters", "letters", letters()),
         ("Operation_erase", "subjects", subjects()),
         ("Operation_quarantine_artifact", "artifact_id", reference("ArtifactId")),
@@ -245,6 +270,7 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("Operation_seek_group", "group", reference("Name")),
         ("Operation_seek_group", "to", reference("Position")),
         ("Operation_seek_group", "topic", reference("Name")),
+        ("Operation_set_secret", "name", secret_name()),
         ("Operation_trip_breaker", "key", name()),
         ("PolicyChange_grant_consent", "purpose", purpose()),
         ("PolicyChange_grant_consent", "space", reference("SpaceId")),
@@ -265,6 +291,14 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("QuarantineBody", "reason", json!({ "maxLength": QUARANTINE_REASON_BYTES_MAX })),
         ("QuarantineView", "artifact_id", reference("ArtifactId")),
         ("QuarantineView", "since", json!({ "format": "date-time" })),
+        ("SecretBody", "value", json!({ "minLength": 1, "maxLength": SECRET_BYTES_MAX })),
+        ("SecretView", "set_at", json!({ "format": "date-time" })),
+        ("SessionBody", "connections", list_of("ConnectionId")),
+        ("SessionBody", "space_id", reference("SpaceId")),
+        ("SessionBody", "subject_id", reference("SubjectId")),
+        ("SessionBody", "title", title()),
+        ("SessionView", "created_at", json!({ "format": "date-time" })),
+        ("SessionView", "ended_at", json!({ "format": "date-time" })),
         ("ShadowFlip", "at", json!({ "format": "date-time" })),
         ("ShadowView", "counted_since", json!({ "format": "date-time" })),
         ("ShadowView", "since", json!({ "format": "date-time" })),
@@ -451,9 +485,26 @@ fn example(id: &str) -> Option<Value> {
             "files": [{ "name": "policy.toml", "text": "version = 1\n" }],
         }),
         "receipts_amend" => json!({ "success": false, "note": "the file was for another week" }),
+        "sessions_create" => json!({
+            "space_id": "shared:household",
+            "subject_id": "agent://planner@deviceA",
+            "title": "Plan the week",
+        }),
+        "connections_create" => json!({
+            "org": "household",
+            "source": "linear",
+            "name": "The team's tracker",
+            "hosts": ["api.linear.app"],
+            "secrets": ["linear-token"],
+        }),
+        "secrets_set" => json!({ "value": "what the service gave you" }),
         "store_erase" => json!({ "subjects": ["agent://planner@deviceA"], "preview": true }),
         _ => return None,
     })
+}
+
+fn secret_name() -> Value {
+    json!({ "type": "string", "maxLength": SECRET_NAME_BYTES_MAX, "pattern": "^[A-Za-z0-9_.-]+$" })
 }
 
 /// Answers whose types the attributes cannot name.
@@ -464,12 +515,14 @@ fn answer(id: &str) -> Option<Value> {
             "aliases": list_of("ToolId"),
             "caps_set": list_of("Capability"),
             "disabled": { "type": "boolean" },
+            "drifted": { "type": "boolean" },
+            "hosts": words(),
             "quarantined": { "type": "object" },
-            "source": { "type": "string", "enum": ["core", "provider", "plugin", "connector"] },
+            "source": { "type": "string", "enum": ["core", "provider", "plugin", "connector", "db"] },
             "tier": reference("RiskTier"),
         });
         merge(&mut tool, more);
-        json!({ "type": "object", "properties": tool, "required": ["aliases", "disabled", "source", "tier"] })
+        json!({ "type": "object", "properties": tool, "required": ["aliases", "disabled", "drifted", "hosts", "source", "tier"] })
     };
     Some(match id {
         "tools_list" => {
@@ -506,6 +559,10 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
         ("approvals", "id") => reference("ApprovalId"),
         ("approvals", "calls_max") => json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }),
         ("grants", "id") => reference("GrantId"),
+        ("sessions", "id") | ("actions", "session") => reference("SessionId"),
+        ("connections", "id") => reference("ConnectionId"),
+        ("secrets", "org") => reference("OrgId"),
+        ("secrets", "name") => secret_name(),
         ("tools", "id") | ("receipts", "tool") => reference("ToolId"),
         ("artifacts", "id") | ("receipts", "artifact") => reference("ArtifactId"),
         ("receipts", "subject") => reference("SubjectId"),
@@ -519,7 +576,7 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
             "type": "string",
             "anyOf": [{ "format": "date-time" }, { "pattern": "^[0-9]{1,5}[smhd]$" }],
         }),
-        ("log" | "operations" | "policy", "reason") => {
+        ("log" | "operations" | "policy" | "sessions" | "connections" | "secrets", "reason") => {
             json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })
         }
         ("operations" | "policy", "lasts") => {

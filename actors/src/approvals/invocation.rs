@@ -1,0 +1,146 @@
+//! An invocation: an action, as the routes of its session show it. It is a view of the action's hold, intent or receipt, and its id is
+//! the action's: nothing is stored that could disagree with them.
+
+use effectd_bus::StoreError;
+use effectd_contracts::{
+    ActionId, DecisionData, DeniedReason, GrantId, InvocationStatus, Millis, Mode, ModeSource, OrgId,
+    Outcome, Receipt, ReceiptId, RiskLevel, Timestamp, ToolId,
+};
+use effectd_policy::Facts;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::hold::{Hold, session_of};
+use super::suspend::decision_of;
+use super::{repository, view};
+use crate::action::decisions::published;
+use crate::claims::pending::intent_of;
+use crate::services::Services;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Invocation {
+    pub id: ActionId,
+    pub session_id: String,
+    pub organization_id: Option<OrgId>,
+    /// The source of the tool, and what the source calls it.
+    pub integration: String,
+    pub action: String,
+    /// `None` if the policy was not asked, and the tool is unknown.
+    pub risk_level: Option<RiskLevel>,
+    pub mode: Option<Mode>,
+    pub mode_source: Option<ModeSource>,
+    /// Without secrets and personal data. As the receipt shows them once there is one.
+    pub params: Map<String, Value>,
+    pub status: InvocationStatus,
+    pub error: Option<String>,
+    pub denied_reason: Option<DeniedReason>,
+    pub duration_ms: Option<Millis>,
+    /// Who approved or denied it.
+    pub approved_by: Option<String>,
+    pub approved_at: Option<Timestamp>,
+    pub completed_at: Option<Timestamp>,
+    pub expires_at: Option<Timestamp>,
+    pub created_at: Timestamp,
+    pub receipt_id: Option<ReceiptId>,
+    pub grant_id: Option<GrantId>,
+}
+
+/// The invocation of an action; `None` if there is no such action, or its request named no tool or was invalid.
+pub async fn find(services: &Services, id: &ActionId) -> Result<Option<Invocation>, StoreError> {
+    let store = &*services.store;
+    if let Some(stored) = store.receipt_of(id)? {
+        return Ok(ended(id, &stored.parse()?));
+    }
+    let has_begun = intent_of(store, id).await?.is_some();
+    if let Some(hold) = repository::hold_of(store, id)? {
+        return Ok(held(services, id, &hold.value, has_begun));
+    }
+    let Some(event) = published(store, id)?.and_then(|published| published.event) else {
+        return Ok(None);
+    };
+    Ok(open(services, &event.data, Outcome::Executing, event.time))
+}
+
+fn ended(id: &ActionId, receipt: &Receipt) -> Option<Invocation> {
+    let projected = receipt.outcome.project();
+    let (source, action) = ToolId::split(receipt.tool_id.as_str());
+    let decision = receipt.decision.as_ref();
+    let facts = decision.and_then(|decision| Facts::from_record(decision).ok());
+    let approval = receipt.approval.as_ref();
+    let session = receipt.session_id.as_ref().map(ToString::to_string);
+    Some(Invocation {
+        id: id.clone(),
+        session_id: session.unwrap_or_else(|| format!("agent:{}", receipt.subject_id)),
+        organization_id: receipt.org.clone(),
+        integration: source.to_owned(),
+        action: action.to_owned(),
+        risk_level: facts.map(|facts| facts.tool.risk_level),
+        mode: decision.and_then(|decision| decision.mode),
+        mode_source: decision.and_then(|decision| decision.mode_source),
+        params: receipt.inputs.clone(),
+        status: projected.invocation?,
+        error: receipt.error.as_ref().map(|failure| failure.message.clone()),
+        denied_reason: projected.brief.and_then(|(_, reason)| reason),
+        duration_ms: Some(receipt.timing.total_ms),
+        approved_by: approval.map(|approval| approval.by.clone()),
+        approved_at: approval.map(|approval| approval.at),
+        completed_at: Some(receipt.timing.ended_at),
+        expires_at: None,
+        created_at: receipt.timing.started_at,
+        receipt_id: Some(receipt.receipt_id.clone()),
+        grant_id: approval.and_then(|approval| approval.grant_id.clone()),
+    })
+}
+
+fn held(services: &Services, id: &ActionId, hold: &Hold, has_begun: bool) -> Option<Invocation> {
+    let member = hold.member(id)?;
+    let outcome = match (hold.is_approved(), has_begun) {
+        (_, true) => Outcome::Executing,
+        (true, false) => Outcome::Approved,
+        (false, false) => Outcome::AwaitingApproval,
+    };
+    let decision = decision_of(&hold.decision, member);
+    let approval = hold.decided();
+    Some(Invocation {
+        mode: hold.prompt.decision.mode,
+        mode_source: hold.prompt.decision.mode_source,
+        approved_by: approval.map(|approval| approval.by.clone()),
+        approved_at: approval.map(|approval| approval.at),
+        expires_at: Some(hold.expires_at),
+        grant_id: approval.and_then(|approval| approval.grant_id.clone()),
+        ..open(services, &decision, outcome, member.accepted_at)?
+    })
+}
+
+/// An action without a receipt.
+fn open(
+    services: &Services,
+    decision: &DecisionData,
+    outcome: Outcome,
+    created_at: Timestamp,
+) -> Option<Invocation> {
+    let (request, registry) = (&decision.request, services.registry());
+    let (source, action) = ToolId::split(request.tool_id.as_str());
+    Some(Invocation {
+        id: request.action_id.clone(),
+        session_id: session_of(decision),
+        organization_id: services.org_of(&request.space_id),
+        integration: source.to_owned(),
+        action: action.to_owned(),
+        risk_level: registry.get(&request.tool_id).map(|tool| tool.spec().level()),
+        mode: None,
+        mode_source: None,
+        params: view::shown(&registry, &services.policy(), request),
+        status: outcome.project().invocation?,
+        error: None,
+        denied_reason: None,
+        duration_ms: None,
+        approved_by: None,
+        approved_at: None,
+        completed_at: None,
+        expires_at: None,
+        created_at,
+        receipt_id: None,
+        grant_id: None,
+    })
+}

@@ -1,0 +1,253 @@
+//! Changes connections and secrets. Each change is an event on the topic `CONNECTORS`, and none shows the value of a secret.
+
+use effectd_bus::{Cause, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
+use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::text::is_unprintable;
+use effectd_contracts::{
+    ActionId, ConnectionChange, ConnectionData, ConnectionId, Event, Operation, OrgId, Principal, ReceiptId,
+    SpaceId, Topic,
+};
+use serde_json::Map;
+
+use crate::approvals::repository::{Step, Versioned, read};
+use crate::limits::{
+    CONNECTION_HOSTS_MAX, CONNECTION_SECRETS_MAX, CONNECTIONS_MAX, CONNECTIONS_PAGE, HOST_BYTES_MAX,
+    SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX, SECRETS_MAX,
+};
+use crate::operator::operations::recorded;
+use crate::services::Services;
+use crate::services::connections::{self, CONNECTIONS, Connection, SECRETS, Secret, SecretValue};
+use crate::stored::{clear_event, entries, json_bytes};
+
+fn family(name: &str) -> Result<FamilyName, StoreError> {
+    FamilyName::new(name)
+}
+
+fn no_such(what: String) -> StoreError {
+    StoreError::NoSuchName(Cause::new(what))
+}
+
+fn bounded(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
+    if size > max { Err(StoreError::TooLarge { what, size, max }) } else { Ok(()) }
+}
+
+pub(super) fn known(store: &dyn Store, id: &ConnectionId) -> Result<Versioned<Connection>, StoreError> {
+    let entry = store.entry(&family(CONNECTIONS)?, id.as_str())?;
+    read(&entry.ok_or_else(|| no_such(format!("there is no connection {id}")))?)
+}
+
+/// Refuses an organisation that the policy does not have.
+fn check_org(services: &Services, org: &OrgId) -> Result<(), StoreError> {
+    if services.policy().orgs().contains(&org.as_str()) {
+        return Ok(());
+    }
+    Err(no_such(format!("the policy has no organisation {org}")))
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), StoreError> {
+    if name.is_empty() || name.len() > ID_BYTES_MAX || name.chars().any(is_unprintable) {
+        return Err(StoreError::Invalid(format!("{what} is printable text of 1 to {ID_BYTES_MAX} bytes")));
+    }
+    Ok(())
+}
+
+/// A name such as `api.example.org`.
+fn is_host(host: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
+    !host.is_empty() && host.len() <= HOST_BYTES_MAX && !host.starts_with('.') && host.bytes().all(plain)
+}
+
+/// Refuses a connection that cannot be created or enabled.
+pub(super) fn check(services: &Services, new: &Connection) -> Result<(), StoreError> {
+    let store = &*services.store;
+    check_org(services, &new.org)?;
+    check_name("the source of a connection", &new.source)?;
+    check_name("the name of a connection", &new.name)?;
+    bounded("number of hosts", new.hosts.len(), CONNECTION_HOSTS_MAX)?;
+    bounded("number of secrets", new.secrets.len(), CONNECTION_SECRETS_MAX)?;
+    if new.hosts.is_empty() || !new.hosts.iter().all(|host| is_host(host)) {
+        let why = "a connection needs hosts, as small letters without scheme, port and path: api.example.org";
+        return Err(StoreError::Invalid(why.to_owned()));
+    }
+    for name in &new.secrets {
+        if !has_secret(store, &new.org, name)? {
+            let advice = "`effectd secrets set` stores one";
+            return Err(no_such(format!("{} has no secret {name:?}; {advice}", new.org)));
+        }
+    }
+    let all = connections::all(store)?;
+    let mut others = all.iter().filter(|(other, _)| other.connection_id != new.connection_id);
+    bounded("number of connections", others.clone().count() + 1, CONNECTIONS_MAX)?;
+    let is_same = |(other, _): &&(Connection, u64)| (&other.org, &other.source) == (&new.org, &new.source);
+    if let Some((other, _)) = others.find(is_same) {
+        let (org, source, id) = (&new.org, &new.source, &other.connection_id);
+        return Err(StoreError::Invalid(format!("{org} already has the connection {id} to {source}")));
+    }
+    Ok(())
+}
+
+pub(super) async fn create(services: &Services, new: &Connection) -> Result<(), StoreError> {
+    let _lock = services.connections.changes.lock().await;
+    check(services, new)?;
+    let mut step = Step::default();
+    step.put(CONNECTIONS, new.connection_id.as_str(), Expect::Absent, new)?;
+    commit(services, step, new, ConnectionChange::Created, &new.created_by).await
+}
+
+pub(super) async fn enable(
+    services: &Services,
+    id: &ConnectionId,
+    enabled: bool,
+    by: &Principal,
+) -> Result<(), StoreError> {
+    let _lock = services.connections.changes.lock().await;
+    let Versioned { value: mut connection, version } = known(&*services.store, id)?;
+    connection.enabled = enabled;
+    let mut what = ConnectionChange::Disabled;
+    if enabled {
+        check(services, &connection)?;
+        what = ConnectionChange::Enabled;
+    }
+    let mut step = Step::default();
+    step.put(CONNECTIONS, id.as_str(), Expect::Version(version), &connection)?;
+    commit(services, step, &connection, what, by).await
+}
+
+pub(super) async fn delete(services: &Services, id: &ConnectionId, by: &Principal) -> Result<(), StoreError> {
+    let _lock = services.connections.changes.lock().await;
+    let Versioned { value: connection, version } = known(&*services.store, id)?;
+    let mut step = Step::default();
+    step.delete(CONNECTIONS, id.as_str(), Expect::Version(version))?;
+    commit(services, step, &connection, ConnectionChange::Deleted, by).await
+}
+
+async fn commit(
+    services: &Services,
+    mut step: Step,
+    connection: &Connection,
+    what: ConnectionChange,
+    by: &Principal,
+) -> Result<(), StoreError> {
+    let data = ConnectionData {
+        what,
+        org: connection.org.clone(),
+        connection_id: Some(connection.connection_id.clone()),
+        name: connection.name.clone(),
+        by: by.clone(),
+    };
+    announce(services, &mut step, data, format!("connection:{}", connection.connection_id))?;
+    let committed = step.commit(&*services.store).await;
+    // Also after an error: the change may be written.
+    services.connections.reload(&*services.store);
+    committed.map(drop)
+}
+
+fn announce(
+    services: &Services,
+    step: &mut Step,
+    data: ConnectionData,
+    about: String,
+) -> Result<(), StoreError> {
+    let space = SpaceId::new(format!("org:{}", data.org))?;
+    let event = Event::connection(data, ActionId::new(about)?, space, services.clock.now());
+    step.event(Topic::Connectors, clear_event(&event, None));
+    Ok(())
+}
+
+fn key(org: &OrgId, name: &str) -> String {
+    format!("{org}/{name}")
+}
+
+/// Whether the organisation has this secret.
+pub(super) fn has_secret(store: &dyn Store, org: &OrgId, name: &str) -> Result<bool, StoreError> {
+    check_secret_name(name)?;
+    Ok(store.entry(&family(SECRETS)?, &key(org, name))?.is_some())
+}
+
+fn check_secret_name(name: &str) -> Result<(), StoreError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if name.is_empty() || name.len() > SECRET_NAME_BYTES_MAX || !name.bytes().all(plain) {
+        return Err(StoreError::Invalid(format!(
+            "the name of a secret is 1 to {SECRET_NAME_BYTES_MAX} letters, digits, '_', '-' or '.'"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether setting a secret replaces another value.
+pub(super) fn check_set(services: &Services, org: &OrgId, name: &str) -> Result<bool, StoreError> {
+    check_org(services, org)?;
+    let (store, exists) = (&*services.store, has_secret(&*services.store, org, name)?);
+    if !exists {
+        let size = entries(store, &family(SECRETS)?, CONNECTIONS_PAGE).count() + 1;
+        bounded("number of secrets", size, SECRETS_MAX)?;
+    }
+    Ok(exists)
+}
+
+/// Sets the value of a secret, and records it. Only the sealed entry has the value.
+pub async fn set_secret(
+    services: &Services,
+    (org, name): (&OrgId, &str),
+    value: SecretValue,
+    (by, reason): (&Principal, Option<String>),
+) -> Result<Option<ReceiptId>, StoreError> {
+    if value.len() == 0 {
+        return Err(StoreError::Invalid("the value of a secret must not be empty".to_owned()));
+    }
+    bounded("secret", value.len(), SECRET_BYTES_MAX)?;
+    let operation = Operation::SetSecret { org: org.clone(), name: name.to_owned() };
+    let work = async {
+        let _lock = services.connections.changes.lock().await;
+        check_set(services, org, name)?;
+        let secret = Secret { value, set_by: by.clone(), set_at: services.clock.now() };
+        let change = KvChange::Put(NewBody::Sealed(json_bytes(&secret)));
+        write_secret(services, (org, name), change, ConnectionChange::SecretSet, by).await?;
+        Ok(((), Some(Map::new())))
+    };
+    recorded(services, &operation, (by, reason), work).await.map(|((), receipt)| receipt)
+}
+
+/// Refuses to delete a secret that does not exist, or that a connection needs.
+pub(super) fn check_delete_secret(services: &Services, org: &OrgId, name: &str) -> Result<(), StoreError> {
+    let store = &*services.store;
+    if !has_secret(store, org, name)? {
+        return Err(no_such(format!("{org} has no secret {name:?}")));
+    }
+    let needs = |known: &&(Connection, u64)| {
+        known.0.org == *org && known.0.secrets.iter().any(|secret| secret == name)
+    };
+    if let Some((needed_by, _)) = connections::all(store)?.iter().find(needs) {
+        let id = &needed_by.connection_id;
+        return Err(StoreError::Invalid(format!("the connection {id} needs this secret: delete that first")));
+    }
+    Ok(())
+}
+
+pub(super) async fn delete_secret(
+    services: &Services,
+    org: &OrgId,
+    name: &str,
+    by: &Principal,
+) -> Result<(), StoreError> {
+    let _lock = services.connections.changes.lock().await;
+    check_delete_secret(services, org, name)?;
+    write_secret(services, (org, name), KvChange::Delete, ConnectionChange::SecretDeleted, by).await
+}
+
+async fn write_secret(
+    services: &Services,
+    (org, name): (&OrgId, &str),
+    change: KvChange,
+    what: ConnectionChange,
+    by: &Principal,
+) -> Result<(), StoreError> {
+    let mut step = Step::default();
+    let (family, key, expect) = (family(SECRETS)?, key(org, name), Expect::Any);
+    step.with(Some(Swap { family, key, expect, change }));
+    let (org, name) = (org.clone(), name.to_owned());
+    let about = format!("secret:{name}");
+    let data = ConnectionData { what, org, connection_id: None, name, by: by.clone() };
+    announce(services, &mut step, data, about)?;
+    step.commit(&*services.store).await.map(drop)
+}

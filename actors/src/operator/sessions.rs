@@ -1,0 +1,226 @@
+//! Creates, ends and deletes sessions. Each change is an event on the topic `SESSIONS`.
+//!
+//! A deleted session leaves the list at once. In order:
+//!
+//! 1. One step moves its record to the deleted sessions: from now on it takes no action, no grant and no approval.
+//! 2. Its open holds are denied.
+//! 3. Its grants are revoked.
+//! 4. The results of its actions are destroyed. The receipts stay, for auditors.
+//! 5. The record says that this is done.
+//!
+//! Each step can be repeated, and the sweeper repeats all of them until step 5 is on disk. An action that was in flight may end
+//! later, so the sweeper does the steps once more before it removes the record.
+
+use effectd_bus::{BlobError, BlobKind, Cause, Expect, FamilyName, ReceiptQuery, Store, StoreError};
+use effectd_contracts::text::is_unprintable;
+use effectd_contracts::{
+    ActionId, ConnectionId, Event, OrgId, Principal, SessionChange, SessionData, SessionId, SpaceId,
+    Timestamp, Topic,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::approvals::repository::{self, Step, Versioned, read};
+use crate::approvals::{expiry, grants, hold::HoldState};
+use crate::effects::results;
+use crate::failpoint::hit_idle;
+use crate::limits::{
+    ERASURE_PAGE, SESSION_CONNECTIONS_MAX, SESSION_DELETED_KEPT, SESSION_TITLE_BYTES_MAX, SESSIONS_MAX,
+    SESSIONS_PAGE,
+};
+use crate::services::sessions::{SESSIONS, Session, is_implicit};
+use crate::services::{Services, connections};
+use crate::stored::{clear_event, entries};
+
+/// Deleted sessions by id, until nothing can be left of them.
+const DELETED: &str = "sessions-deleted";
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Deleted {
+    session: Session,
+    by: Principal,
+    at: Timestamp,
+    /// Whether all steps were done once.
+    done: bool,
+}
+
+fn family(name: &str) -> Result<FamilyName, StoreError> {
+    FamilyName::new(name)
+}
+
+/// A session of the list; an error if there is none.
+pub(super) fn known(store: &dyn Store, id: &SessionId) -> Result<Versioned<Session>, StoreError> {
+    let entry = store.entry(&family(SESSIONS)?, id.as_str())?;
+    let unknown = || StoreError::NoSuchName(Cause::new(format!("there is no session {id}")));
+    read(&entry.ok_or_else(unknown)?)
+}
+
+/// The organisation of a new session. Refuses a session that cannot be created.
+pub(super) fn check_new(
+    services: &Services,
+    id: &SessionId,
+    space: &SpaceId,
+    title: &str,
+    wanted: &[ConnectionId],
+) -> Result<OrgId, StoreError> {
+    let (store, policy) = (&*services.store, services.policy());
+    let used = |name| Ok::<_, StoreError>(store.entry(&family(name)?, id.as_str())?.is_some());
+    if is_implicit(id.as_str()) || used(SESSIONS)? || used(DELETED)? {
+        return Err(StoreError::Invalid(format!("choose another id than {id}: it is used, or has a colon")));
+    }
+    if title.is_empty() || title.len() > SESSION_TITLE_BYTES_MAX || title.chars().any(is_unprintable) {
+        let why = format!("a session's title is printable text of 1 to {SESSION_TITLE_BYTES_MAX} bytes");
+        return Err(StoreError::Invalid(why));
+    }
+    let no_org = || StoreError::NoSuchName(Cause::new(format!("the policy has no organisation of {space}")));
+    let org = OrgId::new(policy.org_of(space).ok_or_else(no_org)?)?;
+    if wanted.len() > SESSION_CONNECTIONS_MAX {
+        let (what, size) = ("number of connections", wanted.len());
+        return Err(StoreError::TooLarge { what, size, max: SESSION_CONNECTIONS_MAX });
+    }
+    let all = connections::all(store)?;
+    for id in wanted {
+        if !all.iter().any(|(known, _)| known.connection_id == *id && known.org == org) {
+            return Err(StoreError::NoSuchName(Cause::new(format!("{org} has no connection {id}"))));
+        }
+    }
+    let size = entries(store, &family(SESSIONS)?, SESSIONS_PAGE).count() + 1;
+    if size > SESSIONS_MAX {
+        return Err(StoreError::TooLarge { what: "number of sessions", size, max: SESSIONS_MAX });
+    }
+    Ok(org)
+}
+
+pub(super) async fn create(services: &Services, session: &Session) -> Result<(), StoreError> {
+    let mut step = Step::default();
+    step.put(SESSIONS, session.session_id.as_str(), Expect::Absent, session)?;
+    announce(&mut step, session, SessionChange::Created, &session.created_by, session.created_at)?;
+    step.commit(&*services.store).await.map(drop)
+}
+
+/// Ends a session: it takes no new action. What has begun continues.
+pub(super) async fn end(services: &Services, id: &SessionId, by: &Principal) -> Result<(), StoreError> {
+    let Versioned { value: mut session, version } = known(&*services.store, id)?;
+    let now = services.clock.now();
+    session.ended_at = Some(now);
+    let mut step = Step::default();
+    step.put(SESSIONS, id.as_str(), Expect::Version(version), &session)?;
+    announce(&mut step, &session, SessionChange::Ended, by, now)?;
+    step.commit(&*services.store).await.map(drop)
+}
+
+/// Deletes a session. If this fails after the first step, the sweeper does the others.
+pub(super) async fn delete(services: &Services, id: &SessionId, by: &Principal) -> Result<(), StoreError> {
+    let Versioned { value: session, version } = known(&*services.store, id)?;
+    let at = services.clock.now();
+    let mut step = Step::default();
+    step.delete(SESSIONS, id.as_str(), Expect::Version(version))?;
+    announce(&mut step, &session, SessionChange::Deleted, by, at)?;
+    let deleted = Deleted { session, by: by.clone(), at, done: false };
+    step.put(DELETED, id.as_str(), Expect::Absent, &deleted)?;
+    step.commit(&*services.store).await?;
+    hit_idle("session.marked").await;
+    finish(services, deleted).await
+}
+
+fn announce(
+    step: &mut Step,
+    session: &Session,
+    what: SessionChange,
+    by: &Principal,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let data = SessionData {
+        what,
+        session_id: session.session_id.clone(),
+        org: session.org.clone(),
+        subject_id: session.subject_id.clone(),
+        by: by.clone(),
+    };
+    let about = ActionId::new(format!("session:{}", session.session_id))?;
+    let event = Event::session(data, about, session.space_id.clone(), at);
+    step.event(Topic::Sessions, clear_event(&event, None));
+    Ok(())
+}
+
+/// Steps 2 to 5.
+async fn finish(services: &Services, mut deleted: Deleted) -> Result<(), StoreError> {
+    clear(services, &deleted).await?;
+    deleted.done = true;
+    let mut step = Step::default();
+    step.put(DELETED, deleted.session.session_id.as_str(), Expect::Any, &deleted)?;
+    step.commit(&*services.store).await?;
+    hit_idle("session.done").await;
+    Ok(())
+}
+
+/// Steps 2 to 4.
+async fn clear(services: &Services, deleted: &Deleted) -> Result<(), StoreError> {
+    let id = &deleted.session.session_id;
+    let mut after = None;
+    loop {
+        let (holds, next) = repository::holds(&*services.store, after.as_deref())?;
+        for hold in holds {
+            if hold.value.session == id.as_str() && hold.value.state == HoldState::Pending {
+                expiry::deny_of_deleted(services, &hold).await?;
+            }
+        }
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    hit_idle("session.holds").await;
+    grants::revoke_of(services, id.as_str(), &deleted.by).await?;
+    hit_idle("session.grants").await;
+    let (store, blobs, id) = (services.store.clone(), services.files.blobs.clone(), id.clone());
+    let destroyed = tokio::task::spawn_blocking(move || destroy_results(&*store, &blobs, id)).await;
+    destroyed.unwrap_or_else(|error| Err(StoreError::unavailable_by("the work was cut short", error)))?;
+    hit_idle("session.results").await;
+    Ok(())
+}
+
+fn destroy_results(
+    store: &dyn Store,
+    blobs: &effectd_bus::Blobs,
+    session: SessionId,
+) -> Result<(), StoreError> {
+    let mut query = ReceiptQuery { session: Some(session), limit: ERASURE_PAGE, ..ReceiptQuery::default() };
+    loop {
+        let page = store.receipts(&query)?;
+        for stored in &page.receipts {
+            let receipt = stored.parse()?;
+            if receipt.kept_result.is_none() {
+                continue;
+            }
+            let name = results::name(&receipt.principal, &receipt.receipt_id);
+            match blobs.remove(BlobKind::Results, &receipt.space_id, &name) {
+                Ok(()) | Err(BlobError::Name(_)) => {}
+                Err(error) => {
+                    return Err(StoreError::unavailable_by("a result could not be destroyed", error));
+                }
+            }
+        }
+        query.cursor = page.cursor;
+        if query.cursor.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Finishes deletions that a dead process left, and removes records that are no longer needed.
+pub(crate) async fn sweep(services: &Services) -> Result<(), StoreError> {
+    let (store, now) = (&*services.store, services.clock.now());
+    let old = now.checked_sub(SESSION_DELETED_KEPT).unwrap_or(now);
+    for entry in entries(store, &family(DELETED)?, SESSIONS_PAGE) {
+        let Versioned { value: deleted, version } = read::<Deleted>(&entry?)?;
+        if !deleted.done {
+            finish(services, deleted).await?;
+        } else if deleted.at < old {
+            clear(services, &deleted).await?;
+            let mut step = Step::default();
+            step.delete(DELETED, deleted.session.session_id.as_str(), Expect::Version(version))?;
+            step.commit(store).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! Connections and secrets of organisations, for operators and the organisation's admins.
+
+use axum::body::Body;
+use axum::extract::State;
+use effectd_actors::operator::connections::set_secret;
+use effectd_actors::services::connections;
+use effectd_actors::{OrgRole, Services};
+use effectd_contracts::{ConnectionId, Operation, OrgId};
+
+use super::operations::{ChangeQuery, change, checked_reason, to_end};
+use crate::app::{App, AppState};
+use crate::extract::{Json, Path, Query, Reply};
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem, Problems};
+use crate::views::connections::{ConnectionBody, ConnectionView, SecretBody, SecretView};
+use crate::views::operations::OperationView;
+
+/// Connections
+///
+/// Operators see all, others those of organisations that they belong to.
+#[utoipa::path(get, path = "/v1/connections", tag = "connections",
+    responses((status = 200, description = "All of them, oldest first", body = Vec<ConnectionView>), Problems<503>))]
+pub(crate) async fn list(State(app): AppState, peer: Peer) -> Reply<Vec<ConnectionView>> {
+    let list = move |app: &App| {
+        let all = connections::all(app.store())?.into_iter().map(|(connection, _)| connection);
+        let visible = all.filter(|known| app.sees_org(&peer, known.org.as_str(), OrgRole::Member));
+        Ok(visible.map(ConnectionView::from).collect())
+    };
+    app.blocking(list).await.map(Json)
+}
+
+/// Create a connection
+///
+/// It is enabled at once. An organisation has one connection to a source. The answer's `id` is the connection's.
+#[utoipa::path(post, path = "/v1/connections", tag = "connections",
+    params(ChangeQuery),
+    request_body(content = ConnectionBody, content_type = "application/json"),
+    responses((status = 200, description = "It is created, or would be", body = OperationView), Problems<400, 403, 404>))]
+pub(crate) async fn create(
+    State(app): AppState,
+    peer: Peer,
+    Query(query): Query<ChangeQuery>,
+    body: Body,
+) -> Reply<OperationView> {
+    let (body, _share): (ConnectionBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
+    let ConnectionBody { org, source, name, hosts, secrets } = body;
+    app.check_org(&peer, org.as_str(), OrgRole::Admin)?;
+    let connection_id = ConnectionId::fresh();
+    let id = (!query.preview).then(|| connection_id.to_string());
+    let operation = Operation::CreateConnection { connection_id, org, source, name, hosts, secrets };
+    let Json(view) = change(&app, &peer, operation, query).await?;
+    Ok(Json(OperationView { id, ..view }))
+}
+
+/// Let a connection be used again
+#[utoipa::path(post, path = "/v1/connections/{id}/enable", tag = "connections",
+    params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
+    responses((status = 200, description = "It is enabled, or would be", body = OperationView), Problems<400, 403, 404>))]
+pub(crate) async fn enable(
+    State(app): AppState,
+    peer: Peer,
+    Path(id): Path<String>,
+    Query(query): Query<ChangeQuery>,
+) -> Reply<OperationView> {
+    let connection_id = administered(&app, &peer, &id)?;
+    change(&app, &peer, Operation::EnableConnection { connection_id }, query).await
+}
+
+/// Stop the use of a connection
+#[utoipa::path(post, path = "/v1/connections/{id}/disable", tag = "connections",
+    params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
+    responses((status = 200, description = "It is disabled, or would be", body = OperationView), Problems<400, 403, 404>))]
+pub(crate) async fn disable(
+    State(app): AppState,
+    peer: Peer,
+    Path(id): Path<String>,
+    Query(query): Query<ChangeQuery>,
+) -> Reply<OperationView> {
+    let connection_id = administered(&app, &peer, &id)?;
+    change(&app, &peer, Operation::DisableConnection { connection_id }, query).await
+}
+
+/// Delete a connection
+#[utoipa::path(delete, path = "/v1/connections/{id}", tag = "connections",
+    params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
+    responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 403, 404>))]
+pub(crate) async fn delete(
+    State(app): AppState,
+    peer: Peer,
+    Path(id): Path<String>,
+    Query(query): Query<ChangeQuery>,
+) -> Reply<OperationView> {
+    let connection_id = administered(&app, &peer, &id)?;
+    change(&app, &peer, Operation::DeleteConnection { connection_id }, query).await
+}
+
+/// The connection that a request names, if this peer may change it.
+fn administered(app: &App, peer: &Peer, id: &str) -> Result<ConnectionId, Problem> {
+    let all = connections::all(app.store())?.into_iter().map(|(connection, _)| connection);
+    let found = all
+        .filter(|known| app.sees_org(peer, known.org.as_str(), OrgRole::Member))
+        .find(|known| known.connection_id.as_str() == id);
+    let unknown = || Problem::of(Kind::NotFound, "you have no connection of this id");
+    let found = found.ok_or_else(unknown)?;
+    app.check_org(peer, found.org.as_str(), OrgRole::Admin)?;
+    Ok(found.connection_id)
+}
+
+/// Secrets, without their values
+#[utoipa::path(get, path = "/v1/secrets", tag = "secrets", operation_id = "list",
+    responses((status = 200, description = "All of them, by organisation and name", body = Vec<SecretView>), Problems<503>))]
+pub(crate) async fn secrets(State(app): AppState, peer: Peer) -> Reply<Vec<SecretView>> {
+    let list = move |app: &App| {
+        let all = connections::secrets(app.store())?.into_iter();
+        let visible = all.filter(|known| app.sees_org(&peer, &known.org, OrgRole::Admin));
+        Ok(visible.map(SecretView::from).collect())
+    };
+    app.blocking(list).await.map(Json)
+}
+
+/// Set the value of a secret
+///
+/// It is stored sealed, and no answer shows it again. A preview needs no body.
+#[utoipa::path(put, path = "/v1/secrets/{org}/{name}", tag = "secrets", operation_id = "set",
+    params(
+        ("org" = String, Path, description = "The organisation, percent-encoded"),
+        ("name" = String, Path, description = "The secret's name"),
+        ChangeQuery,
+    ),
+    request_body(content = SecretBody, content_type = "application/json"),
+    responses((status = 200, description = "It is set, or would be", body = OperationView), Problems<400, 403, 404>))]
+pub(crate) async fn set(
+    State(app): AppState,
+    peer: Peer,
+    Path((org, name)): Path<(String, String)>,
+    Query(query): Query<ChangeQuery>,
+    body: Body,
+) -> Reply<OperationView> {
+    let org = administered_org(&app, &peer, org)?;
+    let operation = Operation::SetSecret { org: org.clone(), name: name.clone() };
+    if query.preview {
+        return change(&app, &peer, operation, query).await;
+    }
+    let (SecretBody { value }, _share) = app.json_body(body, Kind::QueryInvalid).await?;
+    let reason = checked_reason(query.reason)?;
+    tracing::info!(principal = %peer.principal, operation = operation.tool(), "an operator starts an operation");
+    let says = vec![format!("secret {name} of {org} is set")];
+    let receipt_id = to_end(&app, &peer, |services, by| async move {
+        let services: &Services = &services;
+        set_secret(services, (&org, &name), value, (&by, reason)).await
+    });
+    let receipt_id = receipt_id.await?.map(|id| id.to_string());
+    Ok(Json(OperationView { changed: true, says, receipt_id, ..OperationView::default() }))
+}
+
+/// Delete a secret
+///
+/// Refused while a connection needs it.
+#[utoipa::path(delete, path = "/v1/secrets/{org}/{name}", tag = "secrets", operation_id = "delete",
+    params(
+        ("org" = String, Path, description = "The organisation, percent-encoded"),
+        ("name" = String, Path, description = "The secret's name"),
+        ChangeQuery,
+    ),
+    responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 403, 404>))]
+pub(crate) async fn unset(
+    State(app): AppState,
+    peer: Peer,
+    Path((org, name)): Path<(String, String)>,
+    Query(query): Query<ChangeQuery>,
+) -> Reply<OperationView> {
+    let org = administered_org(&app, &peer, org)?;
+    change(&app, &peer, Operation::DeleteSecret { org, name }, query).await
+}
+
+fn administered_org(app: &App, peer: &Peer, org: String) -> Result<OrgId, Problem> {
+    let org = OrgId::new(org).map_err(|error| Problem::of(Kind::NotFound, error.to_string()))?;
+    app.check_org(peer, org.as_str(), OrgRole::Admin)?;
+    Ok(org)
+}

@@ -1,0 +1,129 @@
+//! `effectd connections …`: connections of organisations to sources of tools.
+
+use clap::Subcommand;
+use effectd_contracts::{ConnectionId, OrgId};
+use effectd_gateway::client::percent_encoded;
+use effectd_gateway::views::connections::{ConnectionBody, ConnectionView};
+use hyper::Method;
+
+use super::mutation::{Reason, json_body, no_body, run_at};
+use super::{CliError, Common, Confirm, Depth, get, print_rows, short_id};
+use crate::exit::Exit;
+
+/// List, create, enable, disable and delete connections
+///
+/// A connection says where the tools of a source may reach, for one organisation, and which secrets they need there. Operators and
+/// the organisation's admins change it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd connections list")]
+pub(super) struct ConnectionsCommand {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the connections that you may see
+    #[command(after_help = "Example:\n  effectd connections list -o json")]
+    List,
+    /// Create a connection, enabled
+    #[command(
+        after_help = "Example:\n  effectd connections create --org home --source linear --name Tracker --host api.linear.app --secret linear-token --yes"
+    )]
+    Create(Create),
+    /// Let a connection be used again
+    #[command(
+        after_help = "Example:\n  effectd connections enable 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes"
+    )]
+    Enable(Change),
+    /// Stop the use of a connection
+    #[command(
+        after_help = "Example:\n  effectd connections disable 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes"
+    )]
+    Disable(Change),
+    /// Delete a connection
+    #[command(
+        after_help = "Example:\n  effectd connections delete 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes"
+    )]
+    Delete(Change),
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// The organisation, as named in the policy
+    #[arg(long, value_name = "NAME")]
+    org: OrgId,
+    /// The source of the tools that use it: the part of their ids before the action
+    #[arg(long, value_name = "SOURCE")]
+    source: String,
+    /// Its name, for people
+    #[arg(long, value_name = "TEXT")]
+    name: String,
+    /// A host that it leads to; may be repeated
+    #[arg(long = "host", value_name = "HOST", required = true)]
+    hosts: Vec<String>,
+    /// The name of a secret that it needs; may be repeated
+    #[arg(long = "secret", value_name = "NAME")]
+    secrets: Vec<String>,
+    #[command(flatten)]
+    why: Reason,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    /// The connection's id
+    #[arg(value_name = "CONNECTION")]
+    id: ConnectionId,
+    #[command(flatten)]
+    why: Reason,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+const COLUMNS: [(&str, usize); 6] =
+    [("CONNECTION", 36), ("STATE", 8), ("ORG", 12), ("SOURCE", 20), ("NAME", 20), ("HOSTS", 32)];
+
+impl ConnectionsCommand {
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        let (change, method, verb) = match self.verb {
+            Verb::List => {
+                print_rows(common.output, &COLUMNS, &all(common).await?, cells);
+                return Ok(Exit::Done);
+            }
+            Verb::Create(Create { org, source, name, hosts, secrets, why, confirm }) => {
+                let body = ConnectionBody { org, source, name, hosts, secrets };
+                let at = (Method::POST, "/v1/connections");
+                return run_at(common, at, json_body(&body), why, confirm).await;
+            }
+            Verb::Enable(change) => (change, Method::POST, "/enable"),
+            Verb::Disable(change) => (change, Method::POST, "/disable"),
+            Verb::Delete(change) => (change, Method::DELETE, ""),
+        };
+        let mut id = change.id.to_string();
+        if short_id::is_short(&id) {
+            let views = all(common).await?;
+            let found = short_id::pick(&id, views.iter().map(|view| view.connection_id.as_str()))?;
+            id = found.unwrap_or(&id).to_owned();
+        }
+        let path = format!("/v1/connections/{}{verb}", percent_encoded(&id));
+        run_at(common, (method, &path), no_body, change.why, change.confirm).await
+    }
+}
+
+async fn all(common: &Common) -> Result<Vec<ConnectionView>, CliError> {
+    get(common, Depth::Policy, "/v1/connections").await
+}
+
+fn cells(view: &ConnectionView) -> [String; 6] {
+    let state = if view.enabled { "enabled" } else { "disabled" };
+    [
+        view.connection_id.clone(),
+        state.to_owned(),
+        view.org.clone(),
+        view.source.clone(),
+        view.name.clone(),
+        view.hosts.join(", "),
+    ]
+}

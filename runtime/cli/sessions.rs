@@ -1,0 +1,147 @@
+//! `effectd sessions …`: sessions of subjects in the spaces of organisations.
+
+use clap::Subcommand;
+use effectd_contracts::{ConnectionId, SessionId, SpaceId, SubjectId};
+use effectd_gateway::client::{Client, percent_encoded};
+use effectd_gateway::views::sessions::{SessionBody, SessionList, SessionView};
+use hyper::Method;
+
+use super::mutation::{Reason, json_body, no_body, run_at, unknown_fails};
+use super::{CliError, Common, Confirm, Depth, Printer, get, print_rows, second, short_id, with_client};
+use crate::exit::Exit;
+
+/// List, create, end and delete sessions
+///
+/// A session is one subject that acts in one space, for a person who waits or unattended. Its approvals and grants belong to it.
+/// Members of the space's organisation create sessions; its admins, and operators, manage all of them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  effectd sessions list")]
+pub(super) struct SessionsCommand {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// List the sessions that you may see
+    #[command(after_help = "Example:\n  effectd sessions list -o json")]
+    List,
+    /// Show one session
+    #[command(after_help = "Example:\n  effectd sessions show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50")]
+    Show {
+        /// The session's id
+        #[arg(value_name = "SESSION")]
+        id: SessionId,
+    },
+    /// Create a session
+    #[command(
+        after_help = "Example:\n  effectd sessions create --space shared:household --subject agent://planner@deviceA --title \"Plan the week\" --yes"
+    )]
+    Create(Create),
+    /// End a session: it takes no new action
+    #[command(after_help = "Example:\n  effectd sessions end 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes")]
+    End(Change),
+    /// Delete a session: its approvals are denied, its grants revoked, its results destroyed
+    ///
+    /// The receipts stay, for auditors.
+    #[command(after_help = "Example:\n  effectd sessions delete 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes")]
+    Delete(Change),
+}
+
+#[derive(Debug, clap::Args)]
+struct Create {
+    /// The space, which belongs to an organisation of the policy
+    #[arg(long, value_name = "SPACE")]
+    space: SpaceId,
+    /// The subject that acts in it
+    #[arg(long, value_name = "SUBJECT")]
+    subject: SubjectId,
+    /// What it is about, for people
+    #[arg(long, value_name = "TEXT")]
+    title: String,
+    /// Nobody waits for its answers: approvals are open for longer
+    #[arg(long)]
+    unattended: bool,
+    /// A connection that it may use; may be repeated
+    #[arg(long = "connection", value_name = "CONNECTION")]
+    connections: Vec<ConnectionId>,
+    #[command(flatten)]
+    why: Reason,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(Debug, clap::Args)]
+struct Change {
+    /// The session's id
+    #[arg(value_name = "SESSION")]
+    id: SessionId,
+    #[command(flatten)]
+    why: Reason,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+const COLUMNS: [(&str, usize); 6] =
+    [("SESSION", 36), ("STATE", 7), ("CREATED", 20), ("SPACE", 20), ("SUBJECT", 28), ("TITLE", 32)];
+
+impl SessionsCommand {
+    pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
+        match self.verb {
+            Verb::List => {
+                let views = with_client(common, Depth::Policy, all).await?;
+                print_rows(common.output, &COLUMNS, &views, cells);
+                Ok(Exit::Done)
+            }
+            Verb::Show { id } => {
+                let view = get(common, Depth::Policy, &path(common, &id).await?).await;
+                let view: SessionView = view.map_err(unknown_fails)?;
+                let mut printer = Printer::new(common.output, false, &COLUMNS);
+                printer.row(&view, &cells(&view));
+                printer.finish();
+                Ok(Exit::Done)
+            }
+            Verb::Create(Create { space, subject, title, unattended, connections, why, confirm }) => {
+                let (space_id, subject_id) = (space, subject);
+                let body = SessionBody { space_id, subject_id, title, unattended, connections };
+                run_at(common, (Method::POST, "/v1/sessions"), json_body(&body), why, confirm).await
+            }
+            Verb::End(Change { id, why, confirm }) => {
+                let path = format!("{}/end", path(common, &id).await?);
+                run_at(common, (Method::POST, &path), no_body, why, confirm).await
+            }
+            Verb::Delete(Change { id, why, confirm }) => {
+                let path = path(common, &id).await?;
+                run_at(common, (Method::DELETE, &path), no_body, why, confirm).await
+            }
+        }
+    }
+}
+
+fn cells(view: &SessionView) -> [String; 6] {
+    let state = if view.ended_at.is_some() { "ended" } else { "open" };
+    [
+        view.session_id.clone(),
+        state.to_owned(),
+        second(&view.created_at),
+        view.space_id.clone(),
+        view.subject_id.clone(),
+        view.title.clone(),
+    ]
+}
+
+/// The path of the session that a word names, in full or by its beginning.
+async fn path(common: &Common, word: &SessionId) -> Result<String, CliError> {
+    let mut id = word.to_string();
+    if short_id::is_short(word.as_str()) {
+        let views = with_client(common, Depth::Policy, all).await?;
+        let found = short_id::pick(word.as_str(), views.iter().map(|view| view.session_id.as_str()))?;
+        id = found.unwrap_or(word.as_str()).to_owned();
+    }
+    Ok(format!("/v1/sessions/{}", percent_encoded(&id)))
+}
+
+async fn all(client: &mut Client) -> Result<Vec<SessionView>, CliError> {
+    let split = |page: SessionList| (page.sessions, page.next);
+    Ok(client.pages("/v1/sessions", split).await?)
+}

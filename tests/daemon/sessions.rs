@@ -1,0 +1,194 @@
+//! Sessions, connections and secrets: who may use them, and what is left when they are gone.
+
+use effectd::contracts::Timestamp;
+use serde_json::{Value, json};
+
+use crate::approvals::{asking, decide, killed_at};
+use crate::backups::find;
+use crate::harness::{Daemon, Place, Serving, from_stranger, until, write_note};
+use crate::operator::acts;
+
+fn body() -> Value {
+    json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "week" })
+}
+
+/// Creates a session, and returns its id.
+#[track_caller]
+fn created(daemon: &Daemon, body: &Value) -> String {
+    daemon.post("/v1/sessions", body).json(200)["id"].as_str().unwrap().to_owned()
+}
+
+/// Asks for a note in a session, and returns the approval.
+#[track_caller]
+fn held(daemon: &Daemon, session: &str, action: &str) -> Value {
+    let path = format!("/v1/actions?wait&session={session}");
+    let view = daemon.post(&path, &write_note(action, &action[..3], "s")).json(202);
+    let id = view["approval"]["approval_id"].as_str().unwrap();
+    daemon.get(&format!("/v1/approvals/{id}")).json(200)
+}
+
+#[test]
+fn a_session_takes_actions_of_its_subject_space_and_org() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let attended = created(&daemon, &body());
+    let mut alone = body();
+    alone["unattended"] = true.into();
+    let alone = created(&daemon, &alone);
+    // The session says whether anybody waits. Equal requests of two sessions are two questions.
+    for (session, action, minutes) in [(&attended, "one-1", 5), (&alone, "one-2", 24 * 60)] {
+        let approval = held(&daemon, session, action);
+        let at = |name: &str| approval[name].as_str().unwrap().parse::<Timestamp>().unwrap().as_second();
+        assert_eq!(at("expires_at") - at("asked_at"), minutes * 60, "{approval}");
+        assert_eq!(approval["action_ids"], json!([action]), "{approval}");
+    }
+    let refused = |session: &str, request: &Value| {
+        let path = format!("/v1/actions?wait&session={session}");
+        daemon.post(&path, request).problem(404, "session_unknown");
+        daemon.post(&path.replace("wait&", ""), request).problem(404, "session_unknown");
+    };
+    refused("nobody", &write_note("o-3", "o", "o"));
+    refused("agent:agent://planner@deviceA", &write_note("o-4", "o", "o"));
+    refused(&attended, &from_stranger("o-5"));
+    let mut elsewhere = write_note("o-6", "o", "o");
+    elsewhere["space_id"] = "private:alice".into();
+    refused(&attended, &elsewhere);
+    daemon.post(&format!("/v1/sessions/{alone}/end"), &json!({})).json(200);
+    refused(&alone, &write_note("o-7", "o", "o"));
+    assert!(daemon.get(&format!("/v1/sessions/{alone}")).json(200)["ended_at"].is_string());
+    // The space belongs to another organisation now.
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let text = text.split("[example_tools").next().unwrap();
+    let moved =
+        text.replace("org = \"home\"", "org = \"work\"").replace("[orgs.home]", "[orgs.work]\n\n[orgs.home]");
+    assert_ne!(text, moved);
+    std::fs::write(&policy, moved).unwrap();
+    assert_eq!(place.effectd(&["policy", "reload", "--yes"], None).code(), 0);
+    refused(&attended, &write_note("o-8", "o", "o"));
+    daemon.ask("DELETE", "/v1/sessions/nobody", &[], "").problem(404, "not_found");
+    assert_eq!(place.effectd(&["sessions", "show", "nobody"], None).code(), 1);
+    let events = daemon.get("/v1/store/topics/SESSIONS").json(200);
+    let what: Vec<_> =
+        events["events"].as_array().unwrap().iter().map(|event| &event["data"]["what"]).collect();
+    assert_eq!(what, ["created", "created", "ended"], "{events}");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_deleted_session_is_wholly_gone_whatever_is_killed() {
+    for point in [
+        "operation.begun",
+        "session.marked",
+        "session.holds",
+        "session.grants",
+        "session.results",
+        "session.done",
+        "operation.done",
+    ] {
+        let place = asking();
+        let daemon = place.serve(&[]);
+        let session = created(&daemon, &body());
+        let first = held(&daemon, &session, "d-1");
+        let done = decide(&daemon, first["approval_id"].as_str().unwrap(), "approve", &json!({})).json(200);
+        assert!(done["action"]["result"].is_object(), "{done}");
+        held(&daemon, &session, "d-2");
+        // Another session of the same subject is untouched.
+        let other = created(&daemon, &body());
+        let kept = held(&daemon, &other, "d-3");
+        let grant = json!({ "org": "home", "session": session, "tool": "files.copy" });
+        daemon.post("/v1/grants", &grant).json(200);
+        daemon.kill();
+        let path = format!("/v1/sessions/{session}");
+        let delete = |daemon: &Daemon| daemon.ask("DELETE", &path, &[], "");
+        let daemon = killed_at(&place, point, |daemon| drop(delete(daemon)));
+        if point == "operation.begun" {
+            daemon.get(&path).json(200);
+            delete(&daemon).json(200);
+        }
+        delete(&daemon).problem(404, "not_found");
+        daemon.post("/v1/grants", &grant).problem(400, "malformed");
+        until(&format!("{point}: nothing is left"), || {
+            let approvals = daemon.get("/v1/approvals").json(200);
+            let waiting: Vec<_> = approvals["approvals"].as_array().unwrap().iter().collect();
+            let grants = daemon.get("/v1/grants").json(200);
+            let active = |grant: &Value| grant["state"] == "active";
+            let shown = daemon.get("/v1/actions/d-1").json(200);
+            waiting.len() == 1
+                && waiting[0]["approval_id"] == kept["approval_id"]
+                && !grants["grants"].as_array().unwrap().iter().any(active)
+                && shown["result_error"]["code"] == "result_gone"
+        });
+        let listed = daemon.get("/v1/sessions").json(200);
+        assert_eq!(listed["sessions"].as_array().unwrap().len(), 1, "{point}: {listed}");
+        assert_eq!(listed["sessions"][0]["session_id"], other.as_str(), "{point}");
+        // The receipts stay.
+        for (action, outcome) in [("d-1", "executed"), ("d-2", "denied_human")] {
+            let shown = daemon.get(&format!("/v1/actions/{action}")).json(200);
+            assert_eq!(shown["receipt"]["outcome"], outcome, "{point}: {shown}");
+        }
+        daemon
+            .post(&format!("/v1/actions?wait&session={session}"), &write_note("d-4", "d", "d"))
+            .problem(404, "session_unknown");
+        let deletions = 1 + usize::from(point == "operation.begun");
+        until("the deletion is on record", || acts(&place, "tool:effectd.delete_session").len() == deletions);
+        assert_eq!(place.effectd(&["receipts", "verify"], None).code(), 0, "{point}");
+        assert_eq!(daemon.stop(), 0);
+    }
+}
+
+#[test]
+fn no_output_file_or_log_has_the_value_of_a_secret() {
+    const CANARY: &str = "canary-5e3c1a90b7d2";
+    let place = Place::seeded();
+    let daemon = place.serve(&["--set", "log.level=debug"]);
+    let mut said = String::new();
+    let mut run = |arguments: &[&str], stdin: &str, code: i32| {
+        let ran = place.effectd(arguments, Some(stdin));
+        assert_eq!(ran.code(), code, "{arguments:?}: {}{}", ran.stdout(), ran.stderr());
+        said += &(ran.stdout() + &ran.stderr());
+        ran.stdout() + &ran.stderr()
+    };
+    run(&["secrets", "set", "home", "token", "--yes"], &format!("{CANARY}\n"), 0);
+    run(&["secrets", "set", "home", "token", "--yes", "-o", "json"], CANARY, 0);
+    run(&["secrets", "set", "home", "long", "--yes"], &CANARY.repeat(1_000), 2);
+    run(&["secrets", "set", "home", "a name", "--yes"], CANARY, 2);
+    run(&["secrets", "set", "nobody", "token", "--yes"], CANARY, 1);
+    run(&["secrets", "set", "home", "empty", "--yes"], "\n", 2);
+    let create =
+        ["connections", "create", "--org", "home", "--source", "linear", "--name", "Tracker", "--yes"];
+    let with = |host: &'static str, secret: &'static str| {
+        [&create[..], &["--host", host, "--secret", secret]].concat()
+    };
+    assert!(run(&with("api.linear.app", "missing"), "", 1).contains("has no secret \"missing\""));
+    run(&with("https://api.linear.app", "token"), "", 2);
+    run(&with("api.linear.app", "token"), "", 0);
+    assert!(run(&with("api.linear.app", "token"), "", 2).contains("already has the connection"));
+    assert!(run(&["secrets", "delete", "home", "token", "--yes"], "", 2).contains("needs this secret"));
+    for shown in [
+        &["secrets", "list", "-o", "json"][..],
+        &["connections", "list", "-o", "json"],
+        &["receipts", "list", "-o", "json"],
+        &["bus", "export", "CONNECTORS"],
+        &["config", "show"],
+        &["support-bundle", "-"],
+        &["backup", "copy", "--keys", "copy-keys"],
+    ] {
+        assert!(!run(shown, "", 0).is_empty(), "{shown:?}");
+    }
+    let wrong = format!(r#"{{"value": "{CANARY}", "shown": true}}"#);
+    said += &daemon.ask("PUT", &["/v1/secrets", "home", "token"].join("/"), &[], &wrong).body;
+    for receipt in acts(&place, "tool:effectd.set_secret") {
+        assert_eq!((&receipt["inputs"]["name"], &receipt["status"]), (&json!("token"), &json!("ok")));
+        said += &receipt.to_string();
+    }
+    assert_eq!(daemon.stop(), 0);
+    assert!(!said.contains(CANARY), "{said}");
+    assert!(place.log().contains("effectd.set_secret") && !place.log().contains(CANARY));
+    for folder in [place.state(), place.path("copy")] {
+        assert_eq!(find(&folder, CANARY.as_bytes()), Vec::<std::path::PathBuf>::new());
+    }
+    // The search finds what is there.
+    std::fs::write(place.path("copy/in-clear"), CANARY).unwrap();
+    assert_eq!(find(&place.path("copy"), CANARY.as_bytes()), [place.path("copy/in-clear")]);
+}

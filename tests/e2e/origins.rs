@@ -1,0 +1,276 @@
+//! Origins, contracts and connections, from the door to the receipt.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use effectd::contracts::{
+    ActionId, ApprovalId, Code, Compensation, ConnectionId, InvocationStatus, Mode, ModeSource, Operation,
+    Origin, Outcome, Receipt, RiskTier, SafetyClass, SideEffect, Timestamp,
+};
+use effectd::internal::{Config, Runtime};
+use effectd_actors::action::decisions::published;
+use effectd_actors::approvals::decide::approve;
+use effectd_actors::approvals::{Approve, Held, Hold, invocation, repository};
+use effectd_actors::operator::dead_letters::{IfUnknown, Now, decision, requeue};
+use effectd_actors::operator::operations::Terms;
+use effectd_actors::operator::service::perform;
+use effectd_actors::{Answer, Decider, Incoming};
+use effectd_policy::Clamp;
+use serde_json::{Value, json};
+
+use crate::approvals::{allowing, request};
+use crate::harness::{Place, Running, note};
+
+fn plan(command: &str) -> Option<Value> {
+    Some(json!({
+        "verification": { "required": true, "commands": [command] }, "rollbackPlan": { "steps": ["undo"] },
+    }))
+}
+
+fn step_of_run() -> Origin {
+    Origin::Run { automation_id: "weekly".into(), run_id: "r-1".into(), step_id: "s-1".into() }
+}
+
+fn writes(action: &str, text: &str, contract: Option<Value>, origin: Origin) -> Incoming {
+    Incoming {
+        request: Arc::new(note(action, "workspace/plan.txt", text)),
+        principal: Config::embedded(".").unwrap().principal,
+        origin,
+        contract: contract.map(|contract| serde_json::from_value(contract).unwrap()),
+        interactive: false,
+    }
+}
+
+fn operator() -> Decider {
+    Decider { principal: Config::embedded(".").unwrap().principal, operator: true }
+}
+
+async fn done(runtime: &Runtime, incoming: Incoming) -> Receipt {
+    match runtime.pipeline().exec(incoming).await {
+        Answer::Done(done) => (*done.receipt).clone(),
+        other @ (Answer::Held(_) | Answer::Refused(_)) => panic!("{other:?}"),
+    }
+}
+
+async fn held(runtime: &Runtime, incoming: Incoming) -> Held {
+    match runtime.pipeline().exec(incoming).await {
+        Answer::Held(held) => held,
+        other @ (Answer::Done(_) | Answer::Refused(_)) => panic!("{other:?}"),
+    }
+}
+
+fn hold(runtime: &Runtime, id: &ApprovalId) -> Hold {
+    repository::hold(&**runtime.store(), id).unwrap().unwrap().value
+}
+
+fn id(action: &str) -> ActionId {
+    action.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_action_under_another_contract_is_a_conflict() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let pipeline = runtime.pipeline();
+    let first = done(&runtime, writes("c-1", "x", plan("make test"), Origin::Arbiter)).await;
+    // The same decision may come in through another door.
+    let again = done(&runtime, writes("c-1", "x", plan("make test"), step_of_run())).await;
+    assert_eq!(again.receipt_id, first.receipt_id);
+    pipeline.submit_offset(writes("c-2", "y", plan("make test"), Origin::Arbiter)).await.unwrap();
+    for contract in [None, plan("make lint")] {
+        let Answer::Refused(failure) =
+            pipeline.exec(writes("c-1", "x", contract.clone(), Origin::Arbiter)).await
+        else {
+            panic!("another contract has the receipt of the first")
+        };
+        assert_eq!(failure.code, Code::ActionConflict);
+        let on_bus = pipeline.submit_offset(writes("c-2", "y", contract, Origin::Arbiter)).await;
+        assert_eq!(on_bus.unwrap_err().code, Code::ActionConflict);
+    }
+    let many = json!({ "scope": { "allowedFiles": vec!["x"; 300] } });
+    let Answer::Refused(failure) = pipeline.exec(writes("c-3", "z", Some(many), Origin::Arbiter)).await
+    else {
+        panic!("a contract has no bounds")
+    };
+    assert_eq!(failure.code, Code::Malformed);
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_of_one_plan_runs_no_other() {
+    let place = allowing(&[]);
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let (test, lint) = (plan("make test"), plan("make lint"));
+    let first = held(&runtime, writes("p-1", "x", test.clone(), step_of_run())).await;
+    let other = held(&runtime, writes("p-2", "x", lint, Origin::Arbiter)).await;
+    let equal = held(&runtime, writes("p-3", "x", test.clone(), Origin::Arbiter)).await;
+    assert_ne!(first.approval_id, other.approval_id, "another contract is another question");
+    assert_eq!((&equal.approval_id, equal.joined), (&first.approval_id, true), "the origin is no part of it");
+    let stored = hold(&runtime, &first.approval_id);
+    assert_eq!(stored.decision.origin, step_of_run());
+    assert_eq!(serde_json::to_value(&stored.decision.contract).unwrap(), test.unwrap());
+    assert_eq!(stored.member(&id("p-3")).unwrap().origin, Origin::Arbiter);
+
+    let waiting = invocation::find(services, &id("p-2")).await.unwrap().unwrap();
+    assert_eq!((waiting.id.as_str(), waiting.status), ("p-2", InvocationStatus::Pending));
+    assert_eq!(waiting.session_id, "agent:agent://planner@deviceA");
+    assert_eq!(waiting.organization_id, "home".parse().ok());
+    assert_eq!((waiting.integration.as_str(), waiting.action.as_str()), ("files", "write_text"));
+    assert_eq!(waiting.mode, Some(Mode::RequireApproval));
+    assert_eq!(waiting.mode_source, Some(ModeSource::OrgDefault));
+    assert_eq!(waiting.params["path"], "workspace/plan.txt");
+    assert!(waiting.expires_at.is_some() && waiting.receipt_id.is_none());
+
+    approve(services, &first.approval_id, &operator(), Approve::default()).await.unwrap();
+    let Ok(Answer::Done(ended)) = runtime.pipeline().wait(&id("p-1")).await else { panic!("p-1 has no end") };
+    let receipt = &ended.receipt;
+    assert_eq!((receipt.outcome, &receipt.origin), (Outcome::Executed, &step_of_run()));
+    assert_eq!(
+        (receipt.session_id.clone(), receipt.org.clone()),
+        ("run:r-1".parse().ok(), "home".parse().ok())
+    );
+    let facts = &receipt.decision.as_ref().unwrap().facts;
+    assert_eq!((&facts["automation"], &facts["verified"]), (&json!("weekly"), &json!(true)));
+    for action in ["p-1", "p-3"] {
+        runtime.pipeline().wait(&id(action)).await.unwrap();
+        let shown = invocation::find(services, &id(action)).await.unwrap().unwrap();
+        assert_eq!((shown.id.as_str(), shown.status), (action, InvocationStatus::Completed));
+        assert_eq!(shown.receipt_id.as_ref(), Some(&receipt.receipt_id));
+        assert_eq!(shown.approved_by, Some(operator().principal.to_string()));
+    }
+    assert_eq!(invocation::find(services, &id("none")).await.unwrap(), None);
+    assert!(hold(&runtime, &other.approval_id).decided().is_none(), "the other plan still waits");
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_and_requeues_keep_origin_and_contract() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let store = runtime.store().clone();
+    let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n";
+    let receipt = done(&runtime, writes("q-1", key, plan("make test"), step_of_run())).await;
+    assert_eq!((receipt.outcome, &receipt.origin), (Outcome::Quarantined, &step_of_run()));
+    let letter = store.letters(None, 0, 1).unwrap().letters.remove(0);
+    let kept = decision(&letter).unwrap();
+    assert_eq!(kept.origin, step_of_run());
+    assert_eq!(serde_json::to_value(&kept.contract).unwrap(), plan("make test").unwrap());
+    let number = letter.letter;
+    let again = {
+        let store = store.clone();
+        let requeuing = move || requeue(&*store, &[number], Timestamp::now(), IfUnknown::Leave);
+        tokio::task::spawn_blocking(requeuing).await.unwrap().unwrap()
+    };
+    assert_eq!(again, [(number, Now::Requeued)]);
+    let event = published(&*store, &id("q-1")).unwrap().unwrap().event.unwrap();
+    assert_eq!((event.data.origin, event.data.contract), (kept.origin, kept.contract));
+    runtime.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_approval_counts_for_one_version_of_a_connection() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("hosts = []", "hosts = [\"chat.example\", \"files.chat.example\"]"))
+        .unwrap();
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let base = services.registry();
+    let mut post = base.get(&"files.write_text".parse().unwrap()).unwrap().definition().clone();
+    post.spec.tool_id = "chat.post".parse().unwrap();
+    post.spec.side_effects = BTreeSet::from([SideEffect::NetworkCall]);
+    (post.spec.safety_class, post.spec.reversible) = (SafetyClass::Medium, false);
+    post.spec.compensation = Compensation::Declared;
+    (post.touches, post.aliases) = (None, Vec::new());
+    post.hosts = vec!["chat.example".to_owned()];
+    let (next, refused) = base.replace(|_| false, vec![post]);
+    assert!(refused.is_empty(), "{refused:?}");
+    services.set_registry(&base, next).unwrap();
+    let posts = |action: &str, origin| Incoming {
+        request: Arc::new(request(
+            action,
+            "chat.post",
+            json!({ "path": "workspace/general", "text": "hello" }),
+        )),
+        ..writes(action, "", None, origin)
+    };
+    let change = |operation| perform(services.clone(), operation, Terms::default(), operator().principal);
+    let alone = done(&runtime, posts("n-1", Origin::Arbiter)).await;
+    assert_eq!(alone.outcome, Outcome::DeniedPolicy, "nobody consented, and there is no connection");
+
+    let connection_id = ConnectionId::fresh();
+    change(Operation::CreateConnection {
+        connection_id: connection_id.clone(),
+        org: "home".parse().unwrap(),
+        source: "chat".to_owned(),
+        name: "chat".to_owned(),
+        hosts: vec!["files.chat.example".to_owned()],
+        secrets: Vec::new(),
+    })
+    .await
+    .unwrap();
+    let first = held(&runtime, posts("n-2", Origin::Arbiter)).await;
+    let asked = hold(&runtime, &first.approval_id).prompt;
+    assert!(asked.facts.connection && asked.facts.connection_version.is_some(), "{:?}", asked.facts);
+    let hosts = asked.facts.inspection.unwrap().hosts;
+    assert_eq!(hosts, ["chat.example", "files.chat.example"].map(str::to_owned).into());
+    assert_eq!((asked.decision.tier, asked.decision.safety_class), (RiskTier::R2, SafetyClass::High));
+    assert!(asked.decision.grant_allowed, "a grant or a mode can spare the question");
+    let equal = held(&runtime, posts("n-3", Origin::Arbiter)).await;
+    assert_eq!(equal.approval_id, first.approval_id);
+
+    // A session uses only the connections that it names.
+    for (action, connections) in [("n-4", Vec::new()), ("n-5", vec![connection_id.clone()])] {
+        let session_id = effectd::contracts::SessionId::fresh();
+        let is_named = !connections.is_empty();
+        change(Operation::CreateSession {
+            session_id: session_id.clone(),
+            space_id: "shared:household".parse().unwrap(),
+            subject_id: "agent://planner@deviceA".parse().unwrap(),
+            title: "chat".to_owned(),
+            unattended: false,
+            connections,
+        })
+        .await
+        .unwrap();
+        let origin = Origin::Session { session_id };
+        match runtime.pipeline().exec(posts(action, origin)).await {
+            Answer::Held(_) => assert!(is_named, "{action}"),
+            Answer::Done(done) => {
+                assert_eq!((done.receipt.outcome, is_named), (Outcome::DeniedPolicy, false))
+            }
+            Answer::Refused(failure) => panic!("{failure:?}"),
+        }
+    }
+
+    change(Operation::DisableConnection { connection_id: connection_id.clone() }).await.unwrap();
+    change(Operation::EnableConnection { connection_id }).await.unwrap();
+    approve(services, &first.approval_id, &operator(), Approve::default()).await.unwrap();
+    let Ok(Answer::Held(again)) = runtime.pipeline().wait_or_held(&id("n-2")).await else {
+        panic!("it ran over a connection that nobody approved")
+    };
+    let why = hold(&runtime, &again.approval_id).because.unwrap();
+    assert!(why.contains("its connection"), "{why}");
+    let equal = held(&runtime, posts("n-6", Origin::Arbiter)).await;
+    assert_eq!(equal.approval_id, again.approval_id);
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tool_that_drifted_is_asked_about() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let base = services.registry();
+    let mut drifted = base.get(&"files.write_text".parse().unwrap()).unwrap().definition().clone();
+    drifted.drifted = true;
+    let of_tool = |tool: &effectd_actors::RegisteredTool| tool.spec().tool_id.as_str() == "files.write_text";
+    let (next, _) = base.replace(of_tool, vec![drifted]);
+    services.set_registry(&base, next).unwrap();
+    let asked = held(&runtime, writes("d-1", "x", None, Origin::Arbiter)).await;
+    let decision = hold(&runtime, &asked.approval_id).prompt.decision;
+    assert_eq!((decision.clamped_by, decision.grant_allowed), (Some(Clamp::Drift), false));
+    assert!(runtime.stop().await);
+}
