@@ -342,7 +342,8 @@ mod tests {
     #[test]
     fn every_key_takes_its_default_and_sets_a_field_of_its_own() {
         let others =
-            "1 2 0.25 1000 20000000 0660 text off sled 2h 127.0.0.1:9464 http://127.0.0.1:4318".split(' ');
+            "1 2 0.25 1000 20000000 0660 text off sled files 2h 127.0.0.1:9464 http://127.0.0.1:4318"
+                .split(' ');
         for key in KEYS {
             let set = |value: &str| {
                 let mut settings = load("", None, &[]).unwrap();

@@ -126,6 +126,8 @@ pub const RATE_KEYS_MAX: usize = 16_384;
 pub const SESSION_WINDOW: Duration = Duration::from_secs(60);
 /// Sessions in all, ended ones too: they share the Store's entries with approvals and grants.
 pub const SESSIONS_MAX: usize = 10_000;
+/// Sessions of one subject, ended ones too: each may hold actions, and no planner takes the room of all others.
+pub const SESSIONS_SUBJECT_MAX: usize = 1_000;
 /// Longest title of a session: one line for people.
 pub const SESSION_TITLE_BYTES_MAX: usize = 256;
 /// Connections that one session may use.

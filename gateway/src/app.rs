@@ -144,7 +144,7 @@ impl App {
         asked_ms.map_or(most, |asked| Duration::from_millis(asked).min(most))
     }
 
-    async fn body(&self, body: Body) -> Result<BodyBytes, Problem> {
+    pub(crate) async fn body(&self, body: Body) -> Result<BodyBytes, Problem> {
         self.bodies.read(body, self.settings().body_time_max).await
     }
 

@@ -100,6 +100,7 @@ fn facts(
         drifted: false,
         verified: example.verified,
         connection: example.connection,
+        connection_id: None,
         connection_version: None,
         inspection: Some(seen.facts),
         predicted: example.predicted,

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_contracts::{
-    ActionRequest, Capability, Compensation, DecisionRecord, Digest, Predicted, Principal, RiskLevel,
-    RiskTier, SafetyClass, SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec,
+    ActionRequest, Capability, Compensation, ConnectionId, DecisionRecord, Digest, Predicted, Principal,
+    RiskLevel, RiskTier, SafetyClass, SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,10 @@ pub struct Facts {
     /// Whether the organisation has a connection to the tool's source.
     #[serde(default)]
     pub connection: bool,
-    /// The version of that connection: an approval counts for this version only.
+    /// That connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_id: Option<ConnectionId>,
+    /// Its version: an approval counts for this version only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_version: Option<u64>,
     /// The findings of the inspection of the parameters. Without an inspection, the safety gate refuses.
@@ -87,6 +90,7 @@ impl Facts {
             drifted: false,
             verified: false,
             connection: false,
+            connection_id: None,
             connection_version: None,
             inspection: Some(inspection.clone()),
             predicted: None,

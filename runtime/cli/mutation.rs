@@ -153,7 +153,16 @@ pub(super) async fn confirm_and_send_on(
     terms: &Terms,
     confirm: Confirm,
 ) -> Result<Option<OperationView>, CliError> {
-    let before = send_on(common, operation, terms, RunMode::Preview).await?;
+    let send = async |mode| send_on(common, operation, terms, mode).await;
+    confirm_and_call(common.output, send, confirm).await
+}
+
+async fn confirm_and_call(
+    form: Form,
+    send: impl AsyncFn(RunMode) -> Result<OperationView, CliError>,
+    confirm: Confirm,
+) -> Result<Option<OperationView>, CliError> {
+    let before = send(RunMode::Preview).await?;
     if !before.changed {
         eprint_line(&"there is nothing to change");
         return Ok(Some(before));
@@ -161,8 +170,8 @@ pub(super) async fn confirm_and_send_on(
     if !confirm.yes && !confirm.confirmed(&before.says) {
         return Ok(None);
     }
-    let mut done = send_on(common, operation, terms, RunMode::Execute).await?;
-    if !confirm.yes && common.output == Form::Table {
+    let mut done = send(RunMode::Execute).await?;
+    if !confirm.yes && form == Form::Table {
         done.says.retain(|says| !before.says.contains(says));
     }
     Ok(Some(done))
@@ -237,17 +246,10 @@ pub(super) async fn run_at(
             with_client(common, Depth::Policy, async |client| Ok(client.call(method, &path, body).await?));
         sent.await.map_err(unknown_fails)
     };
-    let before = send(RunMode::Preview).await?;
-    if !before.changed {
-        before.says.iter().for_each(|says| eprint_line(says));
-        eprint_line(&"there is nothing to change");
-        render(&before, common.output);
-        return Ok(Exit::Done);
-    }
-    if !confirm.confirmed(&before.says) {
+    let Some(done) = confirm_and_call(common.output, send, confirm).await? else {
         return Ok(confirm.declined());
-    }
-    render(&send(RunMode::Execute).await?, common.output);
+    };
+    render(&done, common.output);
     Ok(Exit::Done)
 }
 

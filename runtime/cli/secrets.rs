@@ -1,7 +1,7 @@
 //! `effectd secrets …`: secrets of organisations. A value is read from standard input or a file, and never shown again.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -109,6 +109,9 @@ fn read(file: &Path) -> Result<SecretValue, CliError> {
         CliError::request(format!("the value cannot be read from {}: {why}", file.display()))
     };
     let input: Box<dyn Read> = if file.as_os_str() == "-" {
+        if std::io::stdin().is_terminal() {
+            return Err(cannot(&"a terminal would show it; pipe it in, or name its file with --file"));
+        }
         Box::new(std::io::stdin())
     } else {
         Box::new(File::open(file).map_err(|error| cannot(&error))?)

@@ -12,7 +12,6 @@ fn done(place: &Place, arguments: &[&str]) -> Value {
     place.effectd(&[arguments, &["-o", "json"]].concat(), None).json(0)
 }
 
-/// The files that contain a secret in clear.
 /// The files in a folder that have these bytes.
 pub fn find(directory: &Path, secret: &[u8]) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();

@@ -1,12 +1,14 @@
 //! Sessions, connections and secrets: who may use them, and what is left when they are gone.
 
 use effectd::contracts::Timestamp;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, killed_at};
 use crate::backups::find;
-use crate::harness::{Daemon, Place, Serving, from_stranger, until, write_note};
+use crate::harness::{Daemon, Place, Serving, Stall, from_stranger, until, write_note};
 use crate::operator::acts;
+use crate::shared::Terminal;
 
 fn body() -> Value {
     json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "week" })
@@ -42,6 +44,8 @@ fn a_session_takes_actions_of_its_subject_space_and_org() {
         assert_eq!(at("expires_at") - at("asked_at"), minutes * 60, "{approval}");
         assert_eq!(approval["action_ids"], json!([action]), "{approval}");
     }
+    // A repeat joins the question of its own session, whoever asked last.
+    assert_eq!(held(&daemon, &attended, "one-3")["action_ids"], json!(["one-1", "one-3"]));
     let refused = |session: &str, request: &Value| {
         let path = format!("/v1/actions?wait&session={session}");
         daemon.post(&path, request).problem(404, "session_unknown");
@@ -138,6 +142,25 @@ fn a_deleted_session_is_wholly_gone_whatever_is_killed() {
 }
 
 #[test]
+fn the_sweeper_goes_on_while_a_deleted_session_is_cleared() {
+    let place = asking();
+    let daemon = place.serve_stalling(Stall("session.holds"), &["--set", "pipeline.sweep_every_ms=50"]);
+    let path = format!("/v1/sessions/{}", created(&daemon, &body()));
+    let count = |text: &str| place.log().matches(text).count();
+    std::thread::scope(|scope| {
+        let daemon = &daemon;
+        scope.spawn(move || drop(daemon.ask("DELETE", &path, &[], "")));
+        until("the deletion stands there, and the sweeper's too", || {
+            count("\"failpoint\":\"session.holds\"") == 2
+        });
+        let before = count("holds were swept");
+        until("the sweeper goes on", || count("holds were swept") > before + 1);
+        daemon.signal(Signal::SIGKILL);
+    });
+    assert_eq!(daemon.wait(), -1);
+}
+
+#[test]
 fn no_output_file_or_log_has_the_value_of_a_secret() {
     const CANARY: &str = "canary-5e3c1a90b7d2";
     let place = Place::seeded();
@@ -176,8 +199,20 @@ fn no_output_file_or_log_has_the_value_of_a_secret() {
     ] {
         assert!(!run(shown, "", 0).is_empty(), "{shown:?}");
     }
-    let wrong = format!(r#"{{"value": "{CANARY}", "shown": true}}"#);
-    said += &daemon.ask("PUT", &["/v1/secrets", "home", "token"].join("/"), &[], &wrong).body;
+    for wrong in [
+        format!(r#"{{"value": "{CANARY}", "shown": true}}"#),
+        format!(r#"{{"{CANARY}": 1}}"#),
+        format!(r#"{{"value": "x", "{CANARY}": 1, "{CANARY}": 1}}"#),
+        CANARY.to_owned(),
+    ] {
+        let answer = daemon.ask("PUT", &["/v1/secrets", "home", "token"].join("/"), &[], &wrong);
+        answer.problem(400, "query_invalid");
+        said += &answer.body;
+    }
+    // A terminal would show what is typed.
+    let typed = Terminal::effectd(&place, &["secrets", "set", "home", "typed", "--yes"], 160, 20);
+    assert_eq!(typed.ended(), "2");
+    assert!(typed.screen().contains("--file"), "{}", typed.screen());
     for receipt in acts(&place, "tool:effectd.set_secret") {
         assert_eq!((&receipt["inputs"]["name"], &receipt["status"]), (&json!("token"), &json!("ok")));
         said += &receipt.to_string();

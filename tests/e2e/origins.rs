@@ -4,22 +4,26 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use effectd::contracts::{
-    ActionId, ApprovalId, Code, Compensation, ConnectionId, InvocationStatus, Mode, ModeSource, Operation,
-    Origin, Outcome, Receipt, RiskTier, SafetyClass, SideEffect, Timestamp,
+    ActionId, Approval, ApprovalId, ApprovalVerdict, Code, Compensation, ConnectionId, DeniedReason,
+    InvocationStatus, Mode, ModeSource, Operation, Origin, Outcome, Receipt, RiskTier, SafetyClass,
+    SessionId, SideEffect, Timestamp,
 };
 use effectd::internal::{Config, Runtime};
 use effectd_actors::action::decisions::published;
 use effectd_actors::approvals::decide::approve;
-use effectd_actors::approvals::{Approve, Held, Hold, invocation, repository};
+use effectd_actors::approvals::{Approve, Held, Hold, HoldState, invocation, repository};
+use effectd_actors::limits::SESSIONS_SUBJECT_MAX;
 use effectd_actors::operator::dead_letters::{IfUnknown, Now, decision, requeue};
 use effectd_actors::operator::operations::Terms;
 use effectd_actors::operator::service::perform;
+use effectd_actors::preview::facts_of;
 use effectd_actors::{Answer, Decider, Incoming};
+use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, StoreError, Swap};
 use effectd_policy::Clamp;
 use serde_json::{Value, json};
 
 use crate::approvals::{allowing, request};
-use crate::harness::{Place, Running, note};
+use crate::harness::{Place, Running, note, until};
 
 fn plan(command: &str) -> Option<Value> {
     Some(json!({
@@ -140,7 +144,79 @@ async fn an_approval_of_one_plan_runs_no_other() {
         assert_eq!(shown.approved_by, Some(operator().principal.to_string()));
     }
     assert_eq!(invocation::find(services, &id("none")).await.unwrap(), None);
-    assert!(hold(&runtime, &other.approval_id).decided().is_none(), "the other plan still waits");
+    let mut denied = repository::hold(&**runtime.store(), &other.approval_id).unwrap().unwrap();
+    assert!(denied.value.decided().is_none(), "the other plan still waits");
+    // A person denies it, and the process dies before it writes the receipt.
+    let verdict = ApprovalVerdict::Denied;
+    denied.value.state = HoldState::Decided(Approval { verdict, ..receipt.approval.clone().unwrap() });
+    let swap = Swap {
+        family: FamilyName::new("holds").unwrap(),
+        key: other.approval_id.to_string(),
+        expect: Expect::Version(denied.version),
+        change: KvChange::Put(NewBody::Sealed(serde_json::to_vec(&denied.value).unwrap())),
+    };
+    runtime.store().change(Change { swaps: vec![swap], ..Change::default() }).await.unwrap();
+    let refused = invocation::find(services, &id("p-2")).await.unwrap().unwrap();
+    assert_eq!(
+        (refused.status, refused.denied_reason),
+        (InvocationStatus::Denied, Some(DeniedReason::Human))
+    );
+    assert!(refused.error.is_some_and(|error| error.contains("denied it")));
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_digest_of_an_edited_request_covers_its_contract() {
+    let place = allowing(&[]);
+    let runtime = place.runtime().await;
+    let asked = writes("e-1", "x", plan("make test"), Origin::Arbiter);
+    // With the planner's own parameters the edited request is the planner's.
+    let edit = Approve { params: Some(asked.request.params.clone()), ..Approve::default() };
+    let question = held(&runtime, asked).await;
+    let services = runtime.pipeline().services();
+    approve(services, &question.approval_id, &operator(), edit).await.unwrap();
+    let Ok(Answer::Done(ended)) = runtime.pipeline().wait(&id("e-1")).await else { panic!("e-1 has no end") };
+    let receipt = &ended.receipt;
+    assert_eq!(receipt.outcome, Outcome::Executed, "{:?}", receipt.error);
+    let edited = receipt.approval.as_ref().unwrap().edited_request_digest.as_ref();
+    assert_eq!(edited, Some(&receipt.request_digest));
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_whose_session_is_deleted_meanwhile_is_refused() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let session_id = SessionId::fresh();
+    let create = Operation::CreateSession {
+        session_id: session_id.clone(),
+        space_id: "shared:household".parse().unwrap(),
+        subject_id: "agent://planner@deviceA".parse().unwrap(),
+        title: "short".to_owned(),
+        unattended: false,
+        connections: Vec::new(),
+    };
+    perform(services.clone(), create, Terms::default(), operator().principal).await.unwrap();
+    // It is deleted while the parameters of its action are checked.
+    let base = services.registry();
+    let mut tool = base.get(&"files.write_text".parse().unwrap()).unwrap().definition().clone();
+    let (weak, gone) = (Arc::downgrade(services), session_id.clone());
+    tool.rule = Arc::new(move |_| {
+        let delete = Operation::DeleteSession { session_id: gone.clone() };
+        let deleting = perform(weak.upgrade().unwrap(), delete, Terms::default(), operator().principal);
+        let handle = tokio::runtime::Handle::current();
+        tokio::task::block_in_place(|| handle.block_on(deleting)).unwrap();
+        Ok(())
+    });
+    let (next, refused) = base.replace(|tool| tool.spec().tool_id.as_str() == "files.write_text", vec![tool]);
+    assert!(refused.is_empty(), "{refused:?}");
+    services.set_registry(&base, next).unwrap();
+    let origin = Origin::Session { session_id: session_id.clone() };
+    let receipt = done(&runtime, writes("g-1", "x", None, origin)).await;
+    assert_eq!(receipt.error.map(|error| error.code), Some(Code::SessionUnknown));
+    assert_eq!((receipt.outcome, receipt.session_id), (Outcome::NotFound, Some(session_id)));
+    assert!(!place.note("plan.txt").exists());
     assert!(runtime.stop().await);
 }
 
@@ -214,6 +290,13 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
     let first = held(&runtime, posts("n-2", Origin::Arbiter)).await;
     let asked = hold(&runtime, &first.approval_id).prompt;
     assert!(asked.facts.connection && asked.facts.connection_version.is_some(), "{:?}", asked.facts);
+    assert_eq!(asked.facts.connection_id.as_ref(), Some(&connection_id));
+    let shown = invocation::find(services, &id("n-2")).await.unwrap().unwrap();
+    assert_eq!(shown.integration_id.as_ref(), Some(&connection_id));
+    let (registry, request) = (services.registry(), posts("n-7", Origin::Arbiter).request);
+    let tool = registry.get(&request.tool_id).unwrap();
+    let explained = facts_of(services, &services.policy(), &request, tool, &operator().principal);
+    assert_eq!(explained.connection_id.as_ref(), Some(&connection_id), "`policy explain` sees it too");
     let hosts = asked.facts.inspection.unwrap().hosts;
     assert_eq!(hosts, ["chat.example", "files.chat.example"].map(str::to_owned).into());
     assert_eq!((asked.decision.tier, asked.decision.safety_class), (RiskTier::R2, SafetyClass::High));
@@ -223,7 +306,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
 
     // A session uses only the connections that it names.
     for (action, connections) in [("n-4", Vec::new()), ("n-5", vec![connection_id.clone()])] {
-        let session_id = effectd::contracts::SessionId::fresh();
+        let session_id = SessionId::fresh();
         let is_named = !connections.is_empty();
         change(Operation::CreateSession {
             session_id: session_id.clone(),
@@ -272,5 +355,99 @@ async fn a_tool_that_drifted_is_asked_about() {
     let asked = held(&runtime, writes("d-1", "x", None, Origin::Arbiter)).await;
     let decision = hold(&runtime, &asked.approval_id).prompt.decision;
     assert_eq!((decision.clamped_by, decision.grant_allowed), (Some(Clamp::Drift), false));
+    assert!(runtime.stop().await);
+}
+
+fn new_session(subject: &str) -> (SessionId, Operation) {
+    let session_id = SessionId::fresh();
+    let operation = Operation::CreateSession {
+        session_id: session_id.clone(),
+        space_id: "shared:household".parse().unwrap(),
+        subject_id: subject.parse().unwrap(),
+        title: "week".to_owned(),
+        unattended: false,
+        connections: Vec::new(),
+    };
+    (session_id, operation)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_deletions_at_once_one_finds_no_session() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let change = |operation| perform(services.clone(), operation, Terms::default(), operator().principal);
+    for _ in 0..4 {
+        let (session_id, create) = new_session("agent://planner@deviceA");
+        change(create).await.unwrap();
+        let delete = || change(Operation::DeleteSession { session_id: session_id.clone() });
+        let end = change(Operation::EndSession { session_id: session_id.clone() });
+        let (one, other, ended) = tokio::join!(delete(), delete(), end);
+        assert_eq!([&one, &other].iter().filter(|done| done.is_ok()).count(), 1, "{one:?} {other:?}");
+        for refused in [one, other, ended].into_iter().filter_map(Result::err) {
+            assert!(matches!(refused, StoreError::NoSuchName(_)), "{refused:?}");
+        }
+    }
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_takes_no_room_for_sessions_of_others() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let change = |operation| perform(services.clone(), operation, Terms::default(), operator().principal);
+    let (first, create) = new_session("agent://planner@deviceA");
+    change(create).await.unwrap();
+    let (store, family) = (runtime.store(), FamilyName::new("sessions").unwrap());
+    let entry = store.entry(&family, first.as_str()).unwrap().unwrap();
+    let put = |number: usize| Swap {
+        family: family.clone(),
+        key: format!("s-{number}"),
+        expect: Expect::Absent,
+        change: KvChange::Put(NewBody::Clear(entry.value.bytes().unwrap().to_vec())),
+    };
+    let numbers: Vec<usize> = (1..SESSIONS_SUBJECT_MAX).collect();
+    for some in numbers.chunks(100) {
+        let swaps = some.iter().map(|number| put(*number)).collect();
+        store.change(Change { swaps, ..Change::default() }).await.unwrap();
+    }
+    let refused = change(new_session("agent://planner@deviceA").1).await.unwrap_err();
+    assert!(matches!(refused, StoreError::TooLarge { max: SESSIONS_SUBJECT_MAX, .. }), "{refused:?}");
+    change(new_session("agent://other@deviceA").1).await.unwrap();
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_session_that_cannot_be_read_stops_no_other() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let (session_id, create) = new_session("agent://planner@deviceA");
+    perform(services.clone(), create, Terms::default(), operator().principal).await.unwrap();
+    let entry = runtime.store().entry(&FamilyName::new("sessions").unwrap(), session_id.as_str());
+    let session: Value = serde_json::from_slice(entry.unwrap().unwrap().value.bytes().unwrap()).unwrap();
+    let marked = json!({ "session": session, "by": "user://a", "at": Timestamp::now(), "done": false });
+    let family = FamilyName::new("sessions-deleted").unwrap();
+    // The first sorts before the other.
+    let swaps = [("0", b"{".to_vec()), (session_id.as_str(), serde_json::to_vec(&marked).unwrap())].map(
+        |(key, bytes)| Swap {
+            family: family.clone(),
+            key: key.to_owned(),
+            expect: Expect::Absent,
+            change: KvChange::Put(NewBody::Clear(bytes)),
+        },
+    );
+    runtime.store().change(Change { swaps: swaps.into(), ..Change::default() }).await.unwrap();
+    assert!(runtime.stop().await);
+    // The next start finishes deletions.
+    let runtime = place.runtime().await;
+    let is_done = || {
+        let done = runtime.store().entry(&family, session_id.as_str()).unwrap();
+        done.is_some_and(|done| {
+            serde_json::from_slice::<Value>(done.value.bytes().unwrap()).unwrap()["done"] == true
+        })
+    };
+    tokio::task::block_in_place(|| until("the deletion is done", is_done));
     assert!(runtime.stop().await);
 }

@@ -167,7 +167,7 @@ async fn prepare(
     record.digest = keyed_digest(&digest);
     record.grant_id = grant.as_ref().map(|grant| grant.grant_id.clone());
     record.edited_request_digest =
-        hold.edited.then(|| keyed_digest(&services.identity.keyed(&hold.decision.request.digest())));
+        hold.edited.then(|| keyed_digest(&services.identity.keyed(&hold.decision.digest())));
     Ok(Prepared { hold, version: at.version, record, grant })
 }
 

@@ -153,26 +153,7 @@ pub(crate) async fn end(services: &Services, hold: &Hold) -> Result<(), StoreErr
     };
     hit("held.before_end", &lead.action_id).await;
     if services.store.receipt_of(&lead.action_id)?.is_none() {
-        let failure = match approval.verdict {
-            ApprovalVerdict::Expired => {
-                let message = format!("nobody decided before {}", hold.expires_at);
-                Failure::new(Code::ApprovalExpired, Phase::Hold, message)
-            }
-            ApprovalVerdict::Denied if approval.by == POLICY => {
-                let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy denies it now");
-                hold.prompt.decision.failure().unwrap_or_else(unsaid)
-            }
-            ApprovalVerdict::Denied
-            | ApprovalVerdict::Revoked
-            | ApprovalVerdict::Once
-            | ApprovalVerdict::Grant
-            | ApprovalVerdict::Always => {
-                let reason = approval.reason.as_deref().unwrap_or("no reason was given");
-                let message = format!("{} denied it: {reason}", approval.by);
-                Failure::new(Code::HumanDenied, Phase::Hold, message)
-            }
-        };
-        match recording::withdrawn(services, refusal(services, hold, approval, failure)).await {
+        match recording::withdrawn(services, refusal(services, hold, approval)).await {
             // The action was begun or has ended in another way: it has its own receipt, or will have one.
             Ok(_) | Err(StoreError::AlreadyReceipted { .. } | StoreError::StaleFence { .. }) => {}
             Err(error) => return Err(error),
@@ -181,7 +162,30 @@ pub(crate) async fn end(services: &Services, hold: &Hold) -> Result<(), StoreErr
     finish(&services.approvals, &services.in_flight.answers, hold).await
 }
 
-fn refusal(services: &Services, hold: &Hold, approval: &Approval, failure: Failure) -> Refusal {
+/// Why a hold that is denied or expired ends.
+pub(super) fn failure(hold: &Hold, approval: &Approval) -> Failure {
+    match approval.verdict {
+        ApprovalVerdict::Expired => {
+            let message = format!("nobody decided before {}", hold.expires_at);
+            Failure::new(Code::ApprovalExpired, Phase::Hold, message)
+        }
+        ApprovalVerdict::Denied if approval.by == POLICY => {
+            let unsaid = || Failure::new(Code::PolicyDenied, Phase::Gate, "the policy denies it now");
+            hold.prompt.decision.failure().unwrap_or_else(unsaid)
+        }
+        ApprovalVerdict::Denied
+        | ApprovalVerdict::Revoked
+        | ApprovalVerdict::Once
+        | ApprovalVerdict::Grant
+        | ApprovalVerdict::Always => {
+            let reason = approval.reason.as_deref().unwrap_or("no reason was given");
+            let message = format!("{} denied it: {reason}", approval.by);
+            Failure::new(Code::HumanDenied, Phase::Hold, message)
+        }
+    }
+}
+
+fn refusal(services: &Services, hold: &Hold, approval: &Approval) -> Refusal {
     let mut decision: DecisionData = hold.decision.clone();
     let lead = hold.lead();
     decision.approved = Some(Approved { record: approval.clone(), original: lead.map(|lead| lead.digest) });
@@ -196,7 +200,7 @@ fn refusal(services: &Services, hold: &Hold, approval: &Approval, failure: Failu
             redactions: hold.prompt.redactions.clone(),
             hidden: hold.prompt.hidden.clone(),
         }),
-        ..Refusal::new(detached(services, decision, trace, accepted), failure)
+        ..Refusal::new(detached(services, decision, trace, accepted), failure(hold, approval))
     }
 }
 

@@ -3,8 +3,8 @@
 
 use effectd_bus::StoreError;
 use effectd_contracts::{
-    ActionId, DecisionData, DeniedReason, GrantId, InvocationStatus, Millis, Mode, ModeSource, OrgId,
-    Outcome, Receipt, ReceiptId, RiskLevel, Timestamp, ToolId,
+    ActionId, ConnectionId, DecisionData, DeniedReason, GrantId, InvocationStatus, Millis, Mode, ModeSource,
+    OrgId, Outcome, Receipt, ReceiptId, RiskLevel, Timestamp, ToolId,
 };
 use effectd_policy::Facts;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::hold::{Hold, session_of};
 use super::suspend::decision_of;
-use super::{repository, view};
+use super::{expiry, repository, view};
 use crate::action::decisions::published;
 use crate::claims::pending::intent_of;
 use crate::services::Services;
@@ -22,6 +22,8 @@ pub struct Invocation {
     pub id: ActionId,
     pub session_id: String,
     pub organization_id: Option<OrgId>,
+    /// The connection that it uses.
+    pub integration_id: Option<ConnectionId>,
     /// The source of the tool, and what the source calls it.
     pub integration: String,
     pub action: String,
@@ -74,7 +76,8 @@ fn ended(id: &ActionId, receipt: &Receipt) -> Option<Invocation> {
         organization_id: receipt.org.clone(),
         integration: source.to_owned(),
         action: action.to_owned(),
-        risk_level: facts.map(|facts| facts.tool.risk_level),
+        risk_level: facts.as_ref().map(|facts| facts.tool.risk_level),
+        integration_id: facts.and_then(|facts| facts.connection_id),
         mode: decision.and_then(|decision| decision.mode),
         mode_source: decision.and_then(|decision| decision.mode_source),
         params: receipt.inputs.clone(),
@@ -94,14 +97,20 @@ fn ended(id: &ActionId, receipt: &Receipt) -> Option<Invocation> {
 
 fn held(services: &Services, id: &ActionId, hold: &Hold, has_begun: bool) -> Option<Invocation> {
     let member = hold.member(id)?;
-    let outcome = match (hold.is_approved(), has_begun) {
-        (_, true) => Outcome::Executing,
-        (true, false) => Outcome::Approved,
-        (false, false) => Outcome::AwaitingApproval,
+    let approval = hold.decided();
+    // It is denied or expired; its receipt follows.
+    let refused = approval.filter(|_| !has_begun && !hold.is_approved());
+    let refused = refused.map(|approval| expiry::failure(hold, approval));
+    let outcome = match (&refused, approval) {
+        (Some(failure), _) => failure.code.outcome(),
+        (None, _) if has_begun => Outcome::Executing,
+        (None, Some(_)) => Outcome::Approved,
+        (None, None) => Outcome::AwaitingApproval,
     };
     let decision = decision_of(&hold.decision, member);
-    let approval = hold.decided();
     Some(Invocation {
+        error: refused.map(|failure| failure.message),
+        integration_id: hold.prompt.facts.connection_id.clone(),
         mode: hold.prompt.decision.mode,
         mode_source: hold.prompt.decision.mode_source,
         approved_by: approval.map(|approval| approval.by.clone()),
@@ -121,19 +130,21 @@ fn open(
 ) -> Option<Invocation> {
     let (request, registry) = (&decision.request, services.registry());
     let (source, action) = ToolId::split(request.tool_id.as_str());
+    let projected = outcome.project();
     Some(Invocation {
         id: request.action_id.clone(),
         session_id: session_of(decision),
         organization_id: services.org_of(&request.space_id),
+        integration_id: None,
         integration: source.to_owned(),
         action: action.to_owned(),
         risk_level: registry.get(&request.tool_id).map(|tool| tool.spec().level()),
         mode: None,
         mode_source: None,
         params: view::shown(&registry, &services.policy(), request),
-        status: outcome.project().invocation?,
+        status: projected.invocation?,
         error: None,
-        denied_reason: None,
+        denied_reason: projected.brief.and_then(|(_, reason)| reason),
         duration_ms: None,
         approved_by: None,
         approved_at: None,

@@ -12,12 +12,13 @@ use serde::de::DeserializeOwned;
 
 use super::hold::{Hold, Past};
 use crate::limits::HELD_PAGE;
+use crate::services::sessions::is_implicit;
 use crate::stored::{clear_event, json_bytes};
 
 /// Holds by id, sealed.
 const HOLDS: &str = "holds";
 const ACTIONS: &str = "held-actions";
-/// The id of the open hold for each digest of a question, so that equal requests join it.
+/// The id of the open hold for each question, see [`ask_key`].
 const ASKS: &str = "held-asks";
 const SESSIONS: &str = "held-sessions";
 
@@ -74,8 +75,22 @@ pub fn hold_of(store: &dyn Store, action: &ActionId) -> Result<Option<Versioned<
     Ok(found.filter(|hold| hold.value.member(action).is_some()))
 }
 
-pub(crate) fn asked(store: &dyn Store, digest: &Digest) -> Result<Option<Versioned<Hold>>, StoreError> {
-    match get::<ApprovalId>(store, ASKS, &digest.hex())? {
+/// Equal requests have one key and wait in one hold, unless one of them is of a session with a record. The deletion of a session denies
+/// its holds, and must not decide about another session.
+fn ask_key(digest: &Digest, session: &str) -> String {
+    if is_implicit(session) {
+        return digest.hex();
+    }
+    Digest::of(format!("{} {session}", digest.hex()).as_bytes()).hex()
+}
+
+/// The open hold that an equal request of this session joins.
+pub(crate) fn asked(
+    store: &dyn Store,
+    digest: &Digest,
+    session: &str,
+) -> Result<Option<Versioned<Hold>>, StoreError> {
+    match get::<ApprovalId>(store, ASKS, &ask_key(digest, session))? {
         Some(id) => hold(store, &id.value),
         None => Ok(None),
     }
@@ -193,13 +208,13 @@ impl Step {
 
     /// Opens a hold: equal requests can join it, and it counts against the session.
     pub(crate) fn open(&mut self, store: &dyn Store, hold: &Hold) -> Result<(), StoreError> {
-        self.put(ASKS, &hold.digest.hex(), Expect::Any, &hold.approval_id)?;
+        self.put(ASKS, &ask_key(&hold.digest, &hold.session), Expect::Any, &hold.approval_id)?;
         self.session(store, hold, |open| open.push(hold.approval_id.clone()))
     }
 
     /// Closes a hold: no request can join it, and it no longer counts against the session.
     pub(crate) fn close(&mut self, store: &dyn Store, hold: &Hold) -> Result<(), StoreError> {
-        let key = hold.digest.hex();
+        let key = ask_key(&hold.digest, &hold.session);
         if let Some(known) = get::<ApprovalId>(store, ASKS, &key)?
             && known.value == hold.approval_id
         {

@@ -9,7 +9,7 @@ use super::repository::{self, Step, Versioned};
 use crate::action::preview::Preview;
 use crate::action::{Action, Asked};
 use crate::limits::HELD_MEMBERS_MAX;
-use crate::services::{Approvals, sessions};
+use crate::services::Approvals;
 use crate::settings::Settings;
 
 #[derive(Debug)]
@@ -70,14 +70,7 @@ pub(crate) fn is_full(
     let session = session_of(&action.ticket.decision(&action.request));
     let full = repository::open_of(store, &session)? >= settings.held_per_session_max;
     // A full session can still join an open hold.
-    let joins = |open: Versioned<Hold>| may_join(&open.value.session, &session);
-    Ok(full && !repository::asked(store, &question.digest)?.is_some_and(joins))
-}
-
-/// Whether requests of two sessions may wait in one hold. The deletion of a session denies its holds, and must not decide about
-/// another session.
-fn may_join(one: &str, other: &str) -> bool {
-    one == other || (sessions::is_implicit(one) && sessions::is_implicit(other))
+    Ok(full && repository::asked(store, &question.digest, &session)?.is_none())
 }
 
 /// Stores a new hold or joins the hold of an equal request, and ends the delivery in the same step.
@@ -101,11 +94,9 @@ pub(crate) async fn suspend(
         }
         return Ok(Suspended::Waits(Box::new(known.value)));
     }
-    let open = repository::asked(store, &new.digest)?;
+    let open = repository::asked(store, &new.digest, &new.session)?;
     let open = open.filter(|open| {
-        open.value.is_open(approvals.clock.now())
-            && open.value.members.len() < HELD_MEMBERS_MAX
-            && may_join(&open.value.session, &new.session)
+        open.value.is_open(approvals.clock.now()) && open.value.members.len() < HELD_MEMBERS_MAX
     });
     let mut step = Step::default();
     step.lease(lease);

@@ -178,21 +178,26 @@ async fn carry_out(
             json!({ "device_key": change.after, "previous": change.before })
         }
         Operation::CreateSession { session_id, space_id, subject_id, title, unattended, connections } => {
-            let org = sessions::check_new(&services, &session_id, &space_id, &title, &connections)?;
-            let session = Session {
-                session_id,
-                org: org.clone(),
-                space_id,
-                subject_id,
-                created_by: principal,
-                title,
-                unattended,
-                connections,
-                created_at: clock.now(),
-                ended_at: None,
+            let (created_by, created_at) = (principal, clock.now());
+            let checked = move |services: &Services| -> Result<Session, StoreError> {
+                let about = (&subject_id, &space_id);
+                let org = sessions::check_new(services, &session_id, about, &title, &connections)?;
+                Ok(Session {
+                    session_id,
+                    org,
+                    space_id,
+                    subject_id,
+                    created_by,
+                    title,
+                    unattended,
+                    connections,
+                    created_at,
+                    ended_at: None,
+                })
             };
+            let session = blocking(&services, checked).await?;
             sessions::create(&services, &session).await?;
-            json!({ "org": org })
+            json!({ "org": session.org })
         }
         Operation::EndSession { session_id } => {
             sessions::end(&services, &session_id, &principal).await?;
@@ -467,7 +472,7 @@ pub fn preview(
             (true, summary.to_owned())
         }
         Operation::CreateSession { session_id, space_id, subject_id, title, connections, .. } => {
-            let org = sessions::check_new(services, session_id, space_id, title, connections)?;
+            let org = sessions::check_new(services, session_id, (subject_id, space_id), title, connections)?;
             (true, format!("a session of {org} for {subject_id} in {space_id}: {title:?}"))
         }
         Operation::EndSession { session_id } => {

@@ -11,11 +11,11 @@
 //! Each step can be repeated, and the sweeper repeats all of them until step 5 is on disk. An action that was in flight may end
 //! later, so the sweeper does the steps once more before it removes the record.
 
-use effectd_bus::{BlobError, BlobKind, Cause, Expect, FamilyName, ReceiptQuery, Store, StoreError};
+use effectd_bus::{BlobError, BlobKind, Cause, Expect, FamilyName, KvEntry, ReceiptQuery, Store, StoreError};
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{
     ActionId, ConnectionId, Event, OrgId, Principal, SessionChange, SessionData, SessionId, SpaceId,
-    Timestamp, Topic,
+    SubjectId, Timestamp, Topic,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ use crate::effects::results;
 use crate::failpoint::hit_idle;
 use crate::limits::{
     ERASURE_PAGE, SESSION_CONNECTIONS_MAX, SESSION_DELETED_KEPT, SESSION_TITLE_BYTES_MAX, SESSIONS_MAX,
-    SESSIONS_PAGE,
+    SESSIONS_PAGE, SESSIONS_SUBJECT_MAX,
 };
 use crate::services::sessions::{SESSIONS, Session, is_implicit};
 use crate::services::{Services, connections};
@@ -58,7 +58,7 @@ pub(super) fn known(store: &dyn Store, id: &SessionId) -> Result<Versioned<Sessi
 pub(super) fn check_new(
     services: &Services,
     id: &SessionId,
-    space: &SpaceId,
+    (subject, space): (&SubjectId, &SpaceId),
     title: &str,
     wanted: &[ConnectionId],
 ) -> Result<OrgId, StoreError> {
@@ -83,11 +83,20 @@ pub(super) fn check_new(
             return Err(StoreError::NoSuchName(Cause::new(format!("{org} has no connection {id}"))));
         }
     }
-    let size = entries(store, &family(SESSIONS)?, SESSIONS_PAGE).count() + 1;
-    if size > SESSIONS_MAX {
-        return Err(StoreError::TooLarge { what: "number of sessions", size, max: SESSIONS_MAX });
+    let (mut size, mut of_subject) = (1, 1);
+    for entry in entries(store, &family(SESSIONS)?, SESSIONS_PAGE) {
+        size += 1;
+        of_subject +=
+            usize::from(read::<Session>(&entry?).is_ok_and(|known| known.value.subject_id == *subject));
     }
-    Ok(org)
+    let bounds = [
+        ("number of sessions (delete ended ones)", size, SESSIONS_MAX),
+        ("number of sessions of one subject (delete ended ones)", of_subject, SESSIONS_SUBJECT_MAX),
+    ];
+    match bounds.into_iter().find(|(_, size, max)| size > max) {
+        Some((what, size, max)) => Err(StoreError::TooLarge { what, size, max }),
+        None => Ok(org),
+    }
 }
 
 pub(super) async fn create(services: &Services, session: &Session) -> Result<(), StoreError> {
@@ -99,9 +108,10 @@ pub(super) async fn create(services: &Services, session: &Session) -> Result<(),
 
 /// Ends a session: it takes no new action. What has begun continues.
 pub(super) async fn end(services: &Services, id: &SessionId, by: &Principal) -> Result<(), StoreError> {
+    let _lock = services.connections.changes.lock().await;
     let Versioned { value: mut session, version } = known(&*services.store, id)?;
     let now = services.clock.now();
-    session.ended_at = Some(now);
+    session.ended_at.get_or_insert(now);
     let mut step = Step::default();
     step.put(SESSIONS, id.as_str(), Expect::Version(version), &session)?;
     announce(&mut step, &session, SessionChange::Ended, by, now)?;
@@ -110,6 +120,7 @@ pub(super) async fn end(services: &Services, id: &SessionId, by: &Principal) -> 
 
 /// Deletes a session. If this fails after the first step, the sweeper does the others.
 pub(super) async fn delete(services: &Services, id: &SessionId, by: &Principal) -> Result<(), StoreError> {
+    let lock = services.connections.changes.lock().await;
     let Versioned { value: session, version } = known(&*services.store, id)?;
     let at = services.clock.now();
     let mut step = Step::default();
@@ -118,6 +129,7 @@ pub(super) async fn delete(services: &Services, id: &SessionId, by: &Principal) 
     let deleted = Deleted { session, by: by.clone(), at, done: false };
     step.put(DELETED, id.as_str(), Expect::Absent, &deleted)?;
     step.commit(&*services.store).await?;
+    drop(lock);
     hit_idle("session.marked").await;
     finish(services, deleted).await
 }
@@ -207,20 +219,28 @@ fn destroy_results(
     }
 }
 
-/// Finishes deletions that a dead process left, and removes records that are no longer needed.
+/// Finishes deletions that a dead process left, and removes records that are no longer needed. One that fails stops no other.
 pub(crate) async fn sweep(services: &Services) -> Result<(), StoreError> {
-    let (store, now) = (&*services.store, services.clock.now());
-    let old = now.checked_sub(SESSION_DELETED_KEPT).unwrap_or(now);
-    for entry in entries(store, &family(DELETED)?, SESSIONS_PAGE) {
-        let Versioned { value: deleted, version } = read::<Deleted>(&entry?)?;
-        if !deleted.done {
-            finish(services, deleted).await?;
-        } else if deleted.at < old {
-            clear(services, &deleted).await?;
-            let mut step = Step::default();
-            step.delete(DELETED, deleted.session.session_id.as_str(), Expect::Version(version))?;
-            step.commit(store).await?;
+    for entry in entries(&*services.store, &family(DELETED)?, SESSIONS_PAGE) {
+        let entry = entry?;
+        if let Err(error) = settle(services, &entry).await {
+            let session = entry.key.as_str();
+            tracing::warn!(%error, session, "a deleted session could not be cleared; the sweeper tries again");
         }
+    }
+    Ok(())
+}
+
+async fn settle(services: &Services, entry: &KvEntry) -> Result<(), StoreError> {
+    let Versioned { value: deleted, version } = read::<Deleted>(entry)?;
+    let now = services.clock.now();
+    if !deleted.done {
+        finish(services, deleted).await?;
+    } else if deleted.at < now.checked_sub(SESSION_DELETED_KEPT).unwrap_or(now) {
+        clear(services, &deleted).await?;
+        let mut step = Step::default();
+        step.delete(DELETED, &entry.key, Expect::Version(version))?;
+        step.commit(&*services.store).await?;
     }
     Ok(())
 }

@@ -109,6 +109,7 @@ fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &I
     if facts.tool.uses_network() {
         let connection = connection(services, policy, question);
         facts.connection = connection.is_some();
+        facts.connection_id = connection.as_ref().map(|connection| connection.connection_id.clone());
         facts.connection_version = connection.as_ref().map(|connection| connection.version);
         let led_to = connection.iter().flat_map(|connection| &connection.hosts);
         let hosts = tool.hosts().iter().chain(led_to).cloned();

@@ -53,7 +53,7 @@ type BySource = HashMap<(OrgId, String), Arc<Enabled>>;
 #[derive(Debug, Default)]
 pub struct Connections {
     enabled: RwLock<Arc<BySource>>,
-    /// Serialises changes of connections and secrets, so that a check still holds when its change is written.
+    /// Serialises changes of connections, secrets and sessions, so that a check still holds when its change is written.
     pub(crate) changes: tokio::sync::Mutex<()>,
 }
 

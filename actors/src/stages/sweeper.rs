@@ -31,11 +31,12 @@ pub(crate) enum Sweep {
     Rest,
 }
 
-/// When the last round of retention ended, and the round that is running.
+/// When the last round of retention ended, and the work that is running: it may take longer than a lease, so it is not awaited.
 #[derive(Default)]
 pub(crate) struct Retaining {
     last: Option<Monotonic>,
     round: Option<JoinHandle<Result<Retained, StoreError>>>,
+    clearing: Option<JoinHandle<()>>,
 }
 
 /// How long an epoch's key is kept after the epoch ended, for actions in flight.
@@ -67,9 +68,13 @@ impl Actor for Sweeper {
                 self.services.in_flight.leases.extend_all();
                 self.services.in_flight.answers.catch_up(&*self.services.store);
             }
-            Sweep::Approvals => self.approvals().await,
+            Sweep::Approvals => {
+                self.approvals().await;
+                self.clear_sessions(&mut retaining.clearing);
+            }
             Sweep::Rest => {
                 self.rest().await;
+                self.clear_sessions(&mut retaining.clearing);
                 self.retain(retaining).await;
             }
         }
@@ -93,9 +98,6 @@ impl Sweeper {
             Ok(gone) => tracing::info!(gone, "expired grants were removed"),
             Err(error) => tracing::warn!(%error, "expired grants could not be removed"),
         }
-        if let Err(error) = sessions::sweep(services).await {
-            tracing::warn!(%error, "deleted sessions could not be cleared; the sweeper tries again");
-        }
         let now = services.clock.now();
         let before = now.checked_sub(HELD_PAST_KEPT).unwrap_or(now);
         if let Err(error) = repository::sweep_past(&*services.store, before).await {
@@ -103,8 +105,19 @@ impl Sweeper {
         }
     }
 
-    /// Starts a round of retention when one is due, and further rounds while there is more to drop. Does not await it: a round
-    /// may take longer than a lease.
+    /// Clears deleted sessions, unless this is under way: each result that it destroys takes a sync.
+    fn clear_sessions(&self, clearing: &mut Option<JoinHandle<()>>) {
+        if clearing.as_ref().is_none_or(JoinHandle::is_finished) {
+            let services = self.services.clone();
+            *clearing = Some(tokio::spawn(async move {
+                if let Err(error) = sessions::sweep(&services).await {
+                    tracing::warn!(%error, "deleted sessions cannot be read; the sweeper tries again");
+                }
+            }));
+        }
+    }
+
+    /// Starts a round of retention when one is due, and further rounds while there is more to drop.
     async fn retain(&self, retaining: &mut Retaining) {
         let now = self.services.clock.monotonic();
         if let Some(round) = retaining.round.take_if(|round| round.is_finished()) {

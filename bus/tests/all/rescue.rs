@@ -12,7 +12,7 @@ use effectd_bus::testing::values::{action, claim, completion, event, group, seal
 use effectd_bus::{
     ClaimAnswer, LocalStore, NewDeadLetter, Progress, ReceiptQuery, Store, StoreError, embedded,
 };
-use effectd_contracts::{Status, SystemClock, merkle};
+use effectd_contracts::{InvocationBrief, Status, SystemClock, merkle};
 
 use crate::child::{BOTH, Order, Worker, config};
 use crate::mounts::{Mount, copy_image, is_root, make_ext4};
@@ -25,6 +25,8 @@ fn fill_in(state: &Path, journal: JournalKind) {
     for n in 0..ACTIONS {
         let id = n.to_string();
         let mut done = completion(&claim(&id, &id, "p"), Status::Error, None);
+        let body = format!(r#"{{"n":{n},"org":"home","outcome":"failed","principal":"user://a"}}"#);
+        done.receipt.body = body.into_bytes();
         done.letter = (n % 10 == 0).then(|| NewDeadLetter {
             topic: topic("t"),
             code: "timed_out".into(),
@@ -276,6 +278,7 @@ fn some_is_salvaged(state: &Path) {
     assert_eq!(saved.receipts + saved.receipts_lost, ACTIONS, "{saved:?}");
     let page = store.receipts(&ReceiptQuery { limit: 1_000, ..ReceiptQuery::default() }).unwrap();
     assert_eq!(page.receipts.len() as u64, saved.receipts);
+    assert_eq!(failed(&store), saved.receipts);
     assert!(page.receipts.iter().all(|receipt| receipt.action_id.as_str() == receipt.ordinal.to_string()));
     let events = store.read(&topic("t"), 0, 1_000).unwrap();
     assert_eq!((events.events.len() as u64, events.end), (ACTIONS * 2, ACTIONS * 2));
@@ -394,11 +397,17 @@ fn open(state: &Path) -> LocalStore {
     embedded::open(config(state), Arc::new(SystemClock)).unwrap()
 }
 
+/// The exact count of the organisation's failed invocations.
+fn failed(store: &LocalStore) -> u64 {
+    store.invocations(&"home".parse().unwrap(), InvocationBrief::Failed).unwrap()
+}
+
 fn content(store: &LocalStore) -> String {
     let receipts = store.receipts(&ReceiptQuery { limit: 1_000, ..ReceiptQuery::default() });
     let events = store.read(&topic("t"), 0, 1_000).unwrap();
     let letters = store.letters(None, 0, 1_000).unwrap();
     let root = store.log().unwrap().root;
+    assert_eq!(failed(store), ACTIONS);
     format!("{:?} {events:?} {letters:?} {root:?}", receipts.unwrap())
 }
 

@@ -73,9 +73,9 @@ pub(crate) async fn submit(
     let origin = match &query.session {
         None => Origin::Arbiter,
         Some(id) => {
-            let found = sessions::find(&app, &peer, id, PrincipalRole::Operate);
-            let refused = |_| Problem::from(unknown_session(Phase::Accept)).about(&request.action_id);
-            Origin::Session { session_id: found.map_err(refused)?.session_id }
+            let found = sessions::visible(&app, &peer, id, PrincipalRole::Operate)?;
+            let refused = || Problem::from(unknown_session(Phase::Accept)).about(&request.action_id);
+            Origin::Session { session_id: found.ok_or_else(refused)?.session_id }
         }
     };
     let incoming = Incoming {

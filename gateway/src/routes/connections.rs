@@ -5,11 +5,13 @@ use axum::extract::State;
 use effectd_actors::operator::connections::set_secret;
 use effectd_actors::services::connections;
 use effectd_actors::{OrgRole, Services};
-use effectd_contracts::{ConnectionId, Operation, OrgId};
+use effectd_contracts::{ConnectionId, Operation, OrgId, json};
 
 use super::operations::{ChangeQuery, change, checked_reason, to_end};
 use crate::app::{App, AppState};
+use crate::body::BodyBytes;
 use crate::extract::{Json, Path, Query, Reply};
+use crate::limits::CHANGE_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::connections::{ConnectionBody, ConnectionView, SecretBody, SecretView};
@@ -141,7 +143,12 @@ pub(crate) async fn set(
     if query.preview {
         return change(&app, &peer, operation, query).await;
     }
-    let (SecretBody { value }, _share) = app.json_body(body, Kind::QueryInvalid).await?;
+    let BodyBytes { bytes, share: _share } = app.body(body).await?;
+    // The parser's own words may quote the value.
+    let text =
+        format!("the body must be {{\"value\": \"…\"}} with a text, in at most {CHANGE_BYTES_MAX} bytes");
+    let invalid = |_| Problem::of(Kind::QueryInvalid, text);
+    let SecretBody { value } = json::parse(&bytes, CHANGE_BYTES_MAX).map_err(invalid)?;
     let reason = checked_reason(query.reason)?;
     tracing::info!(principal = %peer.principal, operation = operation.tool(), "an operator starts an operation");
     let says = vec![format!("secret {name} of {org} is set")];

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::services::sessions::{self, Session};
 use effectd_actors::{OrgRole, PrincipalRole};
+use effectd_bus::StoreError;
 use effectd_contracts::{Operation, SessionId};
 
 use super::operations::{ChangeQuery, change};
@@ -108,11 +109,19 @@ pub(crate) async fn delete(
 }
 
 /// The session that a request names. One that is unknown and one of somebody else look the same.
-pub(super) fn find(app: &App, peer: &Peer, id: &str, part: PrincipalRole) -> Result<Session, Problem> {
+fn find(app: &App, peer: &Peer, id: &str, part: PrincipalRole) -> Result<Session, Problem> {
+    visible(app, peer, id, part)?.ok_or_else(|| Problem::of(Kind::NotFound, "you have no session of this id"))
+}
+
+pub(super) fn visible(
+    app: &App,
+    peer: &Peer,
+    id: &str,
+    part: PrincipalRole,
+) -> Result<Option<Session>, StoreError> {
     let (policy, by) = (app.services().policy(), peer.decider());
     let found = sessions::session(app.store(), id)?;
-    let found = found.filter(|session| session.is_visible_to(&policy, &by, part));
-    found.ok_or_else(|| Problem::of(Kind::NotFound, "you have no session of this id"))
+    Ok(found.filter(|session| session.is_visible_to(&policy, &by, part)))
 }
 
 /// Organisations, with their spaces and members
