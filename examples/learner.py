@@ -20,6 +20,7 @@ import http.client
 import itertools
 import json
 import math
+import os
 import socket
 import sys
 
@@ -137,7 +138,7 @@ def told(tools, weighted):
 
 def main():
     parser = argparse.ArgumentParser(description="Success priors per tool, and an off-policy estimate.")
-    parser.add_argument("receipts", nargs="?", help="JSON lines of `effectd receipts export`")
+    parser.add_argument("receipts", nargs="?", help="a dataset of `effectd receipts export --dataset`, or JSON lines of `effectd receipts export`")
     parser.add_argument("--amendments", help="amendments.jsonl of a dataset")
     parser.add_argument("--events", metavar="FILE", help="JSON lines of `effectd bus replay`, amendments first; - for standard input")
     parser.add_argument("--from-bus", metavar="SOCKET", help="replay the events of the daemon on this socket")
@@ -150,6 +151,9 @@ def main():
     for pair in arguments.target:
         candidate, _, probability = pair.rpartition("=")
         target[candidate] = float(probability)
+    if arguments.receipts and os.path.isdir(arguments.receipts):
+        folder = arguments.receipts
+        arguments.receipts, arguments.amendments = (os.path.join(folder, f"{name}.jsonl") for name in ("receipts", "amendments"))
     if arguments.receipts:
         amendments = read(arguments.amendments) if arguments.amendments else []
         items = itertools.chain(map(of_amendment, amendments), map(of_receipt, read(arguments.receipts)))

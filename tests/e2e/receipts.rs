@@ -527,6 +527,8 @@ fn a_replay_of_the_bus_teaches_the_same_each_time() {
     let from_dataset =
         learners(&place.path("d/receipts.jsonl"), Some(&place.path("d/amendments.jsonl")), &target);
     assert!(from_dataset[0].starts_with("files.write_text n=4 successes=2 "), "{from_dataset:?}");
+    let whole = python_learner(&[place.path("d").to_str().unwrap(), "--target=write=1"]);
+    assert_eq!(whole.stdout().lines().collect::<Vec<_>>(), from_dataset, "{}", whole.stderr());
     let replayed = || {
         let replay = |topic| place.effectd(&["bus", "replay", "--topic", topic], None).stdout();
         [replay("AMENDMENTS"), replay("ACTION_EXECUTED")]

@@ -114,8 +114,22 @@ fn facts_of_another_time_are_unknowable_and_not_an_error() {
     assert_eq!(summary.to_string(), "1 decision: 0 stay, 0 flip, 1 unknowable");
 }
 
-/// Decisions as receipts held them before there were connections, contracts and compensation.
+/// Decisions in the form that receipts had before there were connections, contracts and compensation, for tools that effectd did
+/// not ship then.
 const KEPT: &str = include_str!("kept_decisions.jsonl");
+
+#[test]
+fn receipts_of_an_earlier_build_flip_nothing() {
+    let policy =
+        compile(include_str!("kept/policy.toml"), include_str!("kept/household.cedar")).unwrap();
+    let records = include_str!("kept/decisions.jsonl").lines().enumerate().map(|(n, line)| {
+        Recorded::new(format!("line {n}"), &serde_json::from_str::<DecisionRecord>(line).unwrap())
+    });
+    let summary = replay(records, &policy, |record, replayed| {
+        assert_eq!(replayed, &Replayed::Same, "{}", record.id);
+    });
+    assert_eq!(summary.to_string(), "22 decisions: 22 stay, 0 flip, 0 unknowable");
+}
 
 #[test]
 fn kept_decisions_without_the_newer_facts_flip_nothing() {
