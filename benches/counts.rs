@@ -4,7 +4,12 @@
 //! valgrind, counts the instructions of each stage and compares them with those on record: the clock of a busy machine says
 //! little, instructions say the same on every run. Between two stages the program calls [`boundary`], by whose name valgrind
 //! knows where one ends.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement prints, and stops on errors")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a measurement prints, and stops on errors"
+)]
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! and with 100 bytes to nearly 1 MiB of parameters. Names after `--` choose parts: `flight`, `tools`, `params`.
 //! `$EFFECTD_BENCH_MS` sets how long each measurement takes, `$EFFECTD_BENCH_DIR` where the state lies.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures the machine")]
 #![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::path::Path;

@@ -13,6 +13,7 @@
 //! runs only when it is named. `$EFFECTD_BENCH_MS` sets how long each measurement takes.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures the machine")]
 #![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@
 //! `$EFFECTD_BENCH_DIR` or the system's temporary directory, which must be on a real disk.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures the machine")]
 #![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 
 use std::fmt::Write as _;

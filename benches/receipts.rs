@@ -8,6 +8,7 @@
     clippy::expect_used,
     clippy::print_stdout,
     clippy::disallowed_types,
+    clippy::disallowed_methods,
     reason = "a measurement prints, and stops on errors"
 )]
 

@@ -1,7 +1,12 @@
 //! The cost of a registry that changes: `cargo bench --bench registry`.
 //!
 //! 10,000 tools are registered, then one of them changes, again and again, while a reader asks for the registry as the gate does.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement prints, and stops on errors")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a measurement prints, and stops on errors"
+)]
 
 use std::hint::black_box;
 use std::sync::Arc;

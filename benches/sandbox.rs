@@ -7,6 +7,7 @@
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_types,
+    clippy::disallowed_methods,
     reason = "a program that measures and prints"
 )]
 

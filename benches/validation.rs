@@ -2,7 +2,12 @@
 //!
 //! From bytes to a request (bounds on depth, number of values and bytes are checked on the way), its parameters against the
 //! schema and the tool's own rules, and its digests; for small and for large parameters.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement prints, and stops on errors")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a measurement prints, and stops on errors"
+)]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -196,6 +196,7 @@ fn bound(connection: &Connection, file_bytes: u64) -> rusqlite::Result<()> {
 }
 
 /// Allows only reading, for a limited time. The flag says whether anything was denied.
+#[expect(clippy::disallowed_methods, reason = "it runs in the child, which has only the kernel's clock")]
 fn watch(connection: &mut Connection) -> rusqlite::Result<Arc<AtomicBool>> {
     let until = Instant::now() + SQLITE_TIME_MAX;
     connection.progress_handler(STEPS_PER_LOOK, Some(move || Instant::now() >= until))?;

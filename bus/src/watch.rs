@@ -4,6 +4,7 @@
 //! returned. A [`Watch`] remembers the count that it saw last, so it misses no change between two calls.
 //!
 //! tokio's `watch` does not fit: it has no blocking wait with a timeout, which [`Watch::wait_changed`] needs.
+#![expect(clippy::disallowed_methods, reason = "a thread waits; no rule depends on it")]
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ impl Monotonic {
     }
 }
 
-/// A source of time. Everything that expires, waits or is time-stamped takes one.
+/// A source of time. Everything that expires or is time-stamped takes one; a wait itself is tokio's, which tests pause.
 pub trait Clock: Send + Sync + 'static {
     /// Wall time, for records.
     fn now(&self) -> Timestamp;

@@ -26,6 +26,7 @@ impl WriteTimeout {
         Self { stream, time_max, deadline: Box::pin(tokio::time::sleep(time_max)), waiting: false }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "how long a client may take to read")]
     fn bounded<T>(
         &mut self,
         context: &mut Context<'_>,

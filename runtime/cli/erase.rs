@@ -1,10 +1,11 @@
 //! `effectd store erase`: destroy the keys of everything that was sealed for a subject.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use effectd_bus::RetentionMode;
 use effectd_contracts::text::counted;
 use effectd_gateway::views::store::{EraseBody, ErasedView};
+use tokio::time::Instant;
 
 use super::mutation::Reason;
 use super::{

@@ -5,7 +5,7 @@ mod page;
 mod view;
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use effectd_contracts::{Clock, Operation, SystemClock, Timestamp};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
@@ -16,6 +16,7 @@ use effectd_gateway::views::{ActorView, BreakerView, Health};
 use hyper::Method;
 use hyper::body::Bytes;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::backend::daemon_client;
 use super::output::{Tone, toned};

@@ -32,6 +32,7 @@ impl<W: Write + AsFd> Lines<W> {
         Self { to, form, lost: 0, is_cut: false, waited: None }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "how long a reader may take")]
     fn has_room(&mut self) -> bool {
         let is_ready = |to: &W, wait: u16| {
             let mut to = [PollFd::new(to.as_fd(), PollFlags::POLLOUT)];

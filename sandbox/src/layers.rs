@@ -1,6 +1,7 @@
 //! What each layer of confinement costs, for the bench: each step is measured alone, in a fresh process.
 //!
 //! Behind the feature `testing`, because nothing that ships measures itself.
+#![expect(clippy::disallowed_methods, reason = "measures the kernel")]
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,8 +1,10 @@
 //! Retries: which failures are tried again, how often, and which are not.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
-use effectd::contracts::{Code, Effects, Outcome, Receipt};
+use effectd::contracts::{Code, Effects, ManualClock, Millis, Outcome, Receipt, Timestamp};
 use effectd::internal::Runtime;
 use effectd_actors::Answer;
 use serde_json::{Value, json};
@@ -10,8 +12,8 @@ use serde_json::{Value, json};
 use crate::Test;
 use crate::child::Report;
 use crate::harness::asynchronously;
-use crate::place::{Place, parsed, request_how};
-use crate::tools::{NEVER, PROBE, SAFE};
+use crate::place::{PATIENCE, Place, parsed, request_how};
+use crate::tools::{NEVER, PROBE, SAFE, TIME_MS};
 
 pub(crate) const TESTS: &[Test] = &[
     ("passing_failures_are_tried_again_and_counted", passing),
@@ -21,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_result_that_breaks_its_schema_may_have_had_an_effect", invalid),
     ("only_successes_are_remembered", remembered),
     ("no_attempt_begins_after_the_deadline", deadline),
+    ("a_deadline_follows_the_injected_clock", injected),
     ("the_span_of_an_action_says_how_often_it_was_tried_again", spanned),
 ];
 
@@ -158,6 +161,31 @@ fn deadline() {
             }
         }
         assert!(began, "nothing was ever tried");
+        assert!(runtime.stop().await);
+    });
+}
+
+/// On a clock that only the test moves: the first attempt takes three quarters of the time, so no second one fits. By the machine's
+/// clocks nearly all of it is left. Only the pause between two attempts is tokio's.
+fn injected() {
+    const TOOK: Duration = Duration::from_millis(TIME_MS * 3 / 4);
+    asynchronously(async {
+        let place = Place::new();
+        let marker = place.marker();
+        let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_800_000_000).unwrap()));
+        let config_clock = clock.clone();
+        let runtime = place.runtime(|config| config.clock = config_clock).await;
+        let mut asked = request_how("a", SAFE, "busy-at-gate");
+        asked["qos"] = json!({ "max_retries": 10 });
+        let ticket = runtime.submit(parsed(&asked)).await.unwrap();
+        let said = tokio::task::spawn_blocking(move || marker.recv_timeout(PATIENCE)).await;
+        assert_eq!(said.unwrap().unwrap(), "waiting");
+        clock.advance(TOOK);
+        place.open_gate();
+        let Ok(Answer::Done(done)) = ticket.receipt().await else { panic!("it has a receipt") };
+        let attempts = done.receipt.attempts.iter().map(|attempt| (attempt.code, attempt.exec_ms));
+        assert_eq!(attempts.collect::<Vec<_>>(), [(Some(Code::ToolBusy), Millis::from(TOOK))]);
+        assert_eq!(place.runs("a"), 1);
         assert!(runtime.stop().await);
     });
 }

@@ -128,6 +128,10 @@ impl Tool for Counter {
                 return Err(Failure::new(Code::ToolBusy, Phase::Dispatch, "busy, as asked"));
             }
         }
+        if how == "busy-at-gate" && runs == 1 {
+            wait_at_gate();
+            return Err(Failure::new(Code::ToolBusy, Phase::Dispatch, "busy, as asked"));
+        }
         if how == "processor-limit" {
             let (seconds, _) = getrlimit(Resource::RLIMIT_CPU).expect("every process has one");
             return Ok(ToolOutput::new(json!({ "count": seconds }), None));
@@ -168,13 +172,7 @@ impl Tool for Counter {
                     ..ToolOutput::new(json!({ "count": count }), None)
                 });
             }
-            "wait" => {
-                mark("waiting\n");
-                let mut gate = String::new();
-                fs::File::open(Path::new(SPACE).join(GATE))
-                    .and_then(|mut pipe| pipe.read_to_string(&mut gate))
-                    .expect("the gate can be read");
-            }
+            "wait" => wait_at_gate(),
             _ => {}
         }
         Ok(ToolOutput::new(json!({ "count": count }), None))
@@ -224,6 +222,14 @@ fn stop_if_asked(here: &str) {
             std::thread::park();
         }
     }
+}
+
+fn wait_at_gate() {
+    mark("waiting\n");
+    let mut gate = String::new();
+    fs::File::open(Path::new(SPACE).join(GATE))
+        .and_then(|mut pipe| pipe.read_to_string(&mut gate))
+        .expect("the gate can be read");
 }
 
 fn mark(what: &str) {

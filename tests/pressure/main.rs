@@ -7,6 +7,7 @@
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_types,
+    clippy::disallowed_methods,
     dead_code,
     reason = "shares the tools and the small harness of the crash tests, and uses a part of them"
 )]

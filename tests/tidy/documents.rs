@@ -272,8 +272,11 @@ fn crates_that_write_no_files_ban_it_and_what_all_ban() {
             let missing = entries.as_array().unwrap().iter().filter(|entry| !here.contains(entry));
             findings.extend(missing.map(|entry| format!("{member}: {list} lacks {entry}")));
         }
-        if !own["disallowed-methods"].to_string().contains("\"std::fs::write\"") {
-            findings.push(format!("{member}: std::fs::write is not banned"));
+        let banned = own["disallowed-methods"].to_string();
+        for call in ["std::fs::write", "std::time::Instant::now", "tokio::time::Instant::now"] {
+            if !banned.contains(&format!("\"{call}\"")) {
+                findings.push(format!("{member}: {call} is not banned"));
+            }
         }
     }
     none(&findings, "Add these to the crate's clippy.toml:");

@@ -154,7 +154,7 @@ fn drain(waiting: &mut Waiting) -> Vec<Job> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;

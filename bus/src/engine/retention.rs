@@ -371,6 +371,7 @@ impl LocalStore {
         flushed
     }
 
+    #[expect(clippy::disallowed_methods, reason = "how long the disk may take")]
     fn flush_until(&self, reader: &Arc<Reader>, target: u64) -> Result<(), StoreError> {
         let end = Instant::now() + RETAIN_FLUSH_MAX;
         while !reader.index.request_flush(target)? {

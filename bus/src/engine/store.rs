@@ -104,6 +104,7 @@ impl LocalStore {
         })
     }
 
+    #[expect(clippy::disallowed_methods, reason = "when the writer, a thread, stops waiting for more")]
     fn queue<T, D>(&self, bytes: usize, can_wait: bool, decide: D) -> Wait<T>
     where
         T: Send + 'static,

@@ -1,4 +1,5 @@
 //! The writer: the one thread that appends blocks.
+#![expect(clippy::disallowed_methods, reason = "measures the disk")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

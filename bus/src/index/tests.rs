@@ -1,6 +1,6 @@
 //! Tests of the hand-over of memtables to the flushing thread.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 use std::sync::mpsc::channel;
 use std::time::Duration;
 

@@ -52,6 +52,7 @@ const OPEN_BYTES_PER_SECOND: u64 = 16 << 20;
 const RELEASE_WAIT: Duration = Duration::from_secs(5);
 
 /// Retries while threads of a dropped handle still hold the database.
+#[expect(clippy::disallowed_methods, reason = "how long sled's threads may take to let go")]
 pub(crate) fn released<T>(open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
     let end = Instant::now() + RELEASE_WAIT;
     loop {

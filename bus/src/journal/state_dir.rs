@@ -88,6 +88,7 @@ fn lock_path(state: &Path) -> PathBuf {
 }
 
 /// Holds the state directory for this process until the lock is dropped.
+#[expect(clippy::disallowed_methods, reason = "how long another process may take to let go")]
 pub(crate) fn lock(state: &Path) -> Result<Flock<File>, StoreError> {
     let path = lock_path(state);
     let mut options = private();

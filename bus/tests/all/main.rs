@@ -2,7 +2,7 @@
 //!
 //! Real directories, real child processes, real `kill -9`, real mounts. Tests that need root say so by name when they
 //! are run without it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_types)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::disallowed_types, clippy::disallowed_methods)]
 #![allow(clippy::print_stderr, reason = "tests say what they did not run, and what a failed round saw")]
 
 mod child;

@@ -194,20 +194,21 @@ async fn read(
     (mut query, amendments): (ReceiptQuery, bool),
     wait: Option<Duration>,
 ) -> Result<ReceiptList, Problem> {
-    let end = wait.map(|wait| tokio::time::Instant::now() + wait);
+    let mut end = std::pin::pin!(wait.map(tokio::time::sleep));
     let mut stage = app.stage.clone();
     loop {
         // Watch before reading the page, so that no later receipt is missed.
         let mut news = app.store().watch(&Topic::ActionExecuted.into())?;
         let list = page(app, peer, filter, (&query, amendments)).await?;
-        let Some(end) = end.filter(|_| list.receipts.is_empty() && list.next.is_none()) else {
+        let is_empty = list.receipts.is_empty() && list.next.is_none();
+        let Some(end) = end.as_mut().as_pin_mut().filter(|_| is_empty) else {
             return Ok(list);
         };
         tokio::select! {
             biased;
             _ = stage.wait_for(|stage| *stage != Stage::Open) => return Ok(list),
             changed = news.changed() => changed?,
-            () = tokio::time::sleep_until(end) => return Ok(list),
+            () = end => return Ok(list),
         }
         query.cursor = list.follow.map(Cursor);
     }

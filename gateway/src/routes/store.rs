@@ -52,7 +52,8 @@ pub(crate) async fn events(
 ) -> Reply<EventList> {
     by.check_topic(&topic)?;
     let mut from = query.from.unwrap_or_else(|| "start".to_owned());
-    let end = tokio::time::Instant::now() + app.wait_time(Some(query.wait_ms.unwrap_or(0)));
+    let wait = app.wait_time(Some(query.wait_ms.unwrap_or(0)));
+    let mut end = std::pin::pin!(tokio::time::sleep(wait));
     let mut stage = app.stage.clone();
     loop {
         // Watch before reading the page, so that no later event is missed.
@@ -60,14 +61,14 @@ pub(crate) async fn events(
         let watch = known.and_then(|topic| app.store().watch(&topic));
         let mut news = watch.map_err(|error| Problem::for_operator(&error))?;
         let list = page(&app, topic.clone(), from).await?;
-        if !list.0.events.is_empty() || tokio::time::Instant::now() >= end {
+        if !list.0.events.is_empty() || wait.is_zero() {
             return Ok(list);
         }
         tokio::select! {
             biased;
             _ = stage.wait_for(|stage| *stage != Stage::Open) => return Ok(list),
             changed = news.changed() => changed?,
-            () = tokio::time::sleep_until(end) => return Ok(list),
+            () = &mut end => return Ok(list),
         }
         from = list.0.next.to_string();
     }

@@ -1,13 +1,14 @@
 //! `effectd dlq requeue`: requeue one letter as a canary, then ten, then the rest.
 
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use effectd_contracts::{ActionId, Operation, Outcome};
 use effectd_gateway::client::Client;
 use effectd_gateway::views::State as ActionState;
 use effectd_gateway::views::dead_letters::LetterNow;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::{Chosen, Pick, Results, by_cause, summary};
 use crate::cli::mutation::{self, Reason, RunMode, Terms};

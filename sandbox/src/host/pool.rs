@@ -2,6 +2,7 @@
 //!
 //! A pool belongs to one (profile, space root) and to one owner thread, which starts the zygote and delivers its children.
 //! Nothing here needs an async runtime of its own, so calls may come from any.
+#![expect(clippy::disallowed_methods, reason = "how long real children idle; no rule depends on it")]
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

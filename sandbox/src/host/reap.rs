@@ -3,10 +3,11 @@
 //! The two are known at different times. The outcome is known when no process of the call can run any more; the cost,
 //! when the kernel has torn the processes down, which takes as long again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use effectd_contracts::{ToolId, TraceId};
 use tokio::io::Interest;
+use tokio::time::Instant;
 
 use super::cgroup::{GroupUsage, Slot};
 use super::outcome::{Cause, Facts, classify};

@@ -3,13 +3,13 @@
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::cache::Fillable;
 use super::cgroup::Cgroups;
@@ -46,7 +46,7 @@ pub(crate) async fn run(
     let begun = Instant::now();
     let mut denials = Denials::default();
     let output_max = ceilings.output_bytes as usize;
-    let deadline = tokio::time::Instant::now() + call.timeout;
+    let deadline = begun + call.timeout;
     let limit = async {
         tokio::select! {
             () = tokio::time::sleep_until(deadline) => Cause::TimedOut,

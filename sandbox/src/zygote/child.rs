@@ -1,4 +1,5 @@
 //! One child: it confines itself, waits for its request, narrows itself to it, runs the tool, and answers.
+#![expect(clippy::disallowed_methods, reason = "it is a process of its own, and has only the kernel's clock")]
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
