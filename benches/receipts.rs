@@ -2,6 +2,7 @@
 //!
 //! A store of 100,000 signed receipts with their intents is filled, then its whole log is verified with the program itself, on the
 //! store and on an exported bundle: every hash, every signature, order, completeness. Then a few receipts among them are listed.
+//! Filters are parsed, and matched with one receipt, as for each receipt that no index rules out.
 //! `EFFECTD_BENCH_RECEIPTS` chooses another number.
 #![allow(
     clippy::unwrap_used,
@@ -13,6 +14,7 @@
 )]
 
 use std::collections::VecDeque;
+use std::hint::black_box;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +26,9 @@ use effectd_actors::execution::log;
 use effectd_bus::embedded::{self, EmbeddedConfig};
 use effectd_bus::{Asker, Claim, ClaimAnswer, Completion, Fence, LocalStore, NewReceipt, Store, Wait};
 use effectd_contracts::merkle::{self, Frontier};
-use effectd_contracts::{Clock, Digest, IntentEntry, LogEntry, Receipt, ReceiptId, SystemClock, canonical};
+use effectd_contracts::{
+    Clock, Digest, Filter, IntentEntry, LogEntry, Receipt, ReceiptId, SystemClock, canonical,
+};
 
 #[path = "figures/journal.rs"]
 mod journal;
@@ -39,6 +43,8 @@ const LIST_SECONDS_MAX: f64 = 1.0;
 const FEW: usize = 14;
 /// What the log may cost an action, all threads together.
 const LOG_MICROS_MAX: f64 = 20.0;
+/// What matching a filter may cost a receipt: 100,000 of them take one second.
+const MATCH_MICROS_MAX: f64 = 10.0;
 /// What the canonical form and the signature may cost an action.
 const SIGN_MICROS_MAX: f64 = 150.0;
 
@@ -65,7 +71,7 @@ fn main() {
     let sample = fill(&store, &key, many);
     let filling = begun.elapsed().as_secs_f64();
     println!("{many} intents and signed receipts stored in {filling:.1} s");
-    let mut missed = cost(&key, &sample) + proofs(&store, many);
+    let mut missed = cost(&key, &sample) + proofs(&store, many) + filters(&sample);
     store.close().unwrap();
     drop(store);
     missed += verify(&state, many) + lists(&state, many);
@@ -202,6 +208,27 @@ fn cost(key: &DeviceKey, receipt: &Receipt) -> u32 {
             signing <= SIGN_MICROS_MAX,
             "at most 150",
         )
+}
+
+/// What a filter of several conditions with stars costs: parsing it once, and matching it with each receipt.
+fn filters(receipt: &Receipt) -> u32 {
+    const ROUNDS: u32 = 200_000;
+    let text = "-tool:other.* status:ok,error subject:agent://*plan*@* -code:*_denied,timed_out space:shared:* since:7d";
+    let now = SystemClock.now();
+    let each = |work: &mut dyn FnMut()| {
+        let begun = Instant::now();
+        (0..ROUNDS).for_each(|_| work());
+        begun.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS)
+    };
+    let parsing = each(&mut || drop(black_box(Filter::parse(black_box(text), now))));
+    println!("{parsing:.3} microseconds to parse a filter of 6 conditions");
+    let filter = Filter::parse(text, now).unwrap();
+    assert!(filter.matches(receipt), "the first condition that does not hold would end the work");
+    let matching = each(&mut || {
+        black_box(filter.matches(black_box(receipt)));
+    });
+    let holds = matching <= MATCH_MICROS_MAX;
+    judge("microseconds to match it with one receipt", matching, holds, "at most 10")
 }
 
 /// The whole log as people check it: with the program, on the store and on a bundle.

@@ -215,5 +215,8 @@ pub const CHANGES_MAX: usize = 2_064;
 pub const CHANGE_PATHS_BYTES_MAX: usize = 262_144;
 /// Flips of a candidate policy that are listed one by one: as many as a person reads.
 pub const SHADOW_FLIPS_MAX: usize = 50;
+/// Actions that a candidate policy has judged and that are remembered, so that one that is delivered again counts once: many more than
+/// are in flight.
+pub const SHADOW_ACTIONS_MAX: usize = 4_096;
 /// Groups of flips of a candidate policy. Beyond them a flip is only counted; the tools and the verdicts make fewer.
 pub const SHADOW_GROUPS_MAX: usize = 500;

@@ -65,7 +65,7 @@ pub use log::{
 };
 pub use millis::Millis;
 pub use notice::{NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Urgency};
-pub use operation::Operation;
+pub use operation::{Operation, PolicyList};
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };

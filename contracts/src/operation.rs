@@ -125,6 +125,19 @@ pub enum Operation {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         band: Option<Band>,
     },
+    /// Adds an entry to a list of the policy, or strikes it out, in addition to the policy's files.
+    SetEntry {
+        /// The list.
+        list: PolicyList,
+        /// Whose roles; only for these.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subject: Option<SubjectId>,
+        /// The role, host, program or tool.
+        entry: String,
+        /// Whether it is added; none restores the files.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        allowed: Option<bool>,
+    },
     /// Takes all changes beside the policy's files back.
     ClearOverlay {},
     /// Judges pending approvals again: releases those that need no person now, and ends those that are denied.
@@ -215,6 +228,20 @@ pub enum Operation {
     },
 }
 
+crate::wire_enum! {
+    /// A list of the policy that operators can change beside its files.
+    pub enum PolicyList {
+        /// The roles of a subject.
+        Roles = "roles",
+        /// Hosts that tools may talk to.
+        Hosts = "hosts",
+        /// Programs that tools may run.
+        Commands = "commands",
+        /// Tools that may name another space than the request's.
+        CrossSpace = "cross_space",
+    }
+}
+
 impl Operation {
     /// The name that its receipt has instead of a tool's.
     pub const fn tool(&self) -> &'static str {
@@ -239,6 +266,7 @@ impl Operation {
             Operation::RevokeConsent { .. } => "effectd.revoke_consent",
             Operation::SetMode { .. } => "effectd.set_mode",
             Operation::SetBand { .. } => "effectd.set_band",
+            Operation::SetEntry { .. } => "effectd.set_entry",
             Operation::ClearOverlay {} => "effectd.clear_overlay",
             Operation::Rejudge {} => "effectd.rejudge",
             Operation::ReloadPolicy {} => "effectd.reload_policy",

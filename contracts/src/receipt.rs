@@ -3,7 +3,7 @@
 //! A receipt never holds a sensitive value. Parameters are in clear only where the tool's schema marks them public; the others
 //! are keyed digests. Every figure is measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -101,6 +101,9 @@ pub struct Receipt {
     pub isolation: Option<Isolation>,
     /// The observed effects.
     pub effects: Effects,
+    /// The paths where effectd cleaned up after a killed run: it removed an unfinished file, or put the replaced one back.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub cleaned_up: BTreeSet<String>,
     /// Whether the effects are those that a preview showed, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<PreviewRecord>,

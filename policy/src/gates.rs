@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 
-use effectd_contracts::{Band, Code, Gate, GateResult, SafetyClass, SpaceId};
+use effectd_contracts::{Band, Code, Gate, GateResult, PolicyList, SafetyClass, SpaceId};
 
 use crate::abac::AbacAnswer;
 use crate::decision::Reason;
@@ -89,7 +89,7 @@ fn rbac(facts: &Facts, policy: &Policy) -> Result<Answer, Answer> {
     let subject = known_subject(facts, policy)?;
     let actor = actor_of_automation(facts, policy)?;
     let missing = missing_caps(facts, subject, actor, &facts.space);
-    let rule = policy_rule(subject.line);
+    let rule = policy.rule_of(&facts.subject, subject);
     if missing.is_empty() { Ok(Answer::ok(rule)) } else { Err(Answer::deny_all(rule, missing)) }
 }
 
@@ -194,7 +194,7 @@ fn abac(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Answer, Answer> {
         let change = format!("add the subject to visible_to of the space in {rule}");
         return Err(Answer::deny(rule, "space_invisible", text, change));
     }
-    Err(match policy.abac().ask(facts, risk, policy.tables()) {
+    Err(match policy.abac().ask(facts, risk, (policy.tables(), policy.entities())) {
         AbacAnswer::Permit { rules } => return Ok(Answer::ok(rules.join(", "))),
         AbacAnswer::Forbid { rules } => {
             let rule = rules.join(", ");
@@ -277,7 +277,8 @@ fn other_space(facts: &Facts, risk: &Risk, policy: &Policy, other: &str) -> Resu
     if !tables.cross_space.contains(tool.as_str()) {
         let text = format!("the parameters name the space {other}, but the request is for {}", facts.space);
         let change = format!("name the request's own space, or add {tool} to allow.cross_space");
-        return refuse("cross_space", text, change);
+        let (rule, change) = off_list(policy, PolicyList::CrossSpace, tool.as_str(), &change);
+        return Err(Answer::deny(rule, "cross_space", text, change));
     }
     let known = SpaceId::new(other).ok().and_then(|id| tables.spaces.get(&id).map(|space| (id, space)));
     let Some((id, space)) = known else {
@@ -400,7 +401,6 @@ fn protected(facts: &Facts, policy: &Policy) -> Option<(String, String)> {
 /// Whether all hosts and programs that the call names are on the operator's lists, and it changes no protected path.
 pub(crate) fn reach(facts: &Facts, policy: &Policy) -> Result<(), (Code, String, Reason)> {
     let tables = policy.tables();
-    let rule = policy_rule(tables.allow_line);
     let seen = facts.inspection.as_ref();
     let tool = &facts.tool.id;
     if facts.tool.uses_network() {
@@ -411,7 +411,9 @@ pub(crate) fn reach(facts: &Facts, policy: &Policy) -> Result<(), (Code, String,
         };
         if let Some(host) = refused {
             let text = format!("{tool} may not talk to {host}");
-            let reason = Reason::new("host_not_listed", text, "add the host to allow.hosts");
+            let change = "add the host to allow.hosts";
+            let (rule, change) = off_list(policy, PolicyList::Hosts, host, change);
+            let reason = Reason::new("host_not_listed", text, change);
             return Err((Code::NetworkNotWhitelisted, rule, reason));
         }
     }
@@ -425,8 +427,19 @@ pub(crate) fn reach(facts: &Facts, policy: &Policy) -> Result<(), (Code, String,
     if let Some(command) = commands.find(|command| !is_named && !is_listed(&tables.commands, command)) {
         let text = format!("{tool} may not run {command}");
         let change = "name the command in [commands], or add the program to allow.commands";
+        let (rule, change) = off_list(policy, PolicyList::Commands, command, change);
         let reason = Reason::new("command_not_listed", text, change);
         return Err((Code::PolicyDenied, rule, reason));
     }
     Ok(())
+}
+
+/// The rule that keeps a name off a list, and what has to change: not the files if a command struck it out.
+fn off_list(policy: &Policy, list: PolicyList, name: &str, change: &str) -> (String, String) {
+    if policy.is_struck(list, name) {
+        let list = list.as_str();
+        let change = format!("a command struck it out: effectd policy set-entry {list} {name} files");
+        return (OVERLAY_RULE.to_owned(), change);
+    }
+    (policy_rule(policy.tables().allow_line), change.to_owned())
 }

@@ -50,7 +50,7 @@ pub use explain::{Explanation, StepView, explain};
 pub use facts::{Facts, Finding, InspectionFacts, Param, RedactionCounts, ToolFacts};
 pub use grant::{Grant, GrantAsk, GrantState, is_tool_pattern};
 pub use inspect::Inspection;
-pub use overlay::{Change, ConsentChange, Overlay, SetMode};
+pub use overlay::{Change, ConsentChange, EntryChange, Overlay, SetMode};
 pub use policy::{Policy, RealTool, inspect, inspect_to_show};
 pub use presets::Preset;
 pub use redact::{prune_result, prune_to, redact_secrets};

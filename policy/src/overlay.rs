@@ -2,12 +2,13 @@
 //!
 //! The policy directory is read-only to effectd. The Store keeps the overlay, and every compiled policy includes it. Where
 //! overlay and files both have a rule, the stricter one counts: the overlay can give a consent, but not one that the files
-//! revoke; it can make a band stricter, never milder; it can set any mode, but not replace a deny in the files.
+//! revoke; it can make a band stricter, never milder; it can set any mode, but not replace a deny in the files. What it strikes out
+//! of a list, no pattern of the files brings back.
 
 use std::collections::BTreeMap;
 
 use effectd_contracts::text::is_unprintable;
-use effectd_contracts::{Band, Mode, SpaceId, SubjectId, Timestamp};
+use effectd_contracts::{Band, Mode, PolicyList, SpaceId, SubjectId, Timestamp};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -23,6 +24,9 @@ pub struct Overlay {
     pub consents: Vec<ConsentChange>,
     pub org_modes: BTreeMap<String, BTreeMap<String, SetMode>>,
     pub bands: BTreeMap<SpaceId, Band>,
+    /// Entries of lists, in order. Left out if there are none, so that the digest of earlier overlays stays the same.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub entries: Vec<EntryChange>,
     /// Accepted and dropped: earlier builds of this stored format kept modes here that nothing read.
     #[serde(skip_serializing, deserialize_with = "dropped")]
     automation_modes: (),
@@ -98,6 +102,18 @@ pub struct ConsentChange {
     pub revoked: bool,
 }
 
+/// An entry that was added to a list, or struck out.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntryChange {
+    pub list: PolicyList,
+    /// Whose roles; `None` for the other lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<SubjectId>,
+    pub entry: String,
+    pub allowed: bool,
+}
+
 /// One change by a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "change", deny_unknown_fields)]
@@ -124,6 +140,13 @@ pub enum Change {
         space: SpaceId,
         band: Option<Band>,
     },
+    /// Adds an entry to a list or strikes it out; without `allowed`, restores the files.
+    SetEntry {
+        list: PolicyList,
+        subject: Option<SubjectId>,
+        entry: String,
+        allowed: Option<bool>,
+    },
     /// Takes all changes back: the files alone count again.
     Clear {},
 }
@@ -131,7 +154,7 @@ pub enum Change {
 impl Overlay {
     pub fn len(&self) -> usize {
         let modes = self.org_modes.values().map(BTreeMap::len).sum::<usize>();
-        self.consents.len() + modes + self.bands.len()
+        self.consents.len() + modes + self.bands.len() + self.entries.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -149,7 +172,12 @@ impl Overlay {
             modes.iter().map(move |(tool, mode)| format!("mode of {tool} in org {org}: {}", mode.text(now)))
         });
         let bands = self.bands.iter().map(|(space, band)| format!("band of {space}: {}", band.as_str()));
-        consents.chain(modes).chain(bands).collect()
+        let entries = self.entries.iter().map(|EntryChange { list, subject, entry, allowed }| {
+            let of = subject.as_ref().map(|subject| format!(" of {subject}")).unwrap_or_default();
+            let word = if *allowed { "added" } else { "struck out" };
+            format!("{entry} in {}{of}: {word}", list.as_str())
+        });
+        consents.chain(modes).chain(bands).chain(entries).collect()
     }
 
     /// Adds one change. On an error nothing has changed.
@@ -164,6 +192,14 @@ impl Overlay {
             }
             Change::SetOrgMode { org, tool, mode } => set_mode(&mut next.org_modes, org, tool, mode)?,
             Change::SetBand { space, band } => set(&mut next.bands, space, band),
+            Change::SetEntry { list, subject, mut entry, allowed } => {
+                if list == PolicyList::Hosts {
+                    entry.make_ascii_lowercase();
+                }
+                next.entries.retain(|old| (old.list, &old.subject, &old.entry) != (list, &subject, &entry));
+                next.entries.extend(allowed.map(|allowed| EntryChange { list, subject, entry, allowed }));
+                next.entries.sort();
+            }
             Change::Clear {} => next = Self::default(),
         }
         next.check()?;
@@ -184,6 +220,18 @@ impl Overlay {
                 let message = format!(
                     "{name:?}: a consent given by command must name one subject, space and purpose; patterns are not allowed"
                 );
+                return Err(PolicyError::Overlay(message));
+            }
+        }
+        for EntryChange { list, subject, entry, .. } in &self.entries {
+            check_name(entry)?;
+            if entry.contains('*') {
+                let message =
+                    format!("{entry:?}: an entry by command must be one name; patterns are not allowed");
+                return Err(PolicyError::Overlay(message));
+            }
+            if subject.is_some() != (*list == PolicyList::Roles) {
+                let message = "roles have a subject, and the other lists have none".to_owned();
                 return Err(PolicyError::Overlay(message));
             }
         }

@@ -4,21 +4,23 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cedar_policy::Entities;
 use effectd_contracts::text::counted;
-use effectd_contracts::{Digest, SpaceId, Timestamp, ToolId, ToolSpec, Touch};
+use effectd_contracts::{Digest, PolicyList, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec, Touch};
 use serde_json::{Map, Value};
 
 use crate::abac::Abac;
 use crate::document::PrincipalRole;
 use crate::error::{Faults, Location, PolicyError};
 use crate::example;
-use crate::inspect::{ContentRules, Inspection, inspect_for_people, inspect_with};
+use crate::inspect::{ContentRules, Inspection, inspect_for_people, inspect_with, is_host, plain_name};
 use crate::overlay::{Change, Overlay};
 use crate::risk::left_to_mode;
 use crate::source::{POLICY_FILE, Source};
 use crate::tables::commands::NamedCommand;
 use crate::tables::consents::{ConsentAnswer, Consents};
 use crate::tables::modes::Modes;
+use crate::tables::roles::Holder;
 use crate::tables::spaces::Space;
 use crate::tables::{self, OVERLAY_RULE, Tables, policy_rule};
 
@@ -27,6 +29,10 @@ use crate::tables::{self, OVERLAY_RULE, Tables, policy_rule};
 pub struct Policy {
     base: Arc<Base>,
     overlay: Arc<Overlay>,
+    /// Those of the files, with the entries of the overlay.
+    tables: Arc<Tables>,
+    /// Cedar's entities of these tables, if the overlay has entries.
+    entities: Option<Arc<Entities>>,
     consents: Arc<Consents>,
     pub(crate) org_modes: Arc<Modes>,
     digest: Digest,
@@ -35,7 +41,7 @@ pub struct Policy {
 /// The part that comes from the files alone.
 #[derive(Debug)]
 struct Base {
-    tables: Tables,
+    tables: Arc<Tables>,
     abac: Abac,
     content: ContentRules,
     examples: usize,
@@ -83,7 +89,8 @@ impl Policy {
             return Err(refused(faults));
         };
         let (examples, source_digest) = (document.examples.len(), source.digest());
-        let base = Base { tables, abac, content, examples, source: source.clone(), source_digest };
+        let (tables, source) = (Arc::new(tables), source.clone());
+        let base = Base { tables, abac, content, examples, source, source_digest };
         let bare = Self::apply(Arc::new(base), Overlay::default())?;
         if let Some(real) = real {
             example::check_all(&document, &lines, &bare, real)?;
@@ -106,9 +113,16 @@ impl Policy {
         let consents = base.tables.consents.with_changes(&overlay.consents);
         let org_modes = base.tables.org_modes.with_changes(&overlay.org_modes)?;
         let digest = digest(&base.source_digest, &overlay);
+        let (mut tables, mut entities) = (Arc::clone(&base.tables), None);
+        if !overlay.entries.is_empty() {
+            tables = Arc::new(base.tables.with_entries(&overlay.entries));
+            entities = Some(Arc::new(base.abac.entities_of(&tables).map_err(PolicyError::Overlay)?));
+        }
         Ok(Self {
             base,
             overlay: Arc::new(overlay),
+            tables,
+            entities,
             consents: Arc::new(consents),
             org_modes: Arc::new(org_modes),
             digest,
@@ -197,11 +211,35 @@ impl Policy {
             {
                 Err(PolicyError::Overlay(format!("the policy has no space {space}")))
             }
+            Change::SetEntry { list, subject, entry, allowed: Some(_) } => {
+                // What no call can name would stop nothing.
+                let wrong = match list {
+                    PolicyList::Roles => self.unknown_role(subject.as_ref(), entry),
+                    PolicyList::Hosts => (!is_host(&entry.to_ascii_lowercase()))
+                        .then(|| format!("{entry:?} is not a host without scheme, port and path")),
+                    PolicyList::Commands => (plain_name(entry) != *entry)
+                        .then(|| format!("{entry:?} is not the name of a program")),
+                    // Only the registry knows the tools.
+                    PolicyList::CrossSpace => None,
+                };
+                wrong.map_or(Ok(()), |why| Err(PolicyError::Overlay(why)))
+            }
             Change::SetOrgMode { .. }
             | Change::GrantConsent { .. }
             | Change::RevokeConsent { .. }
             | Change::SetBand { .. }
+            | Change::SetEntry { .. }
             | Change::Clear {} => Ok(()),
+        }
+    }
+
+    /// Why a role by command changes nothing, if the files do not have the subject or the role.
+    fn unknown_role(&self, subject: Option<&SubjectId>, role: &str) -> Option<String> {
+        let tables = &self.base.tables;
+        let unknown = |subject: &&SubjectId| !tables.subjects.contains_key(subject.as_str());
+        match subject.filter(unknown) {
+            Some(subject) => Some(format!("the policy has no subject {subject}")),
+            None => (!tables.roles.contains_key(role)).then(|| format!("the policy has no role {role:?}")),
         }
     }
 
@@ -219,6 +257,9 @@ impl Policy {
         let modes = self.overlay.org_modes.values();
         let unknown = modes.flat_map(BTreeMap::keys).filter(|key| !self.base.tables.named.is_mode_key(key));
         warnings.extend(unknown.map(|key| format!("the overlay has a mode of the unknown command {key:?}")));
+        let roles = self.overlay.entries.iter().filter(|change| change.list == PolicyList::Roles);
+        let unknown = roles.filter_map(|change| self.unknown_role(change.subject.as_ref(), &change.entry));
+        warnings.extend(unknown.map(|why| format!("the overlay has a role that changes nothing: {why}")));
         let principals = &self.base.tables.principals;
         let only_reads = |entry: &tables::Principal| {
             let reads = [PrincipalRole::Learner, PrincipalRole::Look];
@@ -241,7 +282,11 @@ impl Policy {
     }
 
     pub(crate) fn tables(&self) -> &Tables {
-        &self.base.tables
+        &self.tables
+    }
+
+    pub(crate) fn entities(&self) -> &Entities {
+        self.entities.as_deref().unwrap_or_else(|| self.base.abac.entities())
     }
 
     /// Whether a rule depends on what an action would change. Then a preview must come before the decision.
@@ -277,6 +322,18 @@ impl Policy {
             }
         }
         lines
+    }
+
+    /// Whether a command struck a name out of a list.
+    pub(crate) fn is_struck(&self, list: PolicyList, name: &str) -> bool {
+        let mut entries = self.overlay.entries.iter();
+        entries.any(|change| change.list == list && change.entry == name && !change.allowed)
+    }
+
+    /// The rule about what a subject may do: the overlay's if it changes the subject's roles.
+    pub(crate) fn rule_of(&self, subject: &SubjectId, holder: &Holder) -> String {
+        let is_changed = self.overlay.entries.iter().any(|change| change.subject.as_ref() == Some(subject));
+        if is_changed { OVERLAY_RULE.to_owned() } else { policy_rule(holder.line) }
     }
 
     /// The space's band with its rule: the stricter one of files and overlay.

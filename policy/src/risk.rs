@@ -5,10 +5,9 @@ use std::sync::Arc;
 use effectd_contracts::{Band, COMMAND_TOOL, Mode, RiskLevel, RiskTier, SafetyClass};
 
 use crate::facts::Facts;
-use crate::glob::{Glob, any_matches};
 use crate::inspect::NOT_A_NAME;
-use crate::tables::Tables;
 use crate::tables::commands::NamedCommand;
+use crate::tables::{AllowList, Tables};
 
 /// The risk of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +128,6 @@ pub const fn tier_floor(tier: RiskTier) -> Mode {
 }
 
 /// Whether a host or a program is on a list. Text that is not a name is on none, not even on `*`.
-pub(crate) fn is_listed(list: &[Glob], name: &str) -> bool {
-    name != NOT_A_NAME && any_matches(list, name)
+pub(crate) fn is_listed(list: &AllowList, name: &str) -> bool {
+    name != NOT_A_NAME && list.has(name)
 }

@@ -36,7 +36,7 @@ enum Verb {
     List(List),
     /// Write an artifact to standard output, byte for byte
     ///
-    /// If the receipt has only one, it need not be named.
+    /// If the tool put out only one, it need not be named. The pre-images that the receipt names are only for operators.
     #[command(
         after_help = "Examples:\n  effectd artifacts get 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 | less\n  \
         effectd artifacts get 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --file build.log"
@@ -194,9 +194,9 @@ async fn release(
 
 impl Get {
     async fn write(&self, client: &mut Client, receipt: &Receipt) -> Result<Exit, CliError> {
-        let names = artifacts::named(receipt);
+        let names = artifacts::put_out(receipt);
         let name = match (&self.artifact, names.as_slice()) {
-            (Some(name), all) => short_id::pick(name, all.iter().copied())?.unwrap_or(name),
+            (Some(name), _) => short_id::pick(name, artifacts::named(receipt))?.unwrap_or(name),
             (None, [only]) => only,
             (None, []) => {
                 let why = "that action has no artifacts; `effectd receipts show` prints its whole output";

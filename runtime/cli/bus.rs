@@ -133,7 +133,8 @@ struct Tail {
     once: bool,
     #[command(flatten)]
     topic: Which,
-    /// With --exec: how long the command may take for one event, in seconds; then it is killed, and has failed
+    /// With --exec: how long the command may take for one event, in seconds; then it is killed, and has failed. If it cannot be killed,
+    /// because it runs as another user (sudo), `bus tail` ends
     #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "exec", value_parser = clap::value_parser!(u64).range(1..=3_600))]
     timeout: u64,
     /// With --exec: how often the command is tried for one event

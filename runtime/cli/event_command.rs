@@ -12,14 +12,18 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 use super::{CliError, eprint_line};
 use crate::daemon::signals::Signals;
 use crate::error::Error;
+use crate::exit::Exit;
 
 /// The pause after the first failure; each later one is four times as long, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How long a killed command may take to end. Only root can kill a process of another user, such as one that `sudo` started.
+const KILL_TIME_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct EventCommand {
     /// The program and its arguments.
@@ -125,19 +129,27 @@ impl EventCommand {
             // A command that does not read must not hold this up; one that ends without reading is fine.
             std::thread::spawn(move || stdin.write_all(line.as_bytes()));
         }
-        let mut ended = tokio::task::spawn_blocking(move || child.wait());
-        let mut is_late = false;
-        let deadline = tokio::time::sleep(self.timeout);
-        tokio::pin!(deadline);
-        let status = loop {
+        let (send, ended) = oneshot::channel();
+        // A thread of its own, since the end of the program waits for those of tokio.
+        std::thread::spawn(move || send.send(child.wait()));
+        let kill = || {
+            let _ = killpg(group, Signal::SIGKILL);
+        };
+        let ending = end_of(ended, [self.timeout, KILL_TIME_MAX], kill);
+        tokio::pin!(ending);
+        let ending = loop {
             tokio::select! {
-                status = &mut ended => break status,
-                () = &mut deadline, if !is_late => {
-                    is_late = true;
-                    let _ = killpg(group, Signal::SIGKILL);
-                }
+                ending = &mut ending => break ending,
                 () = stop.wait(), if !stop.requested => {}
             }
+        };
+        let Some((status, is_late)) = ending else {
+            let why = format!(
+                "the command took more than {} s, and goes on although it was killed: perhaps it runs as another user. End the process group \
+                {group}, then start `bus tail` again: the event is not read yet",
+                self.timeout.as_secs()
+            );
+            return Err(CliError::request(why).exiting(Exit::Failed));
         };
         let failed = |why: String| Error::Internal(format!("the command cannot be waited for: {why}"));
         let status = status.map_err(|error| failed(error.to_string()))?;
@@ -154,7 +166,37 @@ impl EventCommand {
     }
 }
 
+/// Waits for a command, and kills it when its time is up. Returns how it ended, and whether it was late; `None` if it goes on for
+/// too long after that.
+async fn end_of<T>(
+    ended: impl Future<Output = T>,
+    [timeout, killing]: [Duration; 2],
+    kill: impl FnOnce(),
+) -> Option<(T, bool)> {
+    tokio::pin!(ended);
+    if let Ok(ended) = tokio::time::timeout(timeout, &mut ended).await {
+        return Some((ended, false));
+    }
+    kill();
+    let killed = tokio::time::timeout(killing, ended).await;
+    killed.ok().map(|ended| (ended, true))
+}
+
 /// A field of an event; empty if it has none.
 fn text<'a>(event: &'a Value, name: &str) -> &'a str {
     event[name].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_that_cannot_be_killed_is_not_waited_for() {
+        let brief = [Duration::from_millis(1); 2];
+        let mut killed = false;
+        assert_eq!(end_of(std::future::pending::<()>(), brief, || killed = true).await, None);
+        assert!(killed);
+        assert_eq!(end_of(std::future::ready(7), brief, || ()).await, Some((7, false)));
+    }
 }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ActionRequest, Band, Clock, Mode, ReceiptId, SpaceId, SubjectId, SystemClock};
+use effectd_contracts::{
+    ActionRequest, Band, Clock, Mode, PolicyList, ReceiptId, SpaceId, SubjectId, SystemClock,
+};
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::{
     Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, RootChange, ShadowFiles, ShadowFlip,
@@ -15,6 +17,7 @@ use effectd_gateway::views::{
 use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
 use effectd_policy::{Overlay, Policy, PolicyDir, Source, SourceFile};
 use hyper::Method;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use similar::TextDiff;
@@ -170,6 +173,30 @@ enum Verb {
         #[command(flatten)]
         confirm: Confirm,
     },
+    /// Add a role, host, program or tool to a list of the policy, or strike it out
+    #[command(
+        after_help = "Examples:\n  effectd policy set-entry hosts api.example.org deny --reason incident --yes\n  \
+        effectd policy set-entry roles planner deny --subject agent://planner@deviceA --yes\n  \
+        effectd policy set-entry commands git files --yes"
+    )]
+    SetEntry {
+        /// roles (of a subject), hosts, commands (programs, by name) or cross_space (tools)
+        #[arg(value_name = "LIST", value_parser = word::<PolicyList>)]
+        list: PolicyList,
+        /// The role, host, program or tool, without `*`
+        #[arg(value_name = "NAME")]
+        entry: String,
+        /// `allow` adds it; `deny` strikes it out, also if a pattern of the files has it; `files` restores what the policy's files say
+        #[arg(value_name = "WORD", value_parser = or_files::<Allowed>)]
+        allowed: OrFiles<Allowed>,
+        /// With roles: the subject
+        #[arg(long, value_name = "ID")]
+        subject: Option<SubjectId>,
+        #[command(flatten)]
+        why: Reason,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -212,7 +239,19 @@ fn or_files<T: DeserializeOwned>(text: &str) -> Result<OrFiles<T>, String> {
     if text == "files" {
         return Ok(OrFiles(None));
     }
-    serde_json::from_value(text.into()).map(|word| OrFiles(Some(word))).map_err(|error| error.to_string())
+    word(text).map(|word| OrFiles(Some(word)))
+}
+
+fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+/// Whether an entry is on its list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Allowed {
+    Allow,
+    Deny,
 }
 
 impl PolicyCommand {
@@ -263,6 +302,11 @@ impl PolicyCommand {
             }
             Verb::SetBand { space, band: OrFiles(band), why, confirm } => {
                 make(common, PolicyChange::SetBand { space, band }, (why.into(), confirm)).await
+            }
+            Verb::SetEntry { list, entry, allowed: OrFiles(allowed), subject, why, confirm } => {
+                let allowed = allowed.map(|allowed| allowed == Allowed::Allow);
+                let change = PolicyChange::SetEntry { list, subject, entry, allowed };
+                make(common, change, (why.into(), confirm)).await
             }
         };
         match done {
@@ -520,11 +564,15 @@ async fn change_shadow(
     confirm: Confirm,
     change: impl AsyncFnOnce() -> Result<ShadowView, CliError>,
 ) -> Result<Exit, CliError> {
-    if now.digest == then.digest {
+    if now.digest == then.digest && now.fault.is_none() {
         eprint_line(&"there is nothing to change");
         return Ok(print_shadow(&now, common.output));
     }
-    let word = |view: &ShadowView| view.digest.clone().unwrap_or_else(|| "off".to_owned());
+    let word = |view: &ShadowView| match (&view.digest, &view.fault) {
+        (Some(digest), Some(_)) => format!("{digest}, which cannot judge"),
+        (Some(digest), None) => digest.clone(),
+        (None, _) => "off".to_owned(),
+    };
     if !confirm.confirmed(&[format!("candidate policy: {} -> {}", word(&now), word(&then))]) {
         return Ok(confirm.declined());
     }
@@ -552,6 +600,9 @@ fn print_shadow(view: &ShadowView, form: Form) -> Exit {
         let ShadowFlip { at, action_id, from, to, rule, why, .. } = flip;
         let why = if why.is_empty() { rule } else { why };
         line(&format!("{at}  {action_id}  {from} -> {to}: {why}"));
+    }
+    if let Some(fault) = &view.fault {
+        eprint_line(&format!("note: it cannot judge; `effectd policy shadow DIR` starts it again: {fault}"));
     }
     if let Some(error) = &view.error {
         eprint_line(&format!("note: the last error: {error}"));

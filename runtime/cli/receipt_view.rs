@@ -112,6 +112,7 @@ fn receipt(receipt: &Receipt, before: bool) -> String {
         line(if nth == 0 { "changed" } else { "" }, change);
     }
     line("undo", &effects::undo(receipt).unwrap_or_default());
+    line("cleaned", &receipt.cleaned_up.iter().map(String::as_str).collect::<Vec<_>>().join(", "));
     line("preview", &previewed(receipt));
     line("policy", &gates(receipt));
     line("decided", &decided(receipt));

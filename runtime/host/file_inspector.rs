@@ -118,15 +118,19 @@ impl FileInspector for WorkspaceInspector {
         paths: &[String],
         before: &[PathSnapshot],
         trace: &str,
-    ) -> Result<(), Failure> {
+    ) -> (Vec<String>, Result<(), Failure>) {
         let workspace = workspace(root);
-        let mut all = Ok(());
+        let (mut cleaned, mut all) = (Vec::new(), Ok(()));
         for path in paths {
-            let was = before.iter().find(|seen| &seen.path == path);
-            let removed = workspace.remove_draft(&parsed(path)?, trace, was.map(|seen| &seen.standing));
-            // A draft that cannot be removed does not prevent the removal of the others.
-            all = all.and(removed.map_err(Failure::from));
+            let was = before.iter().find(|seen| &seen.path == path).map(|seen| &seen.standing);
+            let removed = parsed(path).and_then(|parsed| Ok(workspace.remove_draft(&parsed, trace, was)?));
+            match removed {
+                Ok(true) => cleaned.push(path.clone()),
+                Ok(false) => {}
+                // A draft that cannot be removed does not prevent the removal of the others.
+                Err(failure) => all = all.and(Err(failure)),
+            }
         }
-        all
+        (cleaned, all)
     }
 }

@@ -70,6 +70,9 @@ pub(crate) fn change(change: PolicyChange, until: Option<Timestamp>) -> Result<C
         }
         PolicyChange::SetOrgMode { org, tool, mode } => Change::SetOrgMode { org, tool, mode: mode.map(set) },
         PolicyChange::SetBand { space, band } => Change::SetBand { space, band },
+        PolicyChange::SetEntry { list, subject, entry, allowed } => {
+            Change::SetEntry { list, subject, entry, allowed }
+        }
         PolicyChange::Clear {} => Change::Clear {},
     })
 }

@@ -16,12 +16,14 @@ impl OpenState {
         self.state.compile_policy(source, &overlay, &self.services.registry())
     }
 
-    /// Starts a candidate, which is durable when this returns. `None` if it judges already.
+    /// Starts a candidate, which is durable when this returns. `None` if it judges already; one that could not be compiled at a restart
+    /// does not.
     pub(super) fn start_candidate(&self, source: Source) -> Result<Option<Digest>, Error> {
         let (services, digest) = (&self.services, source.digest());
         let policy = self.compile_candidate(&source)?;
         let _changing = self.candidate_changes.lock();
-        if services.shadow.report().is_some_and(|report| report.digest == digest) {
+        let judges = |report: Report| report.digest == digest && report.fault.is_none();
+        if services.shadow.report().is_some_and(judges) {
             return Ok(None);
         }
         let since = services.clock.now();

@@ -6,7 +6,7 @@
 
 use effectd_actors::Registry;
 use effectd_bus::{Change as StoreChange, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
-use effectd_contracts::{Timestamp, ToolId};
+use effectd_contracts::{PolicyList, Timestamp, ToolId};
 use effectd_policy::{Change, Overlay, Policy, PolicyError, Source};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -99,20 +99,32 @@ pub(crate) fn prepare(
     changed.apply(change.clone()).map_err(Box::new)?;
     let policy = state.load_policy(&changed, registry)?;
     policy.check_change(&change).map_err(Box::new)?;
-    if let Change::SetOrgMode { tool, mode: Some(_), .. } = &change {
-        check_tool(registry, tool).map_err(|why| Box::new(PolicyError::Overlay(why)))?;
-    }
+    let known = match &change {
+        Change::SetOrgMode { tool, mode: Some(_), .. } => check_tool(registry, tool),
+        Change::SetEntry { list: PolicyList::CrossSpace, entry, allowed: Some(_), .. } => {
+            find_tool(registry, entry)
+        }
+        Change::SetOrgMode { .. }
+        | Change::GrantConsent { .. }
+        | Change::RevokeConsent { .. }
+        | Change::SetBand { .. }
+        | Change::SetEntry { .. }
+        | Change::Clear {} => Ok(()),
+    };
+    known.map_err(|why| Box::new(PolicyError::Overlay(why)))?;
     Ok((swap(OVERLAY, expect, &changed)?, policy))
 }
 
 /// Refuses the mode of a tool that does not exist. The key is `<source>.<action>` or `<source>:<action>`, and a command's name may follow.
 fn check_tool(registry: &Registry, key: &str) -> Result<(), String> {
     let tool = key.split(' ').next().unwrap_or(key);
-    let find = |name: &str| {
-        let id = ToolId::new(name).map_err(|error| error.to_string())?;
-        registry.find_by_id(&id).map(drop).map_err(|error| error.to_string())
-    };
-    find(tool).or_else(|why| ToolId::from_colon(tool).map_or(Err(why), |id| find(&id)))
+    let other = |why| ToolId::from_colon(tool).map_or(Err(why), |id| find_tool(registry, &id));
+    find_tool(registry, tool).or_else(other)
+}
+
+fn find_tool(registry: &Registry, name: &str) -> Result<(), String> {
+    let id = ToolId::new(name).map_err(|error| error.to_string())?;
+    registry.find_by_id(&id).map(drop).map_err(|error| error.to_string())
 }
 
 /// Writes a change. Refuses it while the files are not valid, or if they do not compile with it.

@@ -104,6 +104,8 @@ fn run(sample: &Sample) {
     let answer: Receipt = serde_json::from_value(ended.answers.remove(0)).unwrap();
     assert_eq!(answer.outcome, Outcome::Executed, "{tool}: {:?}", answer.error);
     assert!(sample.is_done.is_some_and(|is_done| is_done(&place)), "{tool}");
+    // No tool did that, so the receipt says that effectd did.
+    assert!(!answer.cleaned_up.is_empty(), "{tool}");
     let left: Vec<_> = all(&place).into_keys().filter(|name| is_draft(name)).collect();
     assert_eq!(left, [""; 0], "{tool} left a draft behind");
 }

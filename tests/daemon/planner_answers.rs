@@ -251,10 +251,21 @@ fn the_peer_is_known_by_its_uid_and_sees_only_its_own() {
     // The id is taken, but neither its owner nor its outcome is shown.
     assert_eq!(as_nobody(0, &["status", "u-1", "-o", "json"]).json(2)["code"], "action_unknown");
     assert_eq!(as_nobody(0, &["submit", "-o", "json", "roots.json"]).json(2)["code"], "action_conflict");
+    std::fs::write(place.note("n.txt"), "older").unwrap();
     let submitted = as_nobody(0, &["submit", "--wait", "-o", "json", "nobodys.json"]);
     let seen: Value = serde_json::from_str(&submitted.stdout()).unwrap();
     assert_eq!(seen["receipt"]["principal"], "user://nobody", "{seen}");
     assert_eq!(as_nobody(0, &["status", "u-2", "-o", "json"]).code(), submitted.code());
+    // Who may write a file may not read its earlier content by that.
+    let id = seen["receipt"]["outputs"]["artifact_ids"][0].as_str().unwrap();
+    let refused = as_nobody(0, &["artifacts", "get", "u-2", id]);
+    assert!(
+        refused.stderr().contains("operators_only") && refused.stdout().is_empty(),
+        "{}",
+        refused.stderr()
+    );
+    let got = place.effectd(&["artifacts", "get", "u-2", id, "--socket", socket], None);
+    assert_eq!(got.stdout(), "older", "{}", got.stderr());
     // A state whose id the user may not read cannot be compared with the daemon's.
     let unread = as_nobody(0, &["status", "u-2", "--state", ".effectd"]);
     assert_eq!(unread.code(), 2, "{}", unread.stderr());

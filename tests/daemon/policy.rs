@@ -18,7 +18,7 @@ const CONSENT: [&str; 6] = [
 /// A policy command, which must go through the daemon.
 #[track_caller]
 fn policy(place: &Place, verb: &str, arguments: &[&str]) -> Ran {
-    let changes = ["grant-consent", "revoke-consent", "set-band", "set-mode", "reload"];
+    let changes = ["grant-consent", "revoke-consent", "set-band", "set-entry", "set-mode", "reload"];
     let yes: &[&str] = if changes.contains(&verb) { &["--yes"] } else { &[] };
     let ran = place.effectd(&[&["policy", verb], arguments, yes].concat(), None);
     assert!(!ran.stderr().contains("no daemon answers"), "{}", ran.stderr());
@@ -38,6 +38,19 @@ fn consents_bands_and_modes_take_effect_at_once_and_stay() {
     for (band, action, status) in [("BLACK", "p-black", 403), ("files", "p-files", 200)] {
         assert_eq!(policy(&place, "set-band", &["--space", "shared:household", band]).code(), 0);
         assert_eq!(post(action), status, "{band}");
+    }
+    for (word, action, status) in [("deny", "p-taken", 403), ("files", "p-given", 200)] {
+        let role = ["roles", "planner", word, "--subject", "agent://planner@deviceA"];
+        assert_eq!(policy(&place, "set-entry", &role).code(), 0);
+        assert_eq!(post(action), status, "{word}");
+    }
+    for nonsense in [
+        &["roles", "planner", "deny"][..],
+        &["hosts", "*", "allow"],
+        &["cross_space", "files.wirte_text", "deny"],
+        &["folders", "a", "allow"],
+    ] {
+        assert_eq!(policy(&place, "set-entry", nonsense).code(), 2, "{nonsense:?}");
     }
     let mode = ["--org", "home", "--tool", "files.write_text", "deny"];
     assert_eq!(policy(&place, "set-mode", &mode).code(), 0);
@@ -279,6 +292,36 @@ fn a_candidate_judges_in_the_shadow_and_decides_nothing() {
     let started = acts(&place, "tool:effectd.start_shadow");
     assert_eq!((started.len(), acts(&place, "tool:effectd.stop_shadow").len()), (2, 1));
     assert!(started.iter().any(|act| act["approval"]["reason"] == "notes get stricter"), "{started:?}");
+}
+
+#[test]
+fn a_candidate_that_did_not_compile_can_be_started_again() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    // A folder in /tmp cannot hold programs.
+    let outside = tempfile::tempdir_in("/var/tmp").unwrap();
+    let programs = outside.path().join("tools");
+    std::fs::create_dir(&programs).unwrap();
+    let command = format!("\n[commands.x]\nargv = [\"true\"]\nprograms = [\"{}\"]\n", programs.display());
+    copy(&place, "named", |text| format!("{text}{command}"));
+    let run = || place.effectd(&["policy", "shadow", "named", "--yes"], None);
+    let started = run();
+    assert_eq!(started.code(), 0, "{}", started.stderr());
+    std::fs::remove_dir(&programs).unwrap();
+    daemon.kill();
+    let daemon = place.serve(&[]);
+    let seen = || daemon.get("/v1/policy/shadow").json(200);
+    let fault = seen();
+    assert!(fault["fault"].as_str().unwrap().contains("the programs of the command"), "{fault}");
+    std::fs::create_dir(&programs).unwrap();
+    let started = run();
+    assert_eq!(started.code(), 0, "{}", started.stderr());
+    assert!(seen().get("fault").is_none(), "{}", seen());
+    assert_eq!(daemon.post("/v1/actions?wait", &write_note("d-1", "d-1", "x")).status, 200);
+    until("it is judged", || seen()["same"] == 1);
+    let again = run();
+    assert!(again.stderr().contains("there is nothing to change"), "{}", again.stderr());
+    assert_eq!(acts(&place, "tool:effectd.start_shadow").len(), 2);
 }
 
 #[test]

@@ -17,6 +17,17 @@ fn a_tool_is_tried_and_undone_through_the_daemon() {
     let read = attempt(&["files.read_text", "path=workspace/x"]);
     assert_eq!(read["result"]["text"], "one two");
     let receipt = added["receipt"]["receipt_id"].as_str().unwrap();
+    // The receipt of a write names what was there before, which can be read.
+    attempt(&["files.write_text", "path=workspace/y", "text=one"]);
+    let written = attempt(&["files.write_text", "path=workspace/y", "text=three"]);
+    let (of, outputs) = (written["receipt"]["receipt_id"].as_str().unwrap(), &written["receipt"]["outputs"]);
+    assert_eq!(outputs["bytes_written"], 5);
+    let id = outputs["artifact_ids"][0].as_str().unwrap();
+    assert_eq!(place.effectd(&["artifacts", "get", of, id], None).stdout(), "one");
+    let listed = place.effectd(&["artifacts", "list", of, "-o", "json"], None).json(0);
+    assert_eq!(listed, serde_json::json!([{ "artifact_id": id, "name": "workspace/y", "bytes": 3 }]));
+    // Without a name, `get` means what the tool put out, which is nothing.
+    assert_eq!(place.effectd(&["artifacts", "get", of], None).code(), 1);
     let dry = place.effectd(&["undo", "--dry-run", "-o", "json", receipt], None).json(0);
     assert_eq!(dry["outcome"], "dry_run");
     let undone = place.effectd(&["undo", "-o", "json", receipt], None).json(0);

@@ -91,7 +91,7 @@ const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "
 const PLAIN: [&str; 5] = ["run", "submit", "approvals watch", "support-bundle", "receipts head"];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 43] = [
+pub const CHANGES: [(&[&str], &str); 44] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -130,6 +130,7 @@ pub const CHANGES: [(&[&str], &str); 43] = [
     (&["policy", "overlay", "clear"], "effectd.clear_overlay"),
     (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
     (&["policy", "set-band", "--space", "shared:household", "GREEN"], "effectd.set_band"),
+    (&["policy", "set-entry", "hosts", "api.example.org", "deny"], "effectd.set_entry"),
     (&["policy", "shadow", ".effectd/policy"], "effectd.start_shadow"),
     (&["policy", "reload"], "-"),
     (&["approvals", "rejudge"], "-"),

@@ -45,6 +45,25 @@ async fn spellings_of_a_path_are_one_request() {
     assert!(runtime.stop().await);
 }
 
+/// Which is why it is faster; the bench `pipeline` measures by how much.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_runs_nothing_and_leaves_no_receipt() {
+    let place = ready();
+    let runtime = place.runtime().await;
+    for n in 0..9 {
+        assert_eq!(write(&runtime, &format!("a-{n}"), "workspace/x").await, n == 0, "{n}");
+    }
+    let page = prometheus::TextEncoder::new().encode_to_string(&runtime.metrics().gather()).unwrap();
+    for line in [
+        "effectd_action_exec_seconds_count{tool_id=\"files.write_text\"} 1\n",
+        "effectd_actions_total{outcome=\"executed\",tool_id=\"files.write_text\"} 1\n",
+        "effectd_actions_cached_total{tool_id=\"files.write_text\"} 8\n",
+    ] {
+        assert!(page.contains(line), "{line}{page}");
+    }
+    assert!(runtime.stop().await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cases_are_one_where_the_file_system_ignores_them() {
     let name = "cases_are_one_where_the_file_system_ignores_them";

@@ -2,6 +2,7 @@
 //!
 //! The constructors are visible in this crate; `tests/tidy` checks that only the stage that earns a proof calls its constructor.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -250,6 +251,8 @@ pub struct Runs {
     pub used: Used,
     pub isolation: Option<Isolation>,
     pub artifacts: Vec<KeptArtifact>,
+    /// The paths where a draft of a killed run was removed, or what it had set aside was put back.
+    pub cleaned_up: BTreeSet<String>,
 }
 
 /// What all attempts together used.

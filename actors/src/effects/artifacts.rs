@@ -1,11 +1,11 @@
 //! Artifacts, found through the receipt that names them: a caller who may see the receipt may read them.
 
 use effectd_bus::{BlobError, BlobKind, BlobReader, Blobs, Cause, Store};
-use effectd_contracts::{Code, Failure, Phase, Receipt, SpaceId};
+use effectd_contracts::{Code, Effects, Failure, FileState, PathState, Phase, Receipt, SpaceId};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::quarantine;
+use super::{quarantine, undo};
 use crate::services::files::Files;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,16 +20,41 @@ pub enum ArtifactError {
     Unreadable(Cause),
 }
 
-/// The ids of the action's artifacts.
+/// The ids of the action's artifacts: what the tool put out, and the pre-images of what it replaced.
 pub fn named(receipt: &Receipt) -> Vec<&str> {
     let ids = receipt.outputs.get("artifact_ids").and_then(Value::as_array);
     ids.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
+/// The ids of what the tool put out.
+pub fn put_out(receipt: &Receipt) -> Vec<&str> {
+    named(receipt).into_iter().filter(|id| !is_preimage(receipt, id)).collect()
+}
+
+/// Whether an artifact is only the pre-image of a path that the action changed. Who may write a path may not always read it.
+pub fn is_preimage(receipt: &Receipt, id: &str) -> bool {
+    described(receipt, id).is_none() && preimage(receipt, id).is_some()
+}
+
+fn preimage<'r>(receipt: &'r Receipt, id: &str) -> Option<(&'r str, &'r FileState)> {
+    let Effects::Observed(observed) = &receipt.effects else {
+        return None;
+    };
+    observed.changes.iter().find_map(|change| match &change.before {
+        PathState::File(was) if undo::blob_name(was) == id => Some((change.path.as_str(), was)),
+        PathState::File(_) | PathState::Absent | PathState::Folder | PathState::Other => None,
+    })
+}
+
+fn described<'r>(receipt: &'r Receipt, id: &str) -> Option<&'r Value> {
+    let described = receipt.outputs.get("artifacts").and_then(Value::as_array);
+    described.into_iter().flatten().find(|one| one["artifact_id"] == id)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Listed<'r> {
     pub artifact_id: &'r str,
-    /// The tool's name for it.
+    /// The tool's name for it; for a pre-image, its path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'r str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,12 +62,12 @@ pub struct Listed<'r> {
 }
 
 pub fn listed(receipt: &Receipt) -> Vec<Listed<'_>> {
-    let described = receipt.outputs.get("artifacts").and_then(Value::as_array);
-    let described = |id: &str| described.into_iter().flatten().find(|one| one["artifact_id"] == id);
-    let list = named(receipt).into_iter().map(|artifact_id| Listed {
-        artifact_id,
-        name: described(artifact_id).and_then(|one| one["name"].as_str()),
-        bytes: described(artifact_id).and_then(|one| one["bytes"].as_u64()),
+    let list = named(receipt).into_iter().map(|artifact_id| match described(receipt, artifact_id) {
+        Some(one) => Listed { artifact_id, name: one["name"].as_str(), bytes: one["bytes"].as_u64() },
+        None => {
+            let (name, bytes) = preimage(receipt, artifact_id).map(|(path, was)| (path, was.bytes)).unzip();
+            Listed { artifact_id, name, bytes }
+        }
     });
     list.collect()
 }
@@ -58,7 +83,8 @@ pub fn open(
         return Err(ArtifactError::Unknown);
     }
     check_free(store, name)?;
-    let reader = blobs.reader(BlobKind::Artifacts, &receipt.space_id, name);
+    let kind = if is_preimage(receipt, name) { BlobKind::Preimages } else { BlobKind::Artifacts };
+    let reader = blobs.reader(kind, &receipt.space_id, name);
     reader.map(ArtifactReader).map_err(ArtifactError::from)
 }
 

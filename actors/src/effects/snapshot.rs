@@ -206,18 +206,24 @@ pub(crate) fn paths(touched: &[Touch]) -> Vec<String> {
     touched.iter().map(|touch| touch.path.clone()).collect()
 }
 
-/// Puts back what a killed run had set aside, and removes its drafts, which no tool can do for it. If this fails, the outcome of
-/// the action stays the same.
-pub(crate) async fn remove_drafts(files: &Files, action: &Action<Claimed>, prepared: &Prepared) {
+/// Puts back what a killed run had set aside, and removes its drafts, which no tool can do for it. Returns the paths where it did,
+/// for the receipt. If this fails, the outcome of the action stays the same.
+pub(crate) async fn remove_drafts(
+    files: &Files,
+    action: &Action<Claimed>,
+    prepared: &Prepared,
+) -> Vec<String> {
     let paths = paths(&prepared.touched);
     let before = prepared.before.clone().unwrap_or_default();
     let trace = action.ticket.trace_id.clone();
     let removing = files.blocking(&action.request.space_id, move |inspector, root| {
-        inspector.remove_drafts(root, &paths, &before, trace.as_str())
+        Ok(inspector.remove_drafts(root, &paths, &before, trace.as_str()))
     });
-    if let Err(failure) = removing.await {
+    let (cleaned, all) = removing.await.unwrap_or_else(|failure| (Vec::new(), Err(failure)));
+    if let Err(failure) = all {
         tracing::warn!(parent: &action.ticket.span, %failure, "the drafts of a killed run could not be removed");
     }
+    cleaned
 }
 
 /// Takes the snapshot before a run, and stores the pre-images that are not stored yet. If this fails, nothing has run.

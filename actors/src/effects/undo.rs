@@ -1,6 +1,6 @@
 //! Undo: finds what to restore, from a receipt.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use effectd_bus::{BlobError, BlobKind, Blobs, Pins, Store};
@@ -76,11 +76,27 @@ pub(crate) fn touched(
 pub(crate) fn pin(files: &Files, space: &SpaceId, params: &Map<String, Value>) -> Option<Arc<Pins>> {
     // If the receipt is wrong, the execution reports it.
     let observed = changes(&*files.store, space, params).ok()?;
-    let names = observed.changes.iter().filter_map(|change| match &change.before {
+    files.blobs.pin(BlobKind::Preimages, space, preimages(&observed)).ok().map(Arc::new)
+}
+
+/// The names of the pre-images of all changes, whether their blobs exist or not.
+fn preimages(observed: &Observed) -> impl Iterator<Item = &str> {
+    observed.changes.iter().filter_map(|change| match &change.before {
         PathState::File(was) => Some(blob_name(was)),
         PathState::Absent | PathState::Folder | PathState::Other => None,
-    });
-    files.blobs.pin(BlobKind::Preimages, space, names).ok().map(Arc::new)
+    })
+}
+
+/// Pre-images that a receipt names among its artifacts: it must fit into one record, and its changes have the digests of all.
+const PREIMAGES_NAMED_MAX: usize = 64;
+
+/// The pre-images of these changes whose blobs exist; of very many, the first.
+pub(crate) fn preimages_kept(files: &Files, space: &SpaceId, effects: &Effects) -> BTreeSet<String> {
+    let Effects::Observed(observed) = effects else {
+        return BTreeSet::new();
+    };
+    let named = preimages(observed).take(PREIMAGES_NAMED_MAX);
+    named.filter(|name| files.blobs.has(BlobKind::Preimages, space, name)).map(str::to_owned).collect()
 }
 
 /// The path to which the undo moves what is at the change's path, if it moves it; then no pre-image is needed.
@@ -145,11 +161,7 @@ pub(crate) async fn plan(
 
 /// Reads the pre-images once, for the plain digests that the tool compares.
 async fn kept(files: &Files, space: &SpaceId, observed: &Observed) -> Digests {
-    let names = observed.changes.iter().filter_map(|change| match &change.before {
-        PathState::File(was) => Some(blob_name(was).to_owned()),
-        PathState::Absent | PathState::Folder | PathState::Other => None,
-    });
-    let names: Vec<String> = names.collect();
+    let names: Vec<String> = preimages(observed).map(str::to_owned).collect();
     let (blobs, space) = (files.blobs.clone(), space.clone());
     let reading = tokio::task::spawn_blocking(move || {
         let read = |name: String| (name.clone(), digest_of(&blobs, &space, &name));
@@ -169,7 +181,7 @@ fn digest_of(blobs: &Blobs, space: &SpaceId, name: &str) -> Result<Digest, BlobE
 }
 
 /// The name of a file's blob, from the file's state in a receipt.
-fn blob_name(state: &FileState) -> &str {
+pub(super) fn blob_name(state: &FileState) -> &str {
     state.digest.strip_prefix("hmac-sha256:").unwrap_or_default()
 }
 

@@ -88,7 +88,9 @@ impl Execution<'_> {
                     Ending::Replied(bytes) => ran.read.unwrap_or_else(|| read_reply(&bytes, tool)),
                     Ending::Killed { code, detail, started } => {
                         if mode == CallMode::Run {
-                            snapshot::remove_drafts(&services.files, action, &self.prepared).await;
+                            let files = &services.files;
+                            let cleaned = snapshot::remove_drafts(files, action, &self.prepared).await;
+                            self.runs.cleaned_up.extend(cleaned);
                         }
                         if mode == CallMode::Run && code == Code::DiskFull {
                             let caches = services.files.caches.clone();

@@ -22,7 +22,7 @@ use crate::action::proofs::{Earlier, Ended, KeptArtifact, Ruling, Used};
 use crate::action::{Action, Finished, Ticket};
 use crate::claims::resources;
 use crate::effects::results::{self, Storing};
-use crate::effects::{invalidation, snapshot};
+use crate::effects::{invalidation, snapshot, undo};
 use crate::messages::Refusal;
 use crate::services::Services;
 use crate::services::files::Files;
@@ -54,9 +54,12 @@ struct Account<'a> {
     used: Used,
     isolation: Option<Isolation>,
     effects: Effects,
+    cleaned_up: BTreeSet<String>,
     preview: Option<PreviewRecord>,
     allowed: Millis,
     artifacts: &'a [KeptArtifact],
+    /// The pre-images that are kept.
+    preimages: BTreeSet<String>,
     kept_result: Option<KeptResult>,
     /// Whether this is an operation on effectd itself: its parameters are shown, though no tool declares them public.
     plain: bool,
@@ -80,9 +83,11 @@ impl<'a> Account<'a> {
             used: Used::default(),
             isolation: None,
             effects: Effects::None,
+            cleaned_up: BTreeSet::new(),
             preview: None,
             allowed: Millis::ZERO,
             artifacts: &[],
+            preimages: BTreeSet::new(),
             kept_result: None,
             plain: false,
         }
@@ -109,9 +114,11 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
         used: ended.runs.used,
         isolation: ended.runs.isolation.clone(),
         effects: ended.effects.clone(),
+        cleaned_up: ended.runs.cleaned_up.clone(),
         preview: previewed(&action.ticket, claimed.earlier(), ended),
         allowed: Millis::from(action.state.timeout()),
         artifacts: &ended.runs.artifacts,
+        preimages: undo::preimages_kept(&services.files, &action.request.space_id, &ended.effects),
         kept_result: result.as_ref().map(|result| result.kept.clone()),
         ..Account::new(action, ended.result.as_ref(), ended.outcome)
     };
@@ -253,6 +260,7 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         attempts: account.attempts,
         isolation: account.isolation,
         effects: account.effects,
+        cleaned_up: account.cleaned_up,
         preview: account.preview,
         choice,
         kept_result: account.kept_result,
@@ -388,7 +396,9 @@ fn outputs(identity: &Identity, account: &Account<'_>) -> Map<String, Value> {
     if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
         shown.insert("dry_run".to_owned(), json!(true));
     } else {
-        let ids: Vec<_> = artifacts.iter().map(|kept| &kept.artifact_id).collect();
+        let mut ids: Vec<_> = artifacts.iter().map(|kept| &kept.artifact_id).collect();
+        let preimages: Vec<_> = account.preimages.iter().filter(|id| !ids.contains(id)).collect();
+        ids.extend(preimages);
         shown.insert("artifact_ids".to_owned(), json!(ids));
         if !artifacts.is_empty() {
             shown.insert("artifacts".to_owned(), json!(artifacts));

@@ -30,7 +30,8 @@ impl Execution<'_> {
         let repeat = action.state.gated().repeat();
         // Puts back what the interrupted run had set aside before the probe looks; no other tool is blamed for that.
         let _call = undeclared::enter(services, self.calls, action, &self.prepared);
-        snapshot::remove_drafts(&services.files, action, &self.prepared).await;
+        let cleaned = snapshot::remove_drafts(&services.files, action, &self.prepared).await;
+        self.runs.cleaned_up.extend(cleaned);
         let settled = match intent {
             None => Settled::Unknown("the stored intent can no longer be read"),
             Some(intent) if intent.dry_run => Settled::MayRun,

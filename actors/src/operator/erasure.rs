@@ -246,7 +246,7 @@ fn named(
 
 /// The blobs of an action: its result, artifacts, pre-images, and what it wrote, which is the pre-image of a later action.
 fn blobs_of(receipt: &Receipt) -> BTreeSet<(BlobKind, String)> {
-    let said = artifacts::named(receipt).into_iter();
+    let said = artifacts::put_out(receipt).into_iter();
     let mut found: BTreeSet<_> = said.map(|name| (BlobKind::Artifacts, name.to_owned())).collect();
     let state = Digest::of(format!("before\n{}", receipt.action_id).as_bytes()).hex();
     found.insert((BlobKind::Preimages, state));

@@ -249,6 +249,7 @@ async fn carry_out(
         | Operation::RevokeConsent { .. }
         | Operation::SetMode { .. }
         | Operation::SetBand { .. }
+        | Operation::SetEntry { .. }
         | Operation::StartShadow {}
         | Operation::StopShadow {}
         | Operation::Erase { .. } => return Err(has_own_route("its own route")),
@@ -533,6 +534,7 @@ pub fn preview(
         | Operation::RevokeConsent { .. }
         | Operation::SetMode { .. }
         | Operation::SetBand { .. }
+        | Operation::SetEntry { .. }
         | Operation::ClearOverlay {} => {
             return Err(has_own_route("/v1/policy/changes"));
         }

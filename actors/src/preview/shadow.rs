@@ -54,7 +54,7 @@ impl Shadowed {
                 rule: now.rule,
             })
         });
-        services.shadow.count(&self.candidate, flip);
+        services.shadow.count(&self.candidate, &self.action_id, flip);
     }
 
     fn judged(&self, services: &Services) -> Result<Decision, String> {

@@ -57,14 +57,15 @@ pub trait FileInspector: Send + Sync {
     fn drafts_of(&self, path: &str, trace: &str) -> Vec<String>;
 
     /// Removes the drafts that a killed call under this trace left for these paths, and puts back what it set aside. `before` is
-    /// the snapshot before the call, as far as it is known.
+    /// the snapshot before the call, as far as it is known. Returns the paths where there was anything to do, and whether all of it
+    /// was done.
     fn remove_drafts(
         &self,
         root: &SpaceRoot,
         paths: &[String],
         before: &[PathSnapshot],
         trace: &str,
-    ) -> Result<(), Failure>;
+    ) -> (Vec<String>, Result<(), Failure>);
 }
 
 /// The state of a path, with its content if that is wanted and small enough.

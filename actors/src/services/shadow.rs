@@ -1,6 +1,6 @@
 //! The shadow: a candidate policy that judges each live decision beside the policy in force. It decides nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use effectd_contracts::{ActionId, Digest, Timestamp};
@@ -8,7 +8,7 @@ use effectd_policy::Policy;
 use parking_lot::{Mutex, RwLock};
 use prometheus::IntCounterVec;
 
-use crate::limits::{SHADOW_FLIPS_MAX, SHADOW_GROUPS_MAX};
+use crate::limits::{SHADOW_ACTIONS_MAX, SHADOW_FLIPS_MAX, SHADOW_GROUPS_MAX};
 
 pub struct Shadow {
     candidate: RwLock<Option<Candidate>>,
@@ -24,6 +24,30 @@ pub(crate) struct Candidate {
     digest: Digest,
     since: Timestamp,
     figures: Arc<Mutex<Figures>>,
+    counted: Arc<Mutex<Counted>>,
+}
+
+/// The actions that were counted last: one that is delivered again counts once.
+#[derive(Default)]
+struct Counted {
+    known: HashSet<ActionId>,
+    order: VecDeque<ActionId>,
+}
+
+impl Counted {
+    /// Whether the action is new.
+    fn add(&mut self, id: &ActionId) -> bool {
+        if !self.known.insert(id.clone()) {
+            return false;
+        }
+        self.order.push_back(id.clone());
+        if self.order.len() > SHADOW_ACTIONS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        true
+    }
 }
 
 /// A candidate, and what it has judged in this process.
@@ -32,6 +56,8 @@ pub struct Report {
     /// The digest of the candidate's files.
     pub digest: Digest,
     pub since: Timestamp,
+    /// Why it cannot judge.
+    pub fault: Option<String>,
     pub figures: Figures,
 }
 
@@ -72,8 +98,8 @@ impl Shadow {
     /// Lets a candidate judge from `now` on; or says why one that was started earlier cannot.
     pub fn start(&self, policy: Result<Policy, String>, digest: Digest, since: Timestamp, now: Timestamp) {
         let figures = Arc::new(Mutex::new(Figures { since: now, ..Figures::default() }));
-        let started = policy.clone();
-        *self.candidate.write() = Some(Candidate { policy, started, digest, since, figures });
+        let (started, counted) = (policy.clone(), Arc::default());
+        *self.candidate.write() = Some(Candidate { policy, started, digest, since, figures, counted });
     }
 
     /// Ends the candidate, and returns what it has judged.
@@ -100,8 +126,11 @@ impl Shadow {
         self.candidate().map(|candidate| candidate.report())
     }
 
-    /// Counts a judgement of a candidate: the same verdict (`None`), a flip, or an error.
-    pub(crate) fn count(&self, candidate: &Candidate, judged: Result<Option<Flip>, String>) {
+    /// Counts a candidate's judgement of an action: the same verdict (`None`), a flip, or an error.
+    pub(crate) fn count(&self, candidate: &Candidate, id: &ActionId, judged: Result<Option<Flip>, String>) {
+        if !candidate.counted.lock().add(id) {
+            return;
+        }
         let mut figures = candidate.figures.lock();
         let result = match judged {
             Ok(None) => {
@@ -124,7 +153,12 @@ impl Shadow {
 
 impl Candidate {
     fn report(&self) -> Report {
-        Report { digest: self.digest, since: self.since, figures: self.figures.lock().clone() }
+        Report {
+            digest: self.digest,
+            since: self.since,
+            fault: self.policy.as_ref().err().cloned(),
+            figures: self.figures.lock().clone(),
+        }
     }
 }
 
@@ -137,5 +171,34 @@ impl Figures {
         }
         self.last.push_front(flip);
         self.last.truncate(SHADOW_FLIPS_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use prometheus::Opts;
+
+    use super::*;
+
+    #[test]
+    fn an_action_that_is_delivered_again_counts_once() {
+        let shadow = Shadow::new(IntCounterVec::new(Opts::new("decisions", "all"), &["result"]).unwrap());
+        let now = Timestamp::UNIX_EPOCH;
+        shadow.start(Err("it does not compile".to_owned()), Digest::of(b"files"), now, now);
+        let candidate = shadow.candidate().unwrap();
+        let id = |nth: usize| ActionId::new(format!("a-{nth}")).unwrap();
+        for nth in [0, 1, 0, 1] {
+            shadow.count(&candidate, &id(nth), Ok(None));
+        }
+        let report = shadow.report().unwrap();
+        assert_eq!((report.figures.same, report.fault.as_deref()), (2, Some("it does not compile")));
+        // Only the last ones are remembered.
+        for nth in 0..=SHADOW_ACTIONS_MAX {
+            shadow.count(&candidate, &id(nth), Ok(None));
+        }
+        shadow.count(&candidate, &id(0), Ok(None));
+        assert_eq!(shadow.report().unwrap().figures.same, SHADOW_ACTIONS_MAX as u64 + 2);
+        assert_eq!(candidate.counted.lock().known.len(), SHADOW_ACTIONS_MAX);
     }
 }

@@ -388,7 +388,7 @@ fn what_an_interrupted_run_has_unpacked_is_removed_by_the_next() {
     #[expect(clippy::disallowed_methods, reason = "stands for a kill")]
     std::mem::forget(draft);
     assert_eq!(place.names().len(), 4);
-    place.workspace().remove_draft(&to, "trace", None).unwrap();
+    assert!(place.workspace().remove_draft(&to, "trace", None).unwrap());
     assert_eq!(place.names(), ["a.zip"]);
     let params = json!({ "from_path": "workspace/a.zip", "to_path": "workspace/out" });
     place.run(&Extract, params).unwrap();

@@ -281,15 +281,15 @@ pub(super) fn move_over(
 
 /// Puts back the file that a killed run set aside. If its name is taken and one of the two files is the old one, the
 /// other is the new content, and the file aside is removed. If neither is the old one, somebody else wrote there, and
-/// nothing is removed.
+/// nothing is removed. Returns whether there was a file aside.
 pub(super) fn restore_aside(
     folder: BorrowedFd<'_>,
     aside: &str,
     target: &str,
     before: Option<&PathState>,
-) -> Result<(), FileProblem> {
+) -> Result<bool, FileProblem> {
     match shift(folder, aside, target) {
-        Err(Errno::ENOENT) => return Ok(()),
+        Err(Errno::ENOENT) => return Ok(false),
         Err(Errno::EEXIST) => {
             let Some(PathState::File(state)) = before else {
                 return Err(FileProblem::LeftAside);
@@ -302,7 +302,8 @@ pub(super) fn restore_aside(
         }
         shifted => shifted.map_err(FileProblem::at("restore the replaced file"))?,
     }
-    nix::unistd::fsync(folder).map_err(FileProblem::at("sync the folder"))
+    nix::unistd::fsync(folder).map_err(FileProblem::at("sync the folder"))?;
+    Ok(true)
 }
 
 fn is_folder(folder: BorrowedFd<'_>, name: &str) -> Result<(), FileProblem> {

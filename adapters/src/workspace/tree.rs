@@ -132,17 +132,19 @@ fn sync_folders(folder: BorrowedFd<'_>, depth: usize) -> Result<(), FileProblem>
     fsync(folder).map_err(FileProblem::at("sync the folder"))
 }
 
-/// Removes a draft, and everything in it if it is a folder. Links are removed, not followed.
-pub(super) fn remove_tree(at: BorrowedFd<'_>, name: &str) -> Result<(), FileProblem> {
+/// Removes a draft, and everything in it if it is a folder. Links are removed, not followed. Returns whether there was one.
+pub(super) fn remove_tree(at: BorrowedFd<'_>, name: &str) -> Result<bool, FileProblem> {
     match unlinkat(at, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+        Ok(()) => return Ok(true),
+        Err(Errno::ENOENT) => return Ok(false),
         // Depending on the file system, either of the two means a folder.
         Err(Errno::EISDIR | Errno::EPERM) => {}
         Err(errno) => return Err(FileProblem::at("remove a draft")(errno)),
     }
     let folder = open_folder(at, name)?;
     empty(folder.as_fd(), 0)?;
-    unlinkat(at, name, UnlinkatFlags::RemoveDir).map_err(FileProblem::at("remove a draft"))
+    unlinkat(at, name, UnlinkatFlags::RemoveDir).map_err(FileProblem::at("remove a draft"))?;
+    Ok(true)
 }
 
 fn empty(folder: BorrowedFd<'_>, depth: usize) -> Result<(), FileProblem> {

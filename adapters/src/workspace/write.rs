@@ -263,20 +263,21 @@ impl Workspace<'_> {
     }
 
     /// Cleans up after a killed run: removes its unfinished file for a path, and restores the file that it had set aside.
-    /// `before` is the path's state before that run, if it is known.
+    /// `before` is the path's state before that run, if it is known. Returns whether there was anything to clean up.
     pub fn remove_draft(
         &self,
         path: &SpacePath,
         mark: &str,
         before: Option<&PathState>,
-    ) -> Result<(), FileProblem> {
+    ) -> Result<bool, FileProblem> {
         let folder = match self.folder_of(path) {
-            Err(problem) if problem.errno() == Some(Errno::ENOENT) => return Ok(()),
+            Err(problem) if problem.errno() == Some(Errno::ENOENT) => return Ok(false),
             folder => folder?,
         };
         let mark = format!("{mark}\n{path}");
-        remove_tree(folder.as_fd(), &draft_name(&mark))?;
-        preconditions::restore_aside(folder.as_fd(), &aside_name(&mark), path.file_name(), before)
+        let removed = remove_tree(folder.as_fd(), &draft_name(&mark))?;
+        let aside = aside_name(&mark);
+        Ok(preconditions::restore_aside(folder.as_fd(), &aside, path.file_name(), before)? || removed)
     }
 
     /// Checks that a file could be written to the path, without writing it.

@@ -35,6 +35,11 @@ pub(crate) async fn get(
     if !peer.may_see(&receipt) {
         return Err(Problem::of(Kind::ReceiptUnknown, "no receipt with this id is visible to you"));
     }
+    if !peer.operator && artifacts::is_preimage(&receipt, &artifact) {
+        let why =
+            "only root and the user that the daemon runs as may read a pre-image; `effectd undo` restores it";
+        return Err(Problem::of(Kind::OperatorsOnly, why));
+    }
     let opening = tokio::task::spawn_blocking(move || {
         let services = app.services();
         artifacts::open(&*services.store, &services.files.blobs, &receipt, &artifact)

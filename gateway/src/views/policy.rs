@@ -1,7 +1,7 @@
 //! The policy in JSON: the one in force, changes beside its files, and explanations of its decisions.
 
 use effectd_actors::services::shadow::{Flip, Report};
-use effectd_contracts::{Band, Mode, Operation, SpaceId, SubjectId};
+use effectd_contracts::{Band, Mode, Operation, PolicyList, SpaceId, SubjectId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -108,6 +108,18 @@ pub enum PolicyChange {
         #[schema(value_type = Option<String>)]
         band: Option<Band>,
     },
+    /// Adds an entry to a list of the policy, or strikes it out; without `allowed`, the files apply again.
+    SetEntry {
+        /// `roles`, `hosts`, `commands` or `cross_space`.
+        #[schema(value_type = String)]
+        list: PolicyList,
+        /// Whose roles; only for these.
+        #[schema(value_type = Option<String>)]
+        subject: Option<SubjectId>,
+        /// The role, host, program or tool, without `*`.
+        entry: String,
+        allowed: Option<bool>,
+    },
     /// Takes all changes back: the files alone count again.
     Clear {},
 }
@@ -124,6 +136,9 @@ impl PolicyChange {
             }
             PolicyChange::SetOrgMode { org, tool, mode } => Operation::SetMode { org, tool, mode },
             PolicyChange::SetBand { space, band } => Operation::SetBand { space, band },
+            PolicyChange::SetEntry { list, subject, entry, allowed } => {
+                Operation::SetEntry { list, subject, entry, allowed }
+            }
             PolicyChange::Clear {} => Operation::ClearOverlay {},
         }
     }
@@ -148,6 +163,9 @@ pub struct ShadowView {
     /// When it was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// Why it cannot judge; left out if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
     /// Since when the figures below count: a restart of the daemon begins again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_since: Option<String>,
@@ -199,7 +217,7 @@ pub struct ShadowFlip {
 
 impl ShadowView {
     pub(crate) fn of(report: Option<Report>) -> Self {
-        let Some(Report { digest, since, figures }) = report else {
+        let Some(Report { digest, since, fault, figures }) = report else {
             return Self::default();
         };
         let group = |((tool_id, from, to), count)| ShadowGroup { tool_id, from, to, count };
@@ -218,6 +236,7 @@ impl ShadowView {
             on: true,
             digest: Some(digest.to_string()),
             since: Some(since.to_string()),
+            fault,
             counted_since: Some(figures.since.to_string()),
             decisions: figures.same + figures.flips + figures.errors,
             same: figures.same,

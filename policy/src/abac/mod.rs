@@ -95,6 +95,9 @@ pub(crate) enum AbacAnswer {
     Failed { message: String },
 }
 
+/// What a policy knows: its tables, and the same for Cedar.
+pub(crate) type Known<'p> = (&'p Tables, &'p Entities);
+
 impl Abac {
     pub(crate) fn compile(files: &[SourceFile], tables: &Tables) -> Result<Self, PolicyError> {
         let names = Names::new();
@@ -168,19 +171,35 @@ impl Abac {
         self.citations.len()
     }
 
-    /// Evaluates the rules for a known subject in a known space.
-    pub(crate) fn ask(&self, facts: &Facts, risk: &Risk, tables: &Tables) -> AbacAnswer {
-        self.ask_these(&self.slices_of(facts), facts, risk, tables)
+    /// The roles, subjects and spaces of the files.
+    pub(crate) fn entities(&self) -> &Entities {
+        &self.entities
     }
 
-    fn slices_of(&self, facts: &Facts) -> Vec<&PolicySet> {
+    /// The same of other tables.
+    pub(crate) fn entities_of(&self, tables: &Tables) -> Result<Entities, String> {
+        entities(&self.names, tables)
+    }
+
+    /// Evaluates the rules for a known subject in a known space.
+    pub(crate) fn ask(&self, facts: &Facts, risk: &Risk, known: Known<'_>) -> AbacAnswer {
+        self.ask_these(&self.slices_of(facts, known.1), facts, risk, known)
+    }
+
+    fn slices_of(&self, facts: &Facts, entities: &Entities) -> Vec<&PolicySet> {
         let subject = uid(&self.names.subject, facts.subject.as_str());
         let space = uid(&self.names.space, facts.space.as_str());
-        self.slices.of(&subject, &space, &self.entities)
+        self.slices.of(&subject, &space, entities)
     }
 
     /// A rule whose evaluation fails overrides all others; a rule that forbids overrides those that permit.
-    fn ask_these(&self, slices: &[&PolicySet], facts: &Facts, risk: &Risk, tables: &Tables) -> AbacAnswer {
+    fn ask_these(
+        &self,
+        slices: &[&PolicySet],
+        facts: &Facts,
+        risk: &Risk,
+        (tables, entities): Known<'_>,
+    ) -> AbacAnswer {
         let (mut permits, mut forbids, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(message) = self.hidden_from(slices, facts) {
             return AbacAnswer::Failed { message };
@@ -190,7 +209,7 @@ impl Abac {
             Err(message) => return AbacAnswer::Failed { message },
         };
         for rules in slices {
-            let response = self.authorizer.is_authorized(&request, rules, &self.entities);
+            let response = self.authorizer.is_authorized(&request, rules, entities);
             failures.extend(response.diagnostics().errors().map(ToString::to_string));
             let rules = response.diagnostics().reason().map(|id| self.cite(id));
             match response.decision() {

@@ -33,4 +33,4 @@ pub use choice::redact_choice;
 pub(crate) use walk::inspect as inspect_with;
 pub(crate) use walk::inspect_for_people;
 pub use walk::place;
-pub(crate) use walk::{ContentRules, NOT_A_NAME};
+pub(crate) use walk::{ContentRules, NOT_A_NAME, is_host, plain_name};

@@ -5,6 +5,7 @@ use effectd_contracts::{Redaction, ToolSpec};
 use serde_json::{Map, Value};
 
 use super::NOT_A_NAME;
+use super::safety::has_secret;
 use crate::facts::{InspectionFacts, Param};
 use crate::limits::PARAM_BYTES_MAX;
 use crate::redact::personal::redact_stored;
@@ -78,7 +79,8 @@ fn has_findings(facts: &InspectionFacts, passed: &[Redaction], name: &str) -> bo
 
 fn plain(kind: Kind, value: &Value, is_scanned: bool) -> Option<Param> {
     let text = || {
-        let text = value.as_str().filter(|text| text.len() <= PARAM_BYTES_MAX);
+        // The policy may have no check for secrets, and then the inspection finds none.
+        let text = value.as_str().filter(|text| text.len() <= PARAM_BYTES_MAX && !has_secret(text));
         text.filter(|text| is_scanned || redact_stored(text).is_none())
     };
     match kind {

@@ -143,9 +143,14 @@ pub fn secret_spans(text: &str) -> Vec<Range<usize>> {
     merged
 }
 
+/// Whether a text has the beginning of a secret.
+pub(crate) fn has_secret(text: &str) -> bool {
+    SECRETS.is_match(text)
+}
+
 fn check_secrets(text: &str, found: &mut dyn FnMut(&'static str)) {
     // `is_match` is quicker than `matches`, and most texts have no secret.
-    if SECRETS.is_match(text) {
+    if has_secret(text) {
         let kinds = SECRETS.matches(text);
         kinds.into_iter().for_each(|index| found(SECRET_KINDS[index].0));
     }

@@ -1,6 +1,7 @@
 //! One pass over the parameters: safety checks, personal data, and what the call reaches.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
 
 use effectd_contracts::tool::is_path_name;
 use effectd_contracts::{Digest, Redaction, RedactionKind, SideEffect, SpaceId, ToolSpec, canonical};
@@ -9,7 +10,7 @@ use serde_json::{Map, Value};
 use super::Inspection;
 use super::annotations::{Node, Personal};
 use super::public;
-use super::safety::Safety;
+use super::safety::{Safety, has_secret};
 use crate::document::{Document, Treatment};
 use crate::error::PolicyError;
 use crate::facts::{Finding, InspectionFacts, RedactionCounts};
@@ -455,9 +456,10 @@ pub(super) fn record(entries: &mut Vec<Redaction>, mut field: String, kind: Reda
 pub(crate) const NOT_A_NAME: &str = "(not a name)";
 
 /// The name as a receipt may hold it; [`NOT_A_NAME`] for any other text, which could be a secret.
-fn plain_name(text: &str) -> String {
+pub(crate) fn plain_name(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._:-/@+".contains(c);
-    if !text.is_empty() && text.len() <= 128 && text.chars().all(plain) && redact_text(text).is_none() {
+    let is_name = !text.is_empty() && text.len() <= 128 && text.chars().all(plain);
+    if is_name && redact_text(text).is_none() && !has_secret(text) {
         text.to_owned()
     } else {
         NOT_A_NAME.to_owned()
@@ -477,7 +479,13 @@ fn host_of(text: &str) -> String {
         Some(literal) => literal.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    plain_name(host.trim_end_matches('.').to_lowercase().as_str())
+    // Before the case is lost: secrets have one.
+    plain_name(host.trim_end_matches('.')).to_lowercase()
+}
+
+/// Whether a text is a host as the facts have it: in small letters, without scheme, port, path and last dot.
+pub(crate) fn is_host(text: &str) -> bool {
+    host_of(text) == text || text.parse::<Ipv6Addr>().is_ok()
 }
 
 /// One step of a recorded pointer. A name that the schema does not declare is `*`, since it may be content.
@@ -537,5 +545,7 @@ mod tests {
         assert_eq!(plain_name("private:alice"), "private:alice");
         assert_eq!(plain_name("my secret is 42"), NOT_A_NAME);
         assert_eq!(plain_name("bob@example.org"), NOT_A_NAME);
+        assert_eq!(plain_name(concat!("ghp", "_0123456789abcdefghijABCDEFGHIJ012345")), NOT_A_NAME);
+        assert_eq!(host_of(concat!("https://AKIA", "ABCDEFGHIJKLMNOP.example")), NOT_A_NAME);
     }
 }

@@ -158,7 +158,7 @@ pub(super) fn is_mode_key(key: &str, knows: impl Fn(&str) -> bool) -> bool {
 }
 
 /// All named commands, by name.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Commands(BTreeMap<String, Arc<NamedCommand>>);
 
 impl Commands {

@@ -10,16 +10,16 @@ pub(crate) mod spaces;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use effectd_contracts::SpaceId;
+use effectd_contracts::{PolicyList, SpaceId};
 
 use crate::document::{
     ConsentRule, DOCUMENT_VERSION, Document, HolderRule, ModeRules, OrgRole, PrincipalRole, PrincipalRule,
     TimeoutRules,
 };
 use crate::error::{Faults, Location, PolicyError};
-use crate::glob::{Glob, GlobMap};
+use crate::glob::{Glob, GlobMap, any_matches};
 use crate::limits;
-use crate::overlay::is_purpose;
+use crate::overlay::{EntryChange, is_purpose};
 use crate::source::{Lines, POLICY_FILE, Source, SourceFile};
 
 use clock::{ClockTable, Zone, minute_of_day};
@@ -38,7 +38,7 @@ pub(crate) fn policy_rule(line: u32) -> String {
 }
 
 /// All tables.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Tables {
     pub(crate) clock: ClockTable,
     pub(crate) principals: GlobMap<Principal>,
@@ -51,15 +51,40 @@ pub(crate) struct Tables {
     pub(crate) org_modes: Modes,
     pub(crate) automation_modes: Modes,
     pub(crate) cross_space: BTreeSet<String>,
-    pub(crate) hosts: Vec<Glob>,
-    pub(crate) commands: Vec<Glob>,
+    pub(crate) hosts: AllowList,
+    pub(crate) commands: AllowList,
     /// Commands that may run without a person.
     pub(crate) named: Commands,
     pub(crate) allow_line: u32,
     pub(crate) timeouts: TimeoutRules,
 }
 
-#[derive(Debug)]
+/// Names and patterns of the files, without what a command struck out.
+#[derive(Debug, Clone)]
+pub(crate) struct AllowList {
+    globs: Vec<Glob>,
+    struck: BTreeSet<String>,
+}
+
+impl AllowList {
+    fn new(globs: impl Iterator<Item = Glob>) -> Self {
+        Self { globs: globs.collect(), struck: BTreeSet::new() }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        any_matches(&self.globs, name) && !self.struck.contains(name)
+    }
+
+    fn set(&mut self, name: String, allowed: bool) {
+        if allowed {
+            self.globs.push(Glob::new(name));
+        } else {
+            self.struck.insert(name);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
 pub(crate) struct Principal {
     pub(crate) subjects: Vec<Glob>,
     pub(crate) actors: Vec<Glob>,
@@ -152,12 +177,37 @@ impl Tables {
             org_modes,
             automation_modes,
             cross_space: allow.cross_space.iter().cloned().collect(),
-            hosts: allow.hosts.iter().map(|host| Glob::new(host.to_lowercase())).collect(),
-            commands: allow.commands.iter().map(Glob::new).collect(),
+            hosts: AllowList::new(allow.hosts.iter().map(|host| Glob::new(host.to_lowercase()))),
+            commands: AllowList::new(allow.commands.iter().map(Glob::new)),
             named,
             allow_line: lines.line(&["allow"]),
             timeouts,
         })
+    }
+
+    /// With the entries of the overlay. What is struck out comes last, so that it counts.
+    pub(crate) fn with_entries(&self, changes: &[EntryChange]) -> Self {
+        let mut all = self.clone();
+        let struck = changes.iter().filter(|change| !change.allowed);
+        for EntryChange { list, subject, entry, allowed } in
+            changes.iter().filter(|change| change.allowed).chain(struck)
+        {
+            match list {
+                PolicyList::Roles => {
+                    let holder = subject.as_ref().and_then(|subject| all.subjects.get_mut(subject.as_str()));
+                    if let (Some(holder), Some(role)) = (holder, self.roles.get(entry)) {
+                        holder.set_role(role, *allowed);
+                    }
+                }
+                PolicyList::Hosts => all.hosts.set(entry.clone(), *allowed),
+                PolicyList::Commands => all.commands.set(entry.clone(), *allowed),
+                PolicyList::CrossSpace => {
+                    all.cross_space.remove(entry);
+                    all.cross_space.extend(allowed.then(|| entry.clone()));
+                }
+            }
+        }
+        all
     }
 }
 

@@ -30,7 +30,7 @@ impl Role {
 pub(crate) type Caps = GlobMap<u32>;
 
 /// A subject or an actor, with its roles and capabilities.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Holder {
     pub(crate) roles: Vec<Arc<Role>>,
     pub(crate) own: Caps,
@@ -47,6 +47,15 @@ impl Holder {
 
     pub(crate) fn has_role(&self, name: &str) -> bool {
         self.roles.iter().any(|role| role.includes.contains(name))
+    }
+
+    /// Adds a role, or takes every role that includes it.
+    pub(super) fn set_role(&mut self, role: &Arc<Role>, given: bool) {
+        if !given {
+            self.roles.retain(|held| !held.includes.contains(&role.name));
+        } else if !self.roles.iter().any(|held| held.name == role.name) {
+            self.roles.push(Arc::clone(role));
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::{Faults, PolicyError};
 use crate::glob::Glob;
 use crate::source::Lines;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Space {
     pub(crate) root: String,
     pub(crate) band: Band,
@@ -23,7 +23,7 @@ pub(crate) struct Space {
     pub(crate) protected: Vec<String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Audience {
     Subjects(Glob),
     Role(String),

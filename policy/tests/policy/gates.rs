@@ -156,6 +156,12 @@ fn a_rule_sees_public_parameters_or_denies() {
         let recorded = serde_json::to_string(&facts(spec, path, "").inspection).unwrap();
         assert!(!recorded.contains("workspace") && recorded.contains("params_hidden"), "{recorded}");
     }
+    // Nor does it see a secret, even if the policy does not check for secrets.
+    let unchecked = format!("{TOML}\n[safety.low]\ntext_bytes_max = 65536\nchecks = [\"size\"]");
+    let unchecked = compile(&unchecked, &format!("{CEDAR}{rules}")).unwrap();
+    let path = concat!("workspace/ghp", "_0123456789abcdefghijABCDEFGHIJ012345");
+    let asked = json!({ "path": path, "text": "", "space_id": "shared:household" });
+    assert_denied(&evaluate(&facts_of(&unchecked, &public, asked), &unchecked), Gate::Abac, "rule_failed");
     // Rules about other things do not mind.
     assert_permitted(&evaluate(&facts_of(&world(), &private, params()), &world()));
 }

@@ -1,7 +1,10 @@
 //! Overlays take effect at once, and never weaken what the files forbid.
 
-use effectd_contracts::{Band, Gate, Mode};
-use effectd_policy::{Change, Overlay, Policy, SetMode};
+use std::collections::BTreeSet;
+
+use effectd_contracts::{Band, Gate, Mode, PolicyList, SideEffect};
+use effectd_policy::{Change, Overlay, Policy, SetMode, evaluate};
+use serde_json::json;
 
 use crate::harness::*;
 
@@ -123,6 +126,95 @@ fn a_mode_of_an_unknown_command_is_refused_or_warned_about() {
     assert!(changed.warnings().is_empty());
     let removed = world().with_overlay(changed.overlay()).unwrap();
     assert_eq!(removed.warnings(), ["the overlay has a mode of the unknown command \"command.run one\""]);
+}
+
+#[test]
+fn entries_of_lists_are_added_and_struck_out() {
+    let set = |list, entry: &str, allowed| {
+        let of = (list == PolicyList::Roles).then(|| subject("agent://planner"));
+        Change::SetEntry { list, subject: of, entry: entry.into(), allowed }
+    };
+    let guards = "forbid (principal in Role::\"guard\", action, resource);";
+    let policy = compile(&format!("{TOML}\n[roles.guard]"), &format!("{CEDAR}{guards}")).unwrap();
+    assert_permitted(&decide(&policy, |_| ()));
+    // Cedar's rules see a role by command.
+    let guard = after(&policy, &[set(PolicyList::Roles, "guard", Some(true))]);
+    assert_denied(&decide(&guard, |_| ()), Gate::Abac, "rule_forbids");
+    assert_eq!(guard.overlay().lines(noon()), ["guard in roles of agent://planner: added"]);
+    // A role goes with those that include it, whatever else is given.
+    let added = [set(PolicyList::Roles, "reader", Some(false)), set(PolicyList::Roles, "writer", Some(true))];
+    let none = after(&policy, &added);
+    let decision = decide(&none, |_| ());
+    assert_denied(&decision, Gate::Rbac, "cap_missing");
+    assert_eq!(decision.rule, "overlay");
+    let restored = ["reader", "writer"].map(|role| set(PolicyList::Roles, role, None));
+    assert_eq!(after(&none, &restored).digest(), policy.digest());
+
+    let network = tool(|spec| {
+        spec.tool_id = "net.post".parse().unwrap();
+        spec.side_effects = BTreeSet::from([SideEffect::NetworkCall]);
+        spec.params_schema = json!({ "type": "object", "properties": { "url": { "x-host": true } } });
+    });
+    let run = tool(|spec| {
+        spec.params_schema = json!({ "type": "object", "properties": { "program": { "x-command": true } } });
+    });
+    for (list, tool, field, listed, other) in [
+        (PolicyList::Hosts, &network, "url", "api.example.org", "Evil.example"),
+        (PolicyList::Commands, &run, "program", "git", "bash"),
+    ] {
+        let denied = |policy: &Policy, name: &str| {
+            let decision = evaluate(&facts_of(policy, tool, json!({ field: name })), policy);
+            (decision.verdict.to_string() == "deny by reach").then_some(decision.rule)
+        };
+        assert!(denied(&policy, listed).is_none() && denied(&policy, other).is_some(), "{field}");
+        let changed = after(&policy, &[set(list, listed, Some(false)), set(list, other, Some(true))]);
+        assert_eq!(denied(&changed, listed).as_deref(), Some("overlay"), "{field}");
+        assert_eq!(denied(&changed, other), None, "{field}");
+    }
+    let denied = |policy: &Policy, id: &str| {
+        let params = json!({ "path": "workspace/a", "text": "", "space_id": "shared:garden" });
+        let tool = tool(|spec| spec.tool_id = id.parse().unwrap());
+        let decision = evaluate(&facts_of(policy, &tool, params), policy);
+        (decision.verdict.to_string() == "deny by space").then_some(decision.rule)
+    };
+    let (listed, other) = ("files.copy", "files.write_text");
+    assert!(denied(&policy, listed).is_none() && denied(&policy, other).is_some());
+    let across = |tool, allowed| set(PolicyList::CrossSpace, tool, Some(allowed));
+    let changed = after(&policy, &[across(listed, false), across(other, true)]);
+    assert_eq!(denied(&changed, listed).as_deref(), Some("overlay"));
+    assert_eq!(denied(&changed, other), None);
+    // Letters of either size are one host.
+    let twice = ["A.example", "a.example"].map(|host| set(PolicyList::Hosts, host, Some(false)));
+    assert_eq!(after(&policy, &twice).overlay().lines(noon()), ["a.example in hosts: struck out"]);
+
+    // A misspelt stop would stop nothing.
+    let gard = |allowed| set(PolicyList::Roles, "gard", allowed);
+    assert!(policy.check_change(&gard(Some(false))).unwrap_err().to_string().contains("no role \"gard\""));
+    policy.check_change(&gard(None)).unwrap();
+    let odd =
+        ["https://example.org/", "example.org:443", "example.org."].map(|host| (PolicyList::Hosts, host));
+    for (list, entry) in odd.into_iter().chain([(PolicyList::Commands, "git push")]) {
+        assert!(policy.check_change(&set(list, entry, Some(false))).is_err(), "{entry}");
+    }
+    for host in ["A.example", "::1"] {
+        policy.check_change(&set(PolicyList::Hosts, host, Some(false))).unwrap();
+    }
+    let warning = "the overlay has a role that changes nothing: the policy has no role \"guard\"";
+    assert_eq!(world().with_overlay(guard.overlay()).unwrap().warnings(), [warning]);
+    let planner = Some(subject("agent://planner"));
+    let of_subject = Change::SetEntry {
+        list: PolicyList::Hosts,
+        subject: planner,
+        entry: "a".into(),
+        allowed: Some(true),
+    };
+    for (bad, says) in [
+        (of_subject, "roles have a subject"),
+        (set(PolicyList::Hosts, "*.example.org", Some(true)), "patterns are not allowed"),
+    ] {
+        let error = Overlay::default().apply(bad).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }
 
 #[test]

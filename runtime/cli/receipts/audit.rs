@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use effectd_actors::OWN;
+use effectd_actors::effects::artifacts::put_out;
 use effectd_contracts::text::counted;
 use effectd_contracts::{Gate, GateResult, Operation, Outcome, Receipt, ReceiptId, Status};
 use effectd_gateway::client::Client;
@@ -93,8 +94,7 @@ impl Audit {
                 for (kind, what) in findings(receipt) {
                     found += 1;
                     if kind == "cross_space" {
-                        let ids = receipt.outputs.get("artifact_ids").and_then(Value::as_array);
-                        let ids = ids.into_iter().flatten().filter_map(Value::as_str);
+                        let ids = put_out(receipt).into_iter();
                         artifacts.extend(ids.map(|id| (id.to_owned(), receipt.receipt_id.clone())));
                     }
                     let value = json!({
