@@ -4,7 +4,7 @@ use effectd_contracts::ActionId;
 
 /// All points, in the order in which an action passes them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 39] = [
+pub const POINTS: [&str; 40] = [
     "door.before_publish",
     "door.after_publish",
     "intake.before_lease",
@@ -42,7 +42,8 @@ pub const POINTS: [&str; 39] = [
     "session.marked",
     "session.holds",
     "session.grants",
-    "session.results",
+    "session.letters",
+    "session.blobs",
     "session.done",
 ];
 

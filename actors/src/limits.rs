@@ -124,7 +124,7 @@ pub const BREAKERS_SUBJECT_MAX: usize = 16;
 pub const RATE_KEYS_MAX: usize = 16_384;
 /// The window in which a session's actions are counted.
 pub const SESSION_WINDOW: Duration = Duration::from_secs(60);
-/// Sessions in all, ended ones too: they share the Store's entries with approvals and grants.
+/// Sessions in all, ended ones too: they share the Store's entries with approvals and grants, and each is sealed again every hour.
 pub const SESSIONS_MAX: usize = 10_000;
 /// Sessions of one subject, ended ones too: each may hold actions, and no planner takes the room of all others.
 pub const SESSIONS_SUBJECT_MAX: usize = 1_000;
@@ -136,7 +136,7 @@ pub const SESSION_CONNECTIONS_MAX: usize = 64;
 pub const SESSIONS_PAGE: usize = 500;
 /// How long the record of a deleted session is kept: far longer than an action in flight takes.
 pub const SESSION_DELETED_KEPT: Duration = Duration::from_secs(3_600);
-/// Connections in all: those that are enabled are in memory.
+/// Connections of one organisation: those that are enabled are in memory.
 pub const CONNECTIONS_MAX: usize = 1_000;
 /// Connections or secrets in one page.
 pub const CONNECTIONS_PAGE: usize = 500;
@@ -146,7 +146,7 @@ pub const CONNECTION_HOSTS_MAX: usize = 64;
 pub const HOST_BYTES_MAX: usize = 253;
 /// Secrets of one connection.
 pub const CONNECTION_SECRETS_MAX: usize = 16;
-/// Secrets in all: each is sealed again every hour.
+/// Secrets of one organisation: each is sealed again every hour.
 pub const SECRETS_MAX: usize = 1_000;
 /// Longest name of a secret.
 pub const SECRET_NAME_BYTES_MAX: usize = 64;

@@ -243,6 +243,29 @@ impl Blobs {
         BlobCatalog::destroy_one(known.lock(), name)
     }
 
+    /// A number that grows each time the blob is stored or renewed; `None` if it does not exist.
+    pub fn age(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Option<u64> {
+        let known = self.existing_catalog(kind, &self.folder(kind, space)).ok().flatten()?;
+        let age = known.lock().by_name.get(name)?.age;
+        Some(age)
+    }
+
+    /// Destroys a blob, unless it was stored or renewed since it had this age.
+    pub fn remove_unless_renewed(
+        &self,
+        kind: BlobKind,
+        space: &SpaceId,
+        name: &str,
+        age: u64,
+    ) -> Result<(), BlobError> {
+        let known = self.catalog(kind, &self.folder(kind, space))?;
+        let known = known.lock();
+        if known.by_name.get(name).is_some_and(|listed| listed.age == age) {
+            return BlobCatalog::destroy_one(known, name);
+        }
+        Ok(())
+    }
+
     /// Destroys the blobs of these kinds that were last stored before a time; returns how many.
     pub fn expire(&self, kinds: &[BlobKind], before: Timestamp) -> Result<u64, BlobError> {
         let mut gone = 0;

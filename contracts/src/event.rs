@@ -259,6 +259,11 @@ impl<T> Event<T> {
         }
     }
 
+    /// A change that belongs to no action. `about` names what has changed: see [`Event::subject`].
+    pub fn of_change(topic: Topic, data: T, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
+        Self::new(topic, EventId::fresh(), about, space, (TraceId::fresh(), None), time, data)
+    }
+
     /// An event about what a receipt says. Its id is derived from the receipt's.
     fn of_receipt(topic: Topic, kind: &str, receipt: &Receipt, time: Timestamp, data: T) -> Self {
         Self::new(
@@ -419,14 +424,6 @@ pub enum ArtifactChange {
     Released,
 }
 
-impl Event<ArtifactData> {
-    /// A change of an artifact. `about` and `space` are placeholders: `artifact:<id>` and `*`.
-    pub fn artifact(data: ArtifactData, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
-        let trace = (TraceId::fresh(), None);
-        Self::new(Topic::Artifacts, EventId::fresh(), about, space, trace, time, data)
-    }
-}
-
 /// An action that was given up. It stays a dead letter until somebody requeues, settles or drops it. The data never holds a
 /// parameter or the failure's message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -508,7 +505,7 @@ crate::wire_enum! {
         Created = "created",
         /// It has ended: it takes no new action.
         Ended = "ended",
-        /// It was deleted: its approvals are denied, its grants revoked and its results destroyed.
+        /// It was deleted: its approvals are denied, its grants revoked, and what its actions left is destroyed.
         Deleted = "deleted",
     }
 }
@@ -527,13 +524,6 @@ pub struct SessionData {
     pub subject_id: SubjectId,
     /// Who did it.
     pub by: Principal,
-}
-
-impl Event<SessionData> {
-    /// The event that announces a change of a session, in the session's space.
-    pub fn session(data: SessionData, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
-        Self::new(Topic::Sessions, EventId::fresh(), about, space, (TraceId::fresh(), None), time, data)
-    }
 }
 
 crate::wire_enum! {
@@ -569,13 +559,6 @@ pub struct ConnectionData {
     pub name: String,
     /// Who did it.
     pub by: Principal,
-}
-
-impl Event<ConnectionData> {
-    /// The event that announces a change of a connection or a secret.
-    pub fn connection(data: ConnectionData, about: ActionId, space: SpaceId, time: Timestamp) -> Self {
-        Self::new(Topic::Connectors, EventId::fresh(), about, space, (TraceId::fresh(), None), time, data)
-    }
 }
 
 /// An event id derived from another id: a digest, so that its length is bounded.

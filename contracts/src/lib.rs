@@ -33,6 +33,7 @@ pub mod log;
 pub mod millis;
 pub mod notice;
 pub mod operation;
+pub mod org;
 pub mod receipt;
 pub mod reward;
 pub mod signature;
@@ -66,6 +67,7 @@ pub use log::{
 pub use millis::Millis;
 pub use notice::{NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Urgency};
 pub use operation::{Operation, PolicyList};
+pub use org::{Connection, SecretName, Session};
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };

@@ -163,7 +163,7 @@ pub enum Operation {
         space_id: SpaceId,
         /// The subject.
         subject_id: SubjectId,
-        /// What it is about, for people.
+        /// What it is about, for people. The receipt has a keyed digest of it.
         title: String,
         /// Whether nobody waits for its answers: then approvals are open for longer.
         unattended: bool,
@@ -176,7 +176,7 @@ pub enum Operation {
         /// The session.
         session_id: SessionId,
     },
-    /// Deletes a session: denies its approvals, revokes its grants, destroys its results. Receipts stay.
+    /// Deletes a session: denies its approvals, revokes its grants, destroys what its actions left. Receipts stay.
     DeleteSession {
         /// The session.
         session_id: SessionId,

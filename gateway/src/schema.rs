@@ -17,6 +17,10 @@ pub(crate) fn receipts() -> RefOr<Schema> {
     RefOr::T(ArrayBuilder::new().items(receipt()).build().into())
 }
 
+pub(crate) fn sessions() -> RefOr<Schema> {
+    RefOr::T(ArrayBuilder::new().items(of("Session")).build().into())
+}
+
 pub(crate) fn amendments() -> RefOr<Schema> {
     RefOr::T(ArrayBuilder::new().items(of("AmendmentEntry")).build().into())
 }

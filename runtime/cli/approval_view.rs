@@ -5,7 +5,8 @@
 use effectd_actors::preview::{Change, Preview};
 use effectd_contracts::text::counted;
 use effectd_contracts::{PathState, Redaction};
-use effectd_gateway::views::approvals::{ApprovalView, PreviewView, PromptView};
+use effectd_gateway::views::approvals::{ApprovalView, PreviewView, PromptView, UsedConnection};
+use serde_json::Value;
 
 use super::output::line;
 use super::receipt_view::redacted;
@@ -108,6 +109,13 @@ fn asked(rows: &mut Rows, prompt: &PromptView) {
         rows.named("planner", &said.join(": "));
     }
     rows.named("risk", &format!("{}, by {}, tool version {}", prompt.tier, prompt.rule, prompt.tool_version));
+    if let Some(UsedConnection { connection_id, name, version }) = &prompt.connection {
+        let name = name.as_deref().unwrap_or("a deleted connection");
+        rows.named("over", &format!("{name}, version {version}, connection {connection_id}"));
+    }
+    for (name, value) in prompt.contract.iter().filter_map(Value::as_object).flatten() {
+        rows.named("contract", &format!("{name} = {value}"));
+    }
     for (name, value) in &prompt.params {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         rows.named("with", &format!("{name} = {text}"));

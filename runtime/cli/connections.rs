@@ -1,9 +1,8 @@
 //! `effectd connections …`: connections of organisations to sources of tools.
 
 use clap::Subcommand;
-use effectd_contracts::{ConnectionId, OrgId};
-use effectd_gateway::client::percent_encoded;
-use effectd_gateway::views::connections::{ConnectionBody, ConnectionView};
+use effectd_contracts::{Connection, ConnectionId, OrgId};
+use effectd_gateway::views::connections::ConnectionBody;
 use hyper::Method;
 
 use super::mutation::{Reason, json_body, no_body, run_at};
@@ -101,29 +100,21 @@ impl ConnectionsCommand {
             Verb::Disable(change) => (change, Method::POST, "/disable"),
             Verb::Delete(change) => (change, Method::DELETE, ""),
         };
-        let mut id = change.id.to_string();
-        if short_id::is_short(&id) {
-            let views = all(common).await?;
-            let found = short_id::pick(&id, views.iter().map(|view| view.connection_id.as_str()))?;
-            id = found.unwrap_or(&id).to_owned();
-        }
-        let path = format!("/v1/connections/{}{verb}", percent_encoded(&id));
+        let ids = async || -> Result<Vec<String>, CliError> {
+            Ok(all(common).await?.iter().map(|known| known.connection_id.to_string()).collect())
+        };
+        let path = short_id::path("/v1/connections", change.id.as_str(), ids).await? + verb;
         run_at(common, (method, &path), no_body, change.why, change.confirm).await
     }
 }
 
-async fn all(common: &Common) -> Result<Vec<ConnectionView>, CliError> {
+async fn all(common: &Common) -> Result<Vec<Connection>, CliError> {
     get(common, Depth::Policy, "/v1/connections").await
 }
 
-fn cells(view: &ConnectionView) -> [String; 6] {
-    let state = if view.enabled { "enabled" } else { "disabled" };
-    [
-        view.connection_id.clone(),
-        state.to_owned(),
-        view.org.clone(),
-        view.source.clone(),
-        view.name.clone(),
-        view.hosts.join(", "),
-    ]
+fn cells(known: &Connection) -> [String; 6] {
+    let Connection { connection_id, org, source, name, hosts, enabled, .. } = known;
+    let state = if *enabled { "enabled" } else { "disabled" };
+    let (id, org, hosts) = (connection_id.to_string(), org.to_string(), hosts.join(", "));
+    [id, state.to_owned(), org, source.clone(), name.clone(), hosts]
 }

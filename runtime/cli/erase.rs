@@ -23,7 +23,7 @@ pub(super) struct Erase {
     /// The subject; may be given several times
     #[arg(long, value_name = "SUBJECT", required = true)]
     subject: Vec<String>,
-    /// Erase also a subject that no receipt, dead letter, approval or open action names
+    /// Erase also a subject that no receipt, dead letter, approval, session or open action names
     #[arg(long)]
     force: bool,
     #[command(flatten)]

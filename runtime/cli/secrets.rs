@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use effectd_actors::limits::SECRET_BYTES_MAX;
 use effectd_actors::services::connections::SecretValue;
-use effectd_contracts::OrgId;
+use effectd_contracts::{OrgId, SecretName};
 use effectd_gateway::client::percent_encoded;
-use effectd_gateway::views::connections::{SecretBody, SecretView};
+use effectd_gateway::views::connections::SecretBody;
 use hyper::Method;
 use zeroize::Zeroizing;
 
@@ -83,9 +83,9 @@ impl SecretsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         match self.verb {
             Verb::List => {
-                let views: Vec<SecretView> = get(common, Depth::Policy, "/v1/secrets").await?;
-                print_rows(common.output, &COLUMNS, &views, |view| {
-                    [view.org.clone(), view.name.clone(), second(&view.set_at), view.set_by.clone()]
+                let all: Vec<SecretName> = get(common, Depth::Policy, "/v1/secrets").await?;
+                print_rows(common.output, &COLUMNS, &all, |SecretName { org, name, set_by, set_at }| {
+                    [org.to_string(), name.clone(), second(&set_at.to_string()), set_by.to_string()]
                 });
                 Ok(Exit::Done)
             }

@@ -1,9 +1,9 @@
 //! `effectd sessions …`: sessions of subjects in the spaces of organisations.
 
 use clap::Subcommand;
-use effectd_contracts::{ConnectionId, SessionId, SpaceId, SubjectId};
-use effectd_gateway::client::{Client, percent_encoded};
-use effectd_gateway::views::sessions::{SessionBody, SessionList, SessionView};
+use effectd_contracts::{ConnectionId, Session, SessionId, SpaceId, SubjectId};
+use effectd_gateway::client::Client;
+use effectd_gateway::views::sessions::{SessionBody, SessionList};
 use hyper::Method;
 
 use super::mutation::{Reason, json_body, no_body, run_at, unknown_fails};
@@ -41,9 +41,9 @@ enum Verb {
     /// End a session: it takes no new action
     #[command(after_help = "Example:\n  effectd sessions end 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes")]
     End(Change),
-    /// Delete a session: its approvals are denied, its grants revoked, its results destroyed
+    /// Delete a session: its approvals are denied, its grants revoked, and what its actions left is destroyed
     ///
-    /// The receipts stay, for auditors.
+    /// Dead letters, results, pre-images and artifacts go. The receipts stay, for auditors.
     #[command(after_help = "Example:\n  effectd sessions delete 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50 --yes")]
     Delete(Change),
 }
@@ -95,7 +95,7 @@ impl SessionsCommand {
             }
             Verb::Show { id } => {
                 let view = get(common, Depth::Policy, &path(common, &id).await?).await;
-                let view: SessionView = view.map_err(unknown_fails)?;
+                let view: Session = view.map_err(unknown_fails)?;
                 let mut printer = Printer::new(common.output, false, &COLUMNS);
                 printer.row(&view, &cells(&view));
                 printer.finish();
@@ -118,30 +118,23 @@ impl SessionsCommand {
     }
 }
 
-fn cells(view: &SessionView) -> [String; 6] {
-    let state = if view.ended_at.is_some() { "ended" } else { "open" };
-    [
-        view.session_id.clone(),
-        state.to_owned(),
-        second(&view.created_at),
-        view.space_id.clone(),
-        view.subject_id.clone(),
-        view.title.clone(),
-    ]
+fn cells(known: &Session) -> [String; 6] {
+    let Session { session_id, space_id, subject_id, title, created_at, ended_at, .. } = known;
+    let state = if ended_at.is_some() { "ended" } else { "open" };
+    let (id, created) = (session_id.to_string(), second(&created_at.to_string()));
+    [id, state.to_owned(), created, space_id.to_string(), subject_id.to_string(), title.clone()]
 }
 
 /// The path of the session that a word names, in full or by its beginning.
 async fn path(common: &Common, word: &SessionId) -> Result<String, CliError> {
-    let mut id = word.to_string();
-    if short_id::is_short(word.as_str()) {
-        let views = with_client(common, Depth::Policy, all).await?;
-        let found = short_id::pick(word.as_str(), views.iter().map(|view| view.session_id.as_str()))?;
-        id = found.unwrap_or(word.as_str()).to_owned();
-    }
-    Ok(format!("/v1/sessions/{}", percent_encoded(&id)))
+    let ids = async || -> Result<Vec<String>, CliError> {
+        let all = with_client(common, Depth::Policy, all).await?;
+        Ok(all.iter().map(|known| known.session_id.to_string()).collect())
+    };
+    short_id::path("/v1/sessions", word.as_str(), ids).await
 }
 
-async fn all(client: &mut Client) -> Result<Vec<SessionView>, CliError> {
+async fn all(client: &mut Client) -> Result<Vec<Session>, CliError> {
     let split = |page: SessionList| (page.sessions, page.next);
     Ok(client.pages("/v1/sessions", split).await?)
 }

@@ -75,6 +75,17 @@ pub(super) fn pick<'a>(
     only(word, ids.into_iter().filter(|id| is_named(word, id)))
 }
 
+/// The path of the thing below `root` that a word names, in full or by its beginning; `all` are the ids of what is there.
+pub(super) async fn path(
+    root: &str,
+    word: &str,
+    all: impl AsyncFnOnce() -> Result<Vec<String>, CliError>,
+) -> Result<String, CliError> {
+    let ids = if is_short(word) { all().await? } else { Vec::new() };
+    let id = pick(word, ids.iter().map(String::as_str))?.unwrap_or(word);
+    Ok(format!("{root}/{}", percent_encoded(id)))
+}
+
 /// The one of these ids that is the word; otherwise the only one.
 pub(super) fn only<'a>(
     word: &str,

@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::Arc;
 
 use effectd::adapters::limits::INSPECT_BYTES_MAX;
-use effectd::contracts::{Code, Effects, PreviewVerdict, Receipt};
+use effectd::contracts::{Code, Effects, Origin, PreviewVerdict, Receipt};
 use effectd::internal::{Config, Runtime};
 use effectd_actors::approvals::Approve;
 use effectd_actors::approvals::decide::{DecideError, approve, deny};
@@ -260,7 +260,9 @@ fn repeated() {
                 other @ (Answer::Held(_) | Answer::Refused(_)) => panic!("{tool} {nth}: {other:?}"),
             };
             assert!(!before(1).await, "{tool}");
-            let foreseen = foresee(runtime.pipeline().services(), &call(2), &principal).await.unwrap();
+            let foreseen = foresee(runtime.pipeline().services(), &call(2), (&principal, &Origin::Arbiter))
+                .await
+                .unwrap();
             let Preview::Unavailable(why) = foreseen.preview else { panic!("{tool}: {foreseen:?}") };
             assert!(why.starts_with("already done: receipt "), "{tool}: {why}");
             assert!(before(2).await, "{tool}");

@@ -3,24 +3,29 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use effectd::adapters::{Tool, Workspace};
 use effectd::contracts::{
-    Code, Digest, Effects, Failure, Receipt, Timestamp, ToolCall, ToolId, ToolOutput, ToolSpec, Touch,
-    UndeclaredKind,
+    ActionId, Code, Digest, Effects, Failure, Receipt, Timestamp, ToolCall, ToolId, ToolOutput, ToolSpec,
+    Touch, UndeclaredKind,
 };
 use effectd::internal::Runtime;
-use effectd_actors::Answer;
 use effectd_actors::control::switches::Switches;
+use effectd_actors::failpoint::{Fault, Trap, arm, sprung_at};
+use effectd_actors::{Answer, Source};
 use effectd_bus::Store;
 use serde_json::{Map, Value, json};
 
 use crate::Test;
-use crate::harness::asynchronously;
+use crate::harness::{asynchronously, until};
 use crate::place::{Place, parsed};
 use crate::tools::{NEVER_DECLARED_TOOL, NEVER_TOOL, PROBE_TOOL, SAFE_DECLARED_TOOL, SAFE_TOOL, TIME_MS};
 
-pub(crate) const TESTS: &[Test] = &[("every_tool_that_lies_is_caught_and_switched_off", every_liar)];
+pub(crate) const TESTS: &[Test] = &[
+    ("every_tool_that_lies_is_caught_and_switched_off", every_liar),
+    ("a_tool_that_joins_is_not_blamed_for_a_call_before", joined_later),
+];
 
 /// Where the sandbox shows the space to a tool.
 const SPACE: &str = "/workspace";
@@ -373,6 +378,40 @@ fn liar(id: &str) {
     assert!(!place.workspace().join("there/late").exists());
     assert!(!place.workspace().join("elsewhere").exists(), "{}", id);
     assert!(place.workspace().join("outside").exists(), "{}", id);
+}
+
+/// A call begins while nothing is watched, and stalls. Then a foreign tool joins the registry and makes the change that the call
+/// declares: nobody can tell whose it is.
+fn joined_later() {
+    const TOOL: &str = "liar.extra_write";
+    let place = Place::new();
+    place.set_policy(&[TOOL]);
+    fs::create_dir(place.workspace().join("there")).unwrap();
+    asynchronously(async {
+        let runtime = place.runtime(|config| config.stop_grace = Duration::ZERO).await;
+        let services = runtime.pipeline().services();
+        let all = services.registry();
+        let (core, _) = all.replace(|tool| tool.source() != Source::Core, Vec::new());
+        services.set_registry(&all, core).unwrap();
+        let (point, action) = ("executor.before_child", "joined-later");
+        let id: ActionId = action.parse().unwrap();
+        let trap =
+            Trap { point: point.to_owned(), action: Some(id.clone()), nth: 1, times: 1, fault: Fault::Stall };
+        arm(trap);
+        let params = json!({ "path": "workspace/there/extra", "text": "x", "space_id": "shared:household" });
+        runtime.submit(parsed(&request(action, "files.write_text", &params))).await.unwrap();
+        until("its call has begun", || sprung_at(point, &id)).await;
+        let core = services.registry();
+        let joining = all.get(&TOOL.parse().unwrap()).unwrap().definition().clone();
+        let (next, refused) = core.replace(|_| false, vec![joining]);
+        assert!(refused.is_empty(), "{refused:?}");
+        services.set_registry(&core, next).unwrap();
+        let receipt = done(&runtime, &request("beside", TOOL, &json!({}))).await;
+        assert_eq!(receipt.error, None);
+        assert!(place.workspace().join("there/extra").exists() && !is_off(runtime.store(), TOOL));
+        // The stalled call does not end by itself.
+        let _finished = runtime.stop().await;
+    });
 }
 
 trait ParseTopic {

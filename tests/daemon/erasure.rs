@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::embedded::{self, EmbeddedConfig};
-use effectd_bus::{GroupName, NewBody, NewEvent, Store, TopicName};
+use effectd_bus::{FamilyName, GroupName, NewBody, NewEvent, Store, TopicName};
 use effectd_contracts::{ActionId, EventId, SystemClock, Timestamp, Topic, TraceId};
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, held};
+use crate::backups::find;
 use crate::harness::{Place, Serving, write_note};
 use crate::operator::acts;
 
 const SUBJECT: &str = "agent://planner@deviceA";
 const CANARY: &str = "the canary sings";
+const TITLE: &str = "what the planner is for";
 
 /// Writes a dead letter into a closed store: the first decision, with another request.
 fn leave_letter(place: &Place, action: &str, request: Value) {
@@ -64,6 +66,9 @@ fn opened(state: &Path) -> String {
             all.extend_from_slice(event.body.bytes().unwrap_or_default());
         }
     }
+    for entry in store.entries(&FamilyName::new("sessions").unwrap(), "", None, 100).unwrap().entries {
+        all.extend_from_slice(entry.value.bytes().unwrap_or_default());
+    }
     for letter in store.letters(None, 0, 100).unwrap().letters {
         all.extend_from_slice(letter.payload.bytes().unwrap_or_default());
     }
@@ -82,9 +87,10 @@ fn files(below: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn blobs(state: &Path) -> usize {
+/// How many blobs of a kind there are.
+pub fn blobs(state: &Path, kind: &str) -> usize {
     let mut found = Vec::new();
-    files(&state.join("blobs"), &mut found);
+    files(&state.join("blobs").join(kind), &mut found);
     found.len()
 }
 
@@ -104,6 +110,10 @@ fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
         let done = daemon.post("/v1/actions?wait=true", &write_note(action, "n.txt", &text));
         assert!(done.json(200)["result"].is_object(), "{done:?}");
     }
+    for (subject, title) in [(SUBJECT, TITLE), ("agent://other@deviceA", "another")] {
+        let session = json!({ "space_id": "shared:household", "subject_id": subject, "title": title });
+        daemon.post("/v1/sessions", &session).json(200);
+    }
     assert_eq!(daemon.stop(), 0);
     leave_letter(&place, "l-1", write_note("l-1", "l-1", CANARY));
     let mut other = write_note("l-2", "l-2", "somebody else's");
@@ -115,7 +125,8 @@ fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
     let readable = opened(&before);
     // Two decisions, a letter, and the event that the letter was.
     assert_eq!(readable.matches(CANARY).count(), 4, "{readable}");
-    assert!(blobs(&before) > 0);
+    assert!(blobs(&before, "preimages") > 0);
+    assert!(readable.contains(TITLE) && find(&before, TITLE.as_bytes()).is_empty(), "it is sealed");
 
     let daemon = place.serve(&[]);
     let (code, preview, words) = erase(&place, &[]);
@@ -129,6 +140,10 @@ fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
     assert_eq!((&told["dead_letters"], &told["blobs"]), (&json!(1), &preview["blobs"]));
     let view = daemon.get("/v1/actions/a-1").json(200);
     assert_eq!((&view["result_error"]["code"], view.get("result")), (&json!("result_gone"), None), "{view}");
+    let sessions = daemon.get("/v1/sessions").json(200);
+    let titles: Vec<_> =
+        sessions["sessions"].as_array().unwrap().iter().map(|session| &session["title"]).collect();
+    assert_eq!(titles, ["", "another"], "{sessions}");
     // Other subjects are not affected, and earlier proofs still hold.
     assert_eq!(place.effectd(&["dlq", "show", "0"], None).code(), 1);
     let left = place.effectd(&["dlq", "show", "1", "-o", "json"], None).json(0);
@@ -145,7 +160,8 @@ fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
     copy(&before, &mixed);
     std::fs::remove_dir_all(mixed.join("keys")).unwrap();
     copy(&place.state().join("keys"), &mixed.join("keys"));
-    assert!(!opened(&mixed).contains(CANARY));
+    let still = opened(&mixed);
+    assert!(!still.contains(CANARY) && !still.contains(TITLE), "{still}");
     // The old keys are in no file.
     let mut wrapped = Vec::new();
     files(&before.join("keys/epochs"), &mut wrapped);
@@ -160,7 +176,7 @@ fn after_an_erasure_no_key_on_disk_opens_the_subjects_data() {
         }
     }
     let readable = opened(&place.state());
-    assert!(!readable.contains(CANARY), "{readable}");
+    assert!(!readable.contains(CANARY) && !readable.contains(TITLE), "{readable}");
     assert!(readable.contains("somebody else's"), "{readable}");
     let mut old = Vec::new();
     files(&before.join("blobs"), &mut old);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, killed_at};
 use crate::backups::find;
+use crate::erasure::blobs;
 use crate::harness::{Daemon, Place, Serving, Stall, from_stranger, until, write_note};
 use crate::operator::acts;
 use crate::shared::Terminal;
@@ -46,7 +47,11 @@ fn a_session_takes_actions_of_its_subject_space_and_org() {
     }
     // A repeat joins the question of its own session, whoever asked last.
     assert_eq!(held(&daemon, &attended, "one-3")["action_ids"], json!(["one-1", "one-3"]));
+    let preview =
+        |session: &str, request: &Value| daemon.post(&format!("/v1/preview?session={session}"), request);
+    assert_eq!(preview(&attended, &write_note("o-1", "o", "o")).json(200)["verdict"], "needs_approval");
     let refused = |session: &str, request: &Value| {
+        preview(session, request).problem(404, "session_unknown");
         let path = format!("/v1/actions?wait&session={session}");
         daemon.post(&path, request).problem(404, "session_unknown");
         daemon.post(&path.replace("wait&", ""), request).problem(404, "session_unknown");
@@ -79,6 +84,13 @@ fn a_session_takes_actions_of_its_subject_space_and_org() {
     assert_eq!(daemon.stop(), 0);
 }
 
+/// How many dead letters, pre-images and artifacts there are.
+fn left(daemon: &Daemon, place: &Place) -> (usize, usize, usize) {
+    let letters = daemon.get("/v1/dlq").json(200)["letters"].as_array().unwrap().len();
+    let blobs = |kind: &str| blobs(&place.state(), kind);
+    (letters, blobs("preimages"), blobs("artifacts"))
+}
+
 #[test]
 fn a_deleted_session_is_wholly_gone_whatever_is_killed() {
     for point in [
@@ -86,20 +98,41 @@ fn a_deleted_session_is_wholly_gone_whatever_is_killed() {
         "session.marked",
         "session.holds",
         "session.grants",
-        "session.results",
+        "session.letters",
+        "session.blobs",
         "session.done",
         "operation.done",
     ] {
         let place = asking();
+        std::fs::create_dir_all(place.path("workspace")).unwrap();
+        for (name, text) in [("d-1", "own"), ("d-5", "shared"), ("d-6", "shared")] {
+            std::fs::write(place.note(name), text).unwrap();
+        }
         let daemon = place.serve(&[]);
         let session = created(&daemon, &body());
-        let first = held(&daemon, &session, "d-1");
-        let done = decide(&daemon, first["approval_id"].as_str().unwrap(), "approve", &json!({})).json(200);
-        assert!(done["action"]["result"].is_object(), "{done}");
-        held(&daemon, &session, "d-2");
         // Another session of the same subject is untouched.
         let other = created(&daemon, &body());
+        let ask = |session: &str, request: &Value| {
+            daemon.post(&format!("/v1/actions?wait&session={session}"), request)
+        };
+        let mut receipts = Vec::new();
+        for (session, action) in [(&session, "d-1"), (&session, "d-5"), (&other, "d-6")] {
+            let id = held(&daemon, session, action)["approval_id"].as_str().unwrap().to_owned();
+            let done = decide(&daemon, &id, "approve", &json!({})).json(200);
+            assert!(done["action"]["result"].is_object(), "{done}");
+            receipts.push(done["action"]["receipt"]["receipt_id"].as_str().unwrap().to_owned());
+        }
+        held(&daemon, &session, "d-2");
         let kept = held(&daemon, &other, "d-3");
+        let mut put = write_note("d-7", "d-7", "");
+        put["tool_id"] = "artifact.put".into();
+        put["params"] = json!({ "text": "kept", "space_id": "shared:household" });
+        ask(&session, &put).json(200);
+        for (session, action) in [(&session, "d-8"), (&other, "d-9")] {
+            let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n";
+            ask(session, &write_note(action, action, key));
+        }
+        assert_eq!(left(&daemon, &place), (2, 2, 1), "dead letters, pre-images and artifacts");
         let grant = json!({ "org": "home", "session": session, "tool": "files.copy" });
         daemon.post("/v1/grants", &grant).json(200);
         daemon.kill();
@@ -118,7 +151,9 @@ fn a_deleted_session_is_wholly_gone_whatever_is_killed() {
             let grants = daemon.get("/v1/grants").json(200);
             let active = |grant: &Value| grant["state"] == "active";
             let shown = daemon.get("/v1/actions/d-1").json(200);
+            // The letter of the other session, and the content that its undo needs, stay.
             waiting.len() == 1
+                && left(&daemon, &place) == (1, 1, 0)
                 && waiting[0]["approval_id"] == kept["approval_id"]
                 && !grants["grants"].as_array().unwrap().iter().any(active)
                 && shown["result_error"]["code"] == "result_gone"
@@ -131,10 +166,15 @@ fn a_deleted_session_is_wholly_gone_whatever_is_killed() {
             let shown = daemon.get(&format!("/v1/actions/{action}")).json(200);
             assert_eq!(shown["receipt"]["outcome"], outcome, "{point}: {shown}");
         }
+        // What two sessions needed goes with the second.
+        daemon.ask("DELETE", &format!("/v1/sessions/{other}"), &[], "").json(200);
+        assert_eq!(left(&daemon, &place), (0, 0, 0), "{point}");
+        let undone = place.effectd(&["undo", &receipts[0]], None);
+        assert!(undone.stdout().contains("its session was deleted"), "{point}: {}", undone.stdout());
         daemon
             .post(&format!("/v1/actions?wait&session={session}"), &write_note("d-4", "d", "d"))
             .problem(404, "session_unknown");
-        let deletions = 1 + usize::from(point == "operation.begun");
+        let deletions = 2 + usize::from(point == "operation.begun");
         until("the deletion is on record", || acts(&place, "tool:effectd.delete_session").len() == deletions);
         assert_eq!(place.effectd(&["receipts", "verify"], None).code(), 0, "{point}");
         assert_eq!(daemon.stop(), 0);

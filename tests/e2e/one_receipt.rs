@@ -100,7 +100,7 @@ async fn already_done_is_said_only_while_it_is_true() {
     let text = || std::fs::read_to_string(&file).unwrap();
     let foreseen = async |request: &ActionRequest| {
         let principal = Config::embedded(".").unwrap().principal;
-        foresee(runtime.pipeline().services(), request, &principal).await.unwrap().preview
+        foresee(runtime.pipeline().services(), request, (&principal, &Origin::Arbiter)).await.unwrap().preview
     };
     // Whether it was done before. The preview says so, or shows the change that the run makes.
     let again = async |action: &str| {
@@ -155,7 +155,8 @@ async fn a_write_without_a_change_is_compared_as_well() {
     assert!(!done(runtime.exec(own("5")).await).before);
     std::fs::write(&file, "B").unwrap();
     let principal = Config::embedded(".").unwrap().principal;
-    let foreseen = foresee(runtime.pipeline().services(), &own("6"), &principal).await.unwrap();
+    let foreseen =
+        foresee(runtime.pipeline().services(), &own("6"), (&principal, &Origin::Arbiter)).await.unwrap();
     let Preview::Unavailable(why) = foreseen.preview else { panic!("{foreseen:?}") };
     assert!(why.starts_with("already done: receipt "), "{why}");
     assert!(done(runtime.exec(own("6")).await).before);

@@ -1,6 +1,7 @@
 //! Origins, contracts and connections, from the door to the receipt.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use effectd::contracts::{
@@ -12,14 +13,15 @@ use effectd::internal::{Config, Runtime};
 use effectd_actors::action::decisions::published;
 use effectd_actors::approvals::decide::approve;
 use effectd_actors::approvals::{Approve, Held, Hold, HoldState, invocation, repository};
-use effectd_actors::limits::SESSIONS_SUBJECT_MAX;
+use effectd_actors::limits::{CONNECTIONS_MAX, SECRETS_MAX, SESSIONS_SUBJECT_MAX};
+use effectd_actors::operator::connections::set_secret;
 use effectd_actors::operator::dead_letters::{IfUnknown, Now, decision, requeue};
 use effectd_actors::operator::operations::Terms;
 use effectd_actors::operator::service::perform;
-use effectd_actors::preview::facts_of;
+use effectd_actors::preview::{facts_of, foresee};
 use effectd_actors::{Answer, Decider, Incoming};
 use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, StoreError, Swap};
-use effectd_policy::Clamp;
+use effectd_policy::{Clamp, Verdict};
 use serde_json::{Value, json};
 
 use crate::approvals::{allowing, request};
@@ -136,10 +138,12 @@ async fn an_approval_of_one_plan_runs_no_other() {
     );
     let facts = &receipt.decision.as_ref().unwrap().facts;
     assert_eq!((&facts["automation"], &facts["verified"]), (&json!("weekly"), &json!(true)));
-    for action in ["p-1", "p-3"] {
+    // The receipt of the first answers the other, which does not show the session of the first.
+    for (action, session) in [("p-1", "run:r-1"), ("p-3", "agent:agent://planner@deviceA")] {
         runtime.pipeline().wait(&id(action)).await.unwrap();
         let shown = invocation::find(services, &id(action)).await.unwrap().unwrap();
         assert_eq!((shown.id.as_str(), shown.status), (action, InvocationStatus::Completed));
+        assert_eq!(shown.session_id, session, "{action}");
         assert_eq!(shown.receipt_id.as_ref(), Some(&receipt.receipt_id));
         assert_eq!(shown.approved_by, Some(operator().principal.to_string()));
     }
@@ -281,7 +285,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
         connection_id: connection_id.clone(),
         org: "home".parse().unwrap(),
         source: "chat".to_owned(),
-        name: "chat".to_owned(),
+        name: "Team chat".to_owned(),
         hosts: vec!["files.chat.example".to_owned()],
         secrets: Vec::new(),
     })
@@ -318,13 +322,21 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
         })
         .await
         .unwrap();
-        let origin = Origin::Session { session_id };
-        match runtime.pipeline().exec(posts(action, origin)).await {
+        let origin = Origin::Session { session_id: session_id.clone() };
+        let (request, by) = (posts(action, Origin::Arbiter).request, operator().principal);
+        let preview = || foresee(services, &request, (&by, &origin));
+        let verdict = preview().await.unwrap().decision.verdict;
+        assert_eq!(matches!(verdict, Verdict::NeedsApproval { .. }), is_named, "{action}: {verdict:?}");
+        match runtime.pipeline().exec(posts(action, origin.clone())).await {
             Answer::Held(_) => assert!(is_named, "{action}"),
             Answer::Done(done) => {
                 assert_eq!((done.receipt.outcome, is_named), (Outcome::DeniedPolicy, false))
             }
             Answer::Refused(failure) => panic!("{failure:?}"),
+        }
+        if is_named {
+            change(Operation::EndSession { session_id }).await.unwrap();
+            assert_eq!(preview().await.unwrap_err().code, Code::SessionUnknown);
         }
     }
 
@@ -338,7 +350,23 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
     assert!(why.contains("its connection"), "{why}");
     let equal = held(&runtime, posts("n-6", Origin::Arbiter)).await;
     assert_eq!(equal.approval_id, again.approval_id);
+    // A person sees the plan and the connection.
+    let planned = Incoming {
+        contract: plan("make test with AKIAIOSFODNN7EXAMPLE")
+            .map(|plan| serde_json::from_value(plan).unwrap()),
+        ..posts("n-8", Origin::Arbiter)
+    };
+    let planned = held(&runtime, planned).await.approval_id;
+    let version = hold(&runtime, &planned).prompt.facts.connection_version.unwrap();
     assert!(runtime.stop().await);
+    let shown = place.effectd(&["approvals", "show", planned.as_str()], None).stdout();
+    assert!(shown.contains(&format!("over      Team chat, version {version}, ")), "{shown}");
+    assert!(shown.contains("contract  verification = ") && shown.contains("make test"), "{shown}");
+    assert!(!shown.contains("AKIAIOSFODNN7EXAMPLE"), "{shown}");
+    let shown = place.effectd(&["approvals", "show", planned.as_str(), "-o", "json"], None).json(0);
+    let used = &shown["prompt"]["connection"];
+    assert_eq!((&used["name"], &used["version"]), (&json!("Team chat"), &json!(version)), "{shown}");
+    assert_eq!(shown["prompt"]["contract"]["rollbackPlan"], json!({ "steps": ["undo"] }), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -391,6 +419,62 @@ async fn of_two_deletions_at_once_one_finds_no_session() {
     assert!(runtime.stop().await);
 }
 
+/// Puts as many entries with this value into a family.
+async fn fill(runtime: &Runtime, (family, key): (&str, &str), numbers: Range<usize>, value: &[u8]) {
+    let put = |number: &usize| Swap {
+        family: FamilyName::new(family).unwrap(),
+        key: format!("{key}{number}"),
+        expect: Expect::Absent,
+        change: KvChange::Put(NewBody::Clear(value.to_vec())),
+    };
+    for some in numbers.collect::<Vec<_>>().chunks(100) {
+        let swaps = some.iter().map(put).collect();
+        runtime.store().change(Change { swaps, ..Change::default() }).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organisation_takes_no_room_of_others() {
+    let place = Place::seeded();
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    let (home, by) = ("home".parse().unwrap(), operator().principal);
+    let connect = |source: &str| {
+        let operation = Operation::CreateConnection {
+            connection_id: ConnectionId::fresh(),
+            org: "home".parse().unwrap(),
+            source: source.to_owned(),
+            name: source.to_owned(),
+            hosts: vec!["api.example".to_owned()],
+            secrets: Vec::new(),
+        };
+        perform(services.clone(), operation, Terms::default(), operator().principal)
+    };
+    let set = |name: &'static str| set_secret(services, (&home, name), "x".to_owned().into(), (&by, None));
+    for org in ["elsewhere", "home"] {
+        let connection = json!({
+            "connection_id": ConnectionId::fresh(), "org": org, "source": "other", "name": "other",
+            "hosts": ["api.example"], "enabled": true, "created_by": by, "created_at": Timestamp::now(),
+        });
+        let secret = json!({ "value": "x", "set_by": by, "set_at": Timestamp::now() });
+        let (connection, secret) = (connection.to_string(), secret.to_string());
+        // The organisation has one of each already when its turn comes.
+        let most = if org == "home" { 1..CONNECTIONS_MAX } else { 0..CONNECTIONS_MAX };
+        fill(&runtime, ("connections", &format!("{org}-")), most.clone(), connection.as_bytes()).await;
+        fill(&runtime, ("secrets", &format!("{org}/s-")), most, secret.as_bytes()).await;
+        if org == "elsewhere" {
+            connect("first").await.unwrap();
+            set("first").await.unwrap();
+        }
+    }
+    let refused = [connect("last").await.unwrap_err(), set("last").await.unwrap_err()];
+    for (refused, most) in refused.iter().zip([CONNECTIONS_MAX, SECRETS_MAX]) {
+        assert!(matches!(refused, StoreError::TooLarge { max, .. } if *max == most), "{refused:?}");
+    }
+    set("first").await.unwrap();
+    assert!(runtime.stop().await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subject_takes_no_room_for_sessions_of_others() {
     let place = Place::seeded();
@@ -399,19 +483,9 @@ async fn a_subject_takes_no_room_for_sessions_of_others() {
     let change = |operation| perform(services.clone(), operation, Terms::default(), operator().principal);
     let (first, create) = new_session("agent://planner@deviceA");
     change(create).await.unwrap();
-    let (store, family) = (runtime.store(), FamilyName::new("sessions").unwrap());
-    let entry = store.entry(&family, first.as_str()).unwrap().unwrap();
-    let put = |number: usize| Swap {
-        family: family.clone(),
-        key: format!("s-{number}"),
-        expect: Expect::Absent,
-        change: KvChange::Put(NewBody::Clear(entry.value.bytes().unwrap().to_vec())),
-    };
-    let numbers: Vec<usize> = (1..SESSIONS_SUBJECT_MAX).collect();
-    for some in numbers.chunks(100) {
-        let swaps = some.iter().map(|number| put(*number)).collect();
-        store.change(Change { swaps, ..Change::default() }).await.unwrap();
-    }
+    let entry = runtime.store().entry(&FamilyName::new("sessions").unwrap(), first.as_str());
+    let bytes = entry.unwrap().unwrap().value.bytes().unwrap().to_vec();
+    fill(&runtime, ("sessions", "s-"), 1..SESSIONS_SUBJECT_MAX, &bytes).await;
     let refused = change(new_session("agent://planner@deviceA").1).await.unwrap_err();
     assert!(matches!(refused, StoreError::TooLarge { max: SESSIONS_SUBJECT_MAX, .. }), "{refused:?}");
     change(new_session("agent://other@deviceA").1).await.unwrap();

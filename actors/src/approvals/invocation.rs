@@ -51,7 +51,15 @@ pub struct Invocation {
 pub async fn find(services: &Services, id: &ActionId) -> Result<Option<Invocation>, StoreError> {
     let store = &*services.store;
     if let Some(stored) = store.receipt_of(id)? {
-        return Ok(ended(id, &stored.parse()?));
+        let receipt = stored.parse()?;
+        // The receipt of another action, which answers this one, has that action's session: it is not for readers of this one.
+        let session = if receipt.action_id == *id {
+            receipt.session_id.as_ref().map(ToString::to_string)
+        } else {
+            let own = published(store, id)?.and_then(|published| published.event);
+            own.map(|event| session_of(&event.data))
+        };
+        return Ok(ended(id, &receipt, session));
     }
     let has_begun = intent_of(store, id).await?.is_some();
     if let Some(hold) = repository::hold_of(store, id)? {
@@ -63,13 +71,12 @@ pub async fn find(services: &Services, id: &ActionId) -> Result<Option<Invocatio
     Ok(open(services, &event.data, Outcome::Executing, event.time))
 }
 
-fn ended(id: &ActionId, receipt: &Receipt) -> Option<Invocation> {
+fn ended(id: &ActionId, receipt: &Receipt, session: Option<String>) -> Option<Invocation> {
     let projected = receipt.outcome.project();
     let (source, action) = ToolId::split(receipt.tool_id.as_str());
     let decision = receipt.decision.as_ref();
     let facts = decision.and_then(|decision| Facts::from_record(decision).ok());
     let approval = receipt.approval.as_ref();
-    let session = receipt.session_id.as_ref().map(ToString::to_string);
     Some(Invocation {
         id: id.clone(),
         session_id: session.unwrap_or_else(|| format!("agent:{}", receipt.subject_id)),

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::hold::{Hold, Past};
 use crate::limits::HELD_PAGE;
-use crate::services::sessions::is_implicit;
+use crate::services::sessions::{self, is_implicit};
 use crate::stored::{clear_event, json_bytes};
 
 /// Holds by id, sealed.
@@ -152,7 +152,8 @@ impl Step {
         value: &impl Serialize,
     ) -> Result<(), StoreError> {
         let bytes = json_bytes(value);
-        let body = if family == HOLDS { NewBody::Sealed(bytes) } else { NewBody::Clear(bytes) };
+        let is_sealed = [HOLDS, sessions::SESSIONS].contains(&family);
+        let body = if is_sealed { NewBody::Sealed(bytes) } else { NewBody::Clear(bytes) };
         self.swap(family, key, expect, KvChange::Put(body))
     }
 
@@ -176,6 +177,19 @@ impl Step {
 
     pub(crate) fn event(&mut self, topic: Topic, event: NewEvent) {
         self.0.events.push((topic.into(), event));
+    }
+
+    /// Adds the event of a change that belongs to no action.
+    pub(crate) fn announce(
+        &mut self,
+        topic: Topic,
+        data: impl Serialize,
+        about: String,
+        (space, at): (SpaceId, Timestamp),
+    ) -> Result<(), StoreError> {
+        let event = Event::of_change(topic, data, ActionId::new(about)?, space, at);
+        self.event(topic, clear_event(&event, None));
+        Ok(())
     }
 
     pub(crate) fn news(

@@ -54,6 +54,14 @@ fn redact_texts(value: &mut Value) {
     }
 }
 
+/// What the plan requires beside the request: shortened, without personal data and secrets.
+pub fn contract(hold: &Hold) -> Option<Value> {
+    let mut contract = serde_json::to_value(hold.decision.contract.as_ref()?).ok()?;
+    redact_secrets(&mut contract);
+    redact_texts(&mut contract);
+    Some(prune_result(contract))
+}
+
 /// The planner's rationale without personal data.
 pub fn rationale(hold: &Hold) -> Option<Rationale> {
     let mut rationale = hold.decision.request.rationale.clone()?;

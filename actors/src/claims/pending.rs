@@ -67,7 +67,8 @@ pub fn last_fence(store: &dyn Store) -> Result<Option<Fence>, StoreError> {
     Ok(last)
 }
 
-fn each_intent(store: &dyn Store, mut each: impl FnMut(OpenIntent)) -> Result<(), StoreError> {
+/// Blocks.
+pub(crate) fn each_intent(store: &dyn Store, mut each: impl FnMut(OpenIntent)) -> Result<(), StoreError> {
     let mut after = None;
     loop {
         let page = store.open_intents(after, INTENTS).wait()?;

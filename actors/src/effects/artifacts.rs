@@ -12,7 +12,9 @@ use crate::services::files::Files;
 pub enum ArtifactError {
     #[error("the receipt has no such artifact")]
     Unknown,
-    #[error("the artifact was removed to make room for newer ones in the space's quota")]
+    #[error(
+        "the artifact is no longer stored: newer ones needed the room, its session was deleted, or its subject erased"
+    )]
     Gone,
     #[error("the artifact is quarantined; an operator can release it with `effectd artifacts release`")]
     Quarantined,

@@ -120,7 +120,7 @@ async fn change(
 ) -> Result<(), StoreError> {
     let about = ActionId::new(format!("artifact:{}", data.artifact_id))?;
     // The artifact may be stored in several spaces.
-    let event = Event::artifact(data, about, SpaceId::new("*")?, clock.now());
+    let event = Event::of_change(Topic::Artifacts, data, about, SpaceId::new("*")?, clock.now());
     let changed = store.change(Change {
         swaps: vec![swap],
         events: vec![(Topic::Artifacts.into(), stored::clear_event(&event, None))],

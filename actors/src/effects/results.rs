@@ -115,8 +115,8 @@ async fn read(services: &Services, receipt: &Receipt) -> Result<Option<Arc<Value
 fn gone() -> Failure {
     let days = RESULT_KEPT.as_secs() / 86_400;
     let message = format!(
-        "the action was carried out, but its result is no longer stored: it is kept for {days} days, unless the space's quota, an \
-         erasure or a power failure ends it earlier, or it could not be written; if the tool only reads, send the request under a \
+        "the action was carried out, but its result is no longer stored: it is kept for {days} days, unless the space's quota, the \
+         deletion of its session, an erasure or a power failure ends it earlier, or it could not be written; if the tool only reads, send the request under a \
          new action_id (and a new idempotency_key, if it has one); otherwise that carries it out again"
     );
     Failure::new(Code::ResultGone, Phase::Record, message)

@@ -27,7 +27,7 @@ use crate::claims::resources;
 use crate::control::switches::Switches;
 use crate::limits::UNDECLARED_NAMED_MAX;
 use crate::metrics::Metrics;
-use crate::registry::{RegisteredTool, Registry, Source};
+use crate::registry::{RegisteredTool, Source};
 use crate::services::Services;
 use crate::services::files::Files;
 use crate::services::signer::Identity;
@@ -68,13 +68,8 @@ fn topmost(folders: Vec<&str>) -> Vec<String> {
     topmost.into_iter().map(str::to_owned).collect()
 }
 
-/// Whether any tool is watched for undeclared effects: then every call must register as active.
-fn is_watched(registry: &Registry, settings: &Settings) -> bool {
-    let foreign = || registry.iter().any(|tool| tool.source() != Source::Core);
-    settings.scan_core_entries_max > 0 || foreign()
-}
-
-/// Registers an action as active until the result is dropped, so that no other tool is blamed for its changes.
+/// Registers an action as active until the result is dropped, so that no other tool is blamed for its changes: also while no tool
+/// is watched, since one may join the registry before the action ends.
 pub(crate) fn enter<'c>(
     services: &Services,
     calls: &'c ActiveCalls,
@@ -83,8 +78,7 @@ pub(crate) fn enter<'c>(
 ) -> Option<ActiveCall<'c>> {
     // A space without a root has no files to change.
     let root = services.files.root(&action.request.space_id).ok()?;
-    is_watched(&services.registry(), &services.settings)
-        .then(|| calls.enter(root.path().to_owned(), declared(&services.files, action, prepared)))
+    Some(calls.enter(root.path().to_owned(), declared(&services.files, action, prepared)))
 }
 
 fn declared(files: &Files, action: &Action<Claimed>, prepared: &Prepared) -> Declared {

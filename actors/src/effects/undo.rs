@@ -211,7 +211,7 @@ fn then(
         (Err(BlobError::Gone), None) => {
             return Err(refused(
                 Code::UndoGone,
-                "the pre-image was removed to make room for newer ones in the quota",
+                "the pre-image is no longer stored: newer ones needed the room, its session was deleted, or its subject erased",
             ));
         }
         (Err(error), None) => return Err(refused(Code::StoreUnavailable, error.to_string())),

@@ -4,7 +4,7 @@ use effectd_bus::{Cause, Expect, FamilyName, KvChange, NewBody, Store, StoreErro
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{
-    ActionId, ConnectionChange, ConnectionData, ConnectionId, Event, Operation, OrgId, Principal, ReceiptId,
+    Connection, ConnectionChange, ConnectionData, ConnectionId, Operation, OrgId, Principal, ReceiptId,
     SpaceId, Topic,
 };
 use serde_json::Map;
@@ -16,8 +16,8 @@ use crate::limits::{
 };
 use crate::operator::operations::recorded;
 use crate::services::Services;
-use crate::services::connections::{self, CONNECTIONS, Connection, SECRETS, Secret, SecretValue};
-use crate::stored::{clear_event, entries, json_bytes};
+use crate::services::connections::{self, CONNECTIONS, SECRETS, Secret, SecretValue};
+use crate::stored::{entries, json_bytes};
 
 fn family(name: &str) -> Result<FamilyName, StoreError> {
     FamilyName::new(name)
@@ -59,28 +59,39 @@ fn is_host(host: &str) -> bool {
 
 /// Refuses a connection that cannot be created or enabled.
 pub(super) fn check(services: &Services, new: &Connection) -> Result<(), StoreError> {
+    let Connection { connection_id, org, source, name, hosts, secrets, .. } = new;
+    check_new(services, connection_id, (org, source), name, (hosts, secrets))
+}
+
+/// [`check`] of a connection that nobody creates yet.
+pub(super) fn check_new(
+    services: &Services,
+    id: &ConnectionId,
+    (org, source): (&OrgId, &str),
+    name: &str,
+    (hosts, secrets): (&[String], &[String]),
+) -> Result<(), StoreError> {
     let store = &*services.store;
-    check_org(services, &new.org)?;
-    check_name("the source of a connection", &new.source)?;
-    check_name("the name of a connection", &new.name)?;
-    bounded("number of hosts", new.hosts.len(), CONNECTION_HOSTS_MAX)?;
-    bounded("number of secrets", new.secrets.len(), CONNECTION_SECRETS_MAX)?;
-    if new.hosts.is_empty() || !new.hosts.iter().all(|host| is_host(host)) {
+    check_org(services, org)?;
+    check_name("the source of a connection", source)?;
+    check_name("the name of a connection", name)?;
+    bounded("number of hosts", hosts.len(), CONNECTION_HOSTS_MAX)?;
+    bounded("number of secrets", secrets.len(), CONNECTION_SECRETS_MAX)?;
+    if hosts.is_empty() || !hosts.iter().all(|host| is_host(host)) {
         let why = "a connection needs hosts, as small letters without scheme, port and path: api.example.org";
         return Err(StoreError::Invalid(why.to_owned()));
     }
-    for name in &new.secrets {
-        if !has_secret(store, &new.org, name)? {
+    for name in secrets {
+        if !has_secret(store, org, name)? {
             let advice = "`effectd secrets set` stores one";
-            return Err(no_such(format!("{} has no secret {name:?}; {advice}", new.org)));
+            return Err(no_such(format!("{org} has no secret {name:?}; {advice}")));
         }
     }
     let all = connections::all(store)?;
-    let mut others = all.iter().filter(|(other, _)| other.connection_id != new.connection_id);
-    bounded("number of connections", others.clone().count() + 1, CONNECTIONS_MAX)?;
-    let is_same = |(other, _): &&(Connection, u64)| (&other.org, &other.source) == (&new.org, &new.source);
-    if let Some((other, _)) = others.find(is_same) {
-        let (org, source, id) = (&new.org, &new.source, &other.connection_id);
+    let is_other = |known: &Connection| known.org == *org && known.connection_id != *id;
+    let mut others = all.iter().map(|(known, _)| known).filter(|known| is_other(known));
+    bounded("number of connections of the organisation", others.clone().count() + 1, CONNECTIONS_MAX)?;
+    if let Some(Connection { connection_id: id, .. }) = others.find(|other| other.source == source) {
         return Err(StoreError::Invalid(format!("{org} already has the connection {id} to {source}")));
     }
     Ok(())
@@ -128,13 +139,9 @@ async fn commit(
     what: ConnectionChange,
     by: &Principal,
 ) -> Result<(), StoreError> {
-    let data = ConnectionData {
-        what,
-        org: connection.org.clone(),
-        connection_id: Some(connection.connection_id.clone()),
-        name: connection.name.clone(),
-        by: by.clone(),
-    };
+    let (org, name) = (connection.org.clone(), connection.name.clone());
+    let connection_id = Some(connection.connection_id.clone());
+    let data = ConnectionData { what, org, connection_id, name, by: by.clone() };
     announce(services, &mut step, data, format!("connection:{}", connection.connection_id))?;
     let committed = step.commit(&*services.store).await;
     // Also after an error: the change may be written.
@@ -149,9 +156,7 @@ fn announce(
     about: String,
 ) -> Result<(), StoreError> {
     let space = SpaceId::new(format!("org:{}", data.org))?;
-    let event = Event::connection(data, ActionId::new(about)?, space, services.clock.now());
-    step.event(Topic::Connectors, clear_event(&event, None));
-    Ok(())
+    step.announce(Topic::Connectors, data, about, (space, services.clock.now()))
 }
 
 fn key(org: &OrgId, name: &str) -> String {
@@ -179,8 +184,11 @@ pub(super) fn check_set(services: &Services, org: &OrgId, name: &str) -> Result<
     check_org(services, org)?;
     let (store, exists) = (&*services.store, has_secret(&*services.store, org, name)?);
     if !exists {
-        let size = entries(store, &family(SECRETS)?, CONNECTIONS_PAGE).count() + 1;
-        bounded("number of secrets", size, SECRETS_MAX)?;
+        let (of_org, mut size) = (key(org, ""), 1);
+        for entry in entries(store, &family(SECRETS)?, CONNECTIONS_PAGE) {
+            size += usize::from(entry?.key.starts_with(&of_org));
+        }
+        bounded("number of secrets of the organisation", size, SECRETS_MAX)?;
     }
     Ok(exists)
 }

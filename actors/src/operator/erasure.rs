@@ -5,7 +5,8 @@
 //!
 //! 1. A new epoch begins. Everything about the subjects until now is sealed under an earlier epoch.
 //! 2. Wait until no action of the earlier epochs is in flight: then these actions add nothing more.
-//! 3. The subjects' dead letters are purged, and the blobs that their receipts name are destroyed.
+//! 3. The subjects' dead letters are purged, the titles of their sessions are removed, and the blobs that their receipts name are
+//!    destroyed.
 //! 4. Another epoch begins; once no action is in flight in the epochs before it, their keys are destroyed.
 //! 5. An event says that the subjects are erased.
 //!
@@ -15,19 +16,21 @@
 use std::collections::BTreeSet;
 
 use effectd_bus::{
-    BlobError, BlobKind, Blobs, Cause, DeadLetter, NewBody, NewEvent, ReceiptQuery, RetentionMode, Store,
-    StoreError, TopicName,
+    BlobError, BlobKind, Blobs, Cause, DeadLetter, Expect, FamilyName, NewBody, NewEvent, ReceiptQuery,
+    RetentionMode, Store, StoreError, TopicName,
 };
 use effectd_contracts::{
-    Digest, Effects, EventId, PathState, Receipt, SpaceId, SubjectId, Timestamp, TraceId,
+    Digest, Effects, EventId, PathState, Receipt, Session, SubjectId, Timestamp, TraceId,
 };
 use serde_json::{Value, json};
 
 use super::dead_letters;
-use crate::approvals::repository;
+use crate::approvals::repository::{self, Step, Versioned, read};
 use crate::claims::pending::open_decisions;
 use crate::effects::{artifacts, results};
-use crate::limits::{ERASURE_HELD_MAX, ERASURE_PAGE, ERASURE_SUBJECTS_MAX};
+use crate::limits::{ERASURE_HELD_MAX, ERASURE_PAGE, ERASURE_SUBJECTS_MAX, SESSIONS_PAGE};
+use crate::services::sessions::SESSIONS;
+use crate::stored::entries;
 
 pub const TOPIC: &str = "ERASURES";
 const EVENT_TYPE: &str = "effectd.subject.erased.v1";
@@ -45,6 +48,8 @@ pub struct Progress {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Erased {
     pub letters: u64,
+    /// Sessions whose titles were removed.
+    titles: u64,
     /// Pre-images, artifacts and results of the subjects' actions.
     pub blobs: u64,
     /// Entries and letters of other subjects that were sealed again.
@@ -75,8 +80,9 @@ pub fn erase(
         erased.letters = letters_of(store, subjects)?.len() as u64;
         // Several receipts may name the same blob.
         let mut seen = BTreeSet::new();
-        erased.blobs = named(store, subjects, |shelf, space, name| {
-            Ok(blobs.has(shelf, space, name) && seen.insert((shelf, space.clone(), name.to_owned())))
+        erased.blobs = named(store, subjects, |receipt, kind, name| {
+            let space = &receipt.space_id;
+            Ok(blobs.has(kind, space, name) && seen.insert((kind, space.clone(), name.to_owned())))
         })?;
         return Ok(erased);
     }
@@ -101,8 +107,8 @@ pub fn erase(
     // Repeated even if the caller passes `swept`, which may be wrong.
     sweep(store, blobs, subjects, &mut erased)?;
     let swept = match from.swept {
-        Some(swept) if erased.letters == 0 => swept,
-        // A letter that was still there was sealed under an epoch whose key must be destroyed as well.
+        Some(swept) if erased.letters + erased.titles == 0 => swept,
+        // A letter or a title that was still there was sealed under an epoch whose key must be destroyed as well.
         Some(_) | None => store.begin_epoch().wait()?,
     };
     erased.progress.swept = Some(swept);
@@ -113,7 +119,7 @@ pub fn erase(
     Ok(erased)
 }
 
-/// Refuses subjects that no receipt, dead letter, pending approval or open decision names: a misspelt subject must not become
+/// Refuses subjects that no receipt, dead letter, pending approval, session or open decision names: a misspelt subject must not become
 /// the proof of an erasure.
 pub fn check_known(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<(), StoreError> {
     for subject in subjects {
@@ -126,10 +132,11 @@ pub fn check_known(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<
         let is_known = !store.receipts(&query)?.receipts.is_empty()
             || !letters_of(store, &one)?.is_empty()
             || !held(store, &one)?.is_empty()
+            || !titled(store, &one)?.is_empty()
             || is_open()?;
         if !is_known {
             return Err(StoreError::NoSuchName(Cause::new(format!(
-                "no receipt, dead letter, pending approval or open action names {subject}; check its spelling"
+                "no receipt, dead letter, pending approval, session or open action names {subject}; check its spelling"
             ))));
         }
     }
@@ -157,17 +164,52 @@ fn sweep(
     subjects: &BTreeSet<SubjectId>,
     erased: &mut Erased,
 ) -> Result<(), StoreError> {
-    for letters in letters_of(store, subjects)?.chunks(ERASURE_PAGE) {
-        erased.letters += store.purge(letters.to_vec()).wait()?;
-    }
-    erased.blobs += named(store, subjects, |shelf, space, name| {
-        let there = blobs.has(shelf, space, name);
-        match blobs.remove(shelf, space, name) {
+    erased.letters += purge(store, &letters_of(store, subjects)?)?;
+    erased.titles += untitled(store, subjects)?;
+    erased.blobs += named(store, subjects, |receipt, kind, name| {
+        let there = blobs.has(kind, &receipt.space_id, name);
+        match blobs.remove(kind, &receipt.space_id, name) {
             Ok(()) | Err(BlobError::Name(_)) => Ok(there),
             Err(error) => Err(StoreError::unavailable_by("a blob could not be destroyed", error)),
         }
     })?;
     Ok(())
+}
+
+/// Deletes dead letters, and returns how many there were.
+pub(super) fn purge(store: &dyn Store, letters: &[u64]) -> Result<u64, StoreError> {
+    letters.chunks(ERASURE_PAGE).map(|some| store.purge(some.to_vec()).wait()).sum()
+}
+
+/// The subjects' sessions with a title.
+fn titled(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<Vec<Versioned<Session>>, StoreError> {
+    let mut found = Vec::new();
+    for entry in entries(store, &FamilyName::new(SESSIONS)?, SESSIONS_PAGE) {
+        let entry = entry?;
+        // After the loss of its key, nobody can read a session: it stops no erasure.
+        if entry.value.bytes().is_none_or(<[u8]>::is_empty) {
+            continue;
+        }
+        let session = read::<Session>(&entry)?;
+        if subjects.contains(&session.value.subject_id) && !session.value.title.is_empty() {
+            found.push(session);
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the titles of the subjects' sessions, and returns how many there were.
+fn untitled(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<u64, StoreError> {
+    let found = titled(store, subjects)?;
+    for some in found.chunks(ERASURE_PAGE) {
+        let mut step = Step::default();
+        for Versioned { value, version } in some {
+            let session = Session { title: String::new(), ..value.clone() };
+            step.put(SESSIONS, session.session_id.as_str(), Expect::Version(*version), &session)?;
+        }
+        step.commit(store).wait()?;
+    }
+    Ok(found.len() as u64)
 }
 
 /// Whether a letter is about one of the subjects. If its decision cannot be read, its payload is searched for their ids.
@@ -189,10 +231,17 @@ fn names(bytes: &[u8], subjects: &BTreeSet<SubjectId>) -> bool {
 }
 
 fn letters_of(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<Vec<u64>, StoreError> {
+    letters_where(store, |letter| is_of(letter, subjects))
+}
+
+pub(super) fn letters_where(
+    store: &dyn Store,
+    is_of: impl Fn(&DeadLetter) -> bool,
+) -> Result<Vec<u64>, StoreError> {
     let (mut found, mut from) = (Vec::new(), Some(0));
     while let Some(at) = from {
         let page = store.letters(None, at, ERASURE_PAGE)?;
-        let theirs = page.letters.iter().filter(|letter| is_of(letter, subjects));
+        let theirs = page.letters.iter().filter(|letter| is_of(letter));
         found.extend(theirs.map(|letter| letter.letter));
         from = page.next;
     }
@@ -218,30 +267,34 @@ fn held(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<Vec<String>
 fn named(
     store: &dyn Store,
     subjects: &BTreeSet<SubjectId>,
-    mut each: impl FnMut(BlobKind, &SpaceId, &str) -> Result<bool, StoreError>,
+    mut each: impl FnMut(&Receipt, BlobKind, &str) -> Result<bool, StoreError>,
 ) -> Result<u64, StoreError> {
+    let query =
+        |subject: &SubjectId| ReceiptQuery { subject_id: Some(subject.clone()), ..ReceiptQuery::default() };
+    subjects.iter().map(|subject| each_blob(store, query(subject), &mut each)).sum()
+}
+
+/// The same for every receipt that a query selects.
+pub(super) fn each_blob(
+    store: &dyn Store,
+    mut query: ReceiptQuery,
+    mut each: impl FnMut(&Receipt, BlobKind, &str) -> Result<bool, StoreError>,
+) -> Result<u64, StoreError> {
+    query.limit = ERASURE_PAGE;
     let mut count = 0;
-    for subject in subjects {
-        let mut query = ReceiptQuery {
-            subject_id: Some(subject.clone()),
-            limit: ERASURE_PAGE,
-            ..ReceiptQuery::default()
-        };
-        loop {
-            let page = store.receipts(&query)?;
-            for stored in &page.receipts {
-                let receipt = stored.parse()?;
-                for (shelf, name) in blobs_of(&receipt) {
-                    count += u64::from(each(shelf, &receipt.space_id, &name)?);
-                }
-            }
-            query.cursor = page.cursor;
-            if query.cursor.is_none() {
-                break;
+    loop {
+        let page = store.receipts(&query)?;
+        for stored in &page.receipts {
+            let receipt = stored.parse()?;
+            for (kind, name) in blobs_of(&receipt) {
+                count += u64::from(each(&receipt, kind, &name)?);
             }
         }
+        query.cursor = page.cursor;
+        if query.cursor.is_none() {
+            return Ok(count);
+        }
     }
-    Ok(count)
 }
 
 /// The blobs of an action: its result, artifacts, pre-images, and what it wrote, which is the pre-image of a later action.
@@ -290,9 +343,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
 
+    use effectd_bus::{KvChange, Swap};
     use effectd_contracts::{ActionId, Clock, ManualClock};
 
     use super::*;
+    use crate::stored::swap_all;
 
     const SUBJECT: &str = "agent://planner@deviceA";
 
@@ -336,6 +391,13 @@ mod tests {
         };
         let topic = TopicName::new("t").unwrap();
         store.publish(&topic, vec![secret]).wait().unwrap();
+        let unreadable = Swap {
+            family: FamilyName::new(SESSIONS).unwrap(),
+            key: "lost".to_owned(),
+            expect: Expect::Absent,
+            change: KvChange::Put(NewBody::Clear(Vec::new())),
+        };
+        swap_all(&store, vec![unreadable]).wait().unwrap();
         let first = from(None, None).unwrap();
         let (begun, swept) = (first.progress.begun, first.progress.swept);
         assert_eq!((first.done, first.waiting, swept), (false, 1, None), "nobody has settled it");

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use effectd_bus::{Cause, Store, StoreError, TopicName};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::{counted, is_unprintable};
-use effectd_contracts::{Capability, Operation, Principal, ReceiptId, Timestamp, ToolId, Topic};
+use effectd_contracts::{
+    Capability, Connection, Operation, Principal, ReceiptId, Session, Timestamp, ToolId, Topic,
+};
 use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
 
@@ -24,8 +26,6 @@ use crate::operator::operations::{Terms, recorded};
 use crate::operator::retention;
 use crate::registry::Registry;
 use crate::services::Services;
-use crate::services::connections::Connection;
-use crate::services::sessions::Session;
 
 /// Dead letters that one operation may name: it reads each of them.
 pub const OPERATION_LETTERS_MAX: usize = 500;
@@ -484,22 +484,11 @@ pub fn preview(
         Operation::DeleteSession { session_id } => {
             let session = sessions::known(&*services.store, session_id)?.value;
             let title = &session.title;
-            let gone = "its approvals are denied, its grants revoked, its results destroyed; receipts stay";
+            let gone = "its approvals are denied, its grants revoked, its dead letters, results, pre-images and artifacts destroyed; receipts stay";
             (true, format!("session {session_id} ({title:?}) -> deleted: {gone}"))
         }
         Operation::CreateConnection { connection_id, org, source, name, hosts, secrets } => {
-            let new = Connection {
-                connection_id: connection_id.clone(),
-                org: org.clone(),
-                source: source.clone(),
-                name: name.clone(),
-                hosts: hosts.clone(),
-                secrets: secrets.clone(),
-                enabled: true,
-                created_by: Principal::new("effectd")?,
-                created_at: now,
-            };
-            connections::check(services, &new)?;
+            connections::check_new(services, connection_id, (org, source), name, (hosts, secrets))?;
             let summary = format!("a connection of {org} to {source} ({name:?}): {}", hosts.join(", "));
             (true, summary)
         }

@@ -5,37 +5,48 @@
 //! 1. One step moves its record to the deleted sessions: from now on it takes no action, no grant and no approval.
 //! 2. Its open holds are denied.
 //! 3. Its grants are revoked.
-//! 4. The results of its actions are destroyed. The receipts stay, for auditors.
-//! 5. The record says that this is done.
+//! 4. The dead letters of its actions are purged: nobody can requeue them.
+//! 5. The results, pre-images and artifacts of its actions are destroyed, except for contents that others need. The receipts stay,
+//!    for auditors.
+//! 6. The record says that this is done.
 //!
-//! Each step can be repeated, and the sweeper repeats all of them until step 5 is on disk. An action that was in flight may end
+//! Each step can be repeated, and the sweeper repeats all of them until step 6 is on disk. An action that was in flight may end
 //! later, so the sweeper does the steps once more before it removes the record.
 
-use effectd_bus::{BlobError, BlobKind, Cause, Expect, FamilyName, KvEntry, ReceiptQuery, Store, StoreError};
+use std::collections::BTreeMap;
+
+use effectd_bus::{
+    BlobKind, Blobs, Cause, DeadLetter, Expect, FamilyName, KvEntry, ReceiptQuery, Store, StoreError,
+};
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{
-    ActionId, ConnectionId, Event, OrgId, Principal, SessionChange, SessionData, SessionId, SpaceId,
-    SubjectId, Timestamp, Topic,
+    ConnectionId, OrgId, Origin, PathState, Principal, Session, SessionChange, SessionData, SessionId,
+    SpaceId, SubjectId, Timestamp, Topic,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::approvals::repository::{self, Step, Versioned, read};
 use crate::approvals::{expiry, grants, hold::HoldState};
-use crate::effects::results;
+use crate::claims::intent::Intent;
+use crate::claims::pending::each_intent;
+use crate::effects::snapshot::keyed_name;
 use crate::failpoint::hit_idle;
 use crate::limits::{
-    ERASURE_PAGE, SESSION_CONNECTIONS_MAX, SESSION_DELETED_KEPT, SESSION_TITLE_BYTES_MAX, SESSIONS_MAX,
-    SESSIONS_PAGE, SESSIONS_SUBJECT_MAX,
+    SESSION_CONNECTIONS_MAX, SESSION_DELETED_KEPT, SESSION_TITLE_BYTES_MAX, SESSIONS_MAX, SESSIONS_PAGE,
+    SESSIONS_SUBJECT_MAX,
 };
-use crate::services::sessions::{SESSIONS, Session, is_implicit};
+use crate::operator::{dead_letters, erasure};
+use crate::services::sessions::{SESSIONS, is_deleted, is_implicit};
+use crate::services::signer::Identity;
 use crate::services::{Services, connections};
-use crate::stored::{clear_event, entries};
+use crate::stored::entries;
 
 /// Deleted sessions by id, until nothing can be left of them.
 const DELETED: &str = "sessions-deleted";
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Deleted {
+    /// Without its title.
     session: Session,
     by: Principal,
     at: Timestamp,
@@ -126,6 +137,7 @@ pub(super) async fn delete(services: &Services, id: &SessionId, by: &Principal) 
     let mut step = Step::default();
     step.delete(SESSIONS, id.as_str(), Expect::Version(version))?;
     announce(&mut step, &session, SessionChange::Deleted, by, at)?;
+    let session = Session { title: String::new(), ..session };
     let deleted = Deleted { session, by: by.clone(), at, done: false };
     step.put(DELETED, id.as_str(), Expect::Absent, &deleted)?;
     step.commit(&*services.store).await?;
@@ -148,13 +160,11 @@ fn announce(
         subject_id: session.subject_id.clone(),
         by: by.clone(),
     };
-    let about = ActionId::new(format!("session:{}", session.session_id))?;
-    let event = Event::session(data, about, session.space_id.clone(), at);
-    step.event(Topic::Sessions, clear_event(&event, None));
-    Ok(())
+    let about = format!("session:{}", session.session_id);
+    step.announce(Topic::Sessions, data, about, (session.space_id.clone(), at))
 }
 
-/// Steps 2 to 5.
+/// Steps 2 to 6.
 async fn finish(services: &Services, mut deleted: Deleted) -> Result<(), StoreError> {
     clear(services, &deleted).await?;
     deleted.done = true;
@@ -165,7 +175,7 @@ async fn finish(services: &Services, mut deleted: Deleted) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Steps 2 to 4.
+/// Steps 2 to 5.
 async fn clear(services: &Services, deleted: &Deleted) -> Result<(), StoreError> {
     let id = &deleted.session.session_id;
     let mut after = None;
@@ -184,39 +194,66 @@ async fn clear(services: &Services, deleted: &Deleted) -> Result<(), StoreError>
     hit_idle("session.holds").await;
     grants::revoke_of(services, id.as_str(), &deleted.by).await?;
     hit_idle("session.grants").await;
-    let (store, blobs, id) = (services.store.clone(), services.files.blobs.clone(), id.clone());
-    let destroyed = tokio::task::spawn_blocking(move || destroy_results(&*store, &blobs, id)).await;
-    destroyed.unwrap_or_else(|error| Err(StoreError::unavailable_by("the work was cut short", error)))?;
-    hit_idle("session.results").await;
+    let (store, session) = (services.store.clone(), deleted.session.clone());
+    blocking(move || {
+        let is_of = |letter: &DeadLetter| {
+            let origin = dead_letters::decision(letter).map(|decision| decision.origin);
+            origin == Some(Origin::Session { session_id: session.session_id.clone() })
+        };
+        erasure::purge(&*store, &erasure::letters_where(&*store, is_of)?)
+    })
+    .await?;
+    hit_idle("session.letters").await;
+    let (store, session) = (services.store.clone(), deleted.session.clone());
+    let (blobs, identity) = (services.files.blobs.clone(), services.identity.clone());
+    blocking(move || destroy_blobs(&*store, &blobs, &identity, &session)).await?;
+    hit_idle("session.blobs").await;
     Ok(())
 }
 
-fn destroy_results(
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(StoreError::unavailable_by("the work was cut short", error)))
+}
+
+/// Destroys the blobs that receipts of the session name. A space stores equal content once: what an action in flight needs for its
+/// undo, or a receipt names that belongs to no deleted session, stays. So does what is stored or used again meanwhile: the sweeper
+/// looks at it once more.
+fn destroy_blobs(
     store: &dyn Store,
-    blobs: &effectd_bus::Blobs,
-    session: SessionId,
+    blobs: &Blobs,
+    identity: &Identity,
+    session: &Session,
 ) -> Result<(), StoreError> {
-    let mut query = ReceiptQuery { session: Some(session), limit: ERASURE_PAGE, ..ReceiptQuery::default() };
-    loop {
-        let page = store.receipts(&query)?;
-        for stored in &page.receipts {
-            let receipt = stored.parse()?;
-            if receipt.kept_result.is_none() {
-                continue;
-            }
-            let name = results::name(&receipt.principal, &receipt.receipt_id);
-            match blobs.remove(BlobKind::Results, &receipt.space_id, &name) {
-                Ok(()) | Err(BlobError::Name(_)) => {}
-                Err(error) => {
-                    return Err(StoreError::unavailable_by("a result could not be destroyed", error));
+    let (id, space, mut own) = (&session.session_id, &session.space_id, BTreeMap::new());
+    let of_session = ReceiptQuery { session: Some(id.clone()), ..ReceiptQuery::default() };
+    erasure::each_blob(store, of_session, |_, kind, name| {
+        let age = blobs.age(kind, space, name);
+        Ok(age.map(|age| own.entry((kind, name.to_owned())).or_insert(age)).is_some())
+    })?;
+    // Only a result has a name of its own.
+    if own.keys().any(|(kind, _)| *kind != BlobKind::Results) {
+        // Before the receipts: an action that ends meanwhile is among those.
+        each_intent(store, |open| {
+            let intent = open.intent.bytes().filter(|_| open.space == *space).and_then(Intent::from_bytes);
+            for seen in intent.and_then(|intent| intent.before).into_iter().flatten() {
+                if let PathState::File(file) = seen.standing {
+                    own.remove(&(BlobKind::Preimages, keyed_name(identity, &file.digest)));
                 }
             }
-        }
-        query.cursor = page.cursor;
-        if query.cursor.is_none() {
-            return Ok(());
-        }
+        })?;
+        let of_space = ReceiptQuery { space_id: Some(space.clone()), ..ReceiptQuery::default() };
+        erasure::each_blob(store, of_space, |receipt, kind, name| {
+            let blob = (kind, name.to_owned());
+            Ok(own.contains_key(&blob) && !is_deleted(store, &receipt.origin)? && own.remove(&blob).is_some())
+        })?;
     }
+    own.iter().try_for_each(|((kind, name), age)| {
+        let destroyed = blobs.remove_unless_renewed(*kind, space, name, *age);
+        destroyed.map_err(|error| StoreError::unavailable_by("a blob could not be destroyed", error))
+    })
 }
 
 /// Finishes deletions that a dead process left, and removes records that are no longer needed. One that fails stops no other.

@@ -34,11 +34,11 @@ impl<'a> Question<'a> {
         services: &Services,
         request: &'a ActionRequest,
         tool: &'a RegisteredTool,
-        principal: &'a Principal,
+        (principal, origin): (&'a Principal, &'a Origin),
         trace_id: &'a TraceId,
     ) -> Self {
         let accepted_at = services.clock.now();
-        Self { request, tool, principal, origin: &Origin::Arbiter, contract: None, accepted_at, trace_id }
+        Self { request, tool, principal, origin, contract: None, accepted_at, trace_id }
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
     })
 }
 
-/// The facts about a planner's request that comes in now, without a preview.
+/// The facts about a planner's request that comes in now and from no session, without a preview.
 pub fn facts_of(
     services: &Services,
     policy: &Policy,
@@ -91,7 +91,8 @@ pub fn facts_of(
     principal: &Principal,
 ) -> Facts {
     let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
-    let question = Question::of_planner(services, request, tool, principal, &trace_id);
+    let by = (principal, &Origin::Arbiter);
+    let question = Question::of_planner(services, request, tool, by, &trace_id);
     facts(services, policy, &question, &inspected(services, request, tool, policy).facts)
 }
 

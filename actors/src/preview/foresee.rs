@@ -2,7 +2,7 @@
 
 use effectd_bus::{Asker, Lookup, StoreError};
 use effectd_contracts::{
-    ActionRequest, Code, Failure, Phase, Principal, ReceiptId, Redaction, ToolId, TraceId,
+    ActionRequest, Code, Failure, Origin, Phase, Principal, ReceiptId, Redaction, ToolId, TraceId,
 };
 use effectd_policy::{Decision, Verdict};
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ use crate::action::proofs::{DryRun, Ruling};
 use crate::claims::key::key_taken;
 use crate::effects::repeats::{look_up, terms_of};
 use crate::effects::snapshot;
-use crate::services::Services;
+use crate::services::{Services, sessions};
 
 const READING_TOOL: &str = "files.read_text";
 
@@ -27,13 +27,17 @@ pub struct Foresight {
     pub preview: Preview,
 }
 
-/// Assesses and previews a request of this principal. Executes and records nothing.
+/// Assesses and previews a request of this principal, from this origin. Executes and records nothing.
 pub async fn foresee(
     services: &Services,
     request: &ActionRequest,
-    principal: &Principal,
+    by: (&Principal, &Origin),
 ) -> Result<Foresight, Failure> {
     request.check()?;
+    // As in the pipeline: an action that has ended is answered, whatever its session is now.
+    if answer_of_ended(services, request, (by.0, None)).map_err(unavailable)?.is_none() {
+        sessions::admit(&*services.store, &services.policy(), by.1, request)?;
+    }
     let tool = &services
         .registry()
         .find(&request.tool_id)
@@ -41,7 +45,7 @@ pub async fn foresee(
         .map_err(|error| Failure::new(Code::UnknownTool, Phase::Validate, error.to_string()))?;
     tool.check_params(&request.params)?;
     let trace_id = request.trace().unwrap_or_else(TraceId::fresh);
-    let question = Question::of_planner(services, request, tool, principal, &trace_id);
+    let question = Question::of_planner(services, request, tool, by, &trace_id);
     let Assessed { ruling, inspection, preview, .. } = assess(services, &question).await?;
     let Ruling { decision, redactions, .. } = ruling;
     let mut preview = match (&decision.verdict, preview) {
@@ -65,6 +69,10 @@ pub async fn foresee(
     Ok(Foresight { decision, redactions, preview })
 }
 
+fn unavailable(error: StoreError) -> Failure {
+    error.failure(Phase::Idempotency)
+}
+
 /// The preview of a request for which nothing would run: its action has ended, an operator's switch is set, or the receipt of an
 /// earlier request is the answer.
 async fn without_run(
@@ -74,7 +82,6 @@ async fn without_run(
     verdict: &Verdict,
 ) -> Result<Option<Preview>, Failure> {
     let request = question.request;
-    let unavailable = |error: StoreError| error.failure(Phase::Idempotency);
     let already_done = |receipt_id: &ReceiptId| {
         let why = format!("already done: receipt {receipt_id} is the answer, and nothing would run");
         Preview::Unavailable(why)

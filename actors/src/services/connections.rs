@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use effectd_bus::{FamilyName, Store, StoreError};
-use effectd_contracts::{ConnectionId, OrgId, Principal, Timestamp};
+use effectd_contracts::{Connection, ConnectionId, OrgId, Principal, SecretName, Timestamp};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize, Serializer};
 use zeroize::Zeroizing;
@@ -19,24 +19,6 @@ use crate::stored::{entries, read_json};
 pub(crate) const CONNECTIONS: &str = "connections";
 /// Secrets by `<org>/<name>`, sealed.
 pub(crate) const SECRETS: &str = "secrets";
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connection {
-    pub connection_id: ConnectionId,
-    pub org: OrgId,
-    /// The source of the tools that use it.
-    pub source: String,
-    /// For people.
-    pub name: String,
-    /// The hosts that it leads to.
-    pub hosts: Vec<String>,
-    /// The names of the organisation's secrets that it needs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<String>,
-    pub enabled: bool,
-    pub created_by: Principal,
-    pub created_at: Timestamp,
-}
 
 /// An enabled connection, as a decision sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +75,12 @@ fn enabled(store: &dyn Store) -> Result<BySource, StoreError> {
     Ok(found)
 }
 
+/// The name of a connection, unless it is deleted.
+pub fn name_of(store: &dyn Store, id: &ConnectionId) -> Result<Option<String>, StoreError> {
+    let entry = store.entry(&FamilyName::new(CONNECTIONS)?, id.as_str())?;
+    Ok(entry.as_ref().and_then(read_json).map(|known: Connection| known.name))
+}
+
 /// All connections, each with the version of its entry.
 pub fn all(store: &dyn Store) -> Result<Vec<(Connection, u64)>, StoreError> {
     let mut found = Vec::new();
@@ -141,15 +129,6 @@ pub(crate) struct Secret {
     pub(crate) set_at: Timestamp,
 }
 
-/// A secret without its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretName {
-    pub org: String,
-    pub name: String,
-    pub set_by: Principal,
-    pub set_at: Timestamp,
-}
-
 /// All secrets, by organisation and name, without their values.
 pub fn secrets(store: &dyn Store) -> Result<Vec<SecretName>, StoreError> {
     let mut found = Vec::new();
@@ -159,7 +138,7 @@ pub fn secrets(store: &dyn Store) -> Result<Vec<SecretName>, StoreError> {
         else {
             continue;
         };
-        let (org, name) = (org.to_owned(), name.to_owned());
+        let (org, name) = (OrgId::new(org)?, name.to_owned());
         found.push(SecretName { org, name, set_by: secret.set_by, set_at: secret.set_at });
     }
     Ok(found)

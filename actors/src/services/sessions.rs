@@ -1,48 +1,21 @@
 //! Sessions: a subject that acts in a space of an organisation, for a person who waits or unattended.
 //!
-//! Here are the records, and which actions belong to a session. [`crate::operator::sessions`] creates, ends and deletes them.
+//! Here is which records there are, and which actions belong to a session. [`crate::operator::sessions`] creates, ends and deletes them.
 
 use effectd_bus::{FamilyName, Store, StoreError};
-use effectd_contracts::{
-    ActionRequest, Code, ConnectionId, Failure, OrgId, Origin, Phase, Principal, SessionId, SpaceId,
-    SubjectId, Timestamp,
-};
+use effectd_contracts::{ActionRequest, Code, Failure, Origin, Phase, Session, SessionId, SubjectId};
 use effectd_policy::{Decider, OrgRole, Policy, PrincipalRole};
-use serde::{Deserialize, Serialize};
 
 use crate::stored::read_json;
 
-/// Sessions by id. A deleted session is not in it.
+/// Sessions by id, sealed, since a title is a person's text. A deleted session is not in it.
 pub(crate) const SESSIONS: &str = "sessions";
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Session {
-    pub session_id: SessionId,
-    /// The organisation of the space when the session was created.
-    pub org: OrgId,
-    pub space_id: SpaceId,
-    pub subject_id: SubjectId,
-    pub created_by: Principal,
-    /// For people.
-    pub title: String,
-    /// Whether nobody waits for its answers: then its approvals are open for longer.
-    pub unattended: bool,
-    /// The connections that it may use.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub connections: Vec<ConnectionId>,
-    pub created_at: Timestamp,
-    /// Since when it takes no new action.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended_at: Option<Timestamp>,
-}
-
-impl Session {
-    /// Whether this person may see, end and delete the session: who created it, admins of its organisation, and operators.
-    pub fn is_visible_to(&self, policy: &Policy, by: &Decider, part: PrincipalRole) -> bool {
-        self.created_by == by.principal
-            || policy.org_role(&by.principal, self.org.as_str()) >= Some(OrgRole::Admin)
-            || policy.may_operate(by, part)
-    }
+/// Whether this person may see, end and delete the session: who created it, admins of its organisation, and operators.
+pub fn is_visible(session: &Session, policy: &Policy, by: &Decider, part: PrincipalRole) -> bool {
+    session.created_by == by.principal
+        || policy.org_role(&by.principal, session.org.as_str()) >= Some(OrgRole::Admin)
+        || policy.may_operate(by, part)
 }
 
 pub fn session(store: &dyn Store, id: &str) -> Result<Option<Session>, StoreError> {
@@ -84,30 +57,21 @@ pub(crate) fn admit(
     origin: &Origin,
     request: &ActionRequest,
 ) -> Result<Option<Session>, Failure> {
-    let found = of_origin(store, origin).map_err(|error| unavailable(&error))?;
+    let Origin::Session { session_id } = origin else { return Ok(None) };
+    let found = session(store, session_id.as_str()).map_err(|error| unavailable(&error))?;
     let is_of = |session: &Session| {
         session.ended_at.is_none()
             && session.subject_id == request.subject_id
             && session.space_id == request.space_id
             && policy.org_of(&request.space_id) == Some(session.org.as_str())
     };
-    match found {
-        None => Ok(None),
-        Some(session) => session.filter(is_of).map(Some).ok_or_else(|| unknown(Phase::Accept)),
-    }
+    found.filter(is_of).map(Some).ok_or_else(|| unknown(Phase::Accept))
 }
 
-/// Whether a decision belongs to a session that was deleted since it was made.
+/// Whether a decision belongs to a session that was deleted since it was made. A session whose record no key opens is not deleted.
 pub(crate) fn is_deleted(store: &dyn Store, origin: &Origin) -> Result<bool, StoreError> {
-    Ok(of_origin(store, origin)?.is_some_and(|session| session.is_none()))
-}
-
-/// `None` for a decision that comes from no session with a record.
-fn of_origin(store: &dyn Store, origin: &Origin) -> Result<Option<Option<Session>>, StoreError> {
-    match origin {
-        Origin::Session { session_id } => session(store, session_id.as_str()).map(Some),
-        Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Ok(None),
-    }
+    let Origin::Session { session_id } = origin else { return Ok(false) };
+    Ok(store.entry(&FamilyName::new(SESSIONS)?, session_id.as_str())?.is_none())
 }
 
 /// The refusal of an action whose session it cannot belong to.

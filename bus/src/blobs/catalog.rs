@@ -9,7 +9,7 @@ use super::{BlobError, BlobKind, destroy, touch, unlink};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Listed {
-    age: u64,
+    pub(super) age: u64,
     /// Length of the file.
     pub(super) bytes: u64,
 }

@@ -541,6 +541,23 @@ fn what_cannot_be_destroyed_is_no_longer_taken_for_a_blob() {
 }
 
 #[test]
+fn what_was_renewed_meanwhile_is_not_destroyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (space, id) = (space("shared:h"), name(CONTENT));
+    let blobs = blobs(folder.path(), 1 << 20);
+    assert_eq!(blobs.age(BlobKind::Artifacts, &space, &id), None);
+    let put = || blobs.put(BlobKind::Artifacts, &space, &id, CONTENT).unwrap();
+    let age = || blobs.age(BlobKind::Artifacts, &space, &id).unwrap();
+    put();
+    let first = age();
+    put();
+    for (age, is_left) in [(first, true), (age(), false)] {
+        blobs.remove_unless_renewed(BlobKind::Artifacts, &space, &id, age).unwrap();
+        assert_eq!(blobs.has(BlobKind::Artifacts, &space, &id), is_left);
+    }
+}
+
+#[test]
 fn many_store_at_once_and_all_of_it_is_there() {
     let root = tempfile::tempdir().unwrap();
     let (store, home) = (blobs(root.path(), 1 << 20), space("shared:h"));

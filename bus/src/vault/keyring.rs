@@ -23,7 +23,7 @@ const EPOCHS_DIR: &str = "epochs";
 const DEVICE_MARK: &str = "effectd-device-key-1:";
 const EPOCH_MARK: &[u8; 5] = b"efek\x01";
 const EPOCH_FILE_BYTES: usize = 5 + 8 + 24 + 32 + 16;
-const ADVICE: &str = "restore device.key and its epochs from the backup; without one, move device.key and epochs/ aside: then sealed decisions, holds and dead letters can no longer be read; receipts and \
+const ADVICE: &str = "restore device.key and its epochs from the backup; without one, move device.key and epochs/ aside: then sealed decisions, holds, sessions, secrets and dead letters can no longer be read; receipts and \
                       events remain";
 
 pub(crate) enum Keyring {

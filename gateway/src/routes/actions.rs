@@ -7,9 +7,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use effectd_actors::operator::withdraw::withdraw;
-use effectd_actors::services::sessions::unknown as unknown_session;
-use effectd_actors::{Answer, Done, Incoming, PrincipalRole};
-use effectd_contracts::{ActionId, Origin, Phase};
+use effectd_actors::{Answer, Done, Incoming};
+use effectd_contracts::ActionId;
 use serde::Deserialize;
 
 use super::{sessions, traced};
@@ -70,14 +69,7 @@ pub(crate) async fn submit(
     drop(share);
     let trace = headers::apply(&headers, &mut request)?;
     let trace = AnswerTrace::of_request(&request, trace);
-    let origin = match &query.session {
-        None => Origin::Arbiter,
-        Some(id) => {
-            let found = sessions::visible(&app, &peer, id, PrincipalRole::Operate)?;
-            let refused = || Problem::from(unknown_session(Phase::Accept)).about(&request.action_id);
-            Origin::Session { session_id: found.ok_or_else(refused)?.session_id }
-        }
-    };
+    let origin = sessions::origin(&app, &peer, query.session.as_deref(), &request.action_id)?;
     let incoming = Incoming {
         request: Arc::new(request),
         principal: peer.principal.clone(),

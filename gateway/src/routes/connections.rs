@@ -5,30 +5,26 @@ use axum::extract::State;
 use effectd_actors::operator::connections::set_secret;
 use effectd_actors::services::connections;
 use effectd_actors::{OrgRole, Services};
-use effectd_contracts::{ConnectionId, Operation, OrgId, json};
+use effectd_bus::StoreError;
+use effectd_contracts::{Connection, ConnectionId, Operation, OrgId, SecretName, json};
 
-use super::operations::{ChangeQuery, change, checked_reason, to_end};
+use super::operations::{self, ChangeOf, ChangeQuery, change, checked_reason, to_end};
 use crate::app::{App, AppState};
 use crate::body::BodyBytes;
 use crate::extract::{Json, Path, Query, Reply};
 use crate::limits::CHANGE_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
-use crate::views::connections::{ConnectionBody, ConnectionView, SecretBody, SecretView};
+use crate::views::connections::{ConnectionBody, SecretBody};
 use crate::views::operations::OperationView;
 
 /// Connections
 ///
 /// Operators see all, others those of organisations that they belong to.
 #[utoipa::path(get, path = "/v1/connections", tag = "connections",
-    responses((status = 200, description = "All of them, oldest first", body = Vec<ConnectionView>), Problems<503>))]
-pub(crate) async fn list(State(app): AppState, peer: Peer) -> Reply<Vec<ConnectionView>> {
-    let list = move |app: &App| {
-        let all = connections::all(app.store())?.into_iter().map(|(connection, _)| connection);
-        let visible = all.filter(|known| app.sees_org(&peer, known.org.as_str(), OrgRole::Member));
-        Ok(visible.map(ConnectionView::from).collect())
-    };
-    app.blocking(list).await.map(Json)
+    responses((status = 200, description = "All of them, oldest first", body = Vec<serde_json::Value>), Problems<503>))]
+pub(crate) async fn list(State(app): AppState, peer: Peer) -> Reply<Vec<Connection>> {
+    app.blocking(move |app| Ok(visible(app, &peer)?)).await.map(Json)
 }
 
 /// Create a connection
@@ -48,74 +44,60 @@ pub(crate) async fn create(
     let ConnectionBody { org, source, name, hosts, secrets } = body;
     app.check_org(&peer, org.as_str(), OrgRole::Admin)?;
     let connection_id = ConnectionId::fresh();
-    let id = (!query.preview).then(|| connection_id.to_string());
+    let id = connection_id.to_string();
     let operation = Operation::CreateConnection { connection_id, org, source, name, hosts, secrets };
-    let Json(view) = change(&app, &peer, operation, query).await?;
-    Ok(Json(OperationView { id, ..view }))
+    operations::create(&app, &peer, (operation, id), query).await
 }
 
 /// Let a connection be used again
 #[utoipa::path(post, path = "/v1/connections/{id}/enable", tag = "connections",
     params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
     responses((status = 200, description = "It is enabled, or would be", body = OperationView), Problems<400, 403, 404>))]
-pub(crate) async fn enable(
-    State(app): AppState,
-    peer: Peer,
-    Path(id): Path<String>,
-    Query(query): Query<ChangeQuery>,
-) -> Reply<OperationView> {
-    let connection_id = administered(&app, &peer, &id)?;
-    change(&app, &peer, Operation::EnableConnection { connection_id }, query).await
+pub(crate) async fn enable(change: ChangeOf) -> Reply<OperationView> {
+    let connection_id = administered(&change)?;
+    change.by(Operation::EnableConnection { connection_id }).await
 }
 
 /// Stop the use of a connection
 #[utoipa::path(post, path = "/v1/connections/{id}/disable", tag = "connections",
     params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
     responses((status = 200, description = "It is disabled, or would be", body = OperationView), Problems<400, 403, 404>))]
-pub(crate) async fn disable(
-    State(app): AppState,
-    peer: Peer,
-    Path(id): Path<String>,
-    Query(query): Query<ChangeQuery>,
-) -> Reply<OperationView> {
-    let connection_id = administered(&app, &peer, &id)?;
-    change(&app, &peer, Operation::DisableConnection { connection_id }, query).await
+pub(crate) async fn disable(change: ChangeOf) -> Reply<OperationView> {
+    let connection_id = administered(&change)?;
+    change.by(Operation::DisableConnection { connection_id }).await
 }
 
 /// Delete a connection
 #[utoipa::path(delete, path = "/v1/connections/{id}", tag = "connections",
     params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
     responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 403, 404>))]
-pub(crate) async fn delete(
-    State(app): AppState,
-    peer: Peer,
-    Path(id): Path<String>,
-    Query(query): Query<ChangeQuery>,
-) -> Reply<OperationView> {
-    let connection_id = administered(&app, &peer, &id)?;
-    change(&app, &peer, Operation::DeleteConnection { connection_id }, query).await
+pub(crate) async fn delete(change: ChangeOf) -> Reply<OperationView> {
+    let connection_id = administered(&change)?;
+    change.by(Operation::DeleteConnection { connection_id }).await
 }
 
-/// The connection that a request names, if this peer may change it.
-fn administered(app: &App, peer: &Peer, id: &str) -> Result<ConnectionId, Problem> {
-    let all = connections::all(app.store())?.into_iter().map(|(connection, _)| connection);
-    let found = all
-        .filter(|known| app.sees_org(peer, known.org.as_str(), OrgRole::Member))
-        .find(|known| known.connection_id.as_str() == id);
+/// The connection that a request names, if its peer may change it.
+fn administered(ChangeOf { app, peer, id, .. }: &ChangeOf) -> Result<ConnectionId, Problem> {
+    let found = visible(app, peer)?.into_iter().find(|known| known.connection_id.as_str() == id);
     let unknown = || Problem::of(Kind::NotFound, "you have no connection of this id");
     let found = found.ok_or_else(unknown)?;
     app.check_org(peer, found.org.as_str(), OrgRole::Admin)?;
     Ok(found.connection_id)
 }
 
+/// The connections that this peer may see.
+fn visible(app: &App, peer: &Peer) -> Result<Vec<Connection>, StoreError> {
+    let all = connections::all(app.store())?.into_iter().map(|(connection, _)| connection);
+    Ok(all.filter(|known| app.sees_org(peer, known.org.as_str(), OrgRole::Member)).collect())
+}
+
 /// Secrets, without their values
 #[utoipa::path(get, path = "/v1/secrets", tag = "secrets", operation_id = "list",
-    responses((status = 200, description = "All of them, by organisation and name", body = Vec<SecretView>), Problems<503>))]
-pub(crate) async fn secrets(State(app): AppState, peer: Peer) -> Reply<Vec<SecretView>> {
+    responses((status = 200, description = "All of them, by organisation and name", body = Vec<serde_json::Value>), Problems<503>))]
+pub(crate) async fn secrets(State(app): AppState, peer: Peer) -> Reply<Vec<SecretName>> {
     let list = move |app: &App| {
         let all = connections::secrets(app.store())?.into_iter();
-        let visible = all.filter(|known| app.sees_org(&peer, &known.org, OrgRole::Admin));
-        Ok(visible.map(SecretView::from).collect())
+        Ok(all.filter(|known| app.sees_org(&peer, known.org.as_str(), OrgRole::Admin)).collect())
     };
     app.blocking(list).await.map(Json)
 }

@@ -6,8 +6,8 @@ mod complete;
 
 use effectd_actors::Registry;
 use effectd_contracts::{
-    ActionRequest, AmendmentEntry, Failure, Gate, InclusionProof, LogHead, LogLine, Operation, Outcome,
-    Phase, Receipt, ToolSpec,
+    ActionRequest, AmendmentEntry, Connection, Failure, Gate, InclusionProof, LogHead, LogLine, Operation,
+    Outcome, Phase, Receipt, SecretName, Session, ToolSpec,
 };
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
@@ -66,6 +66,9 @@ fn contracts() -> Map<String, Value> {
     generator.subschema_for::<Outcome>();
     generator.subschema_for::<Phase>();
     generator.subschema_for::<Gate>();
+    generator.subschema_for::<Session>();
+    generator.subschema_for::<Connection>();
+    generator.subschema_for::<SecretName>();
     generator.subschema_for::<ToolSpec>();
     generator.take_definitions(true)
 }

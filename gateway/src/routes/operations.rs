@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use effectd_actors::Services;
 use effectd_actors::approvals::decide::reason_fault;
 use effectd_actors::operator::operations::{Terms, recorded};
@@ -14,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Query, Reply};
+use crate::extract::{Json, Operator, Path, Query, Reply};
 use crate::host::Host;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -123,6 +124,43 @@ pub(super) async fn change(
         return app.store_query(would).await;
     }
     perform_on(app, by, operation, terms).await.map(Json)
+}
+
+/// [`change`] that creates the thing of this id.
+pub(super) async fn create(
+    app: &Arc<App>,
+    by: &Peer,
+    (operation, id): (Operation, String),
+    query: ChangeQuery,
+) -> Reply<OperationView> {
+    let id = (!query.preview).then_some(id);
+    let Json(view) = change(app, by, operation, query).await?;
+    Ok(Json(OperationView { id, ..view }))
+}
+
+/// A request to change the thing that its path names.
+pub(crate) struct ChangeOf {
+    pub(super) app: Arc<App>,
+    pub(super) peer: Peer,
+    pub(super) id: String,
+    query: ChangeQuery,
+}
+
+impl FromRequestParts<Arc<App>> for ChangeOf {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let peer = Peer::from_request_parts(parts, app).await?;
+        let Path(id) = Path::from_request_parts(parts, app).await?;
+        let Query(query) = Query::from_request_parts(parts, app).await?;
+        Ok(Self { app: app.clone(), peer, id, query })
+    }
+}
+
+impl ChangeOf {
+    pub(super) async fn by(self, operation: Operation) -> Reply<OperationView> {
+        change(&self.app, &self.peer, operation, self.query).await
+    }
 }
 
 pub(super) async fn perform_to_end(

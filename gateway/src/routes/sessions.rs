@@ -2,19 +2,19 @@
 
 use axum::body::Body;
 use axum::extract::State;
-use effectd_actors::services::sessions::{self, Session};
+use effectd_actors::services::sessions;
 use effectd_actors::{OrgRole, PrincipalRole};
 use effectd_bus::StoreError;
-use effectd_contracts::{Operation, SessionId};
+use effectd_contracts::{ActionId, Operation, Origin, Phase, Session, SessionId};
 
-use super::operations::{ChangeQuery, change};
+use super::operations::{self, ChangeOf, ChangeQuery};
 use crate::app::{App, AppState};
 use crate::extract::{After, Json, Path, Query, Reply};
 use crate::limits::LIST_DEFAULT;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::operations::OperationView;
-use crate::views::sessions::{MemberView, OrgView, SessionBody, SessionList, SessionView};
+use crate::views::sessions::{MemberView, OrgView, SessionBody, SessionList};
 
 /// Sessions
 ///
@@ -30,8 +30,8 @@ pub(crate) async fn list(
     let list = move |app: &App| {
         let (mut found, next) = sessions::list(app.store(), after.as_deref(), LIST_DEFAULT)?;
         let (policy, by) = (app.services().policy(), peer.decider());
-        found.retain(|session| session.is_visible_to(&policy, &by, PrincipalRole::Look));
-        Ok(SessionList { sessions: found.into_iter().map(SessionView::from).collect(), next })
+        found.retain(|session| sessions::is_visible(session, &policy, &by, PrincipalRole::Look));
+        Ok(SessionList { sessions: found, next })
     };
     app.blocking(list).await.map(Json)
 }
@@ -60,19 +60,18 @@ pub(crate) async fn create(
     }
     app.check_org(&peer, org, OrgRole::Member)?;
     let session_id = SessionId::fresh();
-    let id = (!query.preview).then(|| session_id.to_string());
+    let id = session_id.to_string();
     let operation =
         Operation::CreateSession { session_id, space_id, subject_id, title, unattended, connections };
-    let Json(view) = change(&app, &peer, operation, query).await?;
-    Ok(Json(OperationView { id, ..view }))
+    operations::create(&app, &peer, (operation, id), query).await
 }
 
 /// One session
 #[utoipa::path(get, path = "/v1/sessions/{id}", tag = "sessions",
     params(("id" = String, Path, description = "The session's id")),
-    responses((status = 200, description = "The session", body = SessionView), Problems<404>))]
-pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<SessionView> {
-    Ok(Json(find(&app, &peer, &id, PrincipalRole::Look)?.into()))
+    responses((status = 200, description = "The session", body = ref("#/components/schemas/Session"), content_type = "application/json"), Problems<404>))]
+pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<Session> {
+    find(&app, &peer, &id, PrincipalRole::Look).map(Json)
 }
 
 /// End a session
@@ -81,31 +80,21 @@ pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String
 #[utoipa::path(post, path = "/v1/sessions/{id}/end", tag = "sessions",
     params(("id" = String, Path, description = "The session's id"), ChangeQuery),
     responses((status = 200, description = "It has ended, or would end", body = OperationView), Problems<400, 404>))]
-pub(crate) async fn end(
-    State(app): AppState,
-    peer: Peer,
-    Path(id): Path<String>,
-    Query(query): Query<ChangeQuery>,
-) -> Reply<OperationView> {
-    let Session { session_id, .. } = find(&app, &peer, &id, PrincipalRole::Operate)?;
-    change(&app, &peer, Operation::EndSession { session_id }, query).await
+pub(crate) async fn end(change: ChangeOf) -> Reply<OperationView> {
+    let Session { session_id, .. } = find(&change.app, &change.peer, &change.id, PrincipalRole::Operate)?;
+    change.by(Operation::EndSession { session_id }).await
 }
 
 /// Delete a session
 ///
-/// It is no longer listed, its pending approvals are denied, its grants revoked and the results of its actions destroyed. The
-/// receipts stay. If the daemon dies meanwhile, its next start finishes this.
+/// It is no longer listed, its pending approvals are denied, its grants revoked, and the dead letters, results, pre-images and
+/// artifacts of its actions destroyed. The receipts stay. If the daemon dies meanwhile, its next start finishes this.
 #[utoipa::path(delete, path = "/v1/sessions/{id}", tag = "sessions",
     params(("id" = String, Path, description = "The session's id"), ChangeQuery),
     responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 404>))]
-pub(crate) async fn delete(
-    State(app): AppState,
-    peer: Peer,
-    Path(id): Path<String>,
-    Query(query): Query<ChangeQuery>,
-) -> Reply<OperationView> {
-    let Session { session_id, .. } = find(&app, &peer, &id, PrincipalRole::Operate)?;
-    change(&app, &peer, Operation::DeleteSession { session_id }, query).await
+pub(crate) async fn delete(change: ChangeOf) -> Reply<OperationView> {
+    let Session { session_id, .. } = find(&change.app, &change.peer, &change.id, PrincipalRole::Operate)?;
+    change.by(Operation::DeleteSession { session_id }).await
 }
 
 /// The session that a request names. One that is unknown and one of somebody else look the same.
@@ -113,15 +102,23 @@ fn find(app: &App, peer: &Peer, id: &str, part: PrincipalRole) -> Result<Session
     visible(app, peer, id, part)?.ok_or_else(|| Problem::of(Kind::NotFound, "you have no session of this id"))
 }
 
-pub(super) fn visible(
-    app: &App,
-    peer: &Peer,
-    id: &str,
-    part: PrincipalRole,
-) -> Result<Option<Session>, StoreError> {
+fn visible(app: &App, peer: &Peer, id: &str, part: PrincipalRole) -> Result<Option<Session>, StoreError> {
     let (policy, by) = (app.services().policy(), peer.decider());
     let found = sessions::session(app.store(), id)?;
-    Ok(found.filter(|session| session.is_visible_to(&policy, &by, part)))
+    Ok(found.filter(|session| sessions::is_visible(session, &policy, &by, part)))
+}
+
+/// Where an action comes from that names this session.
+pub(super) fn origin(
+    app: &App,
+    peer: &Peer,
+    session: Option<&str>,
+    action: &ActionId,
+) -> Result<Origin, Problem> {
+    let Some(id) = session else { return Ok(Origin::Arbiter) };
+    let found = visible(app, peer, id, PrincipalRole::Operate)?;
+    let refused = || Problem::from(sessions::unknown(Phase::Accept)).about(action);
+    Ok(Origin::Session { session_id: found.ok_or_else(refused)?.session_id })
 }
 
 /// Organisations, with their spaces and members

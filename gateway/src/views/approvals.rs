@@ -5,6 +5,7 @@ use effectd_actors::approvals::edit::Edited;
 use effectd_actors::approvals::hold::{Past, keyed_digest};
 use effectd_actors::approvals::{DecideError, Hold, view};
 use effectd_actors::preview::{Foresight, Preview};
+use effectd_actors::services::connections;
 use effectd_contracts::{
     ActionRequest, Approval, ApprovalVerdict, Code, Failure, FolderListing, PathState, Phase, Rationale,
     Redaction, Timestamp,
@@ -58,11 +59,11 @@ impl ApprovalView {
         }
     }
 
-    /// Removes the rationale, and the parameters that are not public.
+    /// Removes the rationale, the contract, and the parameters that are not public.
     pub(crate) fn leave_contents_out(&mut self, is_public: impl Fn(&str) -> bool) {
         if let Some(prompt) = &mut self.prompt {
             prompt.params.retain(|name, _| is_public(name));
-            prompt.rationale = None;
+            (prompt.rationale, prompt.contract) = (None, None);
         }
     }
 }
@@ -84,6 +85,13 @@ pub struct PromptView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(schema_with = crate::schema::redactions)]
     pub hidden: Vec<Redaction>,
+    /// What the plan requires beside the request, without personal data and secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub contract: Option<Value>,
+    /// The connection that the tool uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<UsedConnection>,
     pub tool_version: String,
     /// Why the policy asks for an approval.
     pub reasons: Vec<String>,
@@ -110,6 +118,17 @@ pub struct PromptView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub preview: Option<Preview>,
+}
+
+/// A connection that an action uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UsedConnection {
+    pub connection_id: String,
+    /// Left out if the connection is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Each change of the connection makes another version. A yes is for this one.
+    pub version: u64,
 }
 
 /// The preview of a request.
@@ -312,6 +331,12 @@ impl PromptView {
             };
             format!("{}: {word}", seen.path)
         });
+        let facts = &hold.prompt.facts;
+        let connection = facts.connection_id.as_ref().map(|id| UsedConnection {
+            connection_id: id.to_string(),
+            name: connections::name_of(&*services.store, id).ok().flatten(),
+            version: facts.connection_version.unwrap_or_default(),
+        });
         let registry = services.registry();
         let params = view::shown(&registry, &services.policy(), &hold.decision.request);
         Self {
@@ -319,6 +344,8 @@ impl PromptView {
             about: view::about(&registry, hold, &params),
             params,
             hidden: hold.prompt.hidden.clone(),
+            contract: view::contract(hold),
+            connection,
             tool_version: hold.prompt.tool_version.clone(),
             reasons: hold.prompt.reasons(),
             rule: decision.rule.clone(),

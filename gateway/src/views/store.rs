@@ -97,7 +97,7 @@ pub struct EraseBody {
     /// Change nothing, and answer what would be erased.
     #[serde(default)]
     pub preview: bool,
-    /// Erase also subjects that no receipt, dead letter, approval or open action names.
+    /// Erase also subjects that no receipt, dead letter, approval, session or open action names.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
     /// For the receipt.

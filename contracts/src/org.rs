@@ -1,0 +1,71 @@
+//! What organisations have: sessions, connections, and secrets by name.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::ids::{ConnectionId, OrgId, Principal, SessionId, SpaceId, SubjectId};
+
+/// A session: a subject that acts in a space of an organisation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Session {
+    /// Its id.
+    pub session_id: SessionId,
+    /// The organisation of the space when the session was created.
+    pub org: OrgId,
+    /// The space.
+    pub space_id: SpaceId,
+    /// The subject.
+    pub subject_id: SubjectId,
+    /// Who created it.
+    pub created_by: Principal,
+    /// What it is about, for people; empty after an erasure of the subject.
+    pub title: String,
+    /// Whether nobody waits for its answers: then its approvals are open for longer.
+    pub unattended: bool,
+    /// The connections that it may use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connections: Vec<ConnectionId>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Since when it takes no new action.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// A connection of an organisation to a source of tools.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Connection {
+    /// Its id.
+    pub connection_id: ConnectionId,
+    /// The organisation.
+    pub org: OrgId,
+    /// The source of the tools that use it.
+    pub source: String,
+    /// Its name, for people.
+    pub name: String,
+    /// The hosts that it leads to.
+    pub hosts: Vec<String>,
+    /// The names of the organisation's secrets that it needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// Whether it may be used.
+    pub enabled: bool,
+    /// Who created it.
+    pub created_by: Principal,
+    /// When it was created.
+    pub created_at: Timestamp,
+}
+
+/// A secret without its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretName {
+    /// The organisation.
+    pub org: OrgId,
+    /// Its name.
+    pub name: String,
+    /// Who set its value.
+    pub set_by: Principal,
+    /// When its value was set.
+    pub set_at: Timestamp,
+}
