@@ -94,7 +94,7 @@ fn run(sample: &Sample) {
     let process = place.start(&order);
     let is_written = || all(&place).keys().any(|name| is_draft(name));
     until_blocking(&format!("{tool} writes a draft"), is_written);
-    process.kill();
+    process.kill_all();
     let mut killed = all(&place);
     killed.retain(|name, _| !is_draft(name));
     assert_eq!(killed, before, "{tool} was killed before it had put anything into place");

@@ -14,6 +14,7 @@ use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
 use crate::child::Report;
+use crate::harness::until_blocking;
 use crate::tools::{GATE, MARKER, NEVER, PROBE, SAFE, STOP_AT, TIME_MS};
 
 /// The longest wait for anything. Only a real fault reaches it.
@@ -201,6 +202,25 @@ impl Process {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.said.iter().collect()
+    }
+
+    /// [`Self::kill`], and waits until every process beneath it is gone: a tool may live for a moment longer.
+    pub(crate) fn kill_all(self) -> Vec<String> {
+        let mut found = vec![self.child.id()];
+        let mut at = 0;
+        while at < found.len() {
+            for task in fs::read_dir(format!("/proc/{}/task", found[at])).into_iter().flatten().flatten() {
+                let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+                found.extend(children.split_whitespace().map(|child| child.parse::<u32>().unwrap()));
+            }
+            at += 1;
+        }
+        let said = self.kill();
+        let is_gone = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/stat")).map_or(true, |stat| stat.contains(") Z "))
+        };
+        until_blocking("every process is gone", || found.iter().all(is_gone));
+        said
     }
 
     pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {

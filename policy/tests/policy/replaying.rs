@@ -120,8 +120,7 @@ const KEPT: &str = include_str!("kept_decisions.jsonl");
 
 #[test]
 fn receipts_of_an_earlier_build_flip_nothing() {
-    let policy =
-        compile(include_str!("kept/policy.toml"), include_str!("kept/household.cedar")).unwrap();
+    let policy = compile(include_str!("kept/policy.toml"), include_str!("kept/household.cedar")).unwrap();
     let records = include_str!("kept/decisions.jsonl").lines().enumerate().map(|(n, line)| {
         Recorded::new(format!("line {n}"), &serde_json::from_str::<DecisionRecord>(line).unwrap())
     });
