@@ -3,12 +3,13 @@
 pub(crate) mod service_manager;
 pub(crate) mod signals;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_gateway::socket::make_private;
-use effectd_gateway::{Readiness, Scrape, SharedSettings, Socket, Stage};
+use effectd_gateway::{Readiness, Scrape, SharedSettings, Socket, Stage, Tcp};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -62,6 +63,8 @@ struct Daemon {
     gateway: JoinHandle<()>,
     jobs: JoinHandle<()>,
     socket: PathBuf,
+    /// Where it listens on the network.
+    url: Option<String>,
     service_manager: ServiceManager,
 }
 
@@ -82,6 +85,8 @@ impl Daemon {
             Some(address) => Some(Scrape::bind(address).await?),
             None => None,
         };
+        let tcp = Tcp::bind(&settings.values().door).await?;
+        let url = tcp.as_ref().map(|tcp| tcp.url().to_owned());
         let (stage, open) = watch::channel(Stage::Open);
         let dial = SharedSettings::new(settings.values().door.clone());
         let gateway = runtime.gateway(dial.clone(), open)?;
@@ -95,8 +100,9 @@ impl Daemon {
             log,
             read_settings,
             stage,
-            gateway: tokio::spawn(gateway.serve(socket, scrape)),
+            gateway: tokio::spawn(gateway.serve(socket, scrape, tcp)),
             socket: path,
+            url,
             service_manager: ServiceManager::from_environment(),
         })
     }
@@ -122,6 +128,10 @@ impl Daemon {
                 () = &mut ready, if !is_ready => {
                     is_ready = true;
                     tracing::info!(socket = %self.socket.display(), "ready");
+                    if let Some(url) = &self.url {
+                        // For scripts that let the kernel choose the port; nobody has to read it.
+                        let _ = writeln!(std::io::stdout(), "listening on {url}");
+                    }
                     self.service_manager.ready(&format!("listening on {}", self.socket.display()));
                 }
                 _ = beat.tick() => match self.vitals.unhealthy() {

@@ -196,7 +196,30 @@ impl Settings {
             };
             fits.then_some(()).ok_or_else(error)
         };
-        let Values { sandbox, pipeline, jobs, .. } = &self.values;
+        let Values { sandbox, pipeline, jobs, door, .. } = &self.values;
+        together(
+            door.tls_cert.is_empty() == door.tls_key.is_empty(),
+            "gateway.tls_cert",
+            "gateway.tls_key",
+            "be set with the second, or both be empty",
+        )?;
+        // Tokens in clear text are for nobody on the way.
+        together(
+            door.listen.is_none_or(|address| address.ip().is_loopback())
+                || !door.tls_cert.is_empty()
+                || door.behind_proxy,
+            "gateway.listen",
+            "gateway.tls_cert",
+            "be an address of this machine alone (127.0.0.1:7070), unless gateway.tls_cert and gateway.tls_key name a \
+             certificate and its key, or gateway.behind_proxy is true because a proxy does TLS",
+        )?;
+        let oidc = &door.oidc;
+        for (needed, value) in
+            [("oidc.audience", &oidc.audience), ("oidc.jwks_file", &oidc.jwks_file), ("oidc.org", &oidc.org)]
+        {
+            let fits = oidc.issuer.is_empty() || !value.is_empty();
+            together(fits, "oidc.issuer", needed, "be empty while the second is empty")?;
+        }
         together(
             jobs.backup_every.0.is_none() || !jobs.backup_to.is_empty(),
             "backup.every",
@@ -342,7 +365,7 @@ mod tests {
     #[test]
     fn every_key_takes_its_default_and_sets_a_field_of_its_own() {
         let others =
-            "1 2 0.25 1000 20000000 0660 text off sled files 2h 127.0.0.1:9464 http://127.0.0.1:4318"
+            "1 2 0.25 1000 20000000 0660 text off sled files 2h true 127.0.0.1:9464 http://127.0.0.1:4318"
                 .split(' ');
         for key in KEYS {
             let set = |value: &str| {
@@ -392,7 +415,15 @@ mod tests {
         let message = load("", Some(("EFFECTD_GATEWAY_BACKLOG", "5")), &[]).unwrap_err();
         let message = message.to_string();
         assert!(message.contains("did you mean EFFECTD_GATEWAY_BACKLOG_MAX?"), "{message}");
-        for reserved in ["EFFECTD_STATE", "EFFECTD_BLESS", "EFFECTD_TEST_X", "EFFECTD_FAILPOINT_FD"] {
+        for reserved in [
+            "EFFECTD_STATE",
+            "EFFECTD_URL",
+            "EFFECTD_TOKEN",
+            "EFFECTD_CONTEXT",
+            "EFFECTD_BLESS",
+            "EFFECTD_TEST_X",
+            "EFFECTD_FAILPOINT_FD",
+        ] {
             assert!(load("", Some((reserved, "x")), &[]).is_ok(), "{reserved}");
         }
         assert!(load("", Some(("EFFECTD_STATES", "x")), &[]).is_err());
@@ -414,12 +445,39 @@ mod tests {
         let message = load("", None, &["backup.every=24h"]).unwrap_err().to_string();
         assert!(message.contains("`backup.every` is 1d and `backup.to` is ;"), "{message}");
         assert!(load("", None, &["backup.every=24h", "backup.to=/backups"]).is_ok());
+        let message = load("", None, &["oidc.issuer=https://id.example"]).unwrap_err().to_string();
+        assert!(
+            message.contains("`oidc.issuer` is https://id.example and `oidc.audience` is ;"),
+            "{message}"
+        );
         for wrong in ["backup.every=0s", "backup.every=10", "check.every=367d", "check.every=daily"] {
             let message = load("", None, &[wrong]).unwrap_err().to_string();
             assert!(message.contains("it must be `off`, or a span of time from 1s to 366d"), "{message}");
         }
         let message = load("", None, &["sandbox.ready_min=20"]).unwrap_err().to_string();
         assert!(message.contains("`sandbox.ready_max` is 16"), "{message}");
+    }
+
+    #[test]
+    fn the_network_is_reached_with_tls_or_behind_a_proxy_alone() {
+        let tls = ["gateway.tls_cert=c.pem", "gateway.tls_key=k.pem"];
+        for address in ["0.0.0.0:7070", "192.0.2.1:0", "[::]:7070"] {
+            let listen = format!("gateway.listen={address}");
+            let message = load("", None, &[&listen]).unwrap_err().to_string();
+            for named in [address, "gateway.tls_cert", "gateway.tls_key", "gateway.behind_proxy"] {
+                assert!(message.contains(named), "{message}");
+            }
+            assert!(load("", None, &[&listen, tls[0], tls[1]]).is_ok());
+            assert!(load("[gateway]\nbehind_proxy = true", None, &[&listen]).is_ok());
+            assert!(load("", None, &[&listen, "gateway.behind_proxy=false"]).is_err());
+        }
+        for address in ["127.0.0.1:7070", "127.0.0.2:0", "[::1]:7070"] {
+            assert!(load("", None, &[&format!("gateway.listen={address}")]).is_ok(), "{address}");
+        }
+        for half in tls {
+            let message = load("", None, &[half]).unwrap_err().to_string();
+            assert!(message.contains("both be empty"), "{message}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(crate) mod expiry;
 pub mod grants;
 pub mod hold;
 pub mod invocation;
+pub mod live;
 pub mod question;
 pub mod rejudge;
 pub mod repository;

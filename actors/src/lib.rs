@@ -60,7 +60,7 @@ mod stages;
 pub mod pipeline;
 mod supervisor;
 
-pub use effectd_policy::{Decider, Grant, OrgRole, PrincipalRole};
+pub use effectd_policy::{Decider, Grant, GrantState, OrgRole, PrincipalRole};
 
 pub use action::{Action, Asked, Claimed, Finished, Gated, Submitted, Ticket, Validated};
 pub use metrics::Metrics;

@@ -152,6 +152,14 @@ pub const SECRETS_MAX: usize = 1_000;
 pub const SECRET_NAME_BYTES_MAX: usize = 64;
 /// Largest value of a secret: a key with its certificates.
 pub const SECRET_BYTES_MAX: usize = 16_384;
+/// Tokens of the accounts of one organisation: a person or a service has a few.
+pub const TOKENS_ORG_MAX: usize = 1_000;
+/// Tokens of one session: one is in use, and another follows it.
+pub const TOKENS_SESSION_MAX: usize = 4;
+/// Tokens in one page: 500 records take some hundred KiB of memory.
+pub const TOKENS_PAGE: usize = 500;
+/// Longest name of an account: an address for mail is shorter.
+pub const ACCOUNT_BYTES_MAX: usize = 128;
 /// Tries to count a session's action against concurrent ones; after that, the action passes uncounted.
 pub const SESSION_TRIES: u32 = 32;
 /// The `retry_after` of the failure `overloaded`.
@@ -193,7 +201,8 @@ pub const APPROVALS_MAX: u32 = 100;
 pub const REASON_BYTES_MAX: usize = 1_024;
 /// Grants in all: every action that needs an approval reads all of them.
 pub const GRANTS_MAX: usize = 1_000;
-/// Grants that one principal may have requested and that are not in force yet.
+/// Grants that one principal may have requested and that are not in force yet. A session with as many gets no more by its agent's request
+/// alone.
 pub const GRANT_REQUESTS_MAX: usize = 10;
 /// Receipts that are read to count the past approvals that a standing approval would have replaced.
 pub const ASKS_LOOKED_AT_MAX: usize = 1_000;

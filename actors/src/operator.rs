@@ -11,4 +11,5 @@ pub(crate) mod review;
 pub mod service;
 pub mod sessions;
 pub mod store_admin;
+pub mod tokens;
 pub mod withdraw;

@@ -13,6 +13,7 @@ pub(crate) mod running;
 pub mod sessions;
 pub mod shadow;
 pub mod signer;
+pub mod tokens;
 
 use std::collections::HashSet;
 use std::sync::Arc;

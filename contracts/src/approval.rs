@@ -22,8 +22,9 @@ pub struct Approval {
     pub at: Timestamp,
     /// When the person was asked.
     pub asked_at: Timestamp,
-    /// The keyed digest of what was decided: parameters, tool version, deciding rules, and the state of the paths it touches.
-    #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
+    /// The keyed digest of what was decided: parameters, tool version, deciding rules, and the state of the paths it touches; `unseen`
+    /// if the approver did not say what they saw.
+    #[schemars(regex(pattern = "^(unseen|hmac-sha256:[0-9a-f]{64})$"))]
     pub digest: String,
     /// Whether the approver is someone else than the planner.
     pub authority: Authority,

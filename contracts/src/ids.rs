@@ -172,6 +172,11 @@ string_id!(
     ConnectionId, "connection_id", ID_BYTES_MAX
 );
 
+string_id!(
+    /// A token, by the part of it that is no secret.
+    TokenId, "token_id", ID_BYTES_MAX
+);
+
 impl SpaceId {
     /// The class of the space, which capabilities name: `shared` of `shared:household`.
     pub fn class(&self) -> &str {
@@ -248,6 +253,13 @@ fresh_ids!(ActionId, ReceiptId, ApprovalId, GrantId, EventId, SessionId, Connect
 
 impl TraceId {
     /// A new id, for requests without a trace.
+    pub fn fresh() -> Self {
+        Self(uuid::Uuid::now_v7().simple().to_string())
+    }
+}
+
+impl TokenId {
+    /// A new id: 32 hex digits, so that a token is one word.
     pub fn fresh() -> Self {
         Self(uuid::Uuid::now_v7().simple().to_string())
     }

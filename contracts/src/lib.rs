@@ -37,6 +37,7 @@ pub mod org;
 pub mod receipt;
 pub mod reward;
 pub mod signature;
+pub mod token;
 
 pub mod proof;
 
@@ -59,7 +60,7 @@ pub use failure::{Code, Failure, Gate, Phase, quoted};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
     ActionId, ApprovalId, Capability, ConnectionId, EventId, GrantId, IdInvalid, IdempotencyKey, OrgId,
-    Principal, ReceiptId, SessionId, SpaceId, SubjectId, ToolId, TraceId,
+    Principal, ReceiptId, SessionId, SpaceId, SubjectId, TokenId, ToolId, TraceId,
 };
 pub use log::{
     AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,
@@ -82,6 +83,7 @@ pub use request::{
 pub use reward::{Judgement, Reward, RewardComponents, RewardInputs, RewardWeights};
 pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
 pub use signature::{Signature, SignatureInvalid};
+pub use token::TokenKind;
 pub use tool::{
     BaseProfile, Compensation, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect,
     SpecInvalid, ToolSpec,

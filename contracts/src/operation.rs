@@ -3,8 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, ToolId};
+use crate::clock::Timestamp;
+use crate::ids::{Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, TokenId, ToolId};
 use crate::risk::{Band, Mode};
+use crate::token::TokenKind;
 
 /// An operation. It holds no secret: the receipt holds it in clear.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -226,6 +228,39 @@ pub enum Operation {
         /// The secret's name.
         name: String,
     },
+    /// Creates a token, whose secret the operation does not hold.
+    CreateToken {
+        /// The token, by a new id.
+        id: TokenId,
+        /// What it is for.
+        kind: TokenKind,
+        /// The organisation; that of the session for a sandbox.
+        org: OrgId,
+        /// The session of a sandbox.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
+        /// The account of a user or a service.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+        /// Since when it is valid; at once if left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        not_before: Option<Timestamp>,
+        /// Until when it is valid; until it is revoked if left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        expires_at: Option<Timestamp>,
+    },
+    /// Revokes a token: no request with it is answered any more.
+    RevokeToken {
+        /// The token.
+        id: TokenId,
+    },
+    /// Revokes a token, and creates another one with the same rights and the same end.
+    RotateToken {
+        /// The token that ends.
+        id: TokenId,
+        /// The token that replaces it, by a new id.
+        next: TokenId,
+    },
 }
 
 crate::wire_enum! {
@@ -283,6 +318,9 @@ impl Operation {
             Operation::DeleteConnection { .. } => "effectd.delete_connection",
             Operation::SetSecret { .. } => "effectd.set_secret",
             Operation::DeleteSecret { .. } => "effectd.delete_secret",
+            Operation::CreateToken { .. } => "effectd.create_token",
+            Operation::RevokeToken { .. } => "effectd.revoke_token",
+            Operation::RotateToken { .. } => "effectd.rotate_token",
         }
     }
 }

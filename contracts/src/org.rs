@@ -1,10 +1,14 @@
 //! What organisations have: sessions, connections, and secrets by name.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::clock::Timestamp;
-use crate::ids::{ConnectionId, OrgId, Principal, SessionId, SpaceId, SubjectId};
+use crate::ids::{ActionId, ConnectionId, OrgId, Principal, SessionId, SpaceId, SubjectId, ToolId};
+use crate::request::{ActionRequest, PolicyCtx, Qos};
 
 /// A session: a subject that acts in a space of an organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -31,6 +35,38 @@ pub struct Session {
     /// Since when it takes no new action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
+}
+
+impl Session {
+    /// The principal of the session's agent, as its token says. `None` if the names are too long for one.
+    pub fn agent(&self) -> Option<Principal> {
+        Principal::new(format!("session://{}/{}", self.org, self.session_id)).ok()
+    }
+
+    /// A new action of the session. Nobody else chooses its id, so no other action has it.
+    pub fn request(&self, tool_id: ToolId, params: Map<String, Value>) -> ActionRequest {
+        let fresh = ActionId::fresh();
+        let of_session = ActionId::new(format!("{}/{fresh}", self.session_id));
+        ActionRequest {
+            action_id: of_session.unwrap_or(fresh),
+            subject_id: self.subject_id.clone(),
+            space_id: self.space_id.clone(),
+            tool_id,
+            params,
+            qos: Qos::default(),
+            policy_ctx: PolicyCtx::default(),
+            idempotency_key: None,
+            dry_run: false,
+            candidates: Vec::new(),
+            propensity: None,
+            chosen: None,
+            context: BTreeMap::new(),
+            rationale: None,
+            trace_id: None,
+            traceparent: None,
+            tracestate: None,
+        }
+    }
 }
 
 /// A connection of an organisation to a source of tools.

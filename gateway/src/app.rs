@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::action::decisions;
 use effectd_actors::approvals::view;
+use effectd_actors::control::rates::Rate;
 use effectd_actors::effects::results;
 use effectd_actors::limits::OVERLOAD_RETRY;
 use effectd_actors::{Answer, Done, Held, OrgRole, Pipeline, PrincipalRole, Services};
@@ -24,9 +25,12 @@ use crate::limits::{
     PREVIEWS_ASKED_MAX, RESULTS_BYTES_MAX,
 };
 use crate::metrics::Metrics;
+use crate::oidc::Issuer;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::settings::{Settings, SharedSettings};
+use crate::slots::{Holder, Slot, Slots};
+use crate::streams::Streams;
 
 /// Results up to this size take no share of the memory for results: the bound on connections is enough.
 const SMALL_RESULT_BYTES_MAX: u64 = 16_384;
@@ -40,12 +44,17 @@ pub(crate) struct App {
     settings: SharedSettings,
     bodies: BodyBudget,
     results: BodyBudget,
+    pub(crate) streams: Arc<Streams>,
     pub(crate) metrics: Metrics,
     pub(crate) health: Arc<StoreHealth>,
     pub(crate) readiness: Readiness,
     pub(crate) stage: watch::Receiver<Stage>,
+    /// Requests of each token.
+    pub(crate) token_rate: Option<Rate>,
+    pub(crate) oidc: Issuer,
     blocking: Semaphore,
     previews: Semaphore,
+    waits: Slots,
 }
 
 /// Where an action is, as far as this peer may know.
@@ -65,11 +74,14 @@ impl App {
         metrics: Metrics,
         stage: watch::Receiver<Stage>,
     ) -> Self {
-        let health = Arc::new(StoreHealth::default());
+        let (health, clock) = (Arc::new(StoreHealth::default()), host.services().clock.clone());
         Self {
-            readiness: Readiness::new(health.clone(), host.services().clock.clone(), stage.clone()),
+            readiness: Readiness::new(health.clone(), clock.clone(), stage.clone()),
+            token_rate: settings.get().token_rate_max.map(|most| Rate::new("token", most, &clock)),
+            oidc: Issuer::new(),
             bodies: BodyBudget::new(BODIES_BYTES_MAX),
             results: BodyBudget::new(RESULTS_BYTES_MAX),
+            streams: Streams::new(&*host.services().store, &metrics.streams),
             host,
             pipeline,
             settings,
@@ -78,6 +90,7 @@ impl App {
             stage,
             blocking: Semaphore::new(BLOCKING_REQUESTS_MAX),
             previews: Semaphore::new(PREVIEWS_ASKED_MAX),
+            waits: Slots::default(),
         }
     }
 
@@ -122,13 +135,13 @@ impl App {
     /// Whether this peer may look at what an organisation has: as an operator, or by at least this role in it.
     pub(crate) fn sees_org(&self, peer: &Peer, org: &str, least: OrgRole) -> bool {
         self.may_operate(peer, PrincipalRole::Look)
-            || self.services().policy().org_role(&peer.principal, org) >= Some(least)
+            || self.services().policy().role_in(&peer.decider(), org) >= Some(least)
     }
 
     /// Fails unless this peer may change what an organisation has: as an operator, or by at least this role in it.
     pub(crate) fn check_org(&self, peer: &Peer, org: &str, least: OrgRole) -> Result<(), Problem> {
         if self.may_operate(peer, PrincipalRole::Operate)
-            || self.services().policy().org_role(&peer.principal, org) >= Some(least)
+            || self.services().policy().role_in(&peer.decider(), org) >= Some(least)
         {
             return Ok(());
         }
@@ -142,6 +155,17 @@ impl App {
     pub(crate) fn wait_time(&self, asked_ms: Option<u64>) -> Duration {
         let most = self.settings().wait_time_max;
         asked_ms.map_or(most, |asked| Duration::from_millis(asked).min(most))
+    }
+
+    /// A slot for a request that waits, if it came over TCP; at the socket the bounds of connections are enough. Fails at once if
+    /// none is free.
+    pub(crate) fn wait_slot(&self, peer: &Peer) -> Result<Option<Slot>, Problem> {
+        let Some(claims) = peer.claims() else {
+            return Ok(None);
+        };
+        let holder = Holder::Token(claims.token_id.clone());
+        let slot = self.waits.take(holder, self.settings().network_waits());
+        slot.map(Some).ok_or_else(|| Problem::of(Kind::Busy, "too many requests wait; try again shortly"))
     }
 
     pub(crate) async fn body(&self, body: Body) -> Result<BodyBytes, Problem> {

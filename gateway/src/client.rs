@@ -1,10 +1,16 @@
-//! The client of all routes, over two transports: the socket of a daemon, or the same routes in this process.
+//! The client of all routes, over three transports: the socket of a daemon, its URL, or the same routes in this process.
 //!
 //! Every request may be repeated: the action's id ensures that an accepted action does not run twice.
 #![expect(clippy::disallowed_methods, reason = "connects to the daemon")]
 
+mod remote;
+
+pub use remote::Remote;
+
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -13,22 +19,26 @@ use effectd_contracts::{ActionId, ActionRequest};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::service::Service;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
-use crate::headers::INTERACTIVE;
+use crate::headers::{IDEMPOTENCY_KEY, INTERACTIVE};
 use crate::problem::{Kind, Problem};
 use crate::views::actions::ActionView;
 use crate::views::health::Health;
 
 /// The largest answer that is read at once: a receipt with the largest output of a tool fits several times.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
+/// How long an answer from a URL may take to begin. Longer than a daemon lets a request wait.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -53,17 +63,33 @@ pub enum ClientError {
     Strange(String),
     #[error("{}: {}", .0.code, .0.detail)]
     Refused(Box<Problem>),
+    #[error(
+        "nothing answers at {url} ({name}): {why}; check the address, and that a daemon listens there (`effectd serve --listen`)"
+    )]
+    Unreachable { name: String, url: String, why: String },
+    #[error(
+        "{url} ({name}) cannot be trusted: {why}; the certificate must name this host, and come from an authority that this system \
+         or the CA file of the context knows (`effectd context add --ca`)"
+    )]
+    Untrusted { name: String, url: String, why: String },
+    #[error(
+        "{url} does not accept the token of {name}: it is wrong, expired or revoked; ask the daemon's operator for another \
+         (`effectd tokens create`), and remove and add the context, or set EFFECTD_TOKEN"
+    )]
+    TokenRefused { name: String, url: String },
 }
 
 impl ClientError {
     pub fn may_retry(&self) -> bool {
         match self {
-            ClientError::NoDaemon(_) | ClientError::Broken(_) => true,
+            ClientError::NoDaemon(_) | ClientError::Broken(_) | ClientError::Unreachable { .. } => true,
             ClientError::Refused(problem) => problem.retry_after_ms.is_some(),
             ClientError::OtherState { .. }
             | ClientError::NotPermitted(_)
             | ClientError::Failed(_)
-            | ClientError::Strange(_) => false,
+            | ClientError::Strange(_)
+            | ClientError::Untrusted { .. }
+            | ClientError::TokenRefused { .. } => false,
         }
     }
 }
@@ -84,15 +110,23 @@ pub struct ExpectedState {
 }
 
 enum Transport {
-    /// A daemon's socket; the client connects on demand, and again after the connection broke.
-    Socket(Connection),
+    /// A daemon; the client connects on demand, and again after the connection broke.
+    Daemon(Connection),
     InProcess(TowerToHyperService<Router>),
 }
 
+#[derive(Clone)]
+enum Address {
+    Socket {
+        path: PathBuf,
+        /// Compared with the daemon's state after each connect, before any other request.
+        expected: Option<ExpectedState>,
+    },
+    Url(Arc<Remote>),
+}
+
 struct Connection {
-    path: PathBuf,
-    /// Compared with the daemon's state after each connect, before any other request.
-    expected: Option<ExpectedState>,
+    address: Address,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
@@ -104,7 +138,14 @@ pub struct Client {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("socket", &self.socket()).finish_non_exhaustive()
+        let address = match &self.transport {
+            Transport::Daemon(Connection { address: Address::Socket { path, .. }, .. }) => {
+                path.display().to_string()
+            }
+            Transport::Daemon(Connection { address: Address::Url(remote), .. }) => remote.url.clone(),
+            Transport::InProcess(_) => "this process".to_owned(),
+        };
+        f.debug_struct("Client").field("address", &address).finish_non_exhaustive()
     }
 }
 
@@ -116,8 +157,17 @@ impl Client {
 
     /// A client of the daemon of this state; refuses a daemon of another state.
     pub fn of_state(socket: impl Into<PathBuf>, expected: Option<ExpectedState>) -> Self {
-        let connection = Connection { path: socket.into(), expected, sender: None };
-        Self { transport: Transport::Socket(connection), interactive: io::stdin().is_terminal() }
+        Self::at(Address::Socket { path: socket.into(), expected })
+    }
+
+    /// A client of the daemon at a URL.
+    pub fn remote(remote: Arc<Remote>) -> Self {
+        Self::at(Address::Url(remote))
+    }
+
+    fn at(address: Address) -> Self {
+        let connection = Connection { address, sender: None };
+        Self { transport: Transport::Daemon(connection), interactive: io::stdin().is_terminal() }
     }
 
     pub(crate) fn in_process(routes: Router, interactive: bool) -> Self {
@@ -127,26 +177,22 @@ impl Client {
     /// Another client of the same routes.
     pub fn another(&self) -> Self {
         let transport = match &self.transport {
-            Transport::Socket(Connection { path, expected, .. }) => {
-                let (path, expected) = (path.clone(), expected.clone());
-                Transport::Socket(Connection { path, expected, sender: None })
+            Transport::Daemon(Connection { address, .. }) => {
+                Transport::Daemon(Connection { address: address.clone(), sender: None })
             }
             Transport::InProcess(routes) => Transport::InProcess(routes.clone()),
         };
         Self { transport, interactive: self.interactive }
     }
 
-    /// The daemon's socket; `None` if the routes are in this process.
-    pub fn socket(&self) -> Option<&Path> {
-        match &self.transport {
-            Transport::Socket(connection) => Some(&connection.path),
-            Transport::InProcess(_) => None,
-        }
+    /// Whether the routes are in this process.
+    pub fn is_in_process(&self) -> bool {
+        matches!(self.transport, Transport::InProcess(_))
     }
 
     pub async fn connect(&mut self) -> Result<(), ClientError> {
         match &mut self.transport {
-            Transport::Socket(connection) => connection.ready().await.map(drop),
+            Transport::Daemon(connection) => connection.ready().await.map(drop),
             Transport::InProcess(_) => Ok(()),
         }
     }
@@ -240,7 +286,25 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(u16, Bytes), ClientError> {
-        let response = self.send(method, path, body).await?;
+        let request = request(method, path, self.interactive, body)?;
+        self.status_and_body(request).await
+    }
+
+    /// A POST that does nothing twice if it is repeated with the same key.
+    pub async fn post_with_key(
+        &mut self,
+        path: &str,
+        body: Bytes,
+        key: &str,
+    ) -> Result<(u16, Bytes), ClientError> {
+        let mut request = request(Method::POST, path, self.interactive, body)?;
+        let key = HeaderValue::from_str(key).map_err(|error| ClientError::Strange(error.to_string()))?;
+        request.headers_mut().insert(IDEMPOTENCY_KEY, key);
+        self.status_and_body(request).await
+    }
+
+    async fn status_and_body(&mut self, request: Request<Full<Bytes>>) -> Result<(u16, Bytes), ClientError> {
+        let response = self.send(request).await?;
         let status = response.status().as_u16();
         let body = whole(response).await.map_err(|why| self.cut_off(why))?;
         Ok((status, body))
@@ -252,7 +316,8 @@ impl Client {
         path: &str,
         mut take: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<io::Result<()>, ClientError> {
-        let response = self.send(Method::GET, path, Bytes::new()).await?;
+        let request = request(Method::GET, path, self.interactive, Bytes::new())?;
+        let response = self.send(request).await?;
         if response.status().as_u16() != 200 {
             let body = whole(response).await.map_err(|why| self.cut_off(why))?;
             return Err(ClientError::Refused(read(&body)?));
@@ -274,33 +339,26 @@ impl Client {
     fn cut_off(&mut self, why: String) -> ClientError {
         self.hang_up();
         match &self.transport {
-            Transport::Socket(_) => ClientError::Broken(why),
+            Transport::Daemon(_) => ClientError::Broken(why),
             Transport::InProcess(_) => ClientError::Failed(why),
         }
     }
 
     fn hang_up(&mut self) {
-        if let Transport::Socket(connection) = &mut self.transport {
+        if let Transport::Daemon(connection) = &mut self.transport {
             connection.sender = None;
         }
     }
 
-    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Body>, ClientError> {
-        let request = request(method, path, self.interactive, body)?;
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Body>, ClientError> {
         match &mut self.transport {
             Transport::InProcess(routes) => match routes.call(request).await {
                 Ok(response) => Ok(response),
                 Err(never) => match never {},
             },
-            Transport::Socket(connection) => {
-                let sent = connection.ready().await?.send_request(request).await;
-                match sent {
-                    Ok(response) => Ok(response.map(Body::new)),
-                    Err(error) => {
-                        connection.sender = None;
-                        Err(ClientError::Broken(error.to_string()))
-                    }
-                }
+            Transport::Daemon(connection) => {
+                connection.announce(request.method()).await?;
+                connection.send(request).await
             }
         }
     }
@@ -319,14 +377,60 @@ impl Connection {
         Ok(self.sender.insert(ready))
     }
 
+    async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Body>, ClientError> {
+        if let Address::Url(remote) = &self.address {
+            let headers = request.headers_mut();
+            headers.insert(HOST, remote.host.clone());
+            headers.insert(AUTHORIZATION, remote.authorization.clone());
+        }
+        let answer = self.ready().await?.send_request(request);
+        let sent = match &self.address {
+            Address::Socket { .. } => answer.await.map_err(|error| error.to_string()),
+            // A network can lose a connection without a word.
+            Address::Url(_) => match timeout(ANSWER_TIME_MAX, answer).await {
+                Ok(sent) => sent.map_err(|error| error.to_string()),
+                Err(_) => Err("no answer in time".to_owned()),
+            },
+        };
+        match (sent, &self.address) {
+            (Err(why), _) => {
+                self.sender = None;
+                Err(ClientError::Broken(why))
+            }
+            (Ok(response), Address::Url(remote)) if response.status() == StatusCode::UNAUTHORIZED => {
+                let (name, url) = (remote.name.clone(), remote.url.clone());
+                Err(ClientError::TokenRefused { name, url })
+            }
+            (Ok(response), _) => Ok(response.map(Body::new)),
+        }
+    }
+
+    /// Before the first request to a URL that may change something: says what it changes.
+    async fn announce(&mut self, method: &Method) -> Result<(), ClientError> {
+        let Address::Url(remote) = self.address.clone() else {
+            return Ok(());
+        };
+        if *method == Method::GET || remote.announced.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let response = self.send(request(Method::GET, "/v1/whoami", false, Bytes::new())?).await?;
+        let who = answer(response).await?;
+        if !remote.announced.swap(true, Ordering::Relaxed) {
+            (remote.before_change)(&remote, &who);
+        }
+        Ok(())
+    }
+
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ClientError> {
-        let Some(expected) = &self.expected else {
-            return connect(&self.path).await;
+        let (path, expected) = match &self.address {
+            Address::Url(remote) => return remote.connect().await,
+            Address::Socket { path, expected: None } => return connect(path).await,
+            Address::Socket { path, expected: Some(expected) } => (path, expected),
         };
         // A full daemon answers `/healthz` and hangs up. One that stops does, too, and does not answer a second time.
         for _ in 0..2 {
-            let mut sender = connect(&self.path).await?;
-            self.check(&mut sender, expected).await?;
+            let mut sender = connect(path).await?;
+            check(&mut sender, path, expected).await?;
             if sender.ready().await.is_ok() {
                 return Ok(sender);
             }
@@ -334,28 +438,23 @@ impl Connection {
         let why = "the daemon has too many connections and only reports its health; try again shortly";
         Err(ClientError::Refused(Box::new(Problem::of(Kind::Busy, why))))
     }
+}
 
-    /// Refuses the daemon of another state.
-    async fn check(
-        &self,
-        sender: &mut SendRequest<Full<Bytes>>,
-        expected: &ExpectedState,
-    ) -> Result<(), ClientError> {
-        let request = request(Method::GET, "/healthz", false, Bytes::new())?;
-        let sent = sender.send_request(request).await;
-        let response = sent.map_err(|error| ClientError::Broken(error.to_string()))?.map(Body::new);
-        let status = response.status().as_u16();
-        let body = whole(response).await.map_err(ClientError::Broken)?;
-        if status >= 400 {
-            return Err(ClientError::Refused(read(&body)?));
-        }
-        let found = read::<Health>(&body)?.state_id;
-        if expected.id.as_ref() != Some(&found) {
-            let (socket, expected) = (self.path.clone(), expected.clone());
-            return Err(ClientError::OtherState { socket, found, expected });
-        }
-        Ok(())
+/// Refuses the daemon of another state.
+async fn check(
+    sender: &mut SendRequest<Full<Bytes>>,
+    socket: &Path,
+    expected: &ExpectedState,
+) -> Result<(), ClientError> {
+    let request = request(Method::GET, "/healthz", false, Bytes::new())?;
+    let sent = sender.send_request(request).await;
+    let response = sent.map_err(|error| ClientError::Broken(error.to_string()))?.map(Body::new);
+    let found = answer::<Health>(response).await?.state_id;
+    if expected.id.as_ref() != Some(&found) {
+        let (socket, expected) = (socket.to_owned(), expected.clone());
+        return Err(ClientError::OtherState { socket, found, expected });
     }
+    Ok(())
 }
 
 fn request(
@@ -388,11 +487,25 @@ async fn connect(path: &Path) -> Result<SendRequest<Full<Bytes>>, ClientError> {
             ClientError::Broken(error.to_string())
         }
     })?;
+    begin(stream).await
+}
+
+/// Begins HTTP on a connection.
+async fn begin(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<SendRequest<Full<Bytes>>, ClientError> {
     let (sender, connection) =
         handshake(TokioIo::new(stream)).await.map_err(|error| ClientError::Broken(error.to_string()))?;
     // Requests on the connection report its errors.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
+}
+
+/// The answer to a request of the client's own.
+async fn answer<T: DeserializeOwned>(response: Response<Body>) -> Result<T, ClientError> {
+    let status = response.status().as_u16();
+    let body = whole(response).await.map_err(ClientError::Broken)?;
+    if status < 400 { read(&body) } else { Err(ClientError::Refused(read(&body)?)) }
 }
 
 async fn whole(response: Response<Body>) -> Result<Bytes, String> {

@@ -17,8 +17,10 @@ pub enum GatewayError {
     TooLong { path: PathBuf, max: usize },
     #[error("the socket {} cannot be created: {source}", path.display())]
     Socket { path: PathBuf, source: io::Error },
-    #[error("telemetry.listen: {address} cannot be used: {source}; choose another address, or \"\" for none")]
-    Listen { address: SocketAddr, source: io::Error },
+    #[error("{setting}: {address} cannot be used: {source}; choose another address, or \"\" for none")]
+    Listen { setting: &'static str, address: SocketAddr, source: io::Error },
+    #[error("gateway.tls_cert and gateway.tls_key cannot be used: {0}")]
+    Certificate(String),
     /// Two gateways share one registry.
     #[error("the gateway's metrics cannot be registered: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -34,6 +36,7 @@ impl GatewayError {
             | GatewayError::NoFolder(_)
             | GatewayError::TooLong { .. }
             | GatewayError::Socket { .. }
+            | GatewayError::Certificate(_)
             | GatewayError::Metrics(_) => false,
         }
     }

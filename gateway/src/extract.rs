@@ -9,13 +9,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use effectd_actors::PrincipalRole;
 use effectd_actors::approvals::DecideError;
-use effectd_contracts::Topic;
+use effectd_contracts::{Digest, Topic};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::app::App;
 use crate::body::{BodyBytes, BodyShare};
-use crate::peer::Peer;
+use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
 
 /// A handler's answer: JSON with status 200, or a problem.
@@ -104,7 +104,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let peer = parts.extensions.get::<Peer>().cloned();
-        peer.ok_or_else(|| Problem::of(Kind::Internal, "the connection has no peer"))
+        peer.ok_or_else(|| Problem::of(Kind::Unauthenticated, "nobody knows who sent this request"))
     }
 }
 
@@ -195,6 +195,10 @@ impl FromRequestParts<Arc<App>> for Reader {
 }
 
 impl Reader {
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
     /// Fails if a learner may not read this topic.
     pub(crate) fn check_topic(&self, topic: &str) -> Result<(), Problem> {
         let learned = [Topic::ActionExecuted, Topic::Amendments].map(Topic::as_str);
@@ -216,13 +220,18 @@ impl Reader {
         group: &str,
         known: impl Iterator<Item = &'a str> + Clone,
     ) -> Result<(), Problem> {
-        // By uid: a user name may contain every character that a group may.
-        let name = format!("u{}", self.peer.uid);
+        // By uid: a user name may contain every character that a group may. An account keeps its groups when its token is replaced.
+        let name = match &self.peer.caller {
+            Caller::User(uid) => format!("u{uid}"),
+            Caller::Token(claims) => {
+                format!("a{}", &Digest::of(claims.principal.as_str().as_bytes()).hex()[..32])
+            }
+        };
         let is_own = |group: &str| {
             group.strip_prefix(&name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         if !is_own(group) {
-            let why = format!("a learner's groups begin with its uid: use `{name}` or `{name}.…`");
+            let why = format!("a learner's groups begin with a name of its own: use `{name}` or `{name}.…`");
             return Err(Problem::of(Kind::OperatorsOnly, why));
         }
         let is_new = known.clone().all(|known| known != group);

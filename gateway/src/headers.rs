@@ -7,7 +7,7 @@ use effectd_contracts::{
 
 use crate::problem::{Kind, Problem};
 
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 pub(crate) const INTERACTIVE: &str = "effectd-interactive";

@@ -1,8 +1,8 @@
-//! The gateway: how planners and operators reach a running effectd, over HTTP and JSON on a unix socket. Figures and health are
-//! also shown at a TCP address, if the operator gives one.
+//! The gateway: how planners and operators reach a running effectd, over HTTP and JSON on a unix socket, and over TCP if the
+//! operator gives an address. Figures and health are also shown at an address of their own.
 //!
-//! The kernel says who connects: the peer's uid becomes the principal, and no header can claim another. The pipeline behind
-//! the gateway makes the promises; this crate adds none and weakens none.
+//! At the socket the kernel says who connects: the peer's uid becomes the principal, and no header can claim another. Over TCP a
+//! token does. The pipeline behind the gateway makes the promises; this crate adds none and weakens none.
 //!
 //! Everything that a client can do badly has a bound in [`limits`] or the settings: sending too much, too slowly or too often,
 //! and not reading its answers. A client that exceeds one is refused or disconnected; others notice nothing.
@@ -28,19 +28,27 @@ pub mod client;
 
 pub mod socket;
 
+mod authenticate;
 mod body;
 mod headers;
+mod oidc;
 mod peer;
+mod slots;
+mod tls;
 mod write_timeout;
+
+mod streams;
 
 mod app;
 mod extract;
 mod health;
 mod host;
 
+mod guard;
 mod routes;
 mod scrape;
 pub mod server;
+mod tcp;
 
 pub use error::GatewayError;
 pub use health::Readiness;
@@ -48,5 +56,6 @@ pub use host::{Host, Stage};
 pub use routes::openapi;
 pub use scrape::Scrape;
 pub use server::Gateway;
-pub use settings::{Settings, SharedSettings};
+pub use settings::{OidcSettings, Settings, SharedSettings};
 pub use socket::Socket;
+pub use tcp::Tcp;

@@ -5,6 +5,17 @@ use std::time::Duration;
 /// One connection in this many is reserved: half of the reserve for approvers and operators, half for operators alone. A user
 /// who opens as many connections as possible does not lock out the people who can stop it.
 pub const CONNECTIONS_RESERVE_PART: usize = 8;
+/// TCP has one connection for this many of the socket's, beside them: neither fills the other, and both together leave files for
+/// the store and the sandbox.
+pub const NETWORK_PART: usize = 2;
+/// One connection over TCP in this many may wait for the end of an action: others reach those who approve it.
+pub const NETWORK_WAITS_PART: usize = 2;
+/// Requests a second of one address that are refused for want of a valid token; beyond it, the answer is 429. Clients that share
+/// the address and have valid tokens notice nothing.
+pub const AUTH_FAILURES_MAX: u32 = 100;
+/// TLS handshakes a second of one address, if it is not a proxy's; beyond it, the connection closes. Each costs a signature, which may take
+/// a millisecond, before anybody is known.
+pub const HANDSHAKES_MAX: u32 = 100;
 /// One place in this many of the backlog is out of reach for one principal: a planner that floods leaves room for the others.
 pub const BACKLOG_RESERVE_PART: u64 = 4;
 /// Extra connections for health probes alone, when all others are in use.
@@ -24,7 +35,7 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub const LINGER_BYTES_MAX: u64 = 16_777_216;
 /// How long the rest of such a request is read: less than a client may take for its headers, so nobody gains time by it.
 pub const LINGER_TIME_MAX: Duration = Duration::from_secs(5);
-/// How often the socket's file is checked: one check costs a microsecond.
+/// How often the socket's file and those of the certificate are checked: one check costs a microsecond.
 pub const SOCKET_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Connections that may wait in the kernel to be accepted.
 pub const LISTEN_BACKLOG: u32 = 1_024;
@@ -50,10 +61,35 @@ pub const HEALTH_CHECK_EVERY: Duration = Duration::from_millis(500);
 pub const HEALTH_AGE_MAX: Duration = Duration::from_secs(10);
 /// How long answers in progress may take after the pipeline has stopped.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Streams of live events, of all peers together: an idle one costs some kilobytes.
+pub const STREAMS_MAX: usize = 8_192;
+/// Streams that tokens leave to the users of the socket, who can revoke tokens.
+pub const STREAMS_RESERVE: usize = 1_024;
+/// Streams of one token: a person has a few windows open, an agent needs one.
+pub const STREAMS_PER_TOKEN_MAX: usize = 16;
+/// Events that may wait for a slow client. Then its stream ends, and it comes back for the rest: 256 are more than a second of a busy
+/// organisation.
+pub const STREAM_EVENTS_MAX: usize = 256;
+/// The same for a client that listens to one session, which has at most 60 actions a minute.
+pub const STREAM_SESSION_EVENTS_MAX: usize = 32;
+/// How long a stream is quiet before a comment shows that it lives: proxies close connections that are quiet for 30 to 60 seconds.
+pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(15);
+/// Events of each topic that are read at once for streams.
+pub const STREAM_PAGE: usize = 64;
+/// Pages that are read at one time for clients that missed events: after a restart all of them come back together.
+pub const STREAM_PAGES_MAX: usize = 4;
+/// Missed events are sent when they have this many bytes together.
+pub const STREAM_BATCH_BYTES: usize = 16_384;
 /// Receipts in one answer, unless the query asks for another number.
 pub const LIST_DEFAULT: usize = 100;
 /// Most receipts in one answer: they are in memory, parsed, for each client that asks.
 pub const LIST_MAX: usize = 500;
+/// Invocations or grants in one answer, unless the query asks for another number.
+pub const INVOCATIONS_DEFAULT: usize = 50;
+/// Most invocations or grants in one answer.
+pub const INVOCATIONS_MAX: usize = 100;
+/// Most invocations that a list leaves out: they are read one by one. Older ones are among the receipts.
+pub const INVOCATIONS_OFFSET_MAX: usize = 10_000;
 /// Lists, explanations and policy changes at one time, for all clients together: each occupies a thread for some milliseconds.
 pub const BLOCKING_REQUESTS_MAX: usize = 8;
 /// How long such a request waits before it is refused as `overloaded`.
@@ -68,3 +104,9 @@ pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// Dead letters or events in one answer to an operator: longer lists come in pages.
 pub const OPERATOR_PAGE_MAX: usize = 500;
+/// How far the clock of an issuer may be from ours, in seconds: machines that set their clocks by the network differ by less.
+pub const JWT_SKEW_S_MAX: i64 = 60;
+/// Largest file of an issuer's keys: a large issuer has a dozen keys of a kilobyte.
+pub const JWKS_BYTES_MAX: u64 = 262_144;
+/// Values of the claim for roles that count: an account is in fewer groups that matter here.
+pub const CLAIM_VALUES_MAX: usize = 64;

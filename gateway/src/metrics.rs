@@ -7,6 +7,8 @@ pub const REQUESTS_TOTAL: &str = "effectd_http_requests_total";
 /// Time from the headers of a request to its answer, by route.
 pub const REQUEST_SECONDS: &str = "effectd_http_request_duration_seconds";
 pub const CONNECTIONS: &str = "effectd_http_connections";
+/// Open streams of live events.
+pub const STREAMS: &str = "effectd_http_streams";
 /// Connections that were refused, by reason.
 pub const CONNECTIONS_REFUSED_TOTAL: &str = "effectd_http_connections_refused_total";
 /// Accepted decisions that have not ended.
@@ -25,6 +27,7 @@ pub(crate) struct Metrics {
     pub(crate) requests: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) connections: IntGauge,
+    pub(crate) streams: IntGauge,
     pub(crate) refused: IntCounterVec,
     pub(crate) backlog: IntGauge,
     pub(crate) backlog_bytes: IntGauge,
@@ -44,6 +47,7 @@ impl Metrics {
             )?,
             duration: HistogramVec::new(options, &["route"])?,
             connections: IntGauge::new(CONNECTIONS, "Connections that are open")?,
+            streams: IntGauge::new(STREAMS, "Streams of live events that are open")?,
             refused: IntCounterVec::new(
                 Opts::new(CONNECTIONS_REFUSED_TOTAL, "Connections that were refused or closed by the daemon"),
                 &["reason"],
@@ -62,7 +66,8 @@ impl Metrics {
         registry.register(Box::new(metrics.refused.clone()))?;
         registry.register(Box::new(metrics.job_failed.clone()))?;
         registry.register(Box::new(metrics.job_done.clone()))?;
-        for gauge in [&metrics.connections, &metrics.backlog, &metrics.backlog_bytes, &metrics.policy_files] {
+        let Self { connections, streams, backlog, backlog_bytes, policy_files, .. } = &metrics;
+        for gauge in [connections, streams, backlog, backlog_bytes, policy_files] {
             registry.register(Box::new(gauge.clone()))?;
         }
         Ok(metrics)

@@ -1,16 +1,28 @@
-//! Who is at the other end of a connection, as the kernel says: no header can claim another principal.
+//! Who sends a request: at the socket the user that the kernel names, over TCP the holder of a token.
+
+use std::sync::Arc;
 
 use effectd_actors::Decider;
+use effectd_actors::services::tokens::Claims;
 use effectd_contracts::{Principal, Receipt};
 use nix::unistd::{Uid, User, geteuid};
 use tokio::net::UnixStream;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
-    pub(crate) uid: u32,
+    pub(crate) caller: Caller,
     pub(crate) principal: Principal,
-    /// Root, or the user that the daemon runs as: both can read the state directory anyway.
+    /// Root, or the user that the daemon runs as: both can read the state directory anyway. No token makes an operator.
     pub(crate) operator: bool,
+}
+
+/// How a peer is known.
+#[derive(Debug, Clone)]
+pub(crate) enum Caller {
+    /// By its uid, at the socket or in this process.
+    User(u32),
+    /// By its token, over TCP.
+    Token(Arc<Claims>),
 }
 
 /// The uid that the peer had when it opened the connection.
@@ -32,11 +44,22 @@ impl Peer {
             Ok(Ok(None) | Err(_)) | Err(_) => uid.to_string(),
         };
         let principal = Principal::new(format!("user://{name}")).ok()?;
-        Some(Self { uid, principal, operator: is_operator(uid) })
+        Some(Self { caller: Caller::User(uid), principal, operator: is_operator(uid) })
+    }
+
+    /// The token's claims; `None` at the socket.
+    pub(crate) fn claims(&self) -> Option<&Claims> {
+        match &self.caller {
+            Caller::User(_) => None,
+            Caller::Token(claims) => Some(claims),
+        }
     }
 
     pub(crate) fn decider(&self) -> Decider {
-        Decider { principal: self.principal.clone(), operator: self.operator }
+        let (principal, operator, claims) = (self.principal.clone(), self.operator, self.claims());
+        let kind = claims.map(|claims| claims.kind);
+        let claims = claims.map_or_else(Vec::new, |claims| claims.roles.clone());
+        Decider { principal, operator, kind, claims }
     }
 
     pub(crate) fn may_see(&self, receipt: &Receipt) -> bool {

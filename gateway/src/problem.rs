@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use effectd_bus::StoreError;
 use effectd_contracts::{ActionId, Code, Failure, Gate, Phase, Receipt};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::{IntoResponses, ToSchema, openapi};
 
 use crate::limits::RETRY_AFTER;
@@ -47,7 +48,11 @@ kinds! {
     NotFound = "not_found", 404, false, "Nothing has this name.";
     MethodNotAllowed = "method_not_allowed", 405, false, "The path does not support this method.";
     QueryInvalid = "query_invalid", 400, false, "The query cannot be read.";
+    Unauthenticated = "unauthenticated", 401, false, "The request has no valid token.";
+    TokenForbidden = "token_forbidden", 403, false, "A token of this kind may not do this.";
     HeaderInvalid = "header_invalid", 400, false, "A header cannot be read.";
+    CrossSite = "cross_site", 403, false, "The request comes from a page of another site.";
+    Misdirected = "misdirected", 421, false, "The request names another host than this one.";
     BodyTooLarge = "body_too_large", 413, false, "The body exceeds the size limit of a request.";
     BodyTimeout = "body_timeout", 408, true, "The body did not arrive in time.";
     BodyBroken = "body_broken", 400, false, "The connection broke while the body was sent.";
@@ -62,6 +67,7 @@ kinds! {
     LetterUnknown = "letter_unknown", 404, false, "There is no such dead letter.";
     Dropped = "dropped", 410, false, "The data has expired or was deleted.";
     BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";
+    AgentOnly = "agent_only", 403, false, "Only the agent of the session may do this.";
     OperatorsOnly = "operators_only", 403, false, "Only operators may do this.";
     NoMoreKeys = "no_more_keys", 409, false, "The log has had the maximum number of signing keys.";
     PolicyInvalid = "policy_invalid", 422, false, "The policy is not valid; the current one stays in force.";
@@ -118,6 +124,13 @@ pub struct Problem {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::receipt)]
     pub receipt: Option<Box<Receipt>>,
+    /// The same as `detail`, on the routes of one session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The invocation, if the request made one, on the routes of one session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = crate::schema::invocation)]
+    pub invocation: Option<Value>,
 }
 
 impl Problem {
@@ -207,6 +220,8 @@ impl Problem {
             change: None,
             action_id: None,
             receipt: None,
+            error: None,
+            invocation: None,
         }
     }
 }
@@ -282,6 +297,9 @@ impl IntoResponse for Problem {
             let seconds = HeaderValue::from(after.div_ceil(1_000));
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
+        if self.status == 401 {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if self.status == 408 || self.status == 413 {
             // The rest of the body must not be read as the next request.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -334,6 +352,7 @@ pub(crate) fn failure_statuses() -> impl Iterator<Item = u16> {
 fn description(status: u16) -> &'static str {
     match status {
         400 => "The request is not valid; `detail` says why",
+        401 => "The request has no valid token",
         403 => "You lack the permission, or the policy denies it",
         404 => "It does not exist, or you may not see it",
         408 => "The body did not arrive in time",
@@ -342,6 +361,7 @@ fn description(status: u16) -> &'static str {
         }
         410 => "It has ended or expired, or is no longer stored",
         413 => "The body exceeds the size limit of a request",
+        421 => "The request names another host than this one",
         422 => "The content, or the policy that was sent, is not valid; `detail` says why",
         429 => "Too many requests; Retry-After says when to retry",
         500 => "effectd or the tool has a fault; tell the operator",
@@ -407,6 +427,8 @@ mod tests {
         let response = full.into_response();
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
         assert_eq!(response.headers()[header::CONTENT_TYPE], MEDIA_TYPE);
+        let nobody = Problem::of(Kind::Unauthenticated, "no token").into_response();
+        assert_eq!(nobody.headers()[header::WWW_AUTHENTICATE], "Bearer");
         let denied = Problem::failed(&Failure::new(Code::PolicyDenied, Phase::Gate, "no"));
         assert_eq!((denied.status, denied.retry_after_ms), (403, None));
     }

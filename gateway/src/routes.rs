@@ -9,6 +9,7 @@ mod dead_letters;
 mod grants;
 mod groups;
 mod health;
+mod kinds;
 mod log;
 mod notifications;
 pub mod openapi;
@@ -17,10 +18,14 @@ mod policy;
 mod preview;
 mod quarantine;
 mod receipts;
+mod session;
 mod sessions;
 mod store;
+mod stream;
+mod tokens;
 mod tools;
 mod tree;
+mod whoami;
 
 use std::sync::Arc;
 
@@ -88,12 +93,25 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sessions::show, sessions::delete))
         .routes(routes!(sessions::end))
         .routes(routes!(sessions::orgs))
+        .routes(routes!(session::available))
+        .routes(routes!(session::guide))
+        .routes(routes!(session::invoke))
+        .routes(routes!(session::invocations))
+        .routes(routes!(session::invocation))
+        .routes(routes!(session::approve))
+        .routes(routes!(session::deny))
+        .routes(routes!(session::grants, session::request_grant))
+        .routes(routes!(session::inbox))
+        .routes(routes!(stream::events))
         .routes(routes!(connections::list, connections::create))
         .routes(routes!(connections::delete))
         .routes(routes!(connections::enable))
         .routes(routes!(connections::disable))
         .routes(routes!(connections::secrets))
         .routes(routes!(connections::set, connections::unset))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
+        .routes(routes!(tokens::rotate))
         .routes(routes!(breakers::list))
         .routes(routes!(breakers::show))
         .routes(routes!(breakers::trip))
@@ -113,6 +131,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(groups::list))
         .routes(routes!(groups::show, groups::seek))
         .routes(routes!(tree::show))
+        .routes(routes!(whoami::show))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
@@ -126,6 +145,7 @@ fn descriptions() -> OpenApi {
 pub(crate) fn all(app: Arc<App>) -> Router {
     let (routes, _) = described().split_for_parts();
     routes
+        .layer(middleware::from_fn(kinds::check))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(app.clone(), observe))

@@ -29,6 +29,10 @@ pub(crate) fn failure() -> RefOr<Schema> {
     of("Failure")
 }
 
+pub(crate) fn invocation() -> RefOr<Schema> {
+    of("InvocationView")
+}
+
 pub(crate) fn outcome() -> RefOr<Schema> {
     of("Outcome")
 }

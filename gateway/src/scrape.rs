@@ -30,7 +30,7 @@ pub struct Scrape(TcpListener);
 impl Scrape {
     /// Listens at an address; port 0 lets the kernel choose a free one.
     pub async fn bind(address: SocketAddr) -> Result<Self, GatewayError> {
-        let failed = |source| GatewayError::Listen { address, source };
+        let failed = |source| GatewayError::Listen { setting: "telemetry.listen", address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         tracing::info!(%address, "figures and health are shown to everybody who reaches this address");

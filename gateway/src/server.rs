@@ -1,25 +1,32 @@
 //! The server: accepts connections within their limits, and serves each with the identity of its peer.
 
-use std::collections::HashMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::{self, Next};
 use axum::{Extension, Router};
 use effectd_actors::Pipeline;
+use effectd_actors::services::tokens::Claims;
 use effectd_contracts::Principal;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::MissedTickBehavior;
 
 use crate::app::App;
+use crate::authenticate;
 use crate::client::Client;
 use crate::error::GatewayError;
 use crate::health::{self, Readiness};
@@ -30,12 +37,15 @@ use crate::limits::{
     LINGER_TIME_MAX, RETRY_AFTER, SOCKET_CHECK_EVERY,
 };
 use crate::metrics::Metrics;
-use crate::peer::{self, Peer};
+use crate::peer::{self, Caller, Peer};
 use crate::problem::MEDIA_TYPE;
 use crate::routes;
 use crate::scrape::Scrape;
 use crate::settings::{Settings, SharedSettings};
+use crate::slots::{Holder, Slot, Slots};
 use crate::socket::Socket;
+use crate::streams;
+use crate::tcp::Tcp;
 use crate::write_timeout::WriteTimeout;
 
 use crate::host::Stage;
@@ -68,8 +78,33 @@ impl Gateway {
     /// is. `interactive` if a person waits at a terminal.
     pub fn client(&self, principal: Principal, interactive: bool) -> Client {
         let uid = nix::unistd::geteuid().as_raw();
-        let peer = Peer { uid, principal, operator: peer::is_operator(uid) };
+        let peer = Peer { caller: Caller::User(uid), principal, operator: peer::is_operator(uid) };
         Client::in_process(routes::all(self.app.clone()).layer(Extension(peer)), interactive)
+    }
+
+    /// A client in this process that sends these `Authorization` headers, and is who they say.
+    pub fn client_by(&self, authorization: &[&str]) -> Client {
+        let given: Vec<_> =
+            authorization.iter().filter_map(|value| HeaderValue::from_str(value).ok()).collect();
+        let send = move |mut request: Request<Body>, next: Next| {
+            for value in &given {
+                request.headers_mut().append(AUTHORIZATION, value.clone());
+            }
+            next.run(request)
+        };
+        let admit = middleware::from_fn_with_state(self.app.clone(), authenticate::admit);
+        let routes = routes::all(self.app.clone()).layer(admit).layer(middleware::from_fn(send));
+        Client::in_process(routes, false)
+    }
+
+    /// A client in this process for the holder of a token, or for nobody; for tests.
+    #[doc(hidden)]
+    pub fn client_as(&self, claims: Option<Claims>) -> Client {
+        let routes = routes::all(self.app.clone());
+        let Some(claims) = claims else { return Client::in_process(routes, false) };
+        let principal = claims.principal.clone();
+        let peer = Peer { caller: Caller::Token(Arc::new(claims)), principal, operator: false };
+        Client::in_process(routes.layer(Extension(peer)), false)
     }
 
     /// Starts the checks of the store's health.
@@ -85,9 +120,12 @@ impl Gateway {
 
     /// Serves until the stage is no longer open and every connection has ended. When this returns, no task of the gateway is
     /// left.
-    pub async fn serve(mut self, mut socket: Socket, scrape: Option<Scrape>) {
+    pub async fn serve(mut self, mut socket: Socket, scrape: Option<Scrape>, tcp: Option<Tcp>) {
         let watch = self.watch_health();
+        let (services, streams) = (self.app.services().clone(), self.app.streams.clone());
+        let reading = streams::reader::start(services, streams, self.stage.clone());
         let scraping = scrape.map(|scrape| tokio::spawn(scrape.serve(self.app.clone(), self.stage.clone())));
+        let tcp = tcp.map(|tcp| tokio::spawn(tcp.serve(self.app.clone(), self.stage.clone())));
         let listener = Listener::new(&self.app);
         let mut connections = JoinSet::new();
         let mut check = tokio::time::interval(SOCKET_CHECK_EVERY);
@@ -108,27 +146,18 @@ impl Gateway {
             }
         }
         drop(socket);
+        // Ends all streams: their connections would not end by themselves.
+        log_panic(reading.await);
         if let Some(scraping) = scraping {
             log_panic(scraping.await);
         }
-        self.drain(&mut connections).await;
+        drain(self.stage.clone(), &mut connections).await;
+        if let Some(tcp) = tcp {
+            log_panic(tcp.await);
+        }
         watch.abort();
         // An aborted task holds the host until it is joined.
         let _ = watch.await;
-    }
-
-    /// Waits for the open connections; once the pipeline has stopped, only for a short time.
-    async fn drain(&mut self, connections: &mut JoinSet<()>) {
-        let mut stage = self.stage.clone();
-        let closed = async {
-            // An error means that the sender is gone, which closes the gateway, too.
-            let _ = stage.wait_for(|stage| *stage == Stage::Closed).await;
-            tokio::time::sleep(CLOSE_TIME_MAX).await;
-        };
-        tokio::select! {
-            () = async { while let Some(ended) = connections.join_next().await { log_panic(ended); } } => {}
-            () = closed => connections.shutdown().await,
-        }
     }
 
     fn admit(&self, stream: UnixStream, listener: &Listener, connections: &mut JoinSet<()>) {
@@ -140,7 +169,7 @@ impl Gateway {
         let settings = self.app.settings();
         let Some((mut slot, mut access)) = listener.enter(uid, &settings) else {
             metrics.refused.with_label_values(&["full"]).inc();
-            reject(stream);
+            reject(stream.into_std());
             return;
         };
         let (app, listener, stage) = (self.app.clone(), listener.clone(), self.stage.clone());
@@ -149,13 +178,28 @@ impl Gateway {
             // Only a peer's name shows whether it is an approver, and the lookup of the name takes time.
             if access == Access::HealthOnly
                 && app.may_decide(&peer)
-                && let Some(reserved) = listener.all.take(uid, Rank::Approver.connections(&settings))
+                && let Some(reserved) =
+                    listener.all.take(Holder::User(uid), Rank::Approver.connections(&settings))
             {
                 (slot, access) = (reserved, Access::All);
             }
-            serve_connection(stream, &listener, access, peer, stage, &settings).await;
+            let stream = WriteTimeout::new(stream, settings.write_time_max);
+            serve_connection(stream, listener.service(access, peer, &settings), stage).await;
             drop(slot);
         });
+    }
+}
+
+/// Waits for the open connections; once the pipeline has stopped, only for a short time.
+pub(crate) async fn drain(mut stage: watch::Receiver<Stage>, connections: &mut JoinSet<()>) {
+    let closed = async {
+        // An error means that the sender is gone, which closes the gateway, too.
+        let _ = stage.wait_for(|stage| *stage == Stage::Closed).await;
+        tokio::time::sleep(CLOSE_TIME_MAX).await;
+    };
+    tokio::select! {
+        () = async { while let Some(ended) = connections.join_next().await { log_panic(ended); } } => {}
+        () = closed => connections.shutdown().await,
     }
 }
 
@@ -170,8 +214,8 @@ enum Access {
 /// The connections in use, and the routes, for each kind of access.
 #[derive(Clone)]
 struct Listener {
-    all: Connections,
-    health: Connections,
+    all: Slots,
+    health: Slots,
     routes: Router,
     health_routes: Router,
 }
@@ -180,8 +224,8 @@ impl Listener {
     fn new(app: &Arc<App>) -> Self {
         let gauge = &app.metrics.connections;
         Self {
-            all: Connections::new(gauge.clone()),
-            health: Connections::new(gauge.clone()),
+            all: Slots::shown_by(gauge),
+            health: Slots::shown_by(gauge),
             routes: routes::all(app.clone()),
             health_routes: routes::health_only(app.clone()),
         }
@@ -189,16 +233,26 @@ impl Listener {
 
     /// Takes a connection for all routes, or else for health only; `None` if neither is free, or the user has the most that one
     /// may have.
-    fn enter(&self, uid: u32, settings: &Settings) -> Option<(Connection, Access)> {
+    fn enter(&self, uid: u32, settings: &Settings) -> Option<(Slot, Access)> {
         let rank = if peer::is_operator(uid) { Rank::Operator } else { Rank::Anybody };
-        if let Some(connection) = self.all.take(uid, rank.connections(settings)) {
-            return Some((connection, Access::All));
+        let user = Holder::User(uid);
+        if let Some(slot) = self.all.take(user.clone(), rank.connections(settings)) {
+            return Some((slot, Access::All));
         }
-        if self.all.of(uid) >= settings.connections_per_user_max {
+        if self.all.of(&user) >= settings.connections_per_user_max {
             return None;
         }
         let most = (HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_PER_USER_MAX);
-        Some((self.health.take(uid, most)?, Access::HealthOnly))
+        Some((self.health.take(user, most)?, Access::HealthOnly))
+    }
+
+    fn service(&self, access: Access, sender: Peer, settings: &Settings) -> Service<Peer> {
+        let (routes, header_time, linger_time) = match access {
+            Access::All => (&self.routes, settings.header_time_max, LINGER_TIME_MAX),
+            Access::HealthOnly => (&self.health_routes, HEALTH_TIME_MAX, HEALTH_TIME_MAX),
+        };
+        let keep_alive = access == Access::All;
+        Service { routes: routes.clone(), sender, keep_alive, header_time, linger_time }
     }
 }
 
@@ -225,29 +279,36 @@ impl Rank {
     }
 }
 
+/// How one connection is served.
+pub(crate) struct Service<E> {
+    pub(crate) routes: Router,
+    /// Who sends its requests; each carries a clone.
+    pub(crate) sender: E,
+    pub(crate) keep_alive: bool,
+    pub(crate) header_time: Duration,
+    pub(crate) linger_time: Duration,
+}
+
 /// Serves one connection from its first request to its last.
-async fn serve_connection(
-    stream: UnixStream,
-    listener: &Listener,
-    access: Access,
-    peer: Peer,
-    mut stage: watch::Receiver<Stage>,
-    settings: &Settings,
-) {
-    let (router, header_time, linger_time) = match access {
-        Access::All => (&listener.routes, settings.header_time_max, LINGER_TIME_MAX),
-        Access::HealthOnly => (&listener.health_routes, HEALTH_TIME_MAX, HEALTH_TIME_MAX),
-    };
-    let router = router.clone().layer(Extension(peer));
-    let io = TokioIo::new(WriteTimeout::new(stream, settings.write_time_max));
+pub(crate) async fn serve_connection<S, E>(stream: S, service: Service<E>, mut stage: watch::Receiver<Stage>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    E: Clone + Send + Sync + 'static,
+{
+    let Service { routes, sender, keep_alive, header_time, linger_time } = service;
+    let routes = TowerToHyperService::new(routes);
+    let routes = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(sender.clone());
+        routes.call(request)
+    });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .keep_alive(access == Access::All)
+        .keep_alive(keep_alive)
         .header_read_timeout(header_time)
         .max_headers(HEADERS_MAX)
         .max_header_size(HEADER_BYTES_MAX)
         .max_buf_size(2 * HEADER_BYTES_MAX)
-        .serve_connection(io, TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), routes);
     let ended = tokio::select! {
         biased;
         ended = &mut connection => Some(ended),
@@ -273,7 +334,7 @@ async fn serve_connection(
 
 /// Reads and drops the rest of a request that was answered before its end. Many clients read only after they have written
 /// everything: closing at once would break their write, and they would miss the answer.
-async fn linger(mut stream: WriteTimeout, time_max: Duration) {
+async fn linger(mut stream: impl AsyncRead + AsyncWrite + Unpin, time_max: Duration) {
     let rest = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(LINGER_BYTES_MAX), &mut tokio::io::sink()).await
@@ -282,7 +343,7 @@ async fn linger(mut stream: WriteTimeout, time_max: Duration) {
     let _ = tokio::time::timeout(time_max, rest).await;
 }
 
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+pub(crate) fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
@@ -290,8 +351,8 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Answers 503 without reading the request, and closes.
-fn reject(stream: UnixStream) {
+/// Answers 503 without reading the request, and closes: there is no slot for this connection.
+pub(crate) fn reject(stream: io::Result<impl Write>) {
     let body = serde_json::to_string(&routes::too_many_connections()).unwrap_or_default();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {MEDIA_TYPE}\r\nretry-after: {}\r\nconnection: close\r\n\
@@ -299,61 +360,8 @@ fn reject(stream: UnixStream) {
         RETRY_AFTER.as_secs().max(1),
         body.len(),
     );
-    if let Ok(mut stream) = stream.into_std() {
-        // It fits into an empty socket buffer, or the client is gone.
-        let _ = stream.write_all(answer.as_bytes());
-    }
-}
-
-/// The open connections, in all and of each user.
-#[derive(Clone)]
-struct Connections {
-    open: Arc<Mutex<HashMap<u32, usize>>>,
-    gauge: prometheus::IntGauge,
-}
-
-/// One open connection; dropping it frees its slot.
-struct Connection {
-    connections: Connections,
-    uid: u32,
-}
-
-impl Connections {
-    fn new(gauge: prometheus::IntGauge) -> Self {
-        let open = Arc::default();
-        Self { open, gauge }
-    }
-
-    fn of(&self, uid: u32) -> usize {
-        self.open.lock().get(&uid).copied().unwrap_or(0)
-    }
-
-    /// Takes a slot, if all users together and this user have fewer than these.
-    fn take(&self, uid: u32, (all_max, user_max): (usize, usize)) -> Option<Connection> {
-        let mut open = self.open.lock();
-        let all: usize = open.values().sum();
-        let user = open.get(&uid).copied().unwrap_or(0);
-        if all >= all_max || user >= user_max {
-            return None;
-        }
-        open.insert(uid, user + 1);
-        self.gauge.inc();
-        let connections = self.clone();
-        Some(Connection { connections, uid })
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        let mut open = self.connections.open.lock();
-        if let Some(user) = open.get_mut(&self.uid) {
-            *user -= 1;
-            if *user == 0 {
-                open.remove(&self.uid);
-            }
-        }
-        self.connections.gauge.dec();
-    }
+    // It fits into an empty socket buffer, or the client is gone.
+    let _ = stream.and_then(|mut stream| stream.write_all(answer.as_bytes()));
 }
 
 #[cfg(test)]
@@ -361,31 +369,32 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn connections() -> Connections {
-        Connections::new(prometheus::IntGauge::new("inside", "inside").unwrap())
+    fn connections() -> (Slots, prometheus::IntGauge) {
+        let gauge = prometheus::IntGauge::new("inside", "inside").unwrap();
+        (Slots::shown_by(&gauge), gauge)
     }
 
     #[test]
     fn one_user_leaves_room_for_another() {
         let settings = Settings { connections_max: 3, connections_per_user_max: 2, ..Settings::default() };
-        let connections = connections();
-        let take = |uid| connections.take(uid, Rank::Anybody.connections(&settings));
+        let (connections, gauge) = connections();
+        let take = |uid| connections.take(Holder::User(uid), Rank::Anybody.connections(&settings));
         let (first, _second) = (take(1).unwrap(), take(1).unwrap());
         assert!(take(1).is_none(), "one user has all it may");
         let _third = take(2).unwrap();
         assert!(take(2).is_none(), "all are in use");
         drop(first);
         assert!(take(2).is_some());
-        assert_eq!(connections.gauge.get(), 2);
+        assert_eq!(gauge.get(), 2);
     }
 
     #[test]
     fn users_leave_room_for_approvers_and_all_for_operators() {
         let settings = Settings { connections_max: 16, connections_per_user_max: 16, ..Settings::default() };
-        let connections = connections();
+        let (connections, _) = connections();
         let mut held = Vec::new();
         for (rank, all) in [(Rank::Anybody, 14), (Rank::Approver, 15), (Rank::Operator, 16)] {
-            while let Some(connection) = connections.take(1, rank.connections(&settings)) {
+            while let Some(connection) = connections.take(Holder::User(1), rank.connections(&settings)) {
                 held.push(connection);
             }
             assert_eq!(held.len(), all, "{rank:?}");

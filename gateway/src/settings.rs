@@ -1,9 +1,13 @@
 //! The gateway's settings, and how they are shared while it runs.
 
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+
+use crate::limits::{NETWORK_PART, NETWORK_WAITS_PART};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -24,6 +28,63 @@ pub struct Settings {
     pub backlog_max: u64,
     /// Bytes of these decisions, which wait on disk.
     pub backlog_bytes_max: u64,
+    /// The TCP address for holders of tokens.
+    pub listen: Option<SocketAddr>,
+    /// The file of the certificate and those above it, in PEM; empty for no TLS.
+    pub tls_cert: String,
+    /// The file of its key.
+    pub tls_key: String,
+    /// A proxy ends TLS, and adds the address of its client to `X-Forwarded-For`.
+    pub behind_proxy: bool,
+    /// The names in `Host` that mean this daemon, beside `localhost` and the address; with commas between them.
+    pub hosts: String,
+    /// Requests a second with one token, and as many at once. In force from the start on.
+    pub token_rate_max: Option<NonZeroU32>,
+    pub oidc: OidcSettings,
+}
+
+impl Settings {
+    /// The most connections over TCP: of all together, and of one address or token.
+    pub(crate) fn network_connections(&self) -> (usize, usize) {
+        let part = |most: usize| (most / NETWORK_PART).max(1);
+        (part(self.connections_max), part(self.connections_per_user_max))
+    }
+
+    /// The most requests over TCP that wait: of all together, and of one token.
+    pub(crate) fn network_waits(&self) -> (usize, usize) {
+        let (all, each) = self.network_connections();
+        ((all / NETWORK_WAITS_PART).max(1), (each / NETWORK_WAITS_PART).max(1))
+    }
+}
+
+/// The OpenID Connect issuer whose JWTs are accounts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OidcSettings {
+    /// The `iss` of its tokens; empty for none.
+    pub issuer: String,
+    /// What the `aud` of a token must name.
+    pub audience: String,
+    /// The file of its keys.
+    pub jwks_file: String,
+    /// The organisation of its accounts.
+    pub org: String,
+    /// The claim that has the name of the account.
+    pub name_claim: String,
+    /// The claim whose values `[claims]` of the policy maps to roles.
+    pub roles_claim: String,
+}
+
+impl Default for OidcSettings {
+    fn default() -> Self {
+        Self {
+            issuer: String::new(),
+            audience: String::new(),
+            jwks_file: String::new(),
+            org: String::new(),
+            name_claim: "sub".to_owned(),
+            roles_claim: "roles".to_owned(),
+        }
+    }
 }
 
 impl Default for Settings {
@@ -37,6 +98,13 @@ impl Default for Settings {
             wait_time_max: Duration::from_secs(600),
             backlog_max: 100_000,
             backlog_bytes_max: 1 << 30,
+            listen: None,
+            tls_cert: String::new(),
+            tls_key: String::new(),
+            behind_proxy: false,
+            hosts: String::new(),
+            token_rate_max: NonZeroU32::new(200),
+            oidc: OidcSettings::default(),
         }
     }
 }
@@ -56,5 +124,18 @@ impl SharedSettings {
 
     pub fn set(&self, settings: Settings) {
         *self.0.write() = Arc::new(settings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_over_tcp_leave_connections_for_others() {
+        let settings = Settings::default();
+        assert_eq!((settings.network_connections(), settings.network_waits()), ((256, 128), (128, 64)));
+        let least = Settings { connections_max: 1, connections_per_user_max: 1, ..settings };
+        assert_eq!((least.network_connections(), least.network_waits()), ((1, 1), (1, 1)));
     }
 }

@@ -12,10 +12,13 @@ pub mod notifications;
 pub mod operations;
 pub mod policy;
 pub mod receipts;
+pub mod session;
 pub mod sessions;
 pub mod store;
+pub mod tokens;
 pub mod tools;
 pub mod tree;
+pub mod whoami;
 
 pub use actions::{ActionView, State};
 pub use breakers::BreakerView;

@@ -9,20 +9,19 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
 use tokio::time::{Instant, Sleep};
 
 /// A stream that fails when the peer has read nothing for a while.
-pub(crate) struct WriteTimeout {
-    stream: UnixStream,
+pub(crate) struct WriteTimeout<S> {
+    stream: S,
     time_max: Duration,
     /// In force only while a write waits.
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
 }
 
-impl WriteTimeout {
-    pub(crate) fn new(stream: UnixStream, time_max: Duration) -> Self {
+impl<S> WriteTimeout<S> {
+    pub(crate) fn new(stream: S, time_max: Duration) -> Self {
         Self { stream, time_max, deadline: Box::pin(tokio::time::sleep(time_max)), waiting: false }
     }
 
@@ -45,7 +44,7 @@ impl WriteTimeout {
     }
 }
 
-impl AsyncRead for WriteTimeout {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -55,7 +54,7 @@ impl AsyncRead for WriteTimeout {
     }
 }
 
-impl AsyncWrite for WriteTimeout {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -92,6 +91,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_reads_nothing_is_given_up() {

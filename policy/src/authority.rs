@@ -1,11 +1,12 @@
 //! Authority: who may approve, refuse and grant. Nobody decides about their own requests, unless the policy names no approvers.
 
-use effectd_contracts::{Authority, Principal, SpaceId, SubjectId};
+use effectd_contracts::{Authority, Principal, SpaceId, SubjectId, TokenKind};
 
 use crate::decision::Reason;
 use crate::document::{OrgRole, PrincipalRole};
 use crate::glob::any_matches;
 use crate::policy::Policy;
+use crate::tables;
 
 /// Who wants to decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,14 +14,35 @@ pub struct Decider {
     pub principal: Principal,
     /// Whether the principal is root or the runtime's own user; both can read the runtime's state anyway.
     pub operator: bool,
+    /// What its token is for; `None` for a user of this machine.
+    pub kind: Option<TokenKind>,
+    /// The values of a JWT's claim, for which the policy has roles.
+    pub claims: Vec<String>,
+}
+
+impl Decider {
+    /// A user of this machine.
+    pub fn local(principal: Principal, operator: bool) -> Self {
+        Self { principal, operator, kind: None, claims: Vec::new() }
+    }
+
+    /// Whether its token is for a person. What no person holds decides nothing, whatever its roles.
+    fn is_person(&self) -> bool {
+        match self.kind {
+            None | Some(TokenKind::User) => true,
+            Some(TokenKind::Sandbox | TokenKind::Service) => false,
+        }
+    }
 }
 
 impl Policy {
     /// Whether the policy names approvers, for everything or for this organisation. If it names none, operators decide, and
     /// receipts say `single_user`.
     pub fn names_approvers(&self, org: Option<&str>) -> bool {
-        let mut principals = self.tables().principals.iter();
-        principals.any(|(_, entry)| entry.has_role(PrincipalRole::Approver) || entry.administers(org))
+        let tables = self.tables();
+        let principals = tables.principals.iter().map(|(_, entry)| entry);
+        let mut entries = principals.chain(tables.claims.values());
+        entries.any(|entry| entry.has_role(PrincipalRole::Approver) || entry.administers(org))
     }
 
     /// Whether the principal may act for the subject.
@@ -49,10 +71,26 @@ impl Policy {
         entries.filter_map(|entry| entry.orgs.get(org)).max().copied()
     }
 
-    /// Whether the principal has the role, or administers the organisation.
-    fn has_role(&self, principal: &Principal, least: PrincipalRole, org: Option<&str>) -> bool {
-        let mut entries = self.tables().principals.matching(principal.as_str());
-        entries.any(|entry| entry.has_role(least) || entry.administers(org))
+    /// The highest role of `by` in an organisation, also by its claims. A service is at most a member, a sandbox nothing.
+    pub fn role_in(&self, by: &Decider, org: &str) -> Option<OrgRole> {
+        let role = self.entries(by).filter_map(|entry| entry.orgs.get(org)).max().copied();
+        match by.kind {
+            None | Some(TokenKind::User) => role,
+            Some(TokenKind::Service) => role.map(|_| OrgRole::Member),
+            Some(TokenKind::Sandbox) => None,
+        }
+    }
+
+    /// The entries that give `by` its roles.
+    fn entries<'a>(&'a self, by: &'a Decider) -> impl Iterator<Item = &'a tables::Principal> {
+        let tables = self.tables();
+        let claims = by.claims.iter().filter_map(|value| tables.claims.get(value));
+        tables.principals.matching(by.principal.as_str()).chain(claims)
+    }
+
+    /// Whether `by` is a person who has the role, or administers the organisation.
+    fn has_role(&self, by: &Decider, least: PrincipalRole, org: Option<&str>) -> bool {
+        by.is_person() && self.entries(by).any(|entry| entry.has_role(least) || entry.administers(org))
     }
 
     /// Checks that `by` may decide about requests of this subject in a space of this organisation. Returns the authority for the
@@ -76,19 +114,24 @@ impl Policy {
         self.may_operate(by, PrincipalRole::Learner)
     }
 
-    /// Whether `by` may do this part of an operator's work. Who has any part may also look, and who may look may learn.
+    /// Whether `by` may do this part of an operator's work. Who has any part may also look, and who may look may learn. A service
+    /// only looks and learns, a sandbox does neither, and no token erases.
     pub fn may_operate(&self, by: &Decider, part: PrincipalRole) -> bool {
         let parts = [PrincipalRole::Look, PrincipalRole::Operate, PrincipalRole::Erase];
         let any = matches!(part, PrincipalRole::Look | PrincipalRole::Learner);
-        let mut entries = self.tables().principals.matching(by.principal.as_str());
-        by.operator
-            || entries
-                .any(|entry| entry.roles.iter().any(|role| *role == part || (any && parts.contains(role))))
+        let fits = match by.kind {
+            None => true,
+            Some(TokenKind::User) => part != PrincipalRole::Erase,
+            Some(TokenKind::Service) => any,
+            Some(TokenKind::Sandbox) => false,
+        };
+        let gives = |role: &PrincipalRole| *role == part || (any && parts.contains(role));
+        by.operator || (fits && self.entries(by).any(|entry| entry.roles.iter().any(gives)))
     }
 
     /// Whether `by` may see the pending approvals of this organisation, or of all.
     pub fn may_view_approvals(&self, by: &Decider, org: Option<&str>) -> bool {
-        by.operator || self.has_role(&by.principal, PrincipalRole::Approver, org)
+        by.operator || self.has_role(by, PrincipalRole::Approver, org)
     }
 
     fn may(
@@ -99,6 +142,10 @@ impl Policy {
         org: Option<&str>,
     ) -> Result<Authority, Reason> {
         let who = &by.principal;
+        if !by.is_person() {
+            let text = format!("{who} is no person's account, and decides nothing");
+            return Err(Reason::new("not_a_person", text, "ask a person who may decide"));
+        }
         if !self.names_approvers(org) {
             return if by.operator {
                 Ok(Authority::SingleUser)
@@ -108,7 +155,7 @@ impl Policy {
                 Err(Reason::new("no_approvers", text, change))
             };
         }
-        if !self.has_role(who, least, org) {
+        if !self.has_role(by, least, org) {
             let role = least.as_str();
             let text = format!("{who} is no {role}");
             let change = format!("add roles = [\"{role}\"] to the principal, or ask somebody with this role");

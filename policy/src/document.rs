@@ -30,6 +30,9 @@ pub struct Document {
     /// The principals that may submit (`user://alice`, `user://*`), and for whom each may act. All others are denied.
     #[serde(default)]
     pub principals: BTreeMap<String, PrincipalRule>,
+    /// What the values of a JWT's claim give to the account that has them. A value that is not here gives nothing.
+    #[serde(default)]
+    pub claims: BTreeMap<String, ClaimRule>,
     /// Named sets of capabilities.
     #[serde(default)]
     pub roles: BTreeMap<String, RoleRule>,
@@ -120,6 +123,18 @@ pub struct PrincipalRule {
     #[serde(default = "planner")]
     pub roles: Vec<PrincipalRole>,
     /// The organisations that it belongs to, each with its role there: `home = "admin"`.
+    #[serde(default)]
+    pub orgs: BTreeMap<String, OrgRole>,
+}
+
+/// What a value of a JWT's claim gives.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimRule {
+    /// `approver`, `admin`, `learner`, `look` or `operate`, as for a principal.
+    #[serde(default)]
+    pub roles: Vec<PrincipalRole>,
+    /// The organisations that it makes a member of, each with the role there.
     #[serde(default)]
     pub orgs: BTreeMap<String, OrgRole>,
 }

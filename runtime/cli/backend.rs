@@ -61,7 +61,10 @@ impl From<ClientError> for CliError {
             | ClientError::NotPermitted(_)
             | ClientError::Broken(_)
             | ClientError::Failed(_)
-            | ClientError::Strange(_)) => CliError::Client(error),
+            | ClientError::Strange(_)
+            | ClientError::Unreachable { .. }
+            | ClientError::Untrusted { .. }
+            | ClientError::TokenRefused { .. }) => CliError::Client(error),
         }
     }
 }
@@ -99,8 +102,15 @@ impl CliError {
     pub(super) fn exit(&self) -> Exit {
         match self {
             CliError::Exiting(exit, _) => *exit,
-            CliError::Client(ClientError::NoDaemon(_) | ClientError::Broken(_)) => Exit::TryAgain,
-            CliError::Client(ClientError::NotPermitted(_) | ClientError::Strange(_)) => Exit::Unavailable,
+            CliError::Client(
+                ClientError::NoDaemon(_) | ClientError::Broken(_) | ClientError::Unreachable { .. },
+            ) => Exit::TryAgain,
+            CliError::Client(
+                ClientError::NotPermitted(_)
+                | ClientError::Strange(_)
+                | ClientError::Untrusted { .. }
+                | ClientError::TokenRefused { .. },
+            ) => Exit::Unavailable,
             CliError::Client(ClientError::Failed(_)) => Exit::Failed,
             CliError::Client(ClientError::OtherState { .. }) => Exit::Usage,
             CliError::Client(ClientError::Refused(problem)) | CliError::Refused(problem) => {
@@ -113,7 +123,12 @@ impl CliError {
 
     /// Whether the daemon cannot be reached, perhaps because it restarts.
     pub(super) fn is_disconnect(&self) -> bool {
-        matches!(self, CliError::Client(ClientError::NoDaemon(_) | ClientError::Broken(_)))
+        matches!(
+            self,
+            CliError::Client(
+                ClientError::NoDaemon(_) | ClientError::Broken(_) | ClientError::Unreachable { .. }
+            )
+        )
     }
 }
 
@@ -163,8 +178,12 @@ fn expected(common: &Common, state: &Path) -> Result<Option<ExpectedState>, Erro
     }
 }
 
-/// The client of a command: [`client_of`] its state or, if that is the default and its own socket is missing, of the system's daemon.
+/// The client of a command: of the daemon at a URL if the command has one, otherwise [`client_of`] its state or, if that is the
+/// default and its own socket is missing, of the system's daemon.
 pub(super) fn daemon_client(common: &Common) -> Result<Client, CliError> {
+    if let Some(remote) = &common.remote {
+        return Ok(Client::remote(remote.clone()));
+    }
     let (state, system) = (state_dir_of(common), Path::new(SYSTEM_SOCKET));
     let is_default = named_state(common).is_none() && state == Path::new(SERVE_STATE_DEFAULT);
     if is_default
@@ -309,14 +328,20 @@ pub(super) async fn post<T: DeserializeOwned>(
 
 /// Whether the routes are in this process, so that nobody else uses the state.
 pub(super) fn is_in_process(client: &Client) -> bool {
-    client.socket().is_none()
+    client.is_in_process()
 }
 
 /// Waits until a daemon that could not be reached answers again.
 pub(super) async fn reconnected(client: &mut Client, error: &CliError) {
     eprint_line(&format!("{error}; waiting for the daemon"));
-    // The next request reports a daemon of another state.
-    while client.is_there().await.is_err_and(|error| !matches!(error, ClientError::OtherState { .. })) {
+    // The next request reports a daemon of another state, or one that does not accept the token.
+    let is_final = |error: &ClientError| {
+        matches!(
+            error,
+            ClientError::OtherState { .. } | ClientError::Untrusted { .. } | ClientError::TokenRefused { .. }
+        )
+    };
+    while client.is_there().await.is_err_and(|error| !is_final(&error)) {
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct Backup {
 /// Restore a state from a backup and its keys
 ///
 /// Every file is compared with the manifest, the index is rebuilt, and the store is checked, before the state gets the name given by
-/// `--state`. It has an id of its own, and neither `gateway.socket` nor `telemetry.listen` of the original. What happened after the backup is missing; a head of the log kept elsewhere shows that (`receipts verify --head`). The
+/// `--state`. It has an id of its own, and none of `gateway.socket`, `gateway.listen` and `telemetry.listen` of the original. What happened after the backup is missing; a head of the log kept elsewhere shows that (`receipts verify --head`). The
 /// original may have carried out what was open at the time of the backup. So effects are paused in the restored state, and nothing is
 /// taken from its bus, until `effectd resume`. Then actions that had not started run, and started ones become dead letters of unknown
 /// outcome, for `dlq settle`. The command prints the numbers of both.
@@ -116,6 +116,9 @@ fn from_daemon(common: &Common, writer: &mut JournalWriter) -> Result<bool, Back
             | ClientError::OtherState { .. }
             | ClientError::Failed(_)
             | ClientError::Strange(_)
+            | ClientError::Unreachable { .. }
+            | ClientError::Untrusted { .. }
+            | ClientError::TokenRefused { .. }
             | ClientError::Refused(_)),
         ) => Err(failed(error.into())),
     }

@@ -17,7 +17,8 @@ use tokio::time::timeout;
 use super::backend::daemon_client;
 use super::output::Stdout;
 use super::{
-    CliError, ColorChoice, Common, Form, approvals as approvals_command, command, tools as tools_command,
+    CliError, ColorChoice, Common, Form, approvals as approvals_command, command, context,
+    tools as tools_command,
 };
 use crate::exit::Exit;
 use crate::tui::shown;
@@ -71,6 +72,11 @@ pub(super) fn tools() -> Vec<CompletionCandidate> {
     if known.is_empty() { tools_command::own_summaries().map(of).unwrap_or_default() } else { known }
 }
 
+/// Contexts.
+pub(super) fn contexts() -> Vec<CompletionCandidate> {
+    context::names().iter().map(|(name, url)| candidate(name, url)).collect()
+}
+
 /// A candidate; its description may quote a planner.
 fn candidate(value: &str, help: &str) -> CompletionCandidate {
     CompletionCandidate::new(value).help(Some(shown(help, HELP_COLUMNS).into()))
@@ -87,7 +93,7 @@ fn asked(
     answer.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// The state and the socket that the line names.
+/// The state, the socket and the context that the line names.
 fn common_of_line() -> Common {
     let named = |flag: &str| {
         let mut words = std::env::args_os().skip_while(|word| word != "--").skip(1);
@@ -101,15 +107,22 @@ fn common_of_line() -> Common {
         }
         None
     };
-    Common {
+    let text = |flag| named(flag).map(|value| value.to_string_lossy().into_owned());
+    let mut common = Common {
         state: named("--state"),
         verbose: false,
         log: None,
         socket: named("--socket"),
+        context: text("--context"),
+        url: text("--url"),
+        remote: None,
         output: Form::Table,
         color: ColorChoice::Never,
         set: Vec::new(),
-    }
+    };
+    // Without its context, the line is completed as on this machine.
+    common.remote = context::resolve(&common, "").unwrap_or_default();
+    common
 }
 
 /// Print completions for a shell

@@ -1,6 +1,7 @@
 //! The command line: one file per command. Results go to standard output, everything else to standard error.
 
 mod action_output;
+mod actions;
 mod approval_view;
 mod approvals;
 mod artifacts;
@@ -14,6 +15,7 @@ mod check;
 mod completions;
 mod config;
 mod connections;
+mod context;
 mod dlq;
 mod doctor;
 mod erase;
@@ -45,6 +47,7 @@ mod status;
 mod store;
 mod submit;
 mod support_bundle;
+mod tokens;
 mod tools;
 mod top;
 mod trace_context;
@@ -56,10 +59,12 @@ use std::fmt::Write as _;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use effectd_gateway::client::Remote;
 
 use crate::error::{Error, chain};
 use crate::exit::Exit;
@@ -107,6 +112,15 @@ struct Common {
     /// run/effectd.sock in the state directory]
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// The context to use, which names a daemon at a URL; `local` is this machine [default: $EFFECTD_CONTEXT, or the current one]
+    #[arg(long, global = true, value_name = "NAME", add = completions::complete(completions::contexts))]
+    context: Option<String>,
+    /// The URL of the daemon, for the token in $EFFECTD_TOKEN [default: $EFFECTD_URL]
+    #[arg(long, global = true, value_name = "URL")]
+    url: Option<String>,
+    /// The daemon at a URL that this command speaks to.
+    #[arg(skip)]
+    remote: Option<Arc<Remote>>,
     /// Output format
     #[arg(long, short, global = true, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
@@ -155,6 +169,7 @@ fn is_state_of_environment(state: &Path) -> bool {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Actions(actions::ActionsCommand),
     Submit(submit::Submit),
     Status(status::Status),
     Wait(wait::Wait),
@@ -167,6 +182,7 @@ enum Command {
     Orgs(orgs::OrgsCommand),
     Connections(connections::ConnectionsCommand),
     Secrets(secrets::SecretsCommand),
+    Tokens(tokens::TokensCommand),
     Tools(tools::ToolsCommand),
     Pause(pause::Pause),
     Resume(pause::Resume),
@@ -183,6 +199,7 @@ enum Command {
     Breaker(breaker::BreakerCommand),
     Caches(caches::CachesCommand),
     Config(config::ConfigCommand),
+    Context(context::ContextCommand),
     Dlq(dlq::DlqCommand),
     Store(store::StoreCommand),
     Top(top::Top),
@@ -197,9 +214,9 @@ enum Command {
 
 /// The commands, in the order of the help.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Act", &["run", "submit", "wait", "status", "cancel", "preview", "undo"]),
+    ("Act", &["run", "submit", "wait", "status", "cancel", "preview", "undo", "actions"]),
     ("Decide", &["approvals", "grants", "quarantine", "policy"]),
-    ("Organise", &["orgs", "secrets", "connections", "sessions"]),
+    ("Organise", &["orgs", "secrets", "connections", "sessions", "tokens"]),
     ("Look", &["receipts", "artifacts", "notifications", "tools", "bus", "top"]),
     (
         "Operate",
@@ -207,6 +224,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "init",
             "serve",
             "config",
+            "context",
             "check",
             "doctor",
             "pause",
@@ -247,14 +265,17 @@ fn command() -> clap::Command {
 /// Hides the global options in the help of a command.
 fn without_globals(command: clap::Command, hidden: &[Arg]) -> clap::Command {
     let more = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let is_own = |argument: &&Arg| command.get_arguments().any(|own| own.get_id() == argument.get_id());
+    let below: Vec<Arg> = hidden.iter().filter(|argument| !is_own(argument)).cloned().collect();
     command
         .after_help(format!("{more}\n\nGlobal options, such as -o json and --state: see `effectd --help`"))
-        .args(hidden)
+        .args(below)
         .mut_subcommands(|below| without_globals(below, hidden))
 }
 
 /// Commands that print in one way only, and the output formats that name it.
-const OUTPUTS: [(&str, &[Form]); 17] = [
+const OUTPUTS: [(&str, &[Form]); 18] = [
+    ("actions guide", &[]),
     ("approvals watch", &[]),
     ("artifacts get", &[]),
     ("bus export", &[Form::Jsonl]),
@@ -274,8 +295,8 @@ const OUTPUTS: [(&str, &[Form]); 17] = [
     ("support-bundle", &[]),
 ];
 
-/// Parses the arguments. Refuses an `--output` that would be ignored.
-fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+/// Parses the arguments, and names the command. Refuses an `--output` that would be ignored.
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Arguments, String), clap::Error> {
     let matches = command().try_get_matches_from(arguments)?;
     let (mut names, mut last): (Vec<&str>, &ArgMatches) = (Vec::new(), &matches);
     while let Some((name, below)) = last.subcommand() {
@@ -294,7 +315,7 @@ fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Arguments, cla
         };
         return Err(command().error(ErrorKind::UnknownArgument, why));
     }
-    Ok(arguments)
+    Ok((arguments, name))
 }
 
 /// Runs the program.
@@ -318,8 +339,12 @@ pub fn main() -> ExitCode {
             return output::ended(Exit::Done).into();
         }
     };
-    let Arguments { common, command } = arguments;
+    let (Arguments { mut common, command }, name) = arguments;
     output::set_look(common.color, common.output);
+    match context::resolve(&common, &name) {
+        Ok(remote) => common.remote = remote,
+        Err(error) => return exit_of(Err(error)).into(),
+    }
     if let Command::Serve(serve) = command {
         return start_serving(serve, &common).into();
     }
@@ -334,6 +359,7 @@ pub fn main() -> ExitCode {
     telemetry::start(level, common.log.unwrap_or(LogForm::Text), common.color.applies_to(&std::io::stderr()));
     output::ended(exit_of(match command {
         Command::Run(run) => block_on(run.main(&common)),
+        Command::Actions(actions) => block_on(actions.main(&common)),
         Command::Submit(submit) => block_on(submit.main(&common)),
         Command::Status(status) => block_on(status.main(&common)),
         Command::Wait(wait) => block_on(wait.main(&common)),
@@ -346,12 +372,14 @@ pub fn main() -> ExitCode {
         Command::Orgs(orgs) => block_on(orgs.main(&common)),
         Command::Connections(connections) => block_on(connections.main(&common)),
         Command::Secrets(secrets) => block_on(secrets.main(&common)),
+        Command::Tokens(tokens) => block_on(tokens.main(&common)),
         Command::Tools(tools) => block_on(tools.main(&common)),
         Command::Pause(pause) => block_on(pause.main(&common)),
         Command::Resume(resume) => block_on(resume.main(&common)),
         Command::Undo(undo) => block_on(undo.main(&common)),
         Command::Serve(serve) => Ok(start_serving(serve, &common)),
         Command::Config(config) => config.main(&common),
+        Command::Context(context) => context.main(&common),
         Command::Dlq(dlq) => block_on(dlq.main(&common)),
         Command::Store(store) => store.main(&common),
         Command::Completions(completions) => completions.main(),
@@ -377,6 +405,7 @@ pub fn main() -> ExitCode {
 
 /// Starts the daemon. Its log follows its settings, not only the flags.
 fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
+    let common = &serve.with_setting(common);
     let settings = match common.settings(Some(&serve::state(common))) {
         Ok(settings) => settings,
         Err(error) => return exit_of(Err(error.into())),
@@ -440,7 +469,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn parsed(line: &str) -> Result<Arguments, clap::Error> {
+    fn parsed(line: &str) -> Result<(Arguments, String), clap::Error> {
         parse(line.split(' ').map(OsString::from))
     }
 
@@ -449,6 +478,7 @@ mod tests {
         for (line, says) in [
             ("effectd serve -o json", "has no --output"),
             ("effectd -o json completions bash", "has no --output"),
+            ("effectd actions guide --integration files -o json", "has no --output"),
             ("effectd receipts head -o table", "use -o json"),
             ("effectd events tail --output json", "use -o jsonl"),
         ] {
@@ -470,6 +500,16 @@ mod tests {
         ] {
             assert!(parsed(line).is_ok(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_budget_of_a_grant_is_a_positive_number() {
+        let line = "effectd actions grant request --integration files --action copy --max-calls";
+        for calls in ["0", "-1", "x", "1.5", "4294967296"] {
+            assert!(parsed(&format!("{line} {calls}")).is_err(), "{calls}");
+        }
+        assert!(parsed(&format!("{line} 5 --scope org")).is_ok());
+        assert!(parsed(&format!("{line} 5 --scope all")).is_err());
     }
 
     #[test]

@@ -203,6 +203,9 @@ pub(super) fn render(done: &OperationView, form: Form) {
     if let Some(id) = &done.id {
         line(&format!("  id       {id}"));
     }
+    if let Some(token) = &done.token {
+        line(&format!("  token    {}", token.as_str()));
+    }
     if let Some(receipt) = &done.receipt_id {
         line(&format!("  receipt  {receipt}"));
     }
@@ -233,11 +236,26 @@ pub(super) fn unknown_fails(error: CliError) -> CliError {
 /// [`run_on`] for a change that has a route of its own.
 pub(super) async fn run_at(
     common: &Common,
-    (method, path): (Method, &str),
+    at: (Method, &str),
     body: impl Fn(RunMode) -> Result<Vec<u8>, CliError>,
     why: Reason,
     confirm: Confirm,
 ) -> Result<Exit, CliError> {
+    let Some(done) = confirm_at(common, at, body, why, confirm).await? else {
+        return Ok(confirm.declined());
+    };
+    render(&done, common.output);
+    Ok(Exit::Done)
+}
+
+/// [`confirm_and_send_on`] for a change that has a route of its own.
+pub(super) async fn confirm_at(
+    common: &Common,
+    (method, path): (Method, &str),
+    body: impl Fn(RunMode) -> Result<Vec<u8>, CliError>,
+    why: Reason,
+    confirm: Confirm,
+) -> Result<Option<OperationView>, CliError> {
     let query = Terms::from(why).query();
     let send = async |mode: RunMode| -> Result<OperationView, CliError> {
         let path = format!("{path}?preview={}{query}", mode == RunMode::Preview);
@@ -246,11 +264,7 @@ pub(super) async fn run_at(
             with_client(common, Depth::Policy, async |client| Ok(client.call(method, &path, body).await?));
         sent.await.map_err(unknown_fails)
     };
-    let Some(done) = confirm_and_call(common.output, send, confirm).await? else {
-        return Ok(confirm.declined());
-    };
-    render(&done, common.output);
-    Ok(Exit::Done)
+    confirm_and_call(common.output, send, confirm).await
 }
 
 /// [`send_on`] without a reason or an end.

@@ -89,6 +89,10 @@ fn print(reply: &ActionReply, form: Form, detail: Detail) -> Exit {
 
 /// Lets the daemon of the state, or this process, carry out a request.
 async fn carry_out(common: &Common, request: &ActionRequest) -> Result<ActionReply, CliError> {
+    if let Some(remote) = &common.remote {
+        let mut client = Client::remote(remote.clone());
+        return Ok(submit_with_retry(&mut client, request, Some(WAIT_MAX), PATIENCE).await?);
+    }
     let state = state_dir(common.state.clone());
     let settings = common.settings(Some(&state));
     let settings = settings.map_err(|error| CliError::request(chain(&error)))?;

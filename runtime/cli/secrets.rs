@@ -92,7 +92,10 @@ impl SecretsCommand {
             Verb::Set { which, file, why, confirm } => {
                 let body = |mode| match mode {
                     RunMode::Preview => no_body(mode),
-                    RunMode::Execute => json_body(&SecretBody { value: read(&file)? })(mode),
+                    RunMode::Execute => {
+                        let value = SecretValue::from(read(&file, "--file")?.to_string());
+                        json_body(&SecretBody { value })(mode)
+                    }
                 };
                 run_at(common, (Method::PUT, &which.path()), body, why, confirm).await
             }
@@ -103,14 +106,15 @@ impl SecretsCommand {
     }
 }
 
-/// The value, from a file or standard input. No error quotes it.
-fn read(file: &Path) -> Result<SecretValue, CliError> {
+/// A secret value, from the file that `flag` names or standard input. No error quotes it.
+pub(super) fn read(file: &Path, flag: &str) -> Result<Zeroizing<String>, CliError> {
     let cannot = |why: &dyn std::fmt::Display| {
         CliError::request(format!("the value cannot be read from {}: {why}", file.display()))
     };
     let input: Box<dyn Read> = if file.as_os_str() == "-" {
         if std::io::stdin().is_terminal() {
-            return Err(cannot(&"a terminal would show it; pipe it in, or name its file with --file"));
+            let why = format!("a terminal would show it; pipe it in, or name its file with {flag}");
+            return Err(cannot(&why));
         }
         Box::new(std::io::stdin())
     } else {
@@ -121,5 +125,5 @@ fn read(file: &Path) -> Result<SecretValue, CliError> {
     input.take(SECRET_BYTES_MAX as u64 + 2).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
     let value = std::str::from_utf8(&bytes).map_err(|_| cannot(&"it is not UTF-8 text"))?;
     let value = value.strip_suffix('\n').map_or(value, |line| line.strip_suffix('\r').unwrap_or(line));
-    Ok(SecretValue::from(value.to_owned()))
+    Ok(Zeroizing::new(value.to_owned()))
 }

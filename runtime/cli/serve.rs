@@ -1,5 +1,6 @@
 //! `effectd serve`: the daemon.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ use crate::telemetry::{Exporter, LogDial};
 /// told when the daemon is ready. The log is JSON by default. The default state directory is /var/lib/effectd.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd serve --state .effectd\n  \
-    effectd serve --state .effectd --socket .effectd/run/planners.sock --set gateway.socket_mode=0660")]
+    effectd serve --state .effectd --socket .effectd/run/planners.sock --set gateway.socket_mode=0660\n  \
+    effectd serve --state .effectd --listen 127.0.0.1:7070")]
 pub(super) struct Serve {
     /// If the policy's files have a fault, go on with the policy that was last in force
     ///
@@ -31,6 +33,12 @@ pub(super) struct Serve {
     /// effectd_policy_files_in_force say that the files are not in force.
     #[arg(long)]
     last_good_policy: bool,
+    /// Also listen at this TCP address, for holders of tokens [default: gateway.listen]
+    ///
+    /// Standard output says where it listens: port 0 is any free port. Off loopback it needs gateway.tls_cert and
+    /// gateway.tls_key, or gateway.behind_proxy.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
 }
 
 /// How long the end waits for the collector of spans.
@@ -41,6 +49,13 @@ pub(super) fn state(common: &Common) -> PathBuf {
 }
 
 impl Serve {
+    /// The arguments of every command, with this one's own setting.
+    pub(super) fn with_setting(&self, common: &Common) -> Common {
+        let mut common = common.clone();
+        common.set.extend(self.listen.map(|address| format!("gateway.listen={address}")));
+        common
+    }
+
     pub(super) async fn main(
         self,
         common: &Common,

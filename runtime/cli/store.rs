@@ -55,7 +55,7 @@ enum Command {
     /// Write a new state of what is readable in a damaged one, and name what is lost
     ///
     /// The damaged state is not changed. The new one has its own id, the same keys, blobs, policy and configuration (without
-    /// `gateway.socket` and `telemetry.listen`), and everything keeps its number: offsets, receipts, entries of the log. A lost event is one of the type
+    /// `gateway.socket`, `gateway.listen` and `telemetry.listen`), and everything keeps its number: offsets, receipts, entries of the log. A lost event is one of the type
     /// `effectd.lost.v1`; `receipts verify` names each lost entry of the log. What is lost may be the end of an action, so effects are
     /// paused, as after `effectd restore`, until `effectd resume`. Exits with 1 if something is lost.
     #[command(after_help = "Example:\n  effectd store salvage --to salvaged")]
@@ -290,10 +290,10 @@ fn save(common: &Common, into: &Path, confirm: Confirm) -> Result<Exit, Error> {
 async fn stats(common: &Common) -> Result<Exit, CliError> {
     let view: StoreView = get(common, Depth::Store, "/v1/store").await?;
     let mut value = serde_json::to_value(&view).unwrap_or_default();
-    // If this user can read the state directory, add the sizes on disk.
-    let state = state_dir_of(common);
+    // If the state is on this machine and this user can read its directory, add the sizes on disk.
+    let state = common.remote.is_none().then(|| state_dir_of(common));
     for (name, field) in [("journal", "journal_bytes"), ("index", "index_bytes"), ("blobs", "blob_bytes")] {
-        if let Ok(bytes) = size_of(&state.join(name)) {
+        if let Some(Ok(bytes)) = state.as_ref().map(|state| size_of(&state.join(name))) {
             value[field] = json!(bytes);
         }
     }

@@ -101,7 +101,7 @@ impl Runtime {
 
     /// Cancels an action that has not started. Callers that wait for the action get its receipt.
     pub async fn cancel(&self, action: &ActionId) -> Result<Withdrawal, Failure> {
-        let by = Decider { principal: self.principal.clone(), operator: true };
+        let by = Decider::local(self.principal.clone(), true);
         self.pipeline.cancel(action, &by).await
     }
 
@@ -143,7 +143,8 @@ impl Runtime {
         &self.opened.state
     }
 
-    pub(crate) fn gateway(
+    /// The gateway to this runtime.
+    pub fn gateway(
         &self,
         dial: SharedSettings,
         stage: watch::Receiver<Stage>,

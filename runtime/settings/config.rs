@@ -18,6 +18,10 @@ use crate::tool_registry::{self, Tools};
 /// The default state directory of `effectd run` and, if it exists, of the commands other than `serve`.
 pub(crate) const STATE_DEFAULT: &str = ".effectd";
 pub(crate) const STATE_VARIABLE: &str = "EFFECTD_STATE";
+/// Where commands find a daemon at a URL.
+pub(crate) const URL_VARIABLE: &str = "EFFECTD_URL";
+pub(crate) const TOKEN_VARIABLE: &str = "EFFECTD_TOKEN";
+pub(crate) const CONTEXT_VARIABLE: &str = "EFFECTD_CONTEXT";
 
 /// Backups that are kept: one for each day of a week.
 const BACKUPS_KEPT: usize = 7;

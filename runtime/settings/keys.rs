@@ -208,7 +208,7 @@ macro_rules! plain {
     })* };
 }
 
-plain!(usize, u32, u64, f64, String);
+plain!(bool, usize, u32, u64, f64, String);
 
 /// In milliseconds.
 impl Value for Duration {
@@ -354,12 +354,18 @@ pub const KEYS: &[Key] = &[
     key!("control.waiting_max", COUNT, Restart, "callers that may wait for a free slot; one subject may have a quarter of them", pipeline.control.waiting_max),
     key!("gateway.backlog_bytes_max", BYTES, Reload, "bytes of accepted, unfinished decisions above which new ones are refused", door.backlog_bytes_max),
     key!("gateway.backlog_max", COUNT, Reload, "accepted, unfinished decisions above which new ones are refused", door.backlog_max),
+    key!("gateway.behind_proxy", Kind::Word(&["true", "false"]), Restart, "`true` if a proxy does TLS before gateway.listen: the last address in X-Forwarded-For is then the client's", door.behind_proxy),
     key!("gateway.body_time_ms_max", MILLIS, Reload, "how long a client may take to send a request body", door.body_time_max),
-    key!("gateway.connections_max", COUNT, Reload, "open connections", door.connections_max),
-    key!("gateway.connections_per_user_max", COUNT, Reload, "open connections of one user", door.connections_per_user_max),
+    key!("gateway.connections_max", COUNT, Reload, "open connections at the socket, and half as many over TCP", door.connections_max),
+    key!("gateway.connections_per_user_max", COUNT, Reload, "open connections of one user; half of it is for one address or token over TCP", door.connections_per_user_max),
     key!("gateway.header_time_ms_max", MILLIS, Reload, "how long a client may take to send headers, or idle", door.header_time_max),
+    key!("gateway.hosts", Kind::Text, Reload, "names of this daemon in `Host`, without ports, beside localhost and the address of gateway.listen: `effectd.example, …`", door.hosts),
+    key!("gateway.listen", Kind::Address, Restart, "TCP address for holders of tokens; off loopback only with a certificate or behind a proxy; empty for none", door.listen),
     key!("gateway.socket", Kind::Text, Restart, "the daemon's socket; empty for run/effectd.sock in the state directory", socket),
     key!("gateway.socket_mode", Kind::Mode, Restart, "who may connect: 0600 for the daemon's user, 0660 for its group too", socket_mode),
+    key!("gateway.tls_cert", Kind::Text, Restart, "file of the certificate for gateway.listen, with those above it, in PEM; read again when it changes; empty for no TLS", door.tls_cert),
+    key!("gateway.tls_key", Kind::Text, Restart, "file of the certificate's key, in PEM", door.tls_key),
+    key!("gateway.token_rate_max", RATE, Restart, "requests per second of one token; 0 for no limit", door.token_rate_max),
     key!("gateway.wait_time_ms_max", MILLIS, Reload, "how long one request may wait for a receipt", door.wait_time_max),
     key!("gateway.write_time_ms_max", MILLIS, Reload, "how long a client may leave a response unread", door.write_time_max),
     key!("log.form", Kind::Word(&["text", "json"]), Restart, "format of the daemon's log lines", log_form),
@@ -367,6 +373,12 @@ pub const KEYS: &[Key] = &[
     key!("log.otlp", Kind::Collector, Restart, "an OpenTelemetry collector on this machine that gets the spans of actions, such as http://127.0.0.1:4318; needs the cargo feature `otlp`", otlp),
     key!("notifications.desktop", Kind::Word(&["auto", "off"]), Restart, "notifications on the desktop: `auto` (if there is one) or `off`", desktop),
     key!("notifications.kept_max", FEW, Restart, "notifications that are kept; the oldest go first", pipeline.notifications_max),
+    key!("oidc.audience", Kind::Text, Reload, "what the `aud` of a JWT must name", door.oidc.audience),
+    key!("oidc.issuer", Kind::Text, Reload, "the `iss` of the JWTs that are accounts; empty for none", door.oidc.issuer),
+    key!("oidc.jwks_file", Kind::Text, Reload, "the file of the issuer's public keys (JWKS), read again when it changes", door.oidc.jwks_file),
+    key!("oidc.name_claim", Kind::Text, Reload, "the claim that names the account; tokens of the same organisation and name are the same account", door.oidc.name_claim),
+    key!("oidc.org", Kind::Text, Reload, "the organisation of the issuer's accounts, as named in the policy", door.oidc.org),
+    key!("oidc.roles_claim", Kind::Text, Reload, "the claim whose values `[claims]` of the policy maps to roles", door.oidc.roles_claim),
     key!("pipeline.core_watts", WATTS, Restart, "power of one busy processor core, for the energy figure of receipts", pipeline.core_watts),
     key!("pipeline.deliveries_max", DELIVERIES, Restart, "deliveries of one decision before it becomes a dead letter", pipeline.deliveries_max),
     key!("pipeline.in_flight_max", FEW, Restart, "actions in flight", pipeline.in_flight_max),

@@ -5,15 +5,23 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use super::SettingsError;
-use crate::settings::config::STATE_VARIABLE;
+use crate::settings::config::{CONTEXT_VARIABLE, STATE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE};
 
 /// The largest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 65_536;
 const PREFIX: &str = "EFFECTD_";
-/// Variables with effectd's prefix that are not settings: the state directory, what `bus tail --exec` tells a command, and
-/// variables of tests.
-const RESERVED: [&str; 5] =
-    [STATE_VARIABLE, "EFFECTD_EVENT_", "EFFECTD_BLESS", "EFFECTD_TEST_", "EFFECTD_FAILPOINT"];
+/// Variables with effectd's prefix that are not settings: the state directory, a daemon at a URL, what `bus tail --exec` tells a
+/// command, and variables of tests.
+const RESERVED: [&str; 8] = [
+    STATE_VARIABLE,
+    URL_VARIABLE,
+    TOKEN_VARIABLE,
+    CONTEXT_VARIABLE,
+    "EFFECTD_EVENT_",
+    "EFFECTD_BLESS",
+    "EFFECTD_TEST_",
+    "EFFECTD_FAILPOINT",
+];
 
 /// Values that override the configuration file.
 #[derive(Debug, Clone, Default)]

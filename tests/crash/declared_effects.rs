@@ -172,7 +172,7 @@ async fn agreed(runtime: &Runtime, request: &Value) -> Option<Receipt> {
     let request = parsed(request);
     let id = request.action_id.clone();
     let mut answer = runtime.exec(request).await;
-    let operator = Decider { principal: Config::embedded(".").unwrap().principal, operator: true };
+    let operator = Decider::local(Config::embedded(".").unwrap().principal, true);
     let services = runtime.pipeline().services();
     for _ in 0..8 {
         let held = match answer {

@@ -219,7 +219,7 @@ fn every_example_of_the_help_works() {
     std::fs::write(place.path("bin/planner"), planner).unwrap();
     std::fs::set_permissions(place.path("bin/planner"), std::fs::Permissions::from_mode(0o755)).unwrap();
     copy(&place.state().join("policy"), &place.path("policy.new"));
-    std::fs::write(place.path("token.txt"), "a token\n").unwrap();
+    std::fs::write(place.path("token.txt"), "a-token\n").unwrap();
     let done = place.effectd(&["run", "examples/write_note.json", "-o", "json"], None).json(0);
     let receipt = done["receipt_id"].as_str().unwrap();
     let mut seen: Vec<String> = Vec::new();
@@ -247,7 +247,7 @@ fn every_example_of_the_help_works() {
     }
 }
 
-fn copy(from: &std::path::Path, to: &std::path::Path) {
+pub fn copy(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
@@ -277,6 +277,7 @@ fn run_example(place: &Place, example: &str) {
         .current_dir(place.path(""))
         .env_clear()
         .env("PATH", format!("{}:/usr/bin:/bin", place.path("bin").display()))
+        .env("XDG_CONFIG_HOME", place.path("config"))
         .output()
         .unwrap();
     let code = ran.status.code().unwrap_or(-1);
@@ -306,8 +307,13 @@ fn run_example(place: &Place, example: &str) {
         "effectd connections disable",
         "effectd connections delete",
         "effectd secrets delete",
+        "effectd tokens create --kind sandbox",
+        "effectd tokens revoke",
+        "effectd tokens rotate",
     ]
     .iter()
     .any(|command| example.starts_with(command));
-    assert!(code == 0 || (code == 1 && may_say_no), "{example}: {code}\n{told}");
+    // Only agents invoke actions, and their sessions are unknown here.
+    let is_of_agents = example.starts_with("effectd actions") && [1, 3].contains(&code);
+    assert!(code == 0 || (code == 1 && may_say_no) || is_of_agents, "{example}: {code}\n{told}");
 }

@@ -107,8 +107,12 @@ impl Daemon {
         }
     }
 
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().try_into().unwrap())
+    }
+
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+        kill(self.pid(), signal).unwrap();
     }
 
     /// Kills it in the middle of whatever it does.
@@ -173,7 +177,8 @@ impl Daemon {
     }
 }
 
-fn send_on(
+/// Sends a request on this connection.
+pub fn send_on(
     mut stream: UnixStream,
     method: &str,
     path: &str,

@@ -53,7 +53,7 @@ fn speaks_at_the_door_as_another_user() {
     }
 }
 
-fn as_user(daemon: &Daemon, uid: u32, count: usize, request: &str) -> (Child, BufReader<ChildStdout>) {
+pub fn as_user(daemon: &Daemon, uid: u32, count: usize, request: &str) -> (Child, BufReader<ChildStdout>) {
     // This program may be in a folder that is closed to other users, so a copy runs.
     let copy = daemon.socket.with_file_name("daemon-test");
     if !copy.exists() {

@@ -224,8 +224,8 @@ fn a_learner_reads_all_receipts_and_events_and_no_more() {
     assert_eq!(groups, [(&json!("ACTION_EXECUTED"), &own), (&json!("AMENDMENTS"), &own)]);
     // Nobody else's group, no other topic, no change, and nothing about actions themselves.
     for (ran, said) in [
-        (tail(SECOND, "ACTION_EXECUTED", "root"), "groups begin with its uid"),
-        (tail(SECOND, "ACTION_EXECUTED", &format!("u{SECOND}0")), "groups begin with its uid"),
+        (tail(SECOND, "ACTION_EXECUTED", "root"), "groups begin with a name of its own"),
+        (tail(SECOND, "ACTION_EXECUTED", &format!("u{SECOND}0")), "groups begin with a name of its own"),
         (tail(SECOND, "APPROVALS", &group), "for operators"),
         (tail(FIRST, "ACTION_EXECUTED", "nobody"), "the role `learner`"),
         (

@@ -15,7 +15,7 @@ use crate::operator::{break_it, repair_it, slow_note};
 const RUNBOOK: &str = "docs/runbook.md";
 
 /// The commands of each block of a page, in order, with their headings.
-fn blocks(page: &str) -> Vec<(String, String)> {
+pub fn blocks(page: &str) -> Vec<(String, String)> {
     let page = std::fs::read_to_string(root().join(page)).unwrap();
     let (mut heading, mut block, mut blocks) = (String::new(), None::<String>, Vec::new());
     for line in page.lines() {

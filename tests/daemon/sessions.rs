@@ -92,6 +92,31 @@ fn left(daemon: &Daemon, place: &Place) -> (usize, usize, usize) {
 }
 
 #[test]
+fn at_the_socket_people_use_the_routes_of_a_session() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let session = created(&daemon, &body());
+    held(&daemon, &session, "one-1");
+    let at = |path: &str| format!("/{session}/actions/{path}");
+    let guide = daemon.get(&at("guide/files"));
+    assert!(guide.status == 200 && guide.head.contains("content-type: text/markdown"), "{guide:?}");
+    daemon.get(&at("guide/none")).problem(404, "not_found");
+    let read = json!({ "integration": "files", "action": "list", "params": { "path": "workspace" } });
+    let refused = daemon.post(&at("invoke"), &read).problem(403, "agent_only");
+    assert_eq!(refused["error"], refused["detail"]);
+    let inbox = daemon.get("/v1/inbox?org=home").json(200);
+    assert_eq!((&inbox["total"], &inbox["invocations"][0]["id"]), (&json!(1), &json!("one-1")), "{inbox}");
+    let done = daemon.post(&at("invocations/one-1/approve"), &json!({})).json(200);
+    assert_eq!(done["invocation"]["status"], "completed", "{done}");
+    assert!(done["result"].is_object() && place.note("one").exists(), "{done}");
+    daemon.post(&at("invocations/one-1/approve"), &json!({})).problem(409, "already_decided");
+    let receipt = &daemon.get("/v1/actions/one-1").json(200)["receipt"];
+    assert_eq!(receipt["approval"]["digest"], "unseen", "{receipt}");
+    daemon.get("/nobody/actions/available").problem(404, "not_found");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
 fn a_deleted_session_is_wholly_gone_whatever_is_killed() {
     for point in [
         "operation.begun",

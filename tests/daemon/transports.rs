@@ -8,7 +8,7 @@ use crate::approvals::{asking, held};
 use crate::harness::{Place, Ran, Serving, write_note};
 use crate::operator::acts;
 use crate::seeding;
-use crate::verbs::{CHANGES, place_to_change};
+use crate::verbs::{CHANGES, place_to_change, valid_token};
 
 /// The output of a run without ids, times, hashes and the note that no daemon runs, which differ between runs.
 fn told(ran: &Ran) -> (i32, String, String) {
@@ -45,6 +45,9 @@ fn kind(word: &str) -> Option<&'static str> {
         Some("ID")
     } else if word.rsplit(':').next().is_some_and(hex) {
         Some("HEX")
+    } else if word.len() == 49 && word.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        // The last part of a token.
+        Some("SECRET")
     } else if word.starts_with("20") && word.contains('T') && word.contains(':') {
         Some("TIME")
     } else if let [h, _, b':', m, _] = word.as_bytes()
@@ -93,6 +96,8 @@ fn what_only_looks_answers_the_same_with_and_without_a_daemon() {
         &["orgs", "list"],
         &["connections", "list", "-o", "json"],
         &["secrets", "list", "-o", "json"],
+        &["tokens", "list", "-o", "json"],
+        &["tokens", "revoke", "nobody", "--yes"],
         &["sessions", "show", "nobody"],
         &["receipts", "list", "-o", "json"],
         &["receipts", "list", "tool:notify.*", "--limit", "1"],
@@ -249,6 +254,7 @@ fn named(place: &Place, line: &[&str]) -> Vec<String> {
         "GRANT" => grant(),
         "SESSION" => first("sessions", "session_id"),
         "CONNECTION" => first("connections", "connection_id"),
+        "TOKEN" => valid_token(&place.effectd(&["tokens", "list", "-o", "json"], None).json(0)),
         word => word.to_owned(),
     };
     line.iter().map(word).collect()

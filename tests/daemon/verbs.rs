@@ -12,7 +12,12 @@ use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
 /// Verbs that only read.
-const LOOK: [&str; 53] = [
+const LOOK: [&str; 59] = [
+    "actions list",
+    "actions guide",
+    "actions grants list",
+    "context list",
+    "context show",
     "caches list",
     "status",
     "wait",
@@ -27,6 +32,7 @@ const LOOK: [&str; 53] = [
     "orgs list",
     "connections list",
     "secrets list",
+    "tokens list",
     "tools list",
     "tools show",
     "receipts list",
@@ -71,7 +77,9 @@ const LOOK: [&str; 53] = [
 const PROGRAM: [&str; 3] = ["serve", "completions", "man"];
 /// Verbs that ask for actions, decide about them or cancel them: each action has its own receipt, which names who asked and who
 /// decided. The command line has the request, and the policy decides.
-const ACTIONS: [&str; 8] = [
+const ACTIONS: [&str; 10] = [
+    "actions run",
+    "actions grant request",
     "run",
     "submit",
     "cancel",
@@ -86,12 +94,22 @@ const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store sa
 /// Verbs that write again what is there already: the index from the journal, the same blocks in another engine, a signed
 /// head of the log as it is; or that remove what commands write again.
 const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "caches clear"];
+/// Verbs that change the user's own list of contexts.
+const CONTEXTS: [&str; 3] = ["context add", "context use", "context remove"];
 /// Verbs of these kinds that have neither `--yes` nor `--dry-run`: a request says itself whether it is a dry run, and `preview` shows
-/// what it would do; a screen shows what a key decides; a new file and a signed head change nothing.
-const PLAIN: [&str; 5] = ["run", "submit", "approvals watch", "support-bundle", "receipts head"];
+/// what it would do; an agent has nobody to ask; a screen shows what a key decides; a new file and a signed head change nothing.
+const PLAIN: [&str; 7] = [
+    "run",
+    "submit",
+    "actions run",
+    "actions grant request",
+    "approvals watch",
+    "support-bundle",
+    "receipts head",
+];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 44] = [
+pub const CHANGES: [(&[&str], &str); 47] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -177,6 +195,12 @@ pub const CHANGES: [(&[&str], &str); 44] = [
     (&["sessions", "delete", "SESSION"], "effectd.delete_session"),
     (&["connections", "delete", "CONNECTION"], "effectd.delete_connection"),
     (&["secrets", "delete", "home", "token"], "effectd.delete_secret"),
+    (
+        &["tokens", "create", "--kind", "user", "--org", "home", "--name", "ada", "--for", "90d"],
+        "effectd.create_token",
+    ),
+    (&["tokens", "rotate", "TOKEN"], "effectd.rotate_token"),
+    (&["tokens", "revoke", "TOKEN"], "effectd.revoke_token"),
     (&["dlq", "settle", "0", "--done"], "effectd.settle_letter"),
     (&["dlq", "drop", "1"], "effectd.drop_letters"),
     (&["dlq", "requeue", "2"], "effectd.requeue_letters"),
@@ -209,7 +233,7 @@ fn what_changes_something_takes_yes_and_dry_run() {
     };
     let leaves: BTreeSet<&str> = all.iter().filter(is_leaf).map(String::as_str).collect();
     let changes: Vec<String> = CHANGES.iter().map(|(line, _)| verb(line)).collect();
-    let known = LOOK.iter().chain(&PROGRAM).chain(&ACTIONS).chain(&NEW).chain(&DERIVED);
+    let known = LOOK.iter().chain(&PROGRAM).chain(&ACTIONS).chain(&NEW).chain(&DERIVED).chain(&CONTEXTS);
     let known: Vec<&str> = known.copied().chain(changes.iter().map(String::as_str)).collect();
     let classes: BTreeSet<&str> = known.iter().copied().collect();
     assert_eq!(leaves, classes, "a verb is new, or gone: say here what it does");
@@ -219,7 +243,8 @@ fn what_changes_something_takes_yes_and_dry_run() {
         let help = place.effectd(&words, None).stdout();
         let takes = ["-y, --yes", "--dry-run"]
             .map(|flag| help.lines().any(|line| line.trim_start().starts_with(flag)));
-        let changes = !LOOK.contains(verb) && !PROGRAM.contains(verb) && !PLAIN.contains(verb);
+        let quiet = [&LOOK[..], &PROGRAM, &PLAIN, &CONTEXTS];
+        let changes = !quiet.iter().any(|list| list.contains(verb));
         assert_eq!(takes, [changes; 2], "{verb}:\n{help}");
         assert!(help.contains("\nExample"), "{verb} has no example:\n{help}");
     }
@@ -234,6 +259,12 @@ fn what_changes_something_takes_yes_and_dry_run() {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap().to_owned()
+}
+
+/// The id of the valid token in a list of them.
+pub fn valid_token(listed: &Value) -> String {
+    let mut tokens = listed.as_array().unwrap().iter();
+    text(&tokens.find(|token| token["state"] == "valid").unwrap()["token_id"])
 }
 
 pub fn place_to_change() -> Place {
@@ -282,6 +313,7 @@ fn every_mutation_asks_first_and_records_who_said_yes() {
                 "GRANT" => grant.clone(),
                 "SESSION" => text(&first("/v1/sessions", "/sessions/0/session_id")),
                 "CONNECTION" => text(&first("/v1/connections", "/0/connection_id")),
+                "TOKEN" => valid_token(&first("/v1/tokens", "/tokens")),
                 word => word.to_owned(),
             })
             .collect();
@@ -403,9 +435,11 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
 }
 
 /// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
-const PRINT: [&[&str]; 61] = [
+const PRINT: [&[&str]; 64] = [
     &["--help"],
     &["--version"],
+    &["context", "list"],
+    &["context", "show", "-o", "json"],
     &["status", "ACTION"],
     &["wait", "ACTION"],
     &["run", "FILE"],
@@ -419,6 +453,7 @@ const PRINT: [&[&str]; 61] = [
     &["orgs", "list"],
     &["connections", "list", "-o", "json"],
     &["secrets", "list", "-o", "json"],
+    &["tokens", "list", "-o", "json"],
     &["quarantine", "list"],
     &["quarantine", "show", "4"],
     &["tools", "list"],
@@ -466,9 +501,18 @@ const PRINT: [&[&str]; 61] = [
     &["completions", "bash"],
     &["man"],
 ];
-/// Reading verbs that are not in that list: they need a terminal, the store alone, or something that few actions leave.
-const NOT_PRINTED: [&str; 6] =
-    ["top", "store check", "approvals show", "sessions show", "artifacts get", "notifications show"];
+/// Reading verbs that are not in that list: they need a terminal, the store alone, a session, or something that few actions leave.
+const NOT_PRINTED: [&str; 9] = [
+    "top",
+    "store check",
+    "approvals show",
+    "sessions show",
+    "artifacts get",
+    "notifications show",
+    "actions list",
+    "actions guide",
+    "actions grants list",
+];
 
 #[test]
 fn unwritable_output_exits_74_and_a_closed_reader_does_not() {

@@ -56,7 +56,7 @@ pub(crate) fn request(action: &str, tool: &str, params: Value) -> ActionRequest 
 
 fn operator(runtime: &Runtime) -> Decider {
     let _ = runtime;
-    Decider { principal: Config::embedded(".").unwrap().principal, operator: true }
+    Decider::local(Config::embedded(".").unwrap().principal, true)
 }
 
 async fn held(runtime: &Runtime, request: ActionRequest) -> Held {

@@ -48,7 +48,7 @@ fn writes(action: &str, text: &str, contract: Option<Value>, origin: Origin) -> 
 }
 
 fn operator() -> Decider {
-    Decider { principal: Config::embedded(".").unwrap().principal, operator: true }
+    Decider::local(Config::embedded(".").unwrap().principal, true)
 }
 
 async fn done(runtime: &Runtime, incoming: Incoming) -> Receipt {

@@ -60,7 +60,7 @@ fn with_modes(modes: &str, rules: &str) -> Place {
 }
 
 pub(crate) fn operator() -> Decider {
-    Decider { principal: Config::embedded(".").unwrap().principal, operator: true }
+    Decider::local(Config::embedded(".").unwrap().principal, true)
 }
 
 pub(crate) async fn held(runtime: &Runtime, request: ActionRequest) -> Held {

@@ -16,12 +16,13 @@ const MAY_USE: [(&str, &[&str]); 7] = [
 ];
 
 /// Third-party crates that stay in one place, and the package it is in.
-const CONFINED: [(&str, &str); 5] = [
+const CONFINED: [(&str, &str); 6] = [
     ("sled", "bus"),
     ("backoff", "actors"),
     ("ractor", "actors"),
     ("cedar-policy", "policy"),
     ("landlock", "sandbox"),
+    ("tokio-rustls", "gateway"),
 ];
 
 /// Features that exist for tests alone.

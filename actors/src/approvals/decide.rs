@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::edit::edited;
 use super::expiry::{end, expire};
 use super::grants::NewGrant;
-use super::hold::{Hold, HoldState, approval, keyed_digest};
+use super::hold::{Hold, HoldState, UNSEEN, approval, keyed_digest};
 use super::rejudge::{self, Under};
 use super::repository::{self, Step, Versioned};
 use super::suspend::announce;
@@ -30,6 +30,8 @@ pub struct Approve {
     pub how: How,
     /// The digest of the question that the approver saw; if given, it must match the hold.
     pub digest: Option<String>,
+    /// Whether the receipt says `unseen` if there is no digest.
+    pub unseen: bool,
     /// Parameters that replace the planner's.
     pub params: Option<Map<String, Value>>,
     /// The digest of the edited question, from [`super::edit::preview_edited`]; if given, it must still match.
@@ -164,7 +166,8 @@ async fn prepare(
         How::Always => ApprovalVerdict::Always,
     };
     let mut record = record(&*services.clock, &hold, by, authority, verdict, approve.reason)?;
-    record.digest = keyed_digest(&digest);
+    let is_unseen = approve.unseen && approve.digest.is_none();
+    record.digest = if is_unseen { UNSEEN.to_owned() } else { keyed_digest(&digest) };
     record.grant_id = grant.as_ref().map(|grant| grant.grant_id.clone());
     record.edited_request_digest =
         hold.edited.then(|| keyed_digest(&services.identity.keyed(&hold.decision.digest())));

@@ -4,9 +4,9 @@
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{
     ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, COMMAND_TOOL, Code, Digest, Failure,
-    GrantId, Phase, Principal, SpaceId, Timestamp, ToolId, TraceId,
+    GrantId, Phase, Principal, Session, SpaceId, Timestamp, ToolId, TraceId,
 };
-use effectd_policy::{Decider, Grant, GrantAsk, GrantState, NamedCommand, Policy, is_tool_pattern};
+use effectd_policy::{Decider, Grant, GrantAsk, GrantState, NamedCommand, OrgRole, Policy, is_tool_pattern};
 use serde::{Deserialize, Serialize};
 
 use super::audit::{self, Deed, GrantAct};
@@ -18,7 +18,8 @@ use super::rejudge::{self, Under};
 use super::repository::{Step, Versioned, read};
 use crate::action::{Action, Asked};
 use crate::limits::{GRANT_REQUEST_WAIT_MAX, GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE};
-use crate::services::{Approvals, Services, sessions};
+use crate::services::sessions;
+use crate::services::{Approvals, Services};
 use crate::stored::entries;
 
 const GRANTS: &str = "grants";
@@ -61,6 +62,12 @@ pub fn list(
     let page = store.entries(&family(GRANTS)?, "", after, max)?;
     let grants = page.entries.iter().map(|entry| read::<Grant>(entry).map(|at| at.value));
     Ok((grants.collect::<Result<_, _>>()?, page.after))
+}
+
+/// The grants of an organisation, the oldest first.
+pub fn in_org(store: &dyn Store, org: &str) -> Result<Vec<Grant>, StoreError> {
+    let grants = all(store)?.into_iter().map(|grant| grant.value);
+    Ok(grants.filter(|grant| grant.org == org).collect())
 }
 
 pub(crate) fn all(store: &dyn Store) -> Result<Vec<Versioned<Grant>>, StoreError> {
@@ -210,6 +217,21 @@ pub async fn request(services: &Services, new: NewGrant, by: &Decider) -> Result
     let in_force = would_be_in_force(services, &new, by)?;
     let state = if in_force { GrantState::Active } else { GrantState::Requested };
     make(services, new, by, state).await
+}
+
+/// Requests a grant for the agent of a session. Who created the session requests it. It is in force at once only if it covers one tool in
+/// this session, that person administers the organisation now, and the session has few grants: an agent widens nothing by itself, and
+/// leaves room for the grants of others.
+pub async fn request_in(services: &Services, session: &Session, new: NewGrant) -> Result<Grant, DecideError> {
+    check(services, &new)?;
+    let role = services.policy().org_role(&session.created_by, &new.org);
+    let (is_narrow, now) = (new.session.is_some() && !new.tool.contains('*'), services.clock.now());
+    let mut own = all(&*services.store)?;
+    own.retain(|grant| grant.value.session == new.session && !grant.value.is_over(now));
+    let in_force = is_narrow && role >= Some(OrgRole::Admin) && own.len() < GRANT_REQUESTS_MAX;
+    let state = if in_force { GrantState::Active } else { GrantState::Requested };
+    let by = Decider::local(session.created_by.clone(), false);
+    make(services, new, &by, state).await
 }
 
 /// The holds that a grant would release if this decider made it.

@@ -104,6 +104,12 @@ impl Hold {
         }
     }
 
+    /// The digest of the question that the decision is about. An approver who says nothing about it decides about the one that stood then.
+    pub(crate) fn agreed(&self) -> Option<String> {
+        let digest = &self.decided()?.digest;
+        Some(if digest == UNSEEN { keyed_digest(&self.digest) } else { digest.clone() })
+    }
+
     pub fn is_approved(&self) -> bool {
         self.decided().is_some_and(|approval| match approval.verdict {
             ApprovalVerdict::Once | ApprovalVerdict::Grant | ApprovalVerdict::Always => true,
@@ -158,6 +164,9 @@ pub fn session_of(decision: &DecisionData) -> String {
     let of_subject = || format!("agent:{}", decision.request.subject_id);
     decision.origin.session().map_or_else(of_subject, String::from)
 }
+
+/// The digest in the record of an approver who did not say what they saw.
+pub(crate) const UNSEEN: &str = "unseen";
 
 /// A keyed digest, as receipts write it.
 pub fn keyed_digest(digest: &Digest) -> String {

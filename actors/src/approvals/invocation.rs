@@ -1,10 +1,13 @@
 //! An invocation: an action, as the routes of its session show it. It is a view of the action's hold, intent or receipt, and its id is
 //! the action's: nothing is stored that could disagree with them.
 
-use effectd_bus::StoreError;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use effectd_bus::{Order, ReceiptQuery, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ConnectionId, DecisionData, DeniedReason, GrantId, InvocationStatus, Millis, Mode, ModeSource,
-    OrgId, Outcome, Receipt, ReceiptId, RiskLevel, Timestamp, ToolId,
+    ActionId, ConnectionId, DecisionData, DeniedReason, GrantId, InvocationBrief, InvocationStatus, Millis,
+    Mode, ModeSource, OrgId, Outcome, Receipt, ReceiptId, RiskLevel, SessionId, SpaceId, Timestamp, ToolId,
 };
 use effectd_policy::Facts;
 use serde::Serialize;
@@ -14,7 +17,7 @@ use super::hold::{Hold, session_of};
 use super::suspend::decision_of;
 use super::{expiry, repository, view};
 use crate::action::decisions::published;
-use crate::claims::pending::intent_of;
+use crate::claims::pending::{each_intent, intent_of};
 use crate::services::Services;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,13 +65,142 @@ pub async fn find(services: &Services, id: &ActionId) -> Result<Option<Invocatio
         return Ok(ended(id, &receipt, session));
     }
     let has_begun = intent_of(store, id).await?.is_some();
+    unended(services, id, has_begun)
+}
+
+/// The invocation of an action without a receipt.
+fn unended(services: &Services, id: &ActionId, has_begun: bool) -> Result<Option<Invocation>, StoreError> {
+    let store = &*services.store;
     if let Some(hold) = repository::hold_of(store, id)? {
         return Ok(held(services, id, &hold.value, has_begun));
     }
-    let Some(event) = published(store, id)?.and_then(|published| published.event) else {
-        return Ok(None);
+    let event = published(store, id)?.and_then(|published| published.event);
+    Ok(event.and_then(|event| open(services, &event.data, Outcome::Executing, event.time)))
+}
+
+/// Which invocations are listed.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    pub org: OrgId,
+    /// Only those of this session.
+    pub session: Option<SessionId>,
+    pub status: Option<InvocationBrief>,
+    pub limit: usize,
+    /// How many are left out, from the newest on.
+    pub offset: usize,
+}
+
+/// A page of invocations: first those that have not ended, then the others, each the newest first; and how many there are in all, which
+/// is counted for organisations only. Blocks.
+pub fn list(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>, Option<u64>), StoreError> {
+    let (store, pending) = (&*services.store, InvocationBrief::Pending);
+    let is_wanted = |status: InvocationBrief| wanted.status.is_none_or(|wanted| wanted == status);
+    let open = if is_wanted(pending) { all_unended(services, wanted)? } else { Vec::new() };
+    let mut total = wanted.session.is_none().then_some(open.len() as u64);
+    if let Some(total) = &mut total {
+        for status in InvocationBrief::ALL.into_iter().filter(|status| is_wanted(*status)) {
+            *total += store.invocations(&wanted.org, status)?;
+        }
+    }
+    let skip = wanted.offset.saturating_sub(open.len());
+    let mut page: Vec<_> = open.into_iter().skip(wanted.offset).take(wanted.limit).collect();
+    if wanted.status != Some(pending) {
+        add_ended(store, wanted, skip, &mut page)?;
+    }
+    Ok((page, total))
+}
+
+/// Receipts that are read at once.
+const RECEIPTS_PAGE: usize = 100;
+/// Most pages of receipts that one list reads: requests that made no invocation have receipts, too, and one list must not read them all.
+const RECEIPT_PAGES_MAX: usize = 200;
+
+/// Adds invocations by their receipts, until the page is full.
+fn add_ended(
+    store: &dyn Store,
+    wanted: &Wanted,
+    mut skip: usize,
+    page: &mut Vec<Invocation>,
+) -> Result<(), StoreError> {
+    let mut query = ReceiptQuery {
+        org: Some(wanted.org.clone()),
+        session: wanted.session.clone(),
+        invocation: wanted.status,
+        order: Order::NewestFirst,
+        limit: RECEIPTS_PAGE,
+        ..ReceiptQuery::default()
     };
-    Ok(open(services, &event.data, Outcome::Executing, event.time))
+    for _ in 0..RECEIPT_PAGES_MAX {
+        let found = store.receipts(&query)?;
+        for stored in &found.receipts {
+            if page.len() >= wanted.limit {
+                return Ok(());
+            }
+            let Some(invocation) = of_receipt(&stored.action_id, &stored.parse()?) else { continue };
+            if skip > 0 {
+                skip -= 1;
+            } else {
+                page.push(invocation);
+            }
+        }
+        query.cursor = found.cursor;
+        if query.cursor.is_none() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What waits for an approval, and what runs; the newest first.
+fn all_unended(services: &Services, wanted: &Wanted) -> Result<Vec<Invocation>, StoreError> {
+    let (store, policy) = (&*services.store, services.policy());
+    let is_of_org = |space: &SpaceId| policy.org_of(space) == Some(wanted.org.as_str());
+    let mut found = BTreeMap::new();
+    let mut add = |hold: &Hold| {
+        for member in &hold.members {
+            found.extend(held(services, &member.action_id, hold, false).map(|one| (one.id.clone(), one)));
+        }
+    };
+    if let Some(session) = &wanted.session {
+        for id in repository::open_in(store, session.as_str())? {
+            repository::hold(store, &id)?.iter().for_each(|hold| add(&hold.value));
+        }
+    } else {
+        let mut after = None;
+        loop {
+            let (holds, next) = repository::holds(store, after.as_deref())?;
+            let of_org = holds.iter().filter(|hold| is_of_org(&hold.value.decision.request.space_id));
+            of_org.for_each(|hold| add(&hold.value));
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    let mut begun = Vec::new();
+    each_intent(store, |intent| {
+        if is_of_org(&intent.space) {
+            begun.push(intent.action_id);
+        }
+    })?;
+    for id in begun {
+        let is_of = |one: &Invocation| wanted.session.as_ref().is_none_or(|id| one.session_id == id.as_str());
+        found.extend(unended(services, &id, true)?.filter(is_of).map(|one| (id, one)));
+    }
+    let mut open = Vec::new();
+    for (id, one) in found {
+        // It may have ended since.
+        if store.receipt_of(&id)?.is_none() {
+            open.push(one);
+        }
+    }
+    open.sort_by_key(|one| Reverse(one.created_at));
+    Ok(open)
+}
+
+/// The invocation of an action that this receipt answers; `None` as in [`find`].
+pub fn of_receipt(id: &ActionId, receipt: &Receipt) -> Option<Invocation> {
+    ended(id, receipt, receipt.session_id.as_ref().map(ToString::to_string))
 }
 
 fn ended(id: &ActionId, receipt: &Receipt, session: Option<String>) -> Option<Invocation> {

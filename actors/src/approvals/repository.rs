@@ -96,10 +96,15 @@ pub(crate) fn asked(
     }
 }
 
+/// The open holds of a session.
+pub(crate) fn open_in(store: &dyn Store, session: &str) -> Result<Vec<ApprovalId>, StoreError> {
+    let open = get::<Vec<ApprovalId>>(store, SESSIONS, &session_key(session))?;
+    Ok(open.map_or_else(Vec::new, |open| open.value))
+}
+
 /// How many holds of a session are open.
 pub(crate) fn open_of(store: &dyn Store, session: &str) -> Result<usize, StoreError> {
-    let open = get::<Vec<ApprovalId>>(store, SESSIONS, &session_key(session))?;
-    Ok(open.map_or(0, |open| open.value.len()))
+    Ok(open_in(store, session)?.len())
 }
 
 pub fn past(store: &dyn Store, id: &ApprovalId) -> Result<Option<Past>, StoreError> {

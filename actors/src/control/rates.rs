@@ -47,7 +47,7 @@ impl Default for Rules {
 /// Which limit was reached, and when to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Throttled {
-    /// The kind of limit: `tool`, `subject`, `space`, `principal`, `session` or `budget`.
+    /// The kind of limit: `tool`, `subject`, `space`, `principal`, `session`, `budget`, `address` or `token`.
     pub what: &'static str,
     /// The limit and its unit.
     pub allowed: (u64, &'static str),
@@ -87,19 +87,27 @@ type Limiter = RateLimiter<String, DashMapStateStore<String>, Ticks, NoOpMiddlew
 /// The key of a rate, from an action.
 type KeyOf = for<'a> fn(&'a ActionRequest, &'a Principal) -> &'a str;
 
-struct Rate {
+/// A rate for each of a bounded number of keys.
+pub struct Rate {
     what: &'static str,
-    key: KeyOf,
     most: NonZeroU32,
     limiter: Limiter,
     clock: Arc<dyn Clock>,
 }
 
 /// The limited rates, the principal's first: an action that it refuses does not count against the subject.
-pub struct Rates(Vec<Rate>);
+pub struct Rates(Vec<(KeyOf, Rate)>);
 
 impl Rate {
-    fn check(&self, key: &str) -> Result<(), Throttled> {
+    /// A rate for each `what`, of this many a second.
+    pub fn new(what: &'static str, most: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
+        let limiter =
+            Limiter::new(Quota::per_second(most), DashMapStateStore::default(), Ticks(clock.clone()));
+        Self { what, most, limiter, clock: clock.clone() }
+    }
+
+    /// Counts one.
+    pub fn check(&self, key: &str) -> Result<(), Throttled> {
         if self.limiter.len() >= RATE_KEYS_MAX {
             self.limiter.retain_recent();
         }
@@ -122,29 +130,26 @@ impl Rates {
             ("space", rules.space, |request, _| request.space_id.as_str()),
             ("tool", rules.tool, |request, _| request.tool_id.as_str()),
         ];
-        let limited = all.into_iter().filter_map(|(what, most, key)| {
-            let quota = Quota::per_second(most?);
-            let limiter = Limiter::new(quota, DashMapStateStore::default(), Ticks(clock.clone()));
-            Some(Rate { what, key, most: most?, limiter, clock: clock.clone() })
-        });
+        let limited =
+            all.into_iter().filter_map(|(what, most, key)| Some((key, Rate::new(what, most?, clock))));
         Self(limited.collect())
     }
 
     /// Counts one action. If a rate refuses it, the rates before that one have counted it all the same.
     pub fn count(&self, request: &ActionRequest, principal: &Principal) -> Result<(), Throttled> {
-        self.0.iter().try_for_each(|rate| rate.check((rate.key)(request, principal)))
+        self.0.iter().try_for_each(|(key, rate)| rate.check(key(request, principal)))
     }
 
     /// Removes idle keys.
     pub fn sweep(&self) {
-        for rate in &self.0 {
+        for (_, rate) in &self.0 {
             rate.limiter.retain_recent();
             rate.limiter.shrink_to_fit();
         }
     }
 
     pub fn len(&self) -> usize {
-        self.0.iter().map(|rate| rate.limiter.len()).sum()
+        self.0.iter().map(|(_, rate)| rate.limiter.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {

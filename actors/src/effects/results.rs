@@ -198,8 +198,7 @@ orgs = { home = "member" }
         receipt.principal = "user://asker".parse().unwrap();
         (receipt.session_id, receipt.org) = ("s-1".parse().ok(), "home".parse().ok());
         let by = |name: &str, session: Option<&str>| {
-            let by =
-                Decider { principal: format!("user://{name}").parse().unwrap(), operator: name == "root" };
+            let by = Decider::local(format!("user://{name}").parse().unwrap(), name == "root");
             let session = session.map(|session| session.parse().unwrap());
             reads(&policy, &receipt, &by, session.as_ref())
         };
@@ -218,7 +217,7 @@ orgs = { home = "member" }
         }
         let mut arbiter = receipt.clone();
         (arbiter.session_id, arbiter.org) = (None, None);
-        let stranger = Decider { principal: "user://x".parse().unwrap(), operator: false };
+        let stranger = Decider::local("user://x".parse().unwrap(), false);
         assert_eq!(reads(&policy, &arbiter, &stranger, None), None, "no session is nobody's session");
     }
 

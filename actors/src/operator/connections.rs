@@ -23,11 +23,11 @@ fn family(name: &str) -> Result<FamilyName, StoreError> {
     FamilyName::new(name)
 }
 
-fn no_such(what: String) -> StoreError {
+pub(super) fn no_such(what: String) -> StoreError {
     StoreError::NoSuchName(Cause::new(what))
 }
 
-fn bounded(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
+pub(super) fn bounded(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
     if size > max { Err(StoreError::TooLarge { what, size, max }) } else { Ok(()) }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn known(store: &dyn Store, id: &ConnectionId) -> Result<Versioned<Co
 }
 
 /// Refuses an organisation that the policy does not have.
-fn check_org(services: &Services, org: &OrgId) -> Result<(), StoreError> {
+pub(super) fn check_org(services: &Services, org: &OrgId) -> Result<(), StoreError> {
     if services.policy().orgs().contains(&org.as_str()) {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
 
 use super::store_admin::{removes_anything, retention_details};
-use super::{connections, replay, sessions};
+use super::{connections, replay, sessions, tokens};
 use crate::approvals::grants;
 use crate::approvals::rejudge::{self, Rejudged, Under};
 use crate::claims::pending::open_decisions;
@@ -26,6 +26,8 @@ use crate::operator::operations::{Terms, recorded};
 use crate::operator::retention;
 use crate::registry::Registry;
 use crate::services::Services;
+use crate::services::connections::SecretValue;
+use crate::services::tokens::Token;
 
 /// Dead letters that one operation may name: it reads each of them.
 pub const OPERATION_LETTERS_MAX: usize = 500;
@@ -39,6 +41,8 @@ pub struct Performed {
     pub receipt_id: Option<ReceiptId>,
     /// The outcome for each dead letter that the operation names.
     pub letters: Vec<(u64, Now)>,
+    /// The token that was created. Nothing else ever has its value.
+    pub token: Option<SecretValue>,
 }
 
 /// The outcome, and the details for the receipt if anything changed.
@@ -84,7 +88,7 @@ async fn carry_out(
     (summary, Terms { reason, until }): (String, Terms),
 ) -> Result<Work, StoreError> {
     let switches = Switches::new(&*services.store);
-    let principal = by.clone();
+    let (principal, mut token) = (by.clone(), None);
     let (store, clock, by) = (&*services.store, &*services.clock, by.as_str());
     let mut details = match operation {
         Operation::DisableTool { tool_id } => {
@@ -196,8 +200,11 @@ async fn carry_out(
                 })
             };
             let session = blocking(&services, checked).await?;
-            sessions::create(&services, &session).await?;
-            json!({ "org": session.org })
+            let (first, value) = tokens::of_session(&session)?;
+            sessions::create(&services, &session, &first).await?;
+            token = Some(value);
+            // A name with `token` in it would hide the id.
+            json!({ "org": session.org, "issued": first.token_id })
         }
         Operation::EndSession { session_id } => {
             sessions::end(&services, &session_id, &principal).await?;
@@ -239,6 +246,20 @@ async fn carry_out(
             connections::delete_secret(&services, &org, &name, &principal).await?;
             json!({ "deleted": true })
         }
+        Operation::CreateToken { id, kind, org, session_id, name, not_before, expires_at } => {
+            let new = tokens::record(id, kind, org, (principal, clock.now()));
+            let new = Token { session_id, name, not_before, expires_at, ..new };
+            token = Some(tokens::create(&services, new).await?);
+            json!({ "created": true })
+        }
+        Operation::RevokeToken { id } => {
+            tokens::revoke(&services, &id).await?;
+            json!({ "revoked": true })
+        }
+        Operation::RotateToken { id, next } => {
+            token = Some(tokens::rotate(&services, (id, next), principal).await?);
+            json!({ "revoked": true, "created": true })
+        }
         // The operation does not hold the value.
         Operation::SetSecret { .. } => return Err(has_own_route("/v1/secrets")),
         // `preview` has already refused these.
@@ -257,7 +278,7 @@ async fn carry_out(
     if let Some(until) = until {
         details["until"] = json!(until);
     }
-    let performed = Performed { changed: true, ..unchanged(summary).0 };
+    let performed = Performed { changed: true, token, ..unchanged(summary).0 };
     Ok((performed, Some(object(details))))
 }
 
@@ -307,7 +328,7 @@ fn count_letters(letters: Vec<(u64, Now)>) -> Work {
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let summary = counts.map(|(count, what)| format!("{count} {what}")).collect::<Vec<_>>().join(", ");
     let details = json!({ "requeued": requeued, "dropped": dropped, "gone": gone, "left": left });
-    let performed = Performed { changed, summary: vec![summary], receipt_id: None, letters };
+    let performed = Performed { changed, summary: vec![summary], letters, ..Performed::default() };
     (performed, changed.then(|| object(details)))
 }
 
@@ -478,13 +499,14 @@ pub fn preview(
         }
         Operation::EndSession { session_id } => {
             let session = sessions::known(&*services.store, session_id)?.value;
-            let summary = format!("session {session_id} ({:?}): it takes no new action", session.title);
+            let what = "it takes no new action, and its tokens end";
+            let summary = format!("session {session_id} ({:?}): {what}", session.title);
             (session.ended_at.is_none(), summary)
         }
         Operation::DeleteSession { session_id } => {
             let session = sessions::known(&*services.store, session_id)?.value;
             let title = &session.title;
-            let gone = "its approvals are denied, its grants revoked, its dead letters, results, pre-images and artifacts destroyed; receipts stay";
+            let gone = "its approvals are denied, its grants and tokens revoked, its dead letters, results, pre-images and artifacts destroyed; receipts stay";
             (true, format!("session {session_id} ({title:?}) -> deleted: {gone}"))
         }
         Operation::CreateConnection { connection_id, org, source, name, hosts, secrets } => {
@@ -513,6 +535,24 @@ pub fn preview(
         Operation::DeleteSecret { org, name } => {
             connections::check_delete_secret(services, org, name)?;
             (true, format!("secret {name} of {org} -> deleted"))
+        }
+        Operation::CreateToken { id, kind, org, session_id, name, not_before, expires_at } => {
+            let new = tokens::record(id.clone(), *kind, org.clone(), (Principal::new("effectd")?, now));
+            let (session_id, name) = (session_id.clone(), name.clone());
+            let (not_before, expires_at) = (*not_before, *expires_at);
+            let new = Token { session_id, name, not_before, expires_at, ..new };
+            tokens::check(services, &new, None)?;
+            let end = expires_at.map_or("it is revoked".to_owned(), |end| end.to_string());
+            (true, format!("a {} token for {} until {end}", kind.as_str(), new.principal()?))
+        }
+        Operation::RevokeToken { id } => {
+            let known = tokens::known(&*services.store, id)?.value;
+            let summary = format!("token {id} of {} -> revoked", known.principal()?);
+            (known.revoked_at.is_none(), summary)
+        }
+        Operation::RotateToken { id, next } => {
+            let (next, _) = tokens::successor(services, id, next, &Principal::new("effectd")?)?;
+            (true, format!("token {id} of {} -> revoked, and replaced by a new one", next.principal()?))
         }
         Operation::RotateKey {} => return Err(has_own_route("/v1/log/keys")),
         Operation::ReloadPolicy {} => return Err(has_own_route("/v1/policy/reload")),

@@ -5,7 +5,7 @@
 //! 1. One step moves its record to the deleted sessions: from now on it takes no action, no grant and no approval.
 //! 2. Its open holds are denied.
 //! 3. Its grants are revoked.
-//! 4. The dead letters of its actions are purged: nobody can requeue them.
+//! 4. Its tokens are removed, and the dead letters of its actions purged: nobody can requeue them.
 //! 5. The results, pre-images and artifacts of its actions are destroyed, except for contents that others need. The receipts stay,
 //!    for auditors.
 //! 6. The record says that this is done.
@@ -25,6 +25,7 @@ use effectd_contracts::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::tokens;
 use crate::approvals::repository::{self, Step, Versioned, read};
 use crate::approvals::{expiry, grants, hold::HoldState};
 use crate::claims::intent::Intent;
@@ -38,6 +39,7 @@ use crate::limits::{
 use crate::operator::{dead_letters, erasure};
 use crate::services::sessions::{SESSIONS, is_deleted, is_implicit};
 use crate::services::signer::Identity;
+use crate::services::tokens::{TOKENS, Token};
 use crate::services::{Services, connections};
 use crate::stored::entries;
 
@@ -75,8 +77,11 @@ pub(super) fn check_new(
 ) -> Result<OrgId, StoreError> {
     let (store, policy) = (&*services.store, services.policy());
     let used = |name| Ok::<_, StoreError>(store.entry(&family(name)?, id.as_str())?.is_some());
-    if is_implicit(id.as_str()) || used(SESSIONS)? || used(DELETED)? {
-        return Err(StoreError::Invalid(format!("choose another id than {id}: it is used, or has a colon")));
+    // A slash ends the organisation in the principal of a session.
+    let has_mark = is_implicit(id.as_str()) || id.as_str().contains('/');
+    if has_mark || used(SESSIONS)? || used(DELETED)? {
+        let why = format!("choose another id than {id}: it is used, or has a colon or a slash");
+        return Err(StoreError::Invalid(why));
     }
     if title.is_empty() || title.len() > SESSION_TITLE_BYTES_MAX || title.chars().any(is_unprintable) {
         let why = format!("a session's title is printable text of 1 to {SESSION_TITLE_BYTES_MAX} bytes");
@@ -110,14 +115,16 @@ pub(super) fn check_new(
     }
 }
 
-pub(super) async fn create(services: &Services, session: &Session) -> Result<(), StoreError> {
+/// Creates a session with its first token.
+pub(super) async fn create(services: &Services, session: &Session, token: &Token) -> Result<(), StoreError> {
     let mut step = Step::default();
     step.put(SESSIONS, session.session_id.as_str(), Expect::Absent, session)?;
+    step.put(TOKENS, token.token_id.as_str(), Expect::Absent, token)?;
     announce(&mut step, session, SessionChange::Created, &session.created_by, session.created_at)?;
     step.commit(&*services.store).await.map(drop)
 }
 
-/// Ends a session: it takes no new action. What has begun continues.
+/// Ends a session: it takes no new action, and none of its tokens is valid. What has begun continues.
 pub(super) async fn end(services: &Services, id: &SessionId, by: &Principal) -> Result<(), StoreError> {
     let _lock = services.connections.changes.lock().await;
     let Versioned { value: mut session, version } = known(&*services.store, id)?;
@@ -196,6 +203,7 @@ async fn clear(services: &Services, deleted: &Deleted) -> Result<(), StoreError>
     hit_idle("session.grants").await;
     let (store, session) = (services.store.clone(), deleted.session.clone());
     blocking(move || {
+        tokens::remove(&*store, Some(&session.session_id))?;
         let is_of = |letter: &DeadLetter| {
             let origin = dead_letters::decision(letter).map(|decision| decision.origin);
             origin == Some(Origin::Session { session_id: session.session_id.clone() })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use effectd_bus::StoreError;
 use effectd_contracts::{
     ActionRequest, Code, Contract, Failure, OrgId, Origin, PathSnapshot, Phase, Predicted, Principal,
-    Timestamp, TraceId,
+    Session, Timestamp, TraceId,
 };
 use effectd_policy::{Decision, Facts, Inspection, InspectionFacts, Policy, Verdict, evaluate, inspect};
 
@@ -15,8 +15,9 @@ use crate::action::proofs::{DryRun, Ruling};
 use crate::control::switches::Switches;
 use crate::effects::snapshot::touched_with;
 use crate::registry::RegisteredTool;
+use crate::services::Services;
 use crate::services::connections::Enabled;
-use crate::services::{Services, sessions};
+use crate::services::sessions;
 
 pub(crate) struct Question<'a> {
     pub(crate) request: &'a ActionRequest,
@@ -96,6 +97,32 @@ pub fn facts_of(
     facts(services, policy, &question, &inspected(services, request, tool, policy).facts)
 }
 
+/// A call of the tool in a session, with the parameters of the tool's example.
+pub fn example_in(session: &Session, tool: &RegisteredTool) -> ActionRequest {
+    let mut params = tool.example().clone();
+    if let Some(space) = params.get_mut("space_id") {
+        *space = session.space_id.as_str().into();
+    }
+    session.request(tool.spec().tool_id.clone(), params)
+}
+
+/// What the policy decides now about a request of the session's agent, without a preview. `None` if the tool needs a connection that
+/// the session does not have.
+pub fn decision_in(
+    services: &Services,
+    session: &Session,
+    tool: &RegisteredTool,
+    request: &ActionRequest,
+) -> Option<Decision> {
+    let (policy, trace_id) = (services.policy(), TraceId::fresh());
+    let origin = &Origin::Session { session_id: session.session_id.clone() };
+    let principal = &session.agent()?;
+    let question = Question::of_planner(services, request, tool, (principal, origin), &trace_id);
+    let facts = facts(services, &policy, &question, &inspected(services, request, tool, &policy).facts);
+    let is_reachable = !facts.tool.uses_network() || facts.connection;
+    is_reachable.then(|| evaluate(&facts, &policy))
+}
+
 fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &InspectionFacts) -> Facts {
     let Question { request, tool, principal, origin, contract, accepted_at, .. } = *question;
     let mut facts = Facts::of(request, tool.spec(), principal, accepted_at, seen);
@@ -104,11 +131,16 @@ fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &I
     facts.now = services.clock.now();
     facts.utc_offset_min = services.clock.utc_offset_min(facts.now);
     facts.automation = origin.automation().map(str::to_owned);
+    // If the session cannot be read, the principal needs an entry in the policy as everybody else.
+    let session = sessions::of_origin(&*services.store, origin).ok().flatten().flatten();
+    facts.agent = session.as_ref().is_some_and(|session| {
+        session.agent().as_ref() == Some(principal) && session.subject_id == request.subject_id
+    });
     // A tool that can be undone declares the paths that it changes, and they are compared afterwards.
     facts.verified = tool.spec().reversible && contract.is_some_and(Contract::is_complete);
     facts.drifted = tool.drifted();
     if facts.tool.uses_network() {
-        let connection = connection(services, policy, question);
+        let connection = connection(services, policy, question, session.as_ref());
         facts.connection = connection.is_some();
         facts.connection_id = connection.as_ref().map(|connection| connection.connection_id.clone());
         facts.connection_version = connection.as_ref().map(|connection| connection.version);
@@ -123,14 +155,16 @@ fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &I
 }
 
 /// The connection of the space's organisation to the tool's source. A session uses only those that it names.
-fn connection(services: &Services, policy: &Policy, question: &Question<'_>) -> Option<Arc<Enabled>> {
+fn connection(
+    services: &Services,
+    policy: &Policy,
+    question: &Question<'_>,
+    session: Option<&Session>,
+) -> Option<Arc<Enabled>> {
     let org = OrgId::new(policy.org_of(&question.request.space_id)?).ok()?;
     let found = services.connection(&org, question.tool.spec().tool_id.source())?;
     match question.origin {
-        Origin::Session { session_id } => {
-            let session = sessions::session(&*services.store, session_id.as_str()).ok().flatten()?;
-            session.connections.contains(&found.connection_id).then_some(found)
-        }
+        Origin::Session { .. } => session?.connections.contains(&found.connection_id).then_some(found),
         Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Some(found),
     }
 }

@@ -35,7 +35,7 @@ type BySource = HashMap<(OrgId, String), Arc<Enabled>>;
 #[derive(Debug, Default)]
 pub struct Connections {
     enabled: RwLock<Arc<BySource>>,
-    /// Serialises changes of connections, secrets and sessions, so that a check still holds when its change is written.
+    /// Serialises changes of connections, secrets, sessions and tokens, so that a check still holds when its change is written.
     pub(crate) changes: tokio::sync::Mutex<()>,
 }
 
@@ -91,14 +91,19 @@ pub fn all(store: &dyn Store) -> Result<Vec<(Connection, u64)>, StoreError> {
     Ok(found)
 }
 
-/// The value of a secret. It is wiped when dropped, and no `Debug` shows it.
-#[derive(Clone, Deserialize)]
+/// The value of a secret or a token. It is wiped when dropped, and no `Debug` shows it.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(from = "String")]
 pub struct SecretValue(Zeroizing<String>);
 
 impl SecretValue {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// The value itself, to compare it or to show it once.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
@@ -108,7 +113,7 @@ impl From<String> for SecretValue {
     }
 }
 
-/// For the sealed entry, and for the request that sets it.
+/// For the sealed entry, for the request that sets it, and for the one answer that shows a new token.
 impl Serialize for SecretValue {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&self.0)

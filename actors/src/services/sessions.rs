@@ -3,8 +3,11 @@
 //! Here is which records there are, and which actions belong to a session. [`crate::operator::sessions`] creates, ends and deletes them.
 
 use effectd_bus::{FamilyName, Store, StoreError};
-use effectd_contracts::{ActionRequest, Code, Failure, Origin, Phase, Session, SessionId, SubjectId};
+use effectd_contracts::{
+    ActionRequest, Code, Failure, Origin, Phase, Session, SessionId, SubjectId, ToolSpec,
+};
 use effectd_policy::{Decider, OrgRole, Policy, PrincipalRole};
+use serde_json::{Map, Value};
 
 use crate::stored::read_json;
 
@@ -14,8 +17,16 @@ pub(crate) const SESSIONS: &str = "sessions";
 /// Whether this person may see, end and delete the session: who created it, admins of its organisation, and operators.
 pub fn is_visible(session: &Session, policy: &Policy, by: &Decider, part: PrincipalRole) -> bool {
     session.created_by == by.principal
-        || policy.org_role(&by.principal, session.org.as_str()) >= Some(OrgRole::Admin)
+        || policy.role_in(by, session.org.as_str()) >= Some(OrgRole::Admin)
         || policy.may_operate(by, part)
+}
+
+/// Adds the session's space to parameters that leave it out, if the tool wants it.
+pub fn with_space(session: &Session, spec: &ToolSpec, mut params: Map<String, Value>) -> Map<String, Value> {
+    if spec.params_schema.pointer("/properties/space_id").is_some() {
+        params.entry("space_id").or_insert_with(|| session.space_id.as_str().into());
+    }
+    params
 }
 
 pub fn session(store: &dyn Store, id: &str) -> Result<Option<Session>, StoreError> {
@@ -72,6 +83,14 @@ pub(crate) fn admit(
 pub(crate) fn is_deleted(store: &dyn Store, origin: &Origin) -> Result<bool, StoreError> {
     let Origin::Session { session_id } = origin else { return Ok(false) };
     Ok(store.entry(&FamilyName::new(SESSIONS)?, session_id.as_str())?.is_none())
+}
+
+/// The session that a decision comes from; `None` if it comes from none with a record, `Some(None)` if that is deleted.
+pub(crate) fn of_origin(store: &dyn Store, origin: &Origin) -> Result<Option<Option<Session>>, StoreError> {
+    match origin {
+        Origin::Session { session_id } => session(store, session_id.as_str()).map(Some),
+        Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Ok(None),
+    }
 }
 
 /// The refusal of an action whose session it cannot belong to.

@@ -175,8 +175,7 @@ impl ApprovalStage {
             action.ticket.approved = None;
             return self.hold(action, question).await;
         };
-        let agreed = hold.value.decided().map(|approval| approval.digest.clone());
-        if begun || agreed == Some(keyed_digest(&question.digest)) {
+        if begun || hold.value.agreed() == Some(keyed_digest(&question.digest)) {
             action.ticket.preview.clone_from(&hold.value.prompt.preview);
             // The approver saw these paths; if the action was begun, they may have its own effect, and nothing is expected.
             action.ticket.expect = if begun { Vec::new() } else { question.stands.clone() };

@@ -205,9 +205,16 @@ impl Reader {
         if query.key.is_some() && query.space_id.is_none() {
             return Err(StoreError::Invalid("a query by key must name the space too".into()));
         }
+        if query.invocation.is_some() && query.org.is_none() {
+            return Err(StoreError::Invalid(
+                "a query by status as an invocation must name the org too".into(),
+            ));
+        }
         let text = |dimension, text: Option<&str>| text.map(|text| (dimension, schema::text_hash(text)));
         let key = query.key.as_ref().zip(query.space_id.as_ref());
+        let of_org = query.org.as_ref().zip(query.invocation);
         let listed = [
+            of_org.map(|(org, status)| (Dimension::OrgStatus, schema::org_status_hash(org.as_str(), status))),
             key.map(|(key, space)| (Dimension::Key, schema::key_hash(space, key))),
             text(Dimension::Session, query.session.as_ref().map(|id| id.as_str())),
             text(Dimension::Principal, query.principal.as_ref().map(|id| id.as_str())),

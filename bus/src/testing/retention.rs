@@ -341,6 +341,11 @@ fn counts_are_exact(bench: &mut Bench<'_>) {
     };
     assert_eq!(counts(&*bench.store, "home"), [0, 200, 100, 5, 0]);
     assert_eq!(counts(&*bench.store, "garden"), [0; 5]);
+    let invocation = Some(InvocationBrief::Expired);
+    let expired = ReceiptQuery { org: "home".parse().ok(), invocation, limit: 9, ..ReceiptQuery::default() };
+    let listed = bench.store.receipts(&expired).unwrap().receipts;
+    assert_eq!(listed.iter().map(|receipt| receipt.ordinal).collect::<Vec<_>>(), [300, 301, 302, 303, 304]);
+    assert!(bench.store.receipts(&ReceiptQuery { org: None, ..expired }).is_err());
     assert_eq!(retain_all(&*bench.store, &Retention::default()).receipts, 300);
     for _ in 0..2 {
         assert_eq!(counts(&*bench.store, "home"), [0, 0, 0, 5, 0]);

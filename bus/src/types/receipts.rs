@@ -1,8 +1,8 @@
 //! Completions and receipts: how an action ends, and how receipts are found.
 
 use effectd_contracts::{
-    ActionId, Digest, IdempotencyKey, OrgId, Principal, Receipt, ReceiptId, SessionId, SpaceId, Status,
-    SubjectId, Timestamp, ToolId,
+    ActionId, Digest, IdempotencyKey, InvocationBrief, OrgId, Principal, Receipt, ReceiptId, SessionId,
+    SpaceId, Status, SubjectId, Timestamp, ToolId,
 };
 
 use crate::error::StoreError;
@@ -135,6 +135,8 @@ pub struct ReceiptQuery {
     pub session: Option<SessionId>,
     /// The one that the body names.
     pub org: Option<OrgId>,
+    /// The status as an invocation. Needs `org` too.
+    pub invocation: Option<InvocationBrief>,
     /// Of one of these actions, or what one of them was linked to; empty for any.
     pub action_ids: Vec<ActionId>,
     /// Needs `space_id` too.

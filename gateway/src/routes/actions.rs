@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use effectd_actors::operator::withdraw::withdraw;
-use effectd_actors::{Answer, Done, Incoming};
+use effectd_actors::{Answer, Done, Held, Incoming};
 use effectd_contracts::ActionId;
 use serde::Deserialize;
 
@@ -64,6 +64,7 @@ pub(crate) async fn submit(
     body: Body,
 ) -> Result<Response, Problem> {
     let wait = query.wait.as_deref().map(wait_ms).transpose()?;
+    let _waiting = wait.map(|_| app.wait_slot(&peer)).transpose()?;
     let (mut request, bytes, share) = app.action_request(body).await?;
     // From now on, the bounds of pipeline and backlog count the request.
     drop(share);
@@ -77,14 +78,29 @@ pub(crate) async fn submit(
         contract: None,
         interactive: headers::interactive(&headers),
     };
-    let response = match wait {
+    let action = incoming.request.action_id.clone();
+    let reached = match wait {
         None => accept(&app, &peer, incoming, bytes).await,
         Some(asked_ms) => execute(&app, &peer, incoming, bytes, asked_ms).await,
+    };
+    let response = match reached {
+        Ok(Reached::Done(done)) => answered(action, app.with_result(done, &peer).await),
+        Ok(Reached::Held(held)) => Ok(accepted(ActionView::held(action, &held))),
+        Ok(Reached::Accepted) => Ok(accepted(ActionView::accepted(action))),
+        Err(problem) => Err(problem),
     };
     Ok(traced(trace, response))
 }
 
-async fn accept(app: &App, peer: &Peer, incoming: Incoming, bytes: u64) -> Result<Response, Problem> {
+/// How far an action has come when its request is answered.
+pub(super) enum Reached {
+    Done(Done),
+    Held(Held),
+    /// It is durable.
+    Accepted,
+}
+
+async fn accept(app: &App, peer: &Peer, incoming: Incoming, bytes: u64) -> Result<Reached, Problem> {
     let action = incoming.request.action_id.clone();
     app.check_backlog(&peer.principal, bytes).map_err(|problem| problem.about(&action))?;
     let placed = app.pipeline()?.submit_offset(incoming).await;
@@ -94,24 +110,22 @@ async fn accept(app: &App, peer: &Peer, incoming: Incoming, bytes: u64) -> Resul
     }
     // An action that has ended already is answered with its receipt.
     let done = app.receipt_of(&action).ok().flatten();
-    match done {
-        Some(done) => answered(action, app.with_result(done, peer).await),
-        None => Ok(accepted(ActionView::accepted(action))),
-    }
+    Ok(done.map_or(Reached::Accepted, Reached::Done))
 }
 
-async fn execute(
+/// Executes an action, and waits for it. If the time is over first, it is durable and goes on.
+pub(super) async fn execute(
     app: &App,
     peer: &Peer,
     incoming: Incoming,
     bytes: u64,
     asked_ms: Option<u64>,
-) -> Result<Response, Problem> {
+) -> Result<Reached, Problem> {
     let action = incoming.request.action_id.clone();
     let wait = app.wait_time(asked_ms);
     match tokio::time::timeout(wait, app.pipeline()?.exec(incoming.clone())).await {
-        Ok(Answer::Done(done)) => answered(action, app.with_result(done, peer).await),
-        Ok(Answer::Held(held)) => Ok(accepted(ActionView::held(action, &held))),
+        Ok(Answer::Done(done)) => Ok(Reached::Done(done)),
+        Ok(Answer::Held(held)) => Ok(Reached::Held(held)),
         Ok(Answer::Refused(failure)) => Err(Problem::failed(&failure).about(&action)),
         // The action may still run, but only a published decision survives a crash: publish it before answering.
         Err(_) => accept(app, peer, incoming, bytes).await,
@@ -167,6 +181,7 @@ pub(crate) async fn wait(
         Found::Unknown => return Err(unknown(&action)),
         Found::Accepted | Found::Held(_) => {}
     }
+    let _waiting = app.wait_slot(&peer)?;
     let wait = app.wait_time(query.timeout_ms);
     match tokio::time::timeout(wait, app.pipeline()?.wait(&action)).await {
         Ok(Ok(Answer::Done(done))) => {

@@ -13,7 +13,7 @@ use effectd_actors::approvals::{Approve, DecideError, Decided, Hold, How, edit, 
 use effectd_actors::operator::operations::recorded;
 use effectd_bus::Swap;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
-use effectd_contracts::{ApprovalId, Mode, Operation};
+use effectd_contracts::{ApprovalId, Mode, Operation, TokenKind};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -146,22 +146,39 @@ pub(crate) async fn approve(
     let id = approval_id(id)?;
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
     let (body, share): (ApproveBody, _) = body.await?;
-    let is_always = body.how == HowWord::Always;
-    let (approve, before) = (command(body), app.services().policy());
+    let approve = command(body);
+    // Over the network, nobody approves what they were not shown.
+    let is_user = peer.claims().is_some_and(|claims| claims.kind == TokenKind::User);
+    if is_user && approve.digest.is_none() {
+        let why = "send the `digest` of the approval as it was shown";
+        return Err(Problem::of(Kind::DecisionInvalid, why));
+    }
     if query.preview {
-        if is_always {
+        if approve.how == How::Always {
             mode_change(&app, &peer, &id).await?;
         }
         let would = decide::preview_approve(app.services(), &id, &peer.decider(), approve).await?;
         return answer(&app, &peer, &would, query.wait_ms, 0).await;
     }
-    let decided = if is_always {
-        always(&app, &peer, &id, approve).await?
-    } else {
-        decide::approve(app.services(), &id, &peer.decider(), approve).await?
-    };
+    let (decided, released) = decided(&app, &peer, &id, approve).await?;
     // The parameters are on disk; a wait for the end of the action does not hold them.
     drop(share);
+    answer(&app, &peer, &decided, query.wait_ms, released).await
+}
+
+/// Approves, and releases what then needs no approval any more. Also returns how much that is.
+pub(super) async fn decided(
+    app: &App,
+    peer: &Peer,
+    id: &ApprovalId,
+    approve: Approve,
+) -> Result<(Decided, u64), Problem> {
+    let (is_always, before) = (approve.how == How::Always, app.services().policy());
+    let decided = if is_always {
+        always(app, peer, id, approve).await?
+    } else {
+        decide::approve(app.services(), id, &peer.decider(), approve).await?
+    };
     let changed = match &decided.grant {
         Some(grant) => Some(Changed::Grant(Box::new(grant.clone()))),
         None => is_always.then_some(Changed::Policy(before)),
@@ -170,7 +187,7 @@ pub(crate) async fn approve(
     if let Some(changed) = changed {
         released = rejudge::after(app.services(), changed).await.released;
     }
-    answer(&app, &peer, &decided, query.wait_ms, released).await
+    Ok((decided, released))
 }
 
 /// Approves and sets the mode in one step. The change of the mode leaves a receipt of its own, which names who approved. It runs in a
@@ -228,6 +245,7 @@ fn command(body: ApproveBody) -> Approve {
     Approve {
         how,
         digest: body.digest,
+        unseen: false,
         params: body.params,
         edited_digest: body.edited_digest,
         reason: body.reason,
@@ -370,7 +388,10 @@ async fn answer(
 ) -> Result<Response, Problem> {
     let lead = decided.hold.lead().ok_or_else(unknown)?.action_id.clone();
     let mut held = BodyShare::default();
-    let (status, action) = match app.ended(&lead, app.wait_time(wait_ms)).await {
+    // What is decided is not refused: while too many requests wait, this one does not.
+    let waiting = app.wait_slot(peer);
+    let wait = app.wait_time(if waiting.is_ok() { wait_ms } else { Some(0) });
+    let (status, action) = match app.ended(&lead, wait).await {
         Some(Answer::Done(done)) => {
             let (done, share) = app.with_result(done, peer).await.map_err(|busy| busy.about(&lead))?;
             held = share;

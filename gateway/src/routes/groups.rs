@@ -64,7 +64,8 @@ pub(crate) async fn show(
 ///
 /// A reader commits the offset after the last event that it has processed; to replay, give any position. Durable when it is
 /// answered. If an operator moves a group backwards, or to a position that is not an offset, this leaves a receipt. A learner has up to 8
-/// groups for each topic: `u<uid>` and `u<uid>.…`, with its own uid.
+/// groups for each topic: `u<uid>` and `u<uid>.…`, with its own uid. An account over TCP has another such name, which the answer to a
+/// wrong one says.
 #[utoipa::path(post, path = "/v1/store/topics/{topic}/groups/{group}", tag = "groups",
     params(
         ("topic" = String, Path, description = "The topic's name"),

@@ -1,8 +1,10 @@
 //! Health and metrics, for supervisors and dashboards.
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use effectd_actors::PrincipalRole;
 use effectd_actors::control::switches::{Off, Switches};
 use prometheus::TextEncoder;
 use serde_json::Value;
@@ -10,6 +12,7 @@ use serde_json::Value;
 use super::openapi;
 use crate::app::{App, AppState};
 use crate::extract::{Json, Reply};
+use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::health::Health;
 
@@ -32,7 +35,10 @@ fn health(app: &App) -> Health {
 }
 
 /// Whether the process is alive
-#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, description = "It is", body = Health)))]
+///
+/// Over TCP and without a token, the answer is only `ok`.
+#[utoipa::path(get, path = "/healthz", tag = "health",
+    responses((status = 200, description = "It is", content((Health = "application/json"), (String = "text/plain")))))]
 pub(crate) async fn healthz(State(app): AppState) -> Json<Health> {
     Json(health(&app))
 }
@@ -54,8 +60,15 @@ pub(crate) async fn readyz(State(app): AppState) -> Reply<Health> {
 
 /// All metrics, in Prometheus text format
 #[utoipa::path(get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
-pub(crate) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
+    responses((status = 200, description = "The figures", body = String, content_type = "text/plain"), Problems<403>))]
+pub(crate) async fn metrics(
+    State(app): AppState,
+    peer: Option<Extension<Peer>>,
+) -> Result<Response, Problem> {
+    // They are of all organisations. Users of this machine, and who reads `telemetry.listen`, have no token.
+    if peer.is_some_and(|peer| peer.claims().is_some() && !app.may_operate(&peer, PrincipalRole::Look)) {
+        return Err(Problem::of(Kind::OperatorsOnly, "an account needs the role `look` for this"));
+    }
     app.metrics.policy_files.set(i64::from(!app.host.policy_files_faulty()));
     for job in app.host.jobs() {
         app.metrics.job_failed.with_label_values(&[job.job.as_str()]).set(i64::from(job.error.is_some()));

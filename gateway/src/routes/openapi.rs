@@ -21,8 +21,8 @@ use crate::schema::SCHEMAS;
 #[openapi(
     info(
         title = "effectd",
-        description = "The local gateway of effectd, on a unix socket. The peer's uid identifies the caller; every problem is \
-                       `application/problem+json` with a stable `type` and `code`.",
+        description = "The gateway of effectd. On its unix socket, the peer's uid identifies the caller; over TCP, a bearer token \
+                       does. Every problem is `application/problem+json` with a stable `type` and `code`.",
         license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
     ),
     components(schemas(Problem))

@@ -96,6 +96,7 @@ pub(crate) async fn perform(
     body: Body,
 ) -> Reply<OperationView> {
     let (operation, _share): (Operation, _) = app.json_body(body, Kind::QueryInvalid).await?;
+    check_door(&by.0, &operation)?;
     if matches!(operation, Operation::SetCaps { .. } | Operation::ResetCaps { .. }) {
         by.check_administers(&app)?;
     }
@@ -107,7 +108,26 @@ pub(crate) async fn perform(
         };
         return app.store_query(would).await;
     }
-    perform_on(&app, &by.0, operation, terms).await.map(Json)
+    let done = perform_on(&app, &by.0, operation, terms).await?;
+    // Who operates need not act for the subject of a session: its token is for root and the daemon's user.
+    Ok(Json(OperationView { token: done.token.filter(|_| by.0.operator), ..done }))
+}
+
+/// Refuses operations that have a route of their own because of their answers or, by a token, stay with the users of this machine.
+fn check_door(by: &Peer, operation: &Operation) -> Result<(), Problem> {
+    if matches!(operation, Operation::CreateToken { .. } | Operation::RotateToken { .. }) {
+        return Err(Problem::of(Kind::QueryInvalid, "use /v1/tokens for this"));
+    }
+    // The others that are local are refused for all: they have routes of their own.
+    let is_local = matches!(
+        operation,
+        Operation::RotateDeviceKey {} | Operation::Retain {} | Operation::RevokeToken { .. }
+    );
+    if is_local && by.claims().is_some() {
+        let why = "no token may do this, whatever the roles of its account; use the daemon's socket";
+        return Err(Problem::of(Kind::TokenForbidden, why));
+    }
+    Ok(())
 }
 
 /// Performs an operation that the route has permitted, or previews it.

@@ -178,6 +178,7 @@ pub(crate) async fn list(
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
     let wait = asked.wait_ms.map(|asked| app.wait_time(Some(asked)));
+    let _waiting = wait.map(|_| app.wait_slot(&peer)).transpose()?;
     let now = app.services().clock.now();
     let filter = Filter::parse(asked.q.as_deref().unwrap_or_default(), now);
     let filter = filter.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;

@@ -8,6 +8,7 @@ use effectd_bus::StoreError;
 use effectd_contracts::{ActionId, Operation, Origin, Phase, Session, SessionId};
 
 use super::operations::{self, ChangeOf, ChangeQuery};
+use super::session::write_guide;
 use crate::app::{App, AppState};
 use crate::extract::{After, Json, Path, Query, Reply};
 use crate::limits::LIST_DEFAULT;
@@ -39,7 +40,8 @@ pub(crate) async fn list(
 /// Create a session
 ///
 /// A member of the space's organisation may, for a subject that it may act for. The answer's `id` is the session's. Actions name it
-/// as `session` when they are submitted.
+/// as `session` when they are submitted. Who may act for the subject also gets the session's first token, as `token`, this once. If the
+/// policy permits it, `.proliferate/actions-guide.md` in the space tells the session's agent what it may ask for.
 #[utoipa::path(post, path = "/v1/sessions", tag = "sessions",
     params(ChangeQuery),
     request_body(content = SessionBody, content_type = "application/json"),
@@ -54,8 +56,8 @@ pub(crate) async fn create(
     let SessionBody { space_id, subject_id, title, unattended, connections } = body;
     let policy = app.services().policy();
     let org = policy.org_of(&space_id).unwrap_or_default();
-    let may_act = || policy.speaks_for(&peer.principal, &subject_id);
-    if !app.may_operate(&peer, PrincipalRole::Operate) && !may_act() {
+    let may_act = policy.speaks_for(&peer.principal, &subject_id);
+    if !app.may_operate(&peer, PrincipalRole::Operate) && !may_act {
         return Err(Problem::of(Kind::OperatorsOnly, format!("you may not act for {subject_id}")));
     }
     app.check_org(&peer, org, OrgRole::Member)?;
@@ -63,7 +65,12 @@ pub(crate) async fn create(
     let id = session_id.to_string();
     let operation =
         Operation::CreateSession { session_id, space_id, subject_id, title, unattended, connections };
-    operations::create(&app, &peer, (operation, id), query).await
+    let Json(view) = operations::create(&app, &peer, (operation, id), query).await?;
+    if let Some(id) = &view.id {
+        write_guide(&app, id).await;
+    }
+    let token = view.token.filter(|_| may_act || peer.operator);
+    Ok(Json(OperationView { token, ..view }))
 }
 
 /// One session
@@ -76,7 +83,7 @@ pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String
 
 /// End a session
 ///
-/// It takes no new action. What has begun, or waits for an approval, continues. Repeating this is harmless.
+/// It takes no new action, and its tokens end. What has begun, or waits for an approval, continues. Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/sessions/{id}/end", tag = "sessions",
     params(("id" = String, Path, description = "The session's id"), ChangeQuery),
     responses((status = 200, description = "It has ended, or would end", body = OperationView), Problems<400, 404>))]
@@ -87,8 +94,8 @@ pub(crate) async fn end(change: ChangeOf) -> Reply<OperationView> {
 
 /// Delete a session
 ///
-/// It is no longer listed, its pending approvals are denied, its grants revoked, and the dead letters, results, pre-images and
-/// artifacts of its actions destroyed. The receipts stay. If the daemon dies meanwhile, its next start finishes this.
+/// It is no longer listed, its pending approvals are denied, its grants and tokens revoked, and the dead letters, results, pre-images
+/// and artifacts of its actions destroyed. The receipts stay. If the daemon dies meanwhile, its next start finishes this.
 #[utoipa::path(delete, path = "/v1/sessions/{id}", tag = "sessions",
     params(("id" = String, Path, description = "The session's id"), ChangeQuery),
     responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 404>))]
@@ -115,10 +122,15 @@ pub(super) fn origin(
     session: Option<&str>,
     action: &ActionId,
 ) -> Result<Origin, Problem> {
-    let Some(id) = session else { return Ok(Origin::Arbiter) };
-    let found = visible(app, peer, id, PrincipalRole::Operate)?;
+    // The token of a sandbox speaks in its own session, and in no other.
+    let own = peer.claims().and_then(|claims| claims.session.as_ref());
+    let found = match (own, session) {
+        (None, None) => return Ok(Origin::Arbiter),
+        (None, Some(id)) => visible(app, peer, id, PrincipalRole::Operate)?.map(|session| session.session_id),
+        (Some(own), named) => Some(own.clone()).filter(|own| named.is_none_or(|named| named == own.as_str())),
+    };
     let refused = || Problem::from(sessions::unknown(Phase::Accept)).about(action);
-    Ok(Origin::Session { session_id: found.ok_or_else(refused)?.session_id })
+    Ok(Origin::Session { session_id: found.ok_or_else(refused)? })
 }
 
 /// Organisations, with their spaces and members

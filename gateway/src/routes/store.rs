@@ -52,6 +52,7 @@ pub(crate) async fn events(
 ) -> Reply<EventList> {
     by.check_topic(&topic)?;
     let mut from = query.from.unwrap_or_else(|| "start".to_owned());
+    let _waiting = query.wait_ms.map(|_| app.wait_slot(by.peer())).transpose()?;
     let wait = app.wait_time(Some(query.wait_ms.unwrap_or(0)));
     let mut end = std::pin::pin!(tokio::time::sleep(wait));
     let mut stage = app.stage.clone();

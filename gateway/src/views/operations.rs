@@ -1,6 +1,7 @@
 //! Operators' operations in JSON.
 
 use effectd_actors::operator::service::Performed;
+use effectd_actors::services::connections::SecretValue;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -19,6 +20,10 @@ pub struct OperationView {
     /// The id of what was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// The value of a new token, or of the token of a new session. It is shown this once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub token: Option<SecretValue>,
     /// The outcome for each dead letter.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub letters: Vec<LetterNow>,
@@ -31,6 +36,7 @@ impl From<Performed> for OperationView {
             says: performed.summary,
             receipt_id: performed.receipt_id.map(|id| id.to_string()),
             id: None,
+            token: performed.token,
             letters: performed.letters.into_iter().map(LetterNow::of).collect(),
         }
     }

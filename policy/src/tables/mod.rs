@@ -13,8 +13,8 @@ use std::sync::Arc;
 use effectd_contracts::{PolicyList, SpaceId};
 
 use crate::document::{
-    ConsentRule, DOCUMENT_VERSION, Document, HolderRule, ModeRules, OrgRole, PrincipalRole, PrincipalRule,
-    TimeoutRules,
+    ClaimRule, ConsentRule, DOCUMENT_VERSION, Document, HolderRule, ModeRules, OrgRole, PrincipalRole,
+    PrincipalRule, TimeoutRules,
 };
 use crate::error::{Faults, Location, PolicyError};
 use crate::glob::{Glob, GlobMap, any_matches};
@@ -42,6 +42,8 @@ pub(crate) fn policy_rule(line: u32) -> String {
 pub(crate) struct Tables {
     pub(crate) clock: ClockTable,
     pub(crate) principals: GlobMap<Principal>,
+    /// By the value of a JWT's claim.
+    pub(crate) claims: HashMap<String, Principal>,
     pub(crate) roles: BTreeMap<String, Arc<Role>>,
     pub(crate) subjects: HashMap<String, Holder>,
     pub(crate) actors: HashMap<String, Holder>,
@@ -155,6 +157,7 @@ impl Tables {
         let automation_modes = modes("automations", &document.automations, document, lines, faults);
         let spaces = spaces::compile(document, lines, faults);
         let principals = principals(document, lines, faults);
+        let claims = claims(document, lines, faults);
         let consents = consents(document, lines, faults);
         let clock = faults.keep(clock(document, lines));
         let named = Commands::compile(&document.commands, lines, faults);
@@ -168,6 +171,7 @@ impl Tables {
         Ok(Self {
             clock,
             principals,
+            claims,
             roles,
             subjects,
             actors,
@@ -215,6 +219,7 @@ fn check_counts(document: &Document, lines: &Lines<'_>) -> Result<(), PolicyErro
     let max = limits::TABLE_ENTRIES_MAX;
     for (name, count, max) in [
         ("principals", document.principals.len(), max),
+        ("claims", document.claims.len(), max),
         ("roles", document.roles.len(), max),
         ("subjects", document.subjects.len(), max),
         ("actors", document.actors.len(), max),
@@ -313,11 +318,7 @@ fn principals(document: &Document, lines: &Lines<'_>, faults: &mut Faults) -> Gl
         if let Some(actor) = named.find(|name| !document.actors.contains_key(*name)) {
             return Err(lines.invalid(&at_actors, format!("unknown actor {actor:?}")));
         }
-        let at_orgs = ["principals", name, "orgs"];
-        check_count(rule.orgs.len(), limits::LIST_ENTRIES_MAX, lines, &at_orgs)?;
-        if let Some(org) = rule.orgs.keys().find(|org| !document.orgs.contains_key(*org)) {
-            return Err(lines.invalid(&at_orgs, format!("unknown organisation {org:?}")));
-        }
+        check_orgs(&rule.orgs, document, lines, &["principals", name, "orgs"])?;
         Ok(Principal {
             subjects: rule.subjects.iter().map(Glob::new).collect(),
             actors: rule.actors.iter().map(Glob::new).collect(),
@@ -333,6 +334,38 @@ fn principals(document: &Document, lines: &Lines<'_>, faults: &mut Faults) -> Gl
         }
     }
     principals
+}
+
+/// Refuses roles in organisations that the policy does not have.
+fn check_orgs(
+    orgs: &BTreeMap<String, OrgRole>,
+    document: &Document,
+    lines: &Lines<'_>,
+    at: &[&str],
+) -> Result<(), PolicyError> {
+    check_count(orgs.len(), limits::LIST_ENTRIES_MAX, lines, at)?;
+    match orgs.keys().find(|org| !document.orgs.contains_key(*org)) {
+        Some(org) => Err(lines.invalid(at, format!("unknown organisation {org:?}"))),
+        None => Ok(()),
+    }
+}
+
+fn claims(document: &Document, lines: &Lines<'_>, faults: &mut Faults) -> HashMap<String, Principal> {
+    let claim = |value: &String, rule: &ClaimRule| {
+        let at_roles = ["claims", value, "roles"];
+        check_name(value, lines, &at_roles)?;
+        let no_claim = [PrincipalRole::Planner, PrincipalRole::Erase];
+        if let Some(role) = rule.roles.iter().find(|role| no_claim.contains(role)) {
+            let role = role.as_str();
+            let message = format!("no claim gives the role {role:?}; name the principal in [principals]");
+            return Err(lines.invalid(&at_roles, message));
+        }
+        check_orgs(&rule.orgs, document, lines, &["claims", value, "orgs"])?;
+        let (roles, orgs) = (rule.roles.clone(), rule.orgs.clone());
+        let line = lines.line(&["claims", value]);
+        Ok((value.clone(), Principal { subjects: Vec::new(), actors: Vec::new(), roles, orgs, line }))
+    };
+    document.claims.iter().filter_map(|(value, rule)| faults.keep(claim(value, rule))).collect()
 }
 
 fn consents(document: &Document, lines: &Lines<'_>, faults: &mut Faults) -> Consents {

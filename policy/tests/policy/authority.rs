@@ -1,12 +1,12 @@
 //! Authority: nobody decides about their own requests, unless the policy names no approvers.
 
-use effectd_contracts::{Authority, Gate, Principal};
+use effectd_contracts::{Authority, Gate, Principal, TokenKind};
 use effectd_policy::{Decider, OrgRole, Policy, PrincipalRole};
 
 use crate::harness::*;
 
 fn by(name: &str, operator: bool) -> Decider {
-    Decider { principal: Principal::new(name).unwrap(), operator }
+    Decider::local(Principal::new(name).unwrap(), operator)
 }
 
 fn may(policy: &Policy, who: &Decider) -> Result<Authority, String> {
@@ -133,4 +133,49 @@ fn an_admin_of_an_organisation_decides_there_and_nowhere_else() {
     assert!(policy.may_view_approvals(&by("user://ada", false), home));
     assert_eq!(policy.org_role(&Principal::new("user://max").unwrap(), "home"), Some(OrgRole::Member));
     assert_eq!(policy.members("home").count(), 3);
+}
+
+#[test]
+fn what_no_person_holds_decides_nothing_whatever_its_roles() {
+    use PrincipalRole::{Erase, Learner, Look, Operate};
+    let all = "subjects = [\"agent://guest\"]\nroles = [\"planner\", \"admin\", \"learner\", \"look\", \"operate\", \"erase\"]";
+    let policy = world_with(
+        "[roles.reader]",
+        &format!("[principals.\"account://any/x\"]\n{all}\norgs = {{ home = \"owner\" }}\n\n[roles.reader]"),
+    );
+    let planner = subject("agent://planner");
+    for (kind, decides, parts, role) in [
+        (None, true, [true, true, true, true], Some(OrgRole::Owner)),
+        (Some(TokenKind::User), true, [true, true, true, false], Some(OrgRole::Owner)),
+        (Some(TokenKind::Service), false, [true, true, false, false], Some(OrgRole::Member)),
+        (Some(TokenKind::Sandbox), false, [false; 4], None),
+    ] {
+        let who = Decider { kind, ..by("account://any/x", false) };
+        let decided = [policy.may_decide(&who, &planner, None), policy.may_administer(&who, Some("home"))];
+        assert_eq!(decided.map(|may| may.is_ok()), [decides; 2], "{kind:?}");
+        assert_eq!(policy.may_view_approvals(&who, Some("home")), decides, "{kind:?}");
+        let found = [Learner, Look, Operate, Erase].map(|part| policy.may_operate(&who, part));
+        assert_eq!((found, policy.role_in(&who, "home")), (parts, role), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_claim_gives_what_the_policy_says_and_others_nothing() {
+    let claims = "[claims.deciders]\nroles = [\"approver\", \"look\"]\n\n\
+                  [claims.owners]\norgs = { home = \"owner\" }\n\n[roles.reader]";
+    let policy = world_with("[roles.reader]", claims);
+    assert!(policy.names_approvers(None), "the claims name them");
+    let who = |claims: &[&str]| {
+        let claims = claims.iter().map(|claim| (*claim).to_owned()).collect();
+        Decider { kind: Some(TokenKind::User), claims, ..by("account://any/ada", false) }
+    };
+    assert_eq!(may(&policy, &who(&["deciders"])), Ok(Authority::Separate));
+    assert!(policy.may_operate(&who(&["other", "deciders"]), PrincipalRole::Look));
+    assert!(!policy.may_operate(&who(&["deciders"]), PrincipalRole::Operate));
+    assert_eq!(policy.role_in(&who(&["owners"]), "home"), Some(OrgRole::Owner));
+    for nothing in [&[][..], &["other"], &["Deciders"], &["*"], &["deciders "]] {
+        assert_eq!(may(&policy, &who(nothing)), Err("role_missing".to_owned()), "{nothing:?}");
+        assert!(!policy.may_operate(&who(nothing), PrincipalRole::Look), "{nothing:?}");
+        assert_eq!(policy.role_in(&who(nothing), "home"), None, "{nothing:?}");
+    }
 }

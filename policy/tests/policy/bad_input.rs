@@ -50,6 +50,16 @@ fn each_mistake_in_the_tables_is_told_where_it_is() {
             "actors = [\"alice\", \"bob\"]\norgs = { work = \"admin\" }",
             "unknown organisation \"work\"",
         ),
+        (
+            "[roles.reader]",
+            "[claims.people]\nroles = [\"planner\"]\n[roles.reader]",
+            "no claim gives the role \"planner\"",
+        ),
+        (
+            "[roles.reader]",
+            "[claims.people]\norgs = { work = \"owner\" }\n[roles.reader]",
+            "unknown organisation \"work\"",
+        ),
         ("visible_to = [\"role:reader\"", "visible_to = [\"role:raeder\"", "unknown role \"raeder\""),
         ("org = \"home\"", "org = \"work\"", "unknown organisation \"work\""),
         ("band = \"GREEN\"", "band = \"PINK\"", "unknown variant `PINK`"),

@@ -7,7 +7,7 @@ use std::mem;
 
 use effectd_actors::RegisteredTool;
 use effectd_actors::limits::{
-    CONNECTION_HOSTS_MAX, CONNECTION_SECRETS_MAX, ERASURE_SUBJECTS_MAX, HOST_BYTES_MAX,
+    ACCOUNT_BYTES_MAX, CONNECTION_HOSTS_MAX, CONNECTION_SECRETS_MAX, ERASURE_SUBJECTS_MAX, HOST_BYTES_MAX,
     QUARANTINE_REASON_BYTES_MAX, REASON_BYTES_MAX, SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX,
     SESSION_TITLE_BYTES_MAX,
 };
@@ -18,7 +18,7 @@ use effectd_contracts::limits::{FILTER_BYTES_MAX, ID_BYTES_MAX, IDEMPOTENCY_KEY_
 use effectd_contracts::text::PRINTABLE;
 use serde_json::{Map, Value, json};
 
-use crate::limits::NOTE_BYTES_MAX;
+use crate::limits::{INVOCATIONS_OFFSET_MAX, NOTE_BYTES_MAX};
 use crate::problem::{self, Kind, Problem};
 use crate::schema::SCHEMAS;
 
@@ -26,9 +26,18 @@ type Object = Map<String, Value>;
 
 /// The largest integer that is exact in JSON; bodies with larger ones are refused.
 const EXACT_MAX: u64 = (1 << 53) - 1;
+/// A span of time.
+const LASTS: &str = "^0{0,4}[1-9][0-9]{0,4}[smhd]$";
 /// Routes that answer with the failure of an action.
-const FAILING: [&str; 5] =
-    ["actions_submit", "actions_wait", "actions_preview", "approvals_approve", "approvals_preview_edited"];
+const FAILING: [&str; 7] = [
+    "actions_submit",
+    "actions_wait",
+    "actions_preview",
+    "approvals_approve",
+    "approvals_preview_edited",
+    "session_approve",
+    "session_invoke",
+];
 
 /// Links from an answer to the next request: operation and the beginning of its status, the next operation, and the member of
 /// the answer that is its `id`.
@@ -76,6 +85,10 @@ pub(super) fn complete(document: &mut Value) {
             }
         }
     }
+    // A token over TCP; at the socket the kernel says who asks.
+    document["components"]["securitySchemes"] = json!({ "token": { "type": "http", "scheme": "bearer" } });
+    document["security"] = json!([{ "token": [] }]);
+    document["paths"]["/healthz"]["get"]["security"] = json!([]);
     walk(document, &mut |schema| {
         join_words(schema);
         bound_integer(schema);
@@ -221,6 +234,8 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("ApprovalView", "state", words(&["pending", "approved", "denied", "expired"])),
         ("ApproveBody", "calls_max", json!({ "minimum": 1 })),
         ("ApproveBody", "reason", reason()),
+        ("AvailableView", "mode", words(&["allow", "require_approval", "deny"])),
+        ("AvailableView", "riskLevel", words(&["read", "write", "danger"])),
         ("BreakerView", "state", words(&["closed", "open", "half_open", "releasing"])),
         ("ConnectionBody", "hosts", hosts()),
         ("ConnectionBody", "name", name()),
@@ -246,6 +261,9 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("GrantView", "created_at", json!({ "format": "date-time" })),
         ("GrantView", "expires_at", json!({ "format": "date-time" })),
         ("GrantView", "state", words(&["requested", "active", "revoked", "expired", "used_up"])),
+        ("GrantRequest", "maxCalls", json!({ "minimum": 1 })),
+        ("GrantTerms", "maxCalls", json!({ "minimum": 1 })),
+        ("InvocationView", "created_at", json!({ "format": "date-time" })),
         ("LetterNow", "letter", json!({ "maximum": u64::MAX })),
         ("HeldView", "expires_at", json!({ "format": "date-time" })),
         (
@@ -298,9 +316,20 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("SessionBody", "space_id", reference("SpaceId")),
         ("SessionBody", "subject_id", reference("SubjectId")),
         ("SessionBody", "title", title()),
+        ("SessionGrantView", "created_at", json!({ "format": "date-time" })),
+        ("SessionGrantView", "state", words(&["requested", "active", "revoked", "expired", "used_up"])),
         ("ShadowFlip", "at", json!({ "format": "date-time" })),
         ("ShadowView", "counted_since", json!({ "format": "date-time" })),
         ("ShadowView", "since", json!({ "format": "date-time" })),
+        ("TokenBody", "kind", reference("TokenKind")),
+        ("TokenBody", "lasts", json!({ "pattern": LASTS })),
+        ("TokenBody", "name", json!({ "maxLength": ACCOUNT_BYTES_MAX, "pattern": "^[!-)+-.0-~]+$" })),
+        ("TokenBody", "not_before", json!({ "format": "date-time" })),
+        ("TokenBody", "org", optional("OrgId")),
+        ("TokenBody", "session_id", optional("SessionId")),
+        ("TokenView", "created_at", json!({ "format": "date-time" })),
+        ("TokenView", "kind", reference("TokenKind")),
+        ("TokenView", "state", words(&["valid", "not_yet", "expired", "revoked", "ended"])),
     ]
 }
 
@@ -387,8 +416,12 @@ fn complete_operation(path: &str, operation: &mut Value, schemas: &Value) {
         operation["operationId"].as_str().unwrap_or_default()
     );
     operation["operationId"] = json!(id);
+    // What every request over TCP may meet.
+    let mut statuses = BTreeSet::from([400, 401, 403, 421, 429]);
     // Whether the process is alive is always answered.
-    let mut statuses = if path == "/healthz" { BTreeSet::new() } else { BTreeSet::from([500, 503]) };
+    if path != "/healthz" {
+        statuses.extend([500, 503]);
+    }
     let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
     for parameter in parameters.into_iter().flatten() {
         // Names of topics and groups are refused as a query is.
@@ -484,6 +517,14 @@ fn example(id: &str) -> Option<Value> {
             "files": [{ "name": "policy.toml", "text": "version = 1\n" }],
         }),
         "receipts_amend" => json!({ "success": false, "note": "the file was for another week" }),
+        "session_approve" => json!({ "mode": "grant", "grant": { "scope": "session", "maxCalls": 5 } }),
+        "session_deny" => json!({ "reason": "not this file" }),
+        "session_invoke" => json!({
+            "integration": "files",
+            "action": "write_text",
+            "params": { "path": "workspace/notes/w36.txt", "text": "hello" },
+        }),
+        "session_request_grant" => json!({ "integration": "files", "action": "write_text", "maxCalls": 5 }),
         "sessions_create" => json!({
             "space_id": "shared:household",
             "subject_id": "agent://planner@deviceA",
@@ -497,6 +538,7 @@ fn example(id: &str) -> Option<Value> {
             "secrets": ["linear-token"],
         }),
         "secrets_set" => json!({ "value": "what the service gave you" }),
+        "tokens_create" => json!({ "kind": "user", "org": "household", "name": "ada", "lasts": "90d" }),
         "store_erase" => json!({ "subjects": ["agent://planner@deviceA"], "preview": true }),
         _ => return None,
     })
@@ -560,8 +602,17 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
         ("approvals", "id") => reference("ApprovalId"),
         ("approvals", "calls_max") => json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }),
         ("grants", "id") => reference("GrantId"),
-        ("sessions", "id") | ("actions", "session") => reference("SessionId"),
+        ("sessions", "id") | ("actions", "session" | "session_id") => reference("SessionId"),
+        ("actions" | "inbox", "status") => {
+            json!({ "type": "string", "enum": ["pending", "executed", "completed", "denied", "expired", "failed"] })
+        }
+        ("actions" | "inbox", "view") => json!({ "type": "string", "enum": ["full", "brief"] }),
+        ("actions" | "inbox", "offset") => {
+            json!({ "type": "integer", "minimum": 0, "maximum": INVOCATIONS_OFFSET_MAX })
+        }
+        ("inbox", "org") => reference("OrgId"),
         ("connections", "id") => reference("ConnectionId"),
+        ("tokens", "id") => reference("TokenId"),
         ("secrets", "org") => reference("OrgId"),
         ("secrets", "name") => secret_name(),
         ("tools", "id") | ("receipts", "tool") => reference("ToolId"),
@@ -577,11 +628,11 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
             "type": "string",
             "anyOf": [{ "format": "date-time" }, { "pattern": "^[0-9]{1,5}[smhd]$" }],
         }),
-        ("log" | "operations" | "policy" | "sessions" | "connections" | "secrets", "reason") => {
+        ("log" | "operations" | "policy" | "sessions" | "connections" | "secrets" | "tokens", "reason") => {
             json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })
         }
         ("operations" | "policy", "lasts") => {
-            json!({ "type": "string", "pattern": "^0{0,4}[1-9][0-9]{0,4}[smhd]$" })
+            json!({ "type": "string", "pattern": LASTS })
         }
         ("store", "from" | "to") => reference("Position"),
         ("breakers", "key") => {

@@ -1,0 +1,285 @@
+//! What every request over TCP passes before its route: that it means this daemon, that no page of another site sends it, and who
+//! sends it. All of this is known from its head: the body of a request that is refused is not read.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
+use effectd_actors::control::rates::Rate;
+use parking_lot::Mutex;
+
+use crate::app::App;
+use crate::authenticate;
+use crate::limits::AUTH_FAILURES_MAX;
+use crate::peer::{Caller, Peer};
+use crate::problem::{Kind, Problem};
+use crate::routes;
+use crate::settings::Settings;
+use crate::slots::{Holder, Slot, Slots};
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const FETCH_SITE: &str = "sec-fetch-site";
+
+struct Guard {
+    app: Arc<App>,
+    /// Requests in progress, of each address behind the proxy.
+    addresses: Slots,
+    /// Connections of each token.
+    tokens: Slots,
+    /// Requests without a valid token, of each address. No other rate counts them.
+    failures: Rate,
+}
+
+/// One connection over TCP, as its requests see it.
+pub(crate) struct Link {
+    from: IpAddr,
+    /// The address of this machine that the client has reached.
+    to: IpAddr,
+    /// The slot of the token of its last request.
+    token: Mutex<Option<Slot>>,
+}
+
+/// A request that may pass.
+struct Admitted {
+    /// `None` if it only asks whether the daemon is alive.
+    peer: Option<Peer>,
+    _slot: Option<Slot>,
+}
+
+/// A rate for each address.
+pub(crate) fn address_rate(app: &App, per_second: u32) -> Rate {
+    let most = NonZeroU32::new(per_second).unwrap_or(NonZeroU32::MIN);
+    Rate::new("address", most, &app.services().clock)
+}
+
+/// All routes, behind the guard. Each connection adds its [`Link`] to its requests.
+pub(crate) fn guarded(app: Arc<App>) -> Router {
+    let failures = address_rate(&app, AUTH_FAILURES_MAX);
+    let guard = Guard { app: app.clone(), addresses: Slots::default(), tokens: Slots::default(), failures };
+    routes::all(app).layer(middleware::from_fn_with_state(Arc::new(guard), check))
+}
+
+async fn check(
+    State(guard): State<Arc<Guard>>,
+    Extension(link): Extension<Arc<Link>>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    match guard.admit(&link, &parts).await {
+        Ok(Admitted { peer: Some(peer), _slot }) => {
+            parts.extensions.insert(peer);
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Ok(Admitted { peer: None, .. }) => "ok".into_response(),
+        Err(problem) => {
+            let mut response = problem.into_response();
+            let counted = &guard.app.metrics.requests;
+            counted.with_label_values(&["none", response.status().as_str()]).inc();
+            // The next request is not read: it may be part of this one's body.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            response
+        }
+    }
+}
+
+impl Guard {
+    async fn admit(&self, link: &Link, parts: &Parts) -> Result<Admitted, Problem> {
+        let (settings, headers) = (self.app.settings(), &parts.headers);
+        // A proxy and this daemon may disagree about the end of such a body, and even about who sends the next request.
+        if headers.contains_key(header::TRANSFER_ENCODING) {
+            let why = "over TCP, send the body with its Content-Length and without Transfer-Encoding";
+            return Err(Problem::of(Kind::HeaderInvalid, why));
+        }
+        let host = host(headers)?;
+        let mut named = [Some(&host), parts.uri.authority()].into_iter().flatten();
+        if !named.all(|authority| link.is_named(authority.host(), &settings)) {
+            let why = "this daemon does not have that name; the setting gateway.hosts lists its names";
+            return Err(Problem::of(Kind::Misdirected, why));
+        }
+        if !parts.method.is_safe() && is_cross_site(headers, &host) {
+            return Err(Problem::of(Kind::CrossSite, "only pages of this host may change something"));
+        }
+        let from = link.client(headers, &settings);
+        let slot = self.slot_of(from, &settings)?;
+        let is_probe = parts.method == Method::GET && parts.uri.path() == "/healthz";
+        if is_probe && !headers.contains_key(header::AUTHORIZATION) {
+            return Ok(Admitted { peer: None, _slot: slot });
+        }
+        let known = authenticate::peer(&self.app, headers).await;
+        let peer = known.map_err(|problem| self.failed(from, problem))?;
+        self.hold_token(link, &peer, &settings)?;
+        Ok(Admitted { peer: Some(peer), _slot: slot })
+    }
+
+    /// A slot for a request through the proxy, whose connections are not bounded for each address.
+    fn slot_of(&self, from: IpAddr, settings: &Settings) -> Result<Option<Slot>, Problem> {
+        if !settings.behind_proxy {
+            return Ok(None);
+        }
+        let slot = self.addresses.take(Holder::Address(from), settings.network_connections());
+        slot.map(Some).ok_or_else(routes::too_many_connections)
+    }
+
+    /// Counts a request without a valid token for its address.
+    fn failed(&self, from: IpAddr, problem: Problem) -> Problem {
+        if problem.status != 401 {
+            return problem;
+        }
+        self.failures.check(&from.to_string()).map_or_else(|full| full.failure().into(), |()| problem)
+    }
+
+    /// Counts the connection for the token of this request, if it was not its last one, too.
+    fn hold_token(&self, link: &Link, peer: &Peer, settings: &Settings) -> Result<(), Problem> {
+        let holder = match &peer.caller {
+            Caller::User(uid) => Holder::User(*uid),
+            Caller::Token(claims) => Holder::Token(claims.token_id.clone()),
+        };
+        let mut held = link.token.lock();
+        if held.as_ref().is_none_or(|slot| slot.holder != holder) {
+            *held = None;
+            let slot = self.tokens.take(holder, settings.network_connections());
+            *held = Some(slot.ok_or_else(routes::too_many_connections)?);
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    pub(crate) fn new(from: SocketAddr, to: SocketAddr) -> Self {
+        Self { from: from.ip(), to: to.ip().to_canonical(), token: Mutex::default() }
+    }
+
+    /// Whether a name in `Host` means this daemon. A page of another site can point its own name at this address, and would then
+    /// be of the same origin.
+    fn is_named(&self, name: &str, settings: &Settings) -> bool {
+        let name = name.trim_end_matches('.');
+        let literal = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        let mut names = settings.hosts.split(',').map(str::trim).chain(["localhost"]);
+        literal.is_ok_and(|address| address.to_canonical() == self.to)
+            || (!name.is_empty() && names.any(|own| own.eq_ignore_ascii_case(name)))
+    }
+
+    /// The address that bounds count: behind a proxy, the one that it has added last. What is before it, the client may invent.
+    fn client(&self, headers: &HeaderMap, settings: &Settings) -> IpAddr {
+        let forwarded = || {
+            let last = headers.get_all(FORWARDED_FOR).iter().next_back()?.to_str().ok()?;
+            let hop = last.rsplit(',').next()?.trim();
+            hop.parse().ok().or_else(|| hop.parse::<SocketAddr>().ok().map(|address| address.ip()))
+        };
+        host_part(settings.behind_proxy.then(forwarded).flatten().unwrap_or(self.from))
+    }
+}
+
+/// An address as bounds count it: of an IPv6 address only the network, since one machine may have all addresses of it.
+pub(crate) fn host_part(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        IpAddr::V4(address) => address.into(),
+    }
+}
+
+/// The one `Host` of a request: a name or address, perhaps with a port, and no user.
+fn host(headers: &HeaderMap) -> Result<Authority, Problem> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next().filter(|_| hosts.next().is_none());
+    let host = host.and_then(|host| host.to_str().ok().filter(|host| !host.contains('@'))?.parse().ok());
+    host.ok_or_else(|| Problem::of(Kind::HeaderInvalid, "a request needs one Host header, with a name"))
+}
+
+/// Whether a page of another site sends this, as a browser says. Programs that are no browsers send neither header.
+fn is_cross_site(headers: &HeaderMap, host: &Authority) -> bool {
+    let is_own = |origin: &HeaderValue| {
+        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        origin.is_some_and(|(_, name)| name.eq_ignore_ascii_case(host.as_str()))
+    };
+    let is_direct = |site: &HeaderValue| site == "same-origin" || site == "none";
+    !headers.get_all(header::ORIGIN).iter().all(is_own) || !headers.get_all(FETCH_SITE).iter().all(is_direct)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn link(to: &str) -> Link {
+        Link::new("192.0.2.9:5000".parse().unwrap(), to.parse().unwrap())
+    }
+
+    fn with(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn only_the_own_names_mean_this_daemon() {
+        let settings = Settings { hosts: "effectd.example, Other.example".to_owned(), ..Settings::default() };
+        let v4 = link("127.0.0.1:7070");
+        for own in ["127.0.0.1", "localhost", "LOCALHOST.", "effectd.example", "other.EXAMPLE"] {
+            assert!(v4.is_named(own, &settings), "{own}");
+        }
+        for other in ["evil.example", "127.0.0.2", "[::1]", "", ".", "localhost.evil.example", "0.0.0.0"] {
+            assert!(!v4.is_named(other, &settings), "{other}");
+        }
+        assert!(link("[::1]:7070").is_named("[::1]", &settings));
+        assert!(link("[::ffff:127.0.0.1]:7070").is_named("127.0.0.1", &settings));
+        assert!(!v4.is_named("", &Settings::default()));
+    }
+
+    #[test]
+    fn an_address_of_a_proxy_counts_only_behind_one() {
+        let (direct, behind) = (Settings::default(), Settings { behind_proxy: true, ..Settings::default() });
+        let link = link("127.0.0.1:7070");
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let one = with(&[("x-forwarded-for", "203.0.113.1, 203.0.113.2")]);
+        assert_eq!(link.client(&one, &direct), ip("192.0.2.9"));
+        assert_eq!(link.client(&one, &behind), ip("203.0.113.2"));
+        let two = with(&[("x-forwarded-for", "203.0.113.1"), ("x-forwarded-for", "203.0.113.3:4000")]);
+        assert_eq!(link.client(&two, &behind), ip("203.0.113.3"));
+        let unnamed: [&[(&'static str, &str)]; 3] =
+            [&[], &[("x-forwarded-for", "unknown")], &[("x-forwarded-for", "203.0.113.1,")]];
+        for none in unnamed {
+            assert_eq!(link.client(&with(none), &behind), ip("192.0.2.9"));
+        }
+        let v6 = with(&[("x-forwarded-for", "2001:db8:1:2:3:4:5:6")]);
+        assert_eq!(link.client(&v6, &behind), ip("2001:db8:1:2::"));
+    }
+
+    #[test]
+    fn a_page_of_another_origin_is_told_from_the_own_one() {
+        let host: Authority = "localhost:7070".parse().unwrap();
+        let own: [&[(&'static str, &str)]; 4] = [
+            &[],
+            &[("origin", "http://localhost:7070"), ("sec-fetch-site", "same-origin")],
+            &[("origin", "https://LOCALHOST:7070")],
+            &[("sec-fetch-site", "none")],
+        ];
+        for headers in own {
+            assert!(!is_cross_site(&with(headers), &host), "{headers:?}");
+        }
+        let foreign: [&[(&'static str, &str)]; 8] = [
+            &[("origin", "http://localhost:3000")],
+            &[("origin", "http://evil.example")],
+            &[("origin", "null")],
+            &[("origin", "")],
+            &[("sec-fetch-site", "cross-site")],
+            &[("sec-fetch-site", "same-site")],
+            &[("origin", "http://localhost:7070"), ("origin", "http://evil.example")],
+            &[("origin", "http://localhost:7070"), ("sec-fetch-site", "cross-site")],
+        ];
+        for headers in foreign {
+            assert!(is_cross_site(&with(headers), &host), "{headers:?}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The body of one stream: first what its client missed, then what happens. In between, comments show that the connection lives.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::{Bytes, HttpBody};
+use effectd_actors::Services;
+use effectd_actors::approvals::live::LiveEvent;
+use hyper::body::Frame;
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+
+use super::position::{Position, page};
+use super::reader::encode;
+use super::{Scope, Streams, Told};
+use crate::limits::{STREAM_BATCH_BYTES, STREAM_HEARTBEAT, STREAM_PAGE};
+use crate::slots::Slot;
+
+/// A comment.
+const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
+
+/// Whether the client may still hear what its stream is about. It is asked before anything is sent.
+pub(crate) type Guard = Box<dyn FnMut() -> bool + Send>;
+
+pub(crate) struct Stream {
+    pub(crate) services: Arc<Services>,
+    pub(crate) streams: Arc<Streams>,
+    pub(crate) scope: Scope,
+    pub(crate) guard: Guard,
+    pub(crate) _slot: Slot,
+    /// Where what is sent begins.
+    pub(crate) at: Position,
+    /// What happens, and where it begins; `None` while the client has missed more than a page.
+    pub(crate) live: Option<(Position, broadcast::Receiver<Arc<Told>>)>,
+    /// Whether the first comment was sent.
+    pub(crate) is_open: bool,
+}
+
+impl Stream {
+    /// The next bytes; `None` at the end.
+    async fn next(mut self) -> Option<(Bytes, Self)> {
+        let bytes = self.bytes().await?;
+        (self.guard)().then_some((bytes, self))
+    }
+
+    async fn bytes(&mut self) -> Option<Bytes> {
+        if !std::mem::replace(&mut self.is_open, true) {
+            return Some(HEARTBEAT);
+        }
+        let position = self.streams.position()?;
+        if self.live.is_none() && self.at.until(position) <= STREAM_PAGE as u64 {
+            self.live = Some(self.streams.join(&self.scope)?);
+        }
+        let to = self.live.as_ref().map_or(position, |(to, _)| *to);
+        if !self.at.covers(to) {
+            // Boxed, so that a stream that missed nothing has no room for it.
+            return Box::pin(self.missed(to)).await;
+        }
+        let (_, live) = self.live.as_mut()?;
+        hear(live, &self.scope, self.at).await
+    }
+
+    /// The next of the events that the client missed, or a comment if none of them is for it.
+    async fn missed(&mut self, to: Position) -> Option<Bytes> {
+        let _permit = self.streams.pages.acquire().await.ok()?;
+        // Others have their turn between two pages.
+        tokio::task::yield_now().await;
+        let read = page(&*self.services.store, self.at, to);
+        let events =
+            read.inspect_err(|error| tracing::debug!(%error, "missed events cannot be read")).ok()?;
+        if events.is_empty() {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        for (next, event) in events {
+            self.at = next;
+            let live = LiveEvent::of(&self.services, &event);
+            let Some(live) = live.filter(|live| self.scope.of_org(live.org.as_ref()).is_some()) else {
+                continue;
+            };
+            for told in encode(&self.services, &live, next).await.ok()? {
+                bytes.extend(self.scope.bytes(&told).into_iter().flatten());
+            }
+            if bytes.len() >= STREAM_BATCH_BYTES {
+                break;
+            }
+        }
+        Some(if bytes.is_empty() { HEARTBEAT } else { bytes.into() })
+    }
+}
+
+/// The next event that is for this client, or a comment if there is none for a while; `None` if the client is too slow, and when the
+/// daemon stops. A new stream begins at the end, and the reader may be behind it.
+pub(super) async fn hear(
+    live: &mut broadcast::Receiver<Arc<Told>>,
+    scope: &Scope,
+    at: Position,
+) -> Option<Bytes> {
+    let heard = async {
+        loop {
+            let told = live.recv().await.ok()?;
+            if !at.covers(told.next)
+                && let Some(bytes) = scope.bytes(&told)
+            {
+                return Some(bytes.clone());
+            }
+        }
+    };
+    timeout(STREAM_HEARTBEAT, heard).await.unwrap_or(Some(HEARTBEAT))
+}
+
+type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Stream)>> + Send>>;
+
+/// A stream as the body of an answer.
+pub(crate) struct StreamBody(Option<Next>);
+
+impl StreamBody {
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self(Some(Box::pin(stream.next())))
+    }
+}
+
+impl HttpBody for StreamBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(next) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
+        let sent = ready!(next.as_mut().poll(context));
+        let (bytes, next) = sent.map(|(bytes, stream)| (bytes, Box::pin(stream.next()) as Next)).unzip();
+        self.0 = next;
+        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}

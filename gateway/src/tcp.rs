@@ -1,0 +1,159 @@
+//! The door on the network: the same routes over TCP, for holders of tokens, with TLS, on loopback or behind a proxy.
+#![expect(clippy::disallowed_types, reason = "the door on the network")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use effectd_actors::control::rates::Rate;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, timeout};
+
+use crate::app::App;
+use crate::error::GatewayError;
+use crate::guard::{Link, address_rate, guarded, host_part};
+use crate::host::Stage;
+use crate::limits::{ACCEPT_PAUSE, HANDSHAKES_MAX, LINGER_TIME_MAX, SOCKET_CHECK_EVERY};
+use crate::server::{Service, drain, log_panic, reject, serve_connection};
+use crate::settings::Settings;
+use crate::slots::{Holder, Slots};
+use crate::tls::Tls;
+use crate::write_timeout::WriteTimeout;
+
+/// A listening TCP socket, and its TLS.
+pub struct Tcp {
+    listener: TcpListener,
+    tls: Option<Tls>,
+    url: String,
+}
+
+impl std::fmt::Debug for Tcp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tcp").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl Tcp {
+    /// Listens at the address of these settings; `None` if they have none. Port 0 lets the kernel choose a free one.
+    pub async fn bind(settings: &Settings) -> Result<Option<Self>, GatewayError> {
+        let Some(address) = settings.listen else {
+            return Ok(None);
+        };
+        let tls = Tls::open(settings)?;
+        let failed = |source| GatewayError::Listen { setting: "gateway.listen", address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let url = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });
+        tracing::info!(%address, "listening on {url}");
+        Ok(Some(Self { listener, tls, url }))
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Serves until the stage is no longer open and every connection has ended.
+    pub(crate) async fn serve(mut self, app: Arc<App>, mut stage: watch::Receiver<Stage>) {
+        let door = Door {
+            routes: guarded(app.clone()),
+            slots: Slots::shown_by(&app.metrics.connections),
+            handshakes: address_rate(&app, HANDSHAKES_MAX),
+            stage: stage.clone(),
+            app,
+        };
+        let mut connections = JoinSet::new();
+        let mut check = tokio::time::interval(SOCKET_CHECK_EVERY);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while *stage.borrow_and_update() == Stage::Open {
+            tokio::select! {
+                biased;
+                changed = stage.changed() => if changed.is_err() { break },
+                Some(ended) = connections.join_next() => log_panic(ended),
+                _ = check.tick() => if let Some(tls) = &mut self.tls { tls.reload() },
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, from)) => door.admit(stream, from, self.tls.as_ref(), &mut connections),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection over TCP cannot be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+            }
+        }
+        drop(self.listener);
+        drain(stage, &mut connections).await;
+    }
+}
+
+/// What connections over TCP share.
+struct Door {
+    app: Arc<App>,
+    routes: Router,
+    slots: Slots,
+    /// TLS handshakes, of each address.
+    handshakes: Rate,
+    stage: watch::Receiver<Stage>,
+}
+
+impl Door {
+    fn admit(&self, stream: TcpStream, from: SocketAddr, tls: Option<&Tls>, connections: &mut JoinSet<()>) {
+        let metrics = &self.app.metrics;
+        let Ok(to) = stream.local_addr() else {
+            metrics.refused.with_label_values(&["unknown_peer"]).inc();
+            return;
+        };
+        let (settings, address) = (self.app.settings(), host_part(from.ip()));
+        let is_counted = tls.is_some() && !settings.behind_proxy;
+        if is_counted && self.handshakes.check(&address.to_string()).is_err() {
+            metrics.refused.with_label_values(&["rate"]).inc();
+            return;
+        }
+        let (all, each) = settings.network_connections();
+        // All connections of a proxy come from its address; the guard counts the requests of those behind it.
+        let each = if settings.behind_proxy { all } else { each };
+        let Some(slot) = self.slots.take(Holder::Address(address), (all, each)) else {
+            metrics.refused.with_label_values(&["full"]).inc();
+            // An answer over TLS would cost a handshake, which is more than the door can give.
+            if tls.is_none() {
+                reject(stream.into_std());
+            }
+            return;
+        };
+        // An answer is written whole, so nothing is gained by waiting for more.
+        let _ = stream.set_nodelay(true);
+        let stream = WriteTimeout::new(stream, settings.write_time_max);
+        let service = self.service(Link::new(from, to), &settings);
+        let (acceptor, stage) = (tls.map(|tls| tls.acceptor.clone()), self.stage.clone());
+        connections.spawn(async move {
+            match acceptor {
+                None => serve_connection(stream, service, stage).await,
+                Some(acceptor) => {
+                    let mut closing = stage.clone();
+                    let greeted = tokio::select! {
+                        greeted = timeout(settings.header_time_max, acceptor.accept(stream)) => greeted,
+                        _ = closing.wait_for(|stage| *stage != Stage::Open) => return,
+                    };
+                    match greeted {
+                        Ok(Ok(stream)) => serve_connection(stream, service, stage).await,
+                        // Clients speak no TLS or an old one, and mistrust the certificate.
+                        Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                        Err(_) => tracing::debug!("a TLS handshake took too long"),
+                    }
+                }
+            }
+            drop(slot);
+        });
+    }
+
+    fn service(&self, link: Link, settings: &Settings) -> Service<Arc<Link>> {
+        Service {
+            routes: self.routes.clone(),
+            sender: Arc::new(link),
+            keep_alive: true,
+            header_time: settings.header_time_max,
+            linger_time: LINGER_TIME_MAX,
+        }
+    }
+}
