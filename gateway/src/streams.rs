@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Bytes;
+use effectd_actors::services::sessions::is_implicit;
 use effectd_bus::Store;
 use effectd_contracts::{Code, Failure, OrgId, Phase, SessionId};
 use parking_lot::Mutex;
@@ -31,6 +32,8 @@ use position::Position;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
     Full,
+    /// All of sessions; of planners without one, as in the inbox, neither parameters nor error messages.
+    Sessions,
     /// Without parameters and error messages: for those who only look.
     Brief,
 }
@@ -59,7 +62,8 @@ impl Scope {
         }
         Some(match self.of_org(told.org.as_ref())? {
             Detail::Full => &told.full,
-            Detail::Brief => &told.brief,
+            Detail::Sessions if !is_implicit(&told.session) => &told.full,
+            Detail::Sessions | Detail::Brief => &told.brief,
         })
     }
 

@@ -440,6 +440,18 @@ async fn only_a_person_with_the_role_decides() {
     let (status, problem) =
         door.by(&stranger, &format!("POST /v1/approvals/{approval}/approve"), &seen).await;
     assert!(status == 403 || status == 404, "{problem}");
+    // To an account of elsewhere, a space and a session are as if they were not there; nothing is counted or recorded.
+    let mut nowhere = write_note("x-1", "workspace/x", "t");
+    let there = nowhere.clone();
+    nowhere["space_id"] = "shared:nowhere".into();
+    for line in ["POST /v1/actions?wait", "POST /v1/preview", "POST /v1/policy/explain"] {
+        let answer = door.by(&stranger, line, &there).await;
+        assert_eq!((answer.0, &answer), (404, &door.by(&stranger, line, &nowhere).await), "{line}");
+    }
+    let mut unknown = grant.clone();
+    unknown["session"] = "no-session".into();
+    let answer = door.by(&stranger, "POST /v1/grants/requests", &grant).await;
+    assert_eq!((answer.0, &answer), (400, &door.by(&stranger, "POST /v1/grants/requests", &unknown).await));
     // A service looks by its role, and operates by none.
     assert_eq!(door.by(&service, "GET /v1/tree", &Value::Null).await.0, 200);
     for line in ["GET /v1/tree", "GET /metrics"] {

@@ -193,6 +193,14 @@ pub(super) fn check_set(services: &Services, org: &OrgId, name: &str) -> Result<
     Ok(exists)
 }
 
+/// Refuses a value that no secret may have.
+pub fn check_value(value: &SecretValue) -> Result<(), StoreError> {
+    if value.len() == 0 {
+        return Err(StoreError::Invalid("the value of a secret must not be empty".to_owned()));
+    }
+    bounded("secret", value.len(), SECRET_BYTES_MAX)
+}
+
 /// Sets the value of a secret, and records it. Only the sealed entry has the value.
 pub async fn set_secret(
     services: &Services,
@@ -200,10 +208,7 @@ pub async fn set_secret(
     value: SecretValue,
     (by, reason): (&Principal, Option<String>),
 ) -> Result<Option<ReceiptId>, StoreError> {
-    if value.len() == 0 {
-        return Err(StoreError::Invalid("the value of a secret must not be empty".to_owned()));
-    }
-    bounded("secret", value.len(), SECRET_BYTES_MAX)?;
+    check_value(&value)?;
     let operation = Operation::SetSecret { org: org.clone(), name: name.to_owned() };
     let work = async {
         let _lock = services.connections.changes.lock().await;

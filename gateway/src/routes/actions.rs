@@ -70,6 +70,7 @@ pub(crate) async fn submit(
     drop(share);
     let trace = headers::apply(&headers, &mut request)?;
     let trace = AnswerTrace::of_request(&request, trace);
+    sessions::check_reach(&app, &peer, &request)?;
     let origin = sessions::origin(&app, &peer, query.session.as_deref(), &request.action_id)?;
     let incoming = Incoming {
         request: Arc::new(request),

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::extract::State;
-use effectd_actors::operator::connections::set_secret;
+use effectd_actors::operator::connections::{check_value, set_secret};
 use effectd_actors::services::connections;
 use effectd_actors::{OrgRole, Services};
 use effectd_bus::StoreError;
@@ -122,15 +122,19 @@ pub(crate) async fn set(
 ) -> Reply<OperationView> {
     let org = administered_org(&app, &peer, org)?;
     let operation = Operation::SetSecret { org: org.clone(), name: name.clone() };
-    if query.preview {
+    let BodyBytes { bytes, share: _share } = app.body(body).await?;
+    if query.preview && bytes.is_empty() {
         return change(&app, &peer, operation, query).await;
     }
-    let BodyBytes { bytes, share: _share } = app.body(body).await?;
     // The parser's own words may quote the value.
     let text =
         format!("the body must be {{\"value\": \"…\"}} with a text, in at most {CHANGE_BYTES_MAX} bytes");
     let invalid = |_| Problem::of(Kind::QueryInvalid, text);
     let SecretBody { value } = json::parse(&bytes, CHANGE_BYTES_MAX).map_err(invalid)?;
+    check_value(&value).map_err(|error| Problem::for_operator(&error))?;
+    if query.preview {
+        return change(&app, &peer, operation, query).await;
+    }
     let reason = checked_reason(query.reason)?;
     tracing::info!(principal = %peer.principal, operation = operation.tool(), "an operator starts an operation");
     let says = vec![format!("secret {name} of {org} is set")];

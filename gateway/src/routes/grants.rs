@@ -58,6 +58,7 @@ pub(crate) async fn create(State(app): AppState, peer: Peer, body: Body) -> Repl
     responses((status = 200, description = "It is requested, or active", body = GrantView), Problems<400, 429>))]
 pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantView> {
     let new = new_grant(&app, body).await?;
+    check_member(&app, &peer, &new.org)?;
     released(&app, grants::request(app.services(), new, &peer.decider()).await).await
 }
 
@@ -69,6 +70,7 @@ pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Rep
     responses((status = 200, description = "Whether it would be active", body = GrantWould), Problems<400>))]
 pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantWould> {
     let new = new_grant(&app, body).await?;
+    check_member(&app, &peer, &new.org)?;
     let (services, by) = (app.services(), peer.decider());
     let in_force = grants::would_be_in_force(services, &new, &by)?;
     let _permit = app.blocking_permit().await?;
@@ -120,6 +122,16 @@ fn view(app: &App, changed: Result<Grant, DecideError>) -> Reply<GrantView> {
         | DecideError::Store(_)) => other.into(),
     })?;
     Ok(Json(GrantView::of(&grant, app.services().clock.now())))
+}
+
+/// Refuses the account of a token that has no part in the organisation: it learns nothing of its sessions.
+fn check_member(app: &App, peer: &Peer, org: &str) -> Result<(), Problem> {
+    let (policy, by) = (app.services().policy(), peer.decider());
+    let fits = peer.claims().is_none()
+        || policy.role_in(&by, org).is_some()
+        || policy.may_view_approvals(&by, Some(org));
+    let why = || Problem::of(Kind::DecisionInvalid, "you belong to no organisation of this name");
+    fits.then_some(()).ok_or_else(why)
 }
 
 async fn new_grant(app: &App, body: Body) -> Result<NewGrant, Problem> {

@@ -236,7 +236,8 @@ pub(super) async fn to_end<T: Send + 'static, F>(
 where
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
-    let _permit = app.blocking_permit().await?;
+    // Root and the daemon's user do not queue behind those whom they stop.
+    let _permit = if by.operator { None } else { Some(app.blocking_permit().await?) };
     let done = tokio::spawn(work(app.services().clone(), by.principal.clone())).await;
     let done = done.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
     done.map_err(|error| Problem::for_operator(&error))

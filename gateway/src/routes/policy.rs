@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::extract::State;
+use effectd_actors::PrincipalRole;
 use effectd_actors::approvals::rejudge::{self, Changed, Rejudged};
 use effectd_actors::operator::operations::Terms;
 use effectd_contracts::Operation;
@@ -9,7 +10,7 @@ use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use serde_json::{Map, Value, json};
 
 use super::operations::{self, ChangeQuery, OperationQuery, Why, checked_reason};
-use super::receipts;
+use super::{receipts, sessions};
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Path, Query, Reply, Viewer};
 use crate::host::Host;
@@ -184,6 +185,9 @@ pub(crate) async fn stop_shadow(
     responses((status = 200, description = "Every gate, what it saw, and what has to change", body = Explanation), Problems<400, 404>))]
 pub(crate) async fn explain(State(app): AppState, peer: Peer, body: Body) -> Reply<Explanation> {
     let (request, _, _share) = app.action_request(body).await?;
+    if !app.may_operate(&peer, PrincipalRole::Look) {
+        sessions::check_reach(&app, &peer, &request)?;
+    }
     let explain = move |app: &App| app.host.explain_request(&request, &peer.principal);
     app.blocking(explain).await.map(Json)
 }

@@ -36,6 +36,7 @@ pub(crate) async fn preview(
     body: Body,
 ) -> Reply<PreviewView> {
     let (request, _, _share) = app.action_request(body).await?;
+    sessions::check_reach(&app, &peer, &request)?;
     let origin = sessions::origin(&app, &peer, query.session.as_deref(), &request.action_id)?;
     let _permit = app.preview_permit()?;
     let foresight = foresee(app.services(), &request, (&peer.principal, &origin)).await?;

@@ -296,6 +296,7 @@ pub(crate) async fn invoke(
     body: Body,
 ) -> Result<Response, Refused> {
     here.check_agent()?;
+    let _waiting = app.wait_slot(&here.peer)?;
     let BodyBytes { bytes, share } = app.body(body).await?;
     let invalid = |error: json::JsonInvalid| Problem::of(Kind::QueryInvalid, error.to_string());
     let InvokeBody { integration, action, params } =
@@ -466,7 +467,9 @@ pub(crate) async fn approve(
     let (decided, _) = approvals::decided(&app, &here.peer, &approval, wish).await?;
     let now = app.services().clock.now();
     let grant = decided.grant.as_ref().map(|grant| SessionGrantView::of(grant, now));
-    let reached = match app.ended(&id, app.wait_time(None)).await {
+    // What is decided is not refused: while too many requests wait, this one does not.
+    let waiting = app.wait_slot(&here.peer);
+    let reached = match app.ended(&id, app.wait_time(waiting.is_err().then_some(0))).await {
         Some(Answer::Done(done)) => Reached::Done(done),
         Some(Answer::Held(held)) => Reached::Held(held),
         Some(Answer::Refused(_)) | None => Reached::Accepted,

@@ -5,7 +5,7 @@ use axum::extract::State;
 use effectd_actors::services::sessions;
 use effectd_actors::{OrgRole, PrincipalRole};
 use effectd_bus::StoreError;
-use effectd_contracts::{ActionId, Operation, Origin, Phase, Session, SessionId};
+use effectd_contracts::{ActionId, ActionRequest, Operation, Origin, Phase, Session, SessionId};
 
 use super::operations::{self, ChangeOf, ChangeQuery};
 use super::session::write_guide;
@@ -113,6 +113,18 @@ fn visible(app: &App, peer: &Peer, id: &str, part: PrincipalRole) -> Result<Opti
     let (policy, by) = (app.services().policy(), peer.decider());
     let found = sessions::session(app.store(), id)?;
     Ok(found.filter(|session| sessions::is_visible(session, &policy, &by, part)))
+}
+
+/// Refuses the account of a token for a subject or space of others, before anything counts or records it. What a sandbox may is its
+/// session's.
+pub(super) fn check_reach(app: &App, peer: &Peer, request: &ActionRequest) -> Result<(), Problem> {
+    let Some(claims) = peer.claims().filter(|claims| claims.session.is_none()) else { return Ok(()) };
+    let policy = app.services().policy();
+    let is_own = policy.org_of(&request.space_id) == Some(claims.org.as_str())
+        && policy.speaks_for(&peer.principal, &request.subject_id);
+    let unknown =
+        || Problem::of(Kind::NotFound, "you have no such subject or space").about(&request.action_id);
+    is_own.then_some(()).ok_or_else(unknown)
 }
 
 /// Where an action comes from that names this session.

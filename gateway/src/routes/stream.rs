@@ -74,7 +74,7 @@ fn scope(app: &App, peer: &Peer) -> Option<Scope> {
     let Some(claims) = peer.claims() else {
         let (others, policy) = (detail(app, peer, None), app.services().policy());
         let orgs = policy.orgs().into_iter().filter_map(|org| {
-            let full = detail(app, peer, Some(org)).filter(|detail| *detail == Detail::Full);
+            let full = detail(app, peer, Some(org)).filter(|detail| *detail != Detail::Brief);
             Some((OrgId::new(org).ok()?, full?))
         });
         let orgs: Vec<_> = orgs.collect();
@@ -91,11 +91,12 @@ fn scope(app: &App, peer: &Peer) -> Option<Scope> {
 
 /// How much a peer hears of an organisation, or of everything, by its roles.
 fn detail(app: &App, peer: &Peer, org: Option<&str>) -> Option<Detail> {
-    if org.is_some_and(|org| app.check_org(peer, org, OrgRole::Member).is_ok())
-        || app.services().policy().may_view_approvals(&peer.decider(), org)
-        || app.may_operate(peer, PrincipalRole::Operate)
-    {
+    let (policy, by) = (app.services().policy(), peer.decider());
+    if policy.may_view_approvals(&by, org) || app.may_operate(peer, PrincipalRole::Operate) {
         return Some(Detail::Full);
+    }
+    if org.is_some_and(|org| policy.role_in(&by, org) >= Some(OrgRole::Member)) {
+        return Some(Detail::Sessions);
     }
     app.may_operate(peer, PrincipalRole::Look).then_some(Detail::Brief)
 }
