@@ -4,6 +4,7 @@ use crate::commands::copy;
 use crate::contexts::Listening;
 use crate::harness::{Place, program, root};
 use crate::runbook::blocks;
+use crate::unit::not_run;
 
 const PAGE: &str = "docs/http.md";
 
@@ -21,6 +22,11 @@ fn with_account() -> Place {
 
 #[test]
 fn every_example_of_the_http_page_works() {
+    let missing = |program: &&str| std::process::Command::new(program).arg("--version").output().is_err();
+    if ["curl", "jq"].iter().any(missing) {
+        not_run("needs curl and jq", "every_example_of_the_http_page_works");
+        return;
+    }
     let place = with_account();
     std::fs::create_dir(place.path("bin")).unwrap();
     std::os::unix::fs::symlink(program(), place.path("bin/effectd")).unwrap();

@@ -13,7 +13,7 @@ const TEST: &str = "the_unit_starts_under_systemd_and_confines_tools";
 const LEG: &str = "the unit bounds the memory of whole process trees";
 
 /// Not by a macro: libtest captures the output of macros.
-fn not_run(reason: &str, what: &str) {
+pub(crate) fn not_run(reason: &str, what: &str) {
     std::io::stderr().write_all(format!("NOT RUN ({reason}): {what}\n").as_bytes()).unwrap();
 }
 
