@@ -36,6 +36,8 @@ pub(super) struct BlobCatalog {
     pub(super) bytes: u64,
     /// Bytes for which room was made and whose blobs have no name yet, so that concurrent writers keep the quota together.
     pub(super) coming: u64,
+    /// The names of blobs that are being written.
+    pub(super) writing: Vec<String>,
     /// Bytes of streamed blobs without a name.
     pub(super) drafted: u64,
     /// Pinned blobs, and how often each is pinned.
@@ -54,6 +56,7 @@ impl BlobCatalog {
             shares: HashMap::new(),
             bytes: 0,
             coming: 0,
+            writing: Vec::new(),
             drafted: 0,
             pinned: HashMap::new(),
             unproven: HashSet::new(),
