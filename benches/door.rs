@@ -1,8 +1,9 @@
 //! The doors beside each other: `cargo bench --bench door`.
 //!
 //! The same request again, which is answered from its receipt, on one connection that stays open: at the unix socket and over TCP with a
-//! token, in turns, since a machine is not as fast in one minute as in the next. The ratio is the median of the pairs; the goal is
-//! 0.8. `$EFFECTD_BENCH_MS` sets how long each turn takes, `$EFFECTD_BENCH_DIR` where the state lies.
+//! token, in turns, since a machine is not as fast in one minute as in the next; each is first in every second pair, and one pair is not
+//! counted. The ratio is the median of the pairs, shown with the least and the greatest; the goal is 0.8. `$EFFECTD_BENCH_MS` sets how
+//! long each turn takes, `$EFFECTD_BENCH_DIR` where the state lies.
 #![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![expect(clippy::expect_used, reason = "a benchmark that cannot be set up has nothing to say")]
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it is a client of the daemon")]
@@ -22,7 +23,9 @@ mod lines;
 const PAIRS: usize = 7;
 const GOAL: f64 = 0.8;
 /// A rate would be measured instead of the door.
-const UNLIMITED: [&str; 6] = [
+const UNLIMITED: [&str; 7] = [
+    // Nor is a connection idle while the other has its turn.
+    "--set=gateway.header_time_ms_max=600000",
     "--set=gateway.token_rate_max=0",
     "--set=control.principal_rate_max=0",
     "--set=control.subject_rate_max=0",
@@ -34,7 +37,7 @@ const UNLIMITED: [&str; 6] = [
 fn main() {
     let base = std::env::var_os("EFFECTD_BENCH_DIR").map_or_else(std::env::temp_dir, Into::into);
     let scratch = tempfile::Builder::new().prefix("effectd-door").tempdir_in(base).expect("a directory");
-    let mut daemon = Daemon::start(scratch.path());
+    let daemon = Daemon::start(scratch.path());
     let token = daemon.token();
     let at_socket = UnixStream::connect(scratch.path().join(".effectd/run/effectd.sock")).expect("a socket");
     let over_tcp = TcpStream::connect(&daemon.address).expect("an address");
@@ -43,18 +46,21 @@ fn main() {
     let mut socket = Door::new("unix socket", at_socket, "");
     let mut tcp = Door::new("tcp", over_tcp, &bearer);
     println!("{:<14} {:>9} {:>9} {:>9}", "", "per s", "p50 µs", "p99 µs");
-    let mut ratios: Vec<f64> = (0..PAIRS)
-        .map(|_| {
-            let (socket, tcp) = (socket.turn(), tcp.turn());
-            tcp / socket
-        })
-        .collect();
+    let mut pair = |n: usize| {
+        if n.is_multiple_of(2) {
+            let socket = socket.turn();
+            return tcp.turn() / socket;
+        }
+        tcp.turn() / socket.turn()
+    };
+    println!("not counted: {:.2}", pair(0));
+    let mut ratios: Vec<f64> = (0..PAIRS).map(pair).collect();
     ratios.sort_by(f64::total_cmp);
-    let ratio = ratios[PAIRS / 2];
+    let (least, ratio, greatest) = (ratios[0], ratios[PAIRS / 2], ratios[PAIRS - 1]);
     let verdict = if ratio >= GOAL { "met" } else { "MISSED" };
-    println!("over TCP, over the socket's rate: {ratio:.2} (goal {GOAL}: {verdict})");
-    daemon.child.kill().expect("it runs");
-    daemon.child.wait().expect("it ends");
+    println!(
+        "over TCP, over the socket's rate: {ratio:.2}, {least:.2} to {greatest:.2} (goal {GOAL}: {verdict})"
+    );
 }
 
 fn effectd(folder: &Path, arguments: &[&str]) -> Command {
@@ -68,6 +74,13 @@ struct Daemon<'a> {
     folder: &'a Path,
     child: Child,
     address: String,
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl<'a> Daemon<'a> {
@@ -95,6 +108,7 @@ impl<'a> Daemon<'a> {
     fn token(&self) -> String {
         let create = ["tokens", "create", "--kind", "user", "--org", "home", "--name", "bench", "--yes"];
         let made = effectd(self.folder, &create).output().expect("a program");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         String::from_utf8(made.stdout).expect("a text").trim_end().to_owned()
     }
 }
@@ -150,8 +164,8 @@ impl<S: Read + Write> Door<S> {
             self.ask();
             times.push(before.elapsed());
         }
+        let per_second = times.len() as f64 / begun.elapsed().as_secs_f64();
         times.sort();
-        let per_second = times.len() as f64 / measured.as_secs_f64();
         let at = |percent: usize| times[times.len() * percent / 100].as_secs_f64() * 1e6;
         println!("{:<14} {per_second:>9.0} {:>9.0} {:>9.0}", self.name, at(50), at(99));
         lines::note(json!({ "bench": "door", "door": self.name, "per_s": per_second }), &times);

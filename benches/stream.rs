@@ -25,6 +25,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::task::JoinHandle;
 
 #[path = "figures/lines.rs"]
 mod lines;
@@ -59,6 +60,9 @@ fn main() {
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     let daemon = serve(scratch.path());
     let threads = tokio::runtime::Runtime::new().unwrap();
+    // What the first streams need once is no part of what each costs.
+    drop(threads.block_on(open(&daemon, 100)));
+    until_streams(&daemon, 0);
     let (before, idle) = (daemon.resident(), threads.block_on(open(&daemon, IDLE)));
     let more = daemon.resident().saturating_sub(before) as f64 / f64::from(1 << 20);
     let mut missed = judge(&format!("MiB more with {IDLE} idle streams"), more, more <= 60.0, "at most 60");
@@ -67,7 +71,9 @@ fn main() {
     until_streams(&daemon, 0);
     let (rate, mut times) = threads.block_on(deliver(&daemon));
     times.sort();
-    let p99 = times[times.len() * 99 / 100].as_secs_f64() * 1e3;
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)].as_secs_f64() * 1e3;
+    let p99 = at(99);
+    println!("  ms to a stream: p50 {:.1}, p90 {:.1}, most {:.1}", at(50), at(90), at(100));
     missed += judge("events a second", rate, rate >= 90.0, "about 100");
     let what = format!("ms to {LISTENERS} streams, p99 of {}", times.len());
     missed += judge(&what, p99, p99 <= 250.0, "at most 250");
@@ -95,9 +101,10 @@ fn serve(folder: &Path) -> Daemon {
     std::fs::write(&policy, day).unwrap();
     let mode = ["--org", "home", "--tool", "files.write_text", "require_approval", "--yes"];
     assert!(effectd(&[&["policy", "set-mode"], &mode[..]].concat()).status().unwrap().success());
-    let most = format!("{}", IDLE + LISTENERS);
+    // Beside the streams there are requests. More would not fit into the files of most machines.
+    let most = IDLE + 500;
     let (all, own) =
-        (format!("gateway.connections_max={most}0"), format!("gateway.connections_per_user_max={most}"));
+        (format!("gateway.connections_max={most}"), format!("gateway.connections_per_user_max={most}"));
     let mut serving = effectd(&["serve", "--state", ".effectd", "--set", &all, "--set", &own]);
     let child = serving.stderr(Stdio::null()).spawn().unwrap();
     let daemon = Daemon { child, socket: folder.join(".effectd/run/effectd.sock") };
@@ -178,6 +185,7 @@ async fn deliver(daemon: &Daemon) -> (f64, Vec<Duration>) {
     let rate = 2.0 * actions as f64 / begun.elapsed().as_secs_f64();
     let all = usize::try_from(actions).unwrap() * LISTENERS;
     while times.lock().len() < all {
+        assert!(!listeners.iter().any(JoinHandle::is_finished), "a stream has ended");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     listeners.into_iter().for_each(|listener| listener.abort());

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use effectd_gateway::socket::make_private;
 use effectd_gateway::{Readiness, Scrape, SharedSettings, Socket, Stage, Tcp};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
@@ -88,7 +89,7 @@ impl Daemon {
         let tcp = Tcp::bind(&settings.values().door).await?;
         let url = tcp.as_ref().map(|tcp| tcp.url().to_owned());
         let (stage, open) = watch::channel(Stage::Open);
-        let dial = SharedSettings::new(settings.values().door.clone());
+        let dial = SharedSettings::new(door(&settings));
         let gateway = runtime.gateway(dial.clone(), open)?;
         let jobs = runtime.start_jobs(&settings.values().jobs)?;
         Ok(Self {
@@ -165,7 +166,7 @@ impl Daemon {
     fn take_over(&mut self, now: &Settings) {
         let changes = self.settings.take_over(now);
         if !changes.taken.is_empty() {
-            self.dial.set(self.settings.values().door.clone());
+            self.dial.set(door(&self.settings));
             if let Err(error) = self.log.turn(&self.settings.values().log_level) {
                 tracing::error!(error, "log.level cannot be used; the current level stays");
             }
@@ -197,6 +198,16 @@ impl Daemon {
         }
         tracing::info!(finished, "stopped");
     }
+}
+
+/// The gateway's settings, within the files that this process may open: as many as its user may allow it. The usual limit is far lower,
+/// for programs that use `select`; each sandboxed call has its own.
+fn door(settings: &Settings) -> effectd_gateway::Settings {
+    let door = settings.values().door.clone();
+    let Ok((usual, most)) = getrlimit(Resource::RLIMIT_NOFILE) else { return door };
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    let files = raised.map_or(usual, |()| most);
+    door.within_files(usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// Resolves when the daemon can accept work.

@@ -15,9 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use effectd_contracts::{Failure, SpecInvalid, ToolId, ToolSpec, Touch};
+use effectd_contracts::{Failure, SpecInvalid, ToolId, ToolSpec, Touch, wire_enum};
 use parking_lot::RwLock;
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub use lint::Lint;
@@ -33,30 +32,18 @@ pub type Touches = Arc<dyn Fn(&Map<String, Value>) -> Vec<Touch> + Send + Sync>;
 /// The paths that a call with these parameters reads and does not change.
 pub type Reads = Arc<dyn Fn(&Map<String, Value>) -> Vec<String> + Send + Sync>;
 
-/// Where a tool comes from, the most trusted first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source {
-    Core,
-    /// The program that embeds the runtime.
-    Provider,
-    /// A package that an operator installed.
-    Plugin,
-    /// A connector to another system.
-    Connector,
-    /// A database.
-    Db,
-}
-
-impl Source {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Source::Core => "core",
-            Source::Provider => "provider",
-            Source::Plugin => "plugin",
-            Source::Connector => "connector",
-            Source::Db => "db",
-        }
+wire_enum! {
+    /// Where a tool comes from, the most trusted first.
+    pub enum Source {
+        Core = "core",
+        /// The program that embeds the runtime.
+        Provider = "provider",
+        /// A package that an operator installed.
+        Plugin = "plugin",
+        /// A connector to another system.
+        Connector = "connector",
+        /// A database.
+        Db = "db",
     }
 }
 

@@ -30,19 +30,49 @@ pub(crate) fn entries(
     family: &FamilyName,
     page: usize,
 ) -> impl Iterator<Item = Result<KvEntry, StoreError>> {
-    let (mut next, mut read) = (Some(None::<String>), Vec::new().into_iter());
+    entries_from(store, family, ("", None), page)
+}
+
+/// [`entries`] whose keys begin with a prefix, and come after a key.
+pub(crate) fn entries_from(
+    store: &dyn Store,
+    family: &FamilyName,
+    (prefix, after): (&str, Option<&str>),
+    page: usize,
+) -> impl Iterator<Item = Result<KvEntry, StoreError>> {
+    let (mut next, mut read) = (Some(after.map(str::to_owned)), Vec::new().into_iter());
     std::iter::from_fn(move || {
         loop {
             if let Some(entry) = read.next() {
                 return Some(Ok(entry));
             }
             let after = next.take()?;
-            match store.entries(family, "", after.as_deref(), page) {
+            match store.entries(family, prefix, after.as_deref(), page) {
                 Ok(found) => (next, read) = (found.after.map(Some), found.entries.into_iter()),
                 Err(error) => return Some(Err(error)),
             }
         }
     })
+}
+
+/// A page of what `pick` takes from entries, and the key after which the next page begins. It picks before it counts, so that who sees
+/// little gets whole pages of that, and the key of nothing else.
+pub(crate) fn page<T>(
+    entries: impl Iterator<Item = Result<KvEntry, StoreError>>,
+    max: usize,
+    pick: impl Fn(&KvEntry) -> Result<Option<T>, StoreError>,
+) -> Result<(Vec<T>, Option<String>), StoreError> {
+    let (mut picked, mut last) = (Vec::new(), None);
+    for entry in entries {
+        let entry = entry?;
+        let Some(value) = pick(&entry)? else { continue };
+        if picked.len() == max {
+            return Ok((picked, last));
+        }
+        picked.push(value);
+        last = Some(entry.key);
+    }
+    Ok((picked, None))
 }
 
 /// An event in clear. The Store groups it with the events of the action `about`.

@@ -152,28 +152,30 @@ impl Blobs {
         let folder = self.folder(kind, space);
         let catalog = self.catalog(kind, &folder)?;
         let bytes = sealed_bytes(size);
-        {
+        loop {
+            let writer = {
+                let mut known = catalog.lock();
+                self.prove(&mut known, kind, space, name)?;
+                if known.renew(name) {
+                    return Ok(());
+                }
+                self.make_room(&mut known, bytes)?;
+                known.coming += bytes;
+                known.begin(name)
+            };
+            // Without the lock, so that the syncs of concurrent writers overlap.
+            let written = seal_whole(&self.cipher, &context(kind, space, name), content)
+                .and_then(|sealed| write(kind, &folder, name, &sealed));
             let mut known = catalog.lock();
-            self.prove(&mut known, kind, space, name)?;
-            if known.renew(name) {
+            known.coming -= bytes;
+            let is_there = known.writing.remove(&writer).is_some();
+            written?;
+            if is_there {
+                known.add(name, bytes);
                 return Ok(());
             }
-            self.make_room(&mut known, bytes)?;
-            known.coming += bytes;
-            known.writing.push(name.to_owned());
+            // A blob of this name was destroyed meanwhile: the file may be gone, or be half of what another thread writes.
         }
-        // Without the lock, so that the syncs of concurrent writers overlap.
-        let written = seal_whole(&self.cipher, &context(kind, space, name), content)
-            .and_then(|sealed| write(kind, &folder, name, &sealed));
-        let mut known = catalog.lock();
-        known.coming -= bytes;
-        if let Some(at) = known.writing.iter().position(|writing| writing == name) {
-            known.writing.swap_remove(at);
-        }
-        if written.is_ok() {
-            known.add(name, bytes);
-        }
-        written
     }
 
     /// Before a blob of an earlier process is reused, reads it once: a power failure may have cut off its write. Destroys an
@@ -233,20 +235,7 @@ impl Blobs {
 
     /// The content of a blob that fits into memory.
     pub fn get(&self, kind: BlobKind, space: &SpaceId, name: &str) -> Result<Vec<u8>, BlobError> {
-        loop {
-            let before = self.age(kind, space, name);
-            let read = self.reader(kind, space, name).and_then(whole);
-            if read != Err(BlobError::Damaged) {
-                return read;
-            }
-            // It may have been destroyed, and be stored again just now: what was read is half of it.
-            if self.is_writing(kind, space, name) {
-                return Err(BlobError::Gone);
-            }
-            if self.age(kind, space, name) == before {
-                return read;
-            }
-        }
+        self.reader(kind, space, name).and_then(whole)
     }
 
     pub fn bytes_max(&self) -> u64 {
@@ -265,11 +254,6 @@ impl Blobs {
         let known = self.existing_catalog(kind, &self.folder(kind, space)).ok().flatten()?;
         let age = known.lock().by_name.get(name)?.age;
         Some(age)
-    }
-
-    fn is_writing(&self, kind: BlobKind, space: &SpaceId, name: &str) -> bool {
-        let known = self.existing_catalog(kind, &self.folder(kind, space)).ok().flatten();
-        known.is_some_and(|known| known.lock().writing.iter().any(|writing| writing == name))
     }
 
     /// Destroys a blob, unless it was stored or renewed since it had this age.

@@ -30,6 +30,9 @@ pub enum StoreError {
     TooLarge { what: &'static str, size: usize, max: usize },
     #[error("{0}")]
     Invalid(String),
+    /// It does not fit what is stored now. The text says why.
+    #[error("{0}")]
+    StateConflict(String),
     #[error(transparent)]
     InvalidId(#[from] IdInvalid),
     #[error("{what} is unknown")]
@@ -96,6 +99,7 @@ impl StoreError {
             | StoreError::Unavailable { .. } => true,
             StoreError::TooLarge { .. }
             | StoreError::Invalid(_)
+            | StoreError::StateConflict(_)
             | StoreError::InvalidId(_)
             | StoreError::NotFound { .. }
             | StoreError::NoSuchName(_)

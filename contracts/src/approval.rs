@@ -8,11 +8,11 @@ use crate::digest::Digest;
 use crate::ids::{ActionId, ApprovalId, GrantId, SubjectId, ToolId};
 
 /// The decision about an action that needed an approval. Part of its receipt.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
     /// The id of the approval; none if a grant covered the action and nobody was asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<ApprovalId>,
     /// The verdict.
     pub verdict: ApprovalVerdict,
@@ -29,13 +29,10 @@ pub struct Approval {
     /// Whether the approver is someone else than the planner.
     pub authority: Authority,
     /// The person's reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The grant that covered the action, or that this decision created.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
     /// The keyed digest of the request as the approver edited it; `request_digest` of the receipt is the planner's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
     pub edited_request_digest: Option<String>,
 }
@@ -80,16 +77,15 @@ pub struct Approved {
 }
 
 /// The data of an approval event. It never holds a parameter.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalData {
     /// What happened.
     pub what: ApprovalChange,
     /// The approval, if the event is about one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval_id: Option<ApprovalId>,
     /// The grant, if the event is about one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant_id: Option<GrantId>,
     /// The actions that wait for the approval.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -97,15 +93,12 @@ pub struct ApprovalData {
     /// The tool, or the tool pattern of a grant.
     pub tool: String,
     /// The subject, if the event is about an action.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_id: Option<SubjectId>,
     /// Who did it.
     pub by: String,
     /// The reason that was given.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When the approval or the grant expires.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
 }
 

@@ -90,6 +90,7 @@ impl Topic {
 }
 
 /// A CloudEvent around `T`.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Event<T> {
     /// Always `1.0`.
@@ -111,15 +112,12 @@ pub struct Event<T> {
     /// The action's trace: an extension attribute, hence without an underscore.
     pub traceid: TraceId,
     /// The action's span in the planner's trace, if the planner sent one: the CloudEvents extension for distributed tracing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
     /// The vendors' part of the same extension.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<TraceState>,
     /// The space: an extension attribute. `*` for an artifact, which may belong to several.
     pub spaceid: SpaceId,
     /// The offset in the topic: an extension attribute, which the gateway adds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
     /// The payload.
     pub data: T,
@@ -147,6 +145,7 @@ pub enum JsonType {
 pub const SOURCE: &str = "effectd";
 
 /// A planner's decision, with what is known about who made it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionData {
@@ -158,16 +157,13 @@ pub struct DecisionData {
     #[serde(default)]
     pub origin: Origin,
     /// What the plan requires beside the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<Contract>,
     /// How far the planner's `policy_ctx.time` was from the runtime's clock on acceptance: positive if it was ahead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clock_skew_ms: Option<i64>,
     /// Whether somebody waits at a terminal, so that an approval is expected soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub interactive: bool,
     /// The approval with which the decision is published again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved: Option<Approved>,
 }
 
@@ -192,6 +188,7 @@ impl DecisionData {
 }
 
 /// How an action ended, in brief; its receipt has the rest. It never holds a parameter.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExecutedData {
@@ -208,7 +205,6 @@ pub struct ExecutedData {
     /// The outcome.
     pub outcome: Outcome,
     /// The failure code, if it failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,
     /// From acceptance to receipt.
     pub total_ms: Millis,
@@ -217,13 +213,10 @@ pub struct ExecutedData {
     /// The cost.
     pub cost: Cost,
     /// The reward by formula 2, if the settings ask for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_v2: Option<f64>,
     /// The probability of the planner's choice, if it was stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub propensity: Option<f64>,
     /// The id of the candidate that the planner chose, if it was stated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<String>,
     /// What the planner knew when it chose, if it was stated.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -336,6 +329,7 @@ impl Event<ExecutedData> {
 }
 
 /// What became known about an action after its receipt, together with all earlier amendments of the receipt.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AmendedData {
@@ -350,17 +344,14 @@ pub struct AmendedData {
     /// Who judged: `operator`, or the name of a checker.
     pub judge: String,
     /// Whether the action counts as a success, if anybody has said so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
     /// The quality, if anybody has stated it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<f64>,
     /// The reward that was in force before, by formula 1.
     pub reward_before: f64,
     /// The reward in force now, by formula 1.
     pub reward: f64,
     /// The reward in force now, by formula 2.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward_v2: Option<f64>,
 }
 
@@ -426,19 +417,17 @@ pub enum ArtifactChange {
 
 /// An action that was given up. It stays a dead letter until somebody requeues, settles or drops it. The data never holds a
 /// parameter or the failure's message.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeadLetterData {
     /// The failing receipt; none for a decision that cannot be read, or whose action id has another content.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<ReceiptId>,
     /// The action; `decision:<offset>` for a decision that cannot be read.
     pub action_id: ActionId,
     /// The tool, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_id: Option<ToolId>,
     /// The subject, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject_id: Option<SubjectId>,
     /// Why, as a stable word.
     pub code: String,

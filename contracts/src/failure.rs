@@ -185,6 +185,7 @@ crate::wire_enum! {
 }
 
 /// Why an action failed: a code for programs, a line for people, and what to do about it.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[serde(deny_unknown_fields)]
 #[error("{code}: {message}")]
@@ -198,13 +199,10 @@ pub struct Failure {
     /// The stage at which the action failed.
     pub phase: Phase,
     /// The gate that refused, if one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<Gate>,
     /// When to retry, if that is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// What to change, in the words of the policy that refused or of the store that failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
 }
 

@@ -97,6 +97,7 @@ pub struct LogHead {
 
 /// A later judgement about a receipt, for example that a test failed the next day. The receipt does not change. Amendments add
 /// up field by field: of each field the last word counts, and learners use the reward of the last amendment.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AmendmentEntry {
@@ -113,18 +114,14 @@ pub struct AmendmentEntry {
     /// Who judged: `operator`, or the name of a checker.
     pub source: String,
     /// Whether the action counts as a success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
     /// The quality, from 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<f64>,
     /// Why, for people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The reward by this judgement and all earlier ones.
     pub reward: Reward,
     /// The signature of the key in force.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
 }
 

@@ -9,6 +9,7 @@ use crate::risk::{Band, Mode};
 use crate::token::TokenKind;
 
 /// An operation. It holds no secret: the receipt holds it in clear.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Operation {
@@ -79,7 +80,6 @@ pub enum Operation {
         /// The artifact.
         artifact_id: String,
         /// The reason, for people.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
     /// Releases an artifact from quarantine.
@@ -116,7 +116,6 @@ pub enum Operation {
         /// The tool.
         tool: String,
         /// The mode; none restores that of the files.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<Mode>,
     },
     /// Makes a space stricter than the policy's files.
@@ -124,7 +123,6 @@ pub enum Operation {
         /// The space.
         space: SpaceId,
         /// The band; none restores that of the files.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         band: Option<Band>,
     },
     /// Adds an entry to a list of the policy, or strikes it out, in addition to the policy's files.
@@ -132,12 +130,10 @@ pub enum Operation {
         /// The list.
         list: PolicyList,
         /// Whose roles; only for these.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         subject: Option<SubjectId>,
         /// The role, host, program or tool.
         entry: String,
         /// Whether it is added; none restores the files.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         allowed: Option<bool>,
     },
     /// Takes all changes beside the policy's files back.
@@ -237,16 +233,12 @@ pub enum Operation {
         /// The organisation; that of the session for a sandbox.
         org: OrgId,
         /// The session of a sandbox.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
         /// The account of a user or a service.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
         /// Since when it is valid; at once if left out.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         not_before: Option<Timestamp>,
         /// Until when it is valid; until it is revoked if left out.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
         expires_at: Option<Timestamp>,
     },
     /// Revokes a token: no request with it is answered any more.

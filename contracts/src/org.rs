@@ -1,14 +1,12 @@
 //! What organisations have: sessions, connections, and secrets by name.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::clock::Timestamp;
 use crate::ids::{ActionId, ConnectionId, OrgId, Principal, SessionId, SpaceId, SubjectId, ToolId};
-use crate::request::{ActionRequest, PolicyCtx, Qos};
+use crate::request::ActionRequest;
 
 /// A session: a subject that acts in a space of an organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -47,25 +45,8 @@ impl Session {
     pub fn request(&self, tool_id: ToolId, params: Map<String, Value>) -> ActionRequest {
         let fresh = ActionId::fresh();
         let of_session = ActionId::new(format!("{}/{fresh}", self.session_id));
-        ActionRequest {
-            action_id: of_session.unwrap_or(fresh),
-            subject_id: self.subject_id.clone(),
-            space_id: self.space_id.clone(),
-            tool_id,
-            params,
-            qos: Qos::default(),
-            policy_ctx: PolicyCtx::default(),
-            idempotency_key: None,
-            dry_run: false,
-            candidates: Vec::new(),
-            propensity: None,
-            chosen: None,
-            context: BTreeMap::new(),
-            rationale: None,
-            trace_id: None,
-            traceparent: None,
-            tracestate: None,
-        }
+        let by = (self.subject_id.clone(), self.space_id.clone());
+        ActionRequest::new(of_session.unwrap_or(fresh), by, (tool_id, params))
     }
 }
 

@@ -27,6 +27,7 @@ use crate::signature::Signature;
 use crate::trace::TraceContext;
 
 /// The record of one action, for planners, learners and auditors.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Receipt {
@@ -43,6 +44,7 @@ pub struct Receipt {
     /// How the action ended, in one of four words.
     pub status: Status,
     /// Why the action failed; null if it succeeded.
+    #[serialize_always]
     pub error: Option<Failure>,
     /// The parameters: public ones that match the tool's schema in clear, the others as keyed digests `hmac_sha256_<name>`.
     /// Those with a name that the schema does not declare are one digest, `hmac_sha256_*`.
@@ -56,6 +58,7 @@ pub struct Receipt {
     /// The times.
     pub timing: Timing,
     /// The idempotency key: a later request with the same key gets this receipt.
+    #[serialize_always]
     pub idempotency_key: Option<IdempotencyKey>,
     /// The action's trace.
     pub trace_id: TraceId,
@@ -63,12 +66,10 @@ pub struct Receipt {
     pub reward: Reward,
 
     /// The action's span in the planner's trace, if the planner sent one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_context: Option<TraceContext>,
     /// The outcome, in more detail than `status`.
     pub outcome: Outcome,
     /// The version of the tool; absent if the tool is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_version: Option<String>,
     /// The principal: who submitted it, as the operating system says.
     pub principal: Principal,
@@ -76,28 +77,23 @@ pub struct Receipt {
     #[serde(default, skip_serializing_if = "Origin::is_arbiter")]
     pub origin: Origin,
     /// The session that the request belongs to, if it belongs to one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The organisation that the space belonged to, if it belonged to one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub org: Option<OrgId>,
     /// The digest of the request without its trace, and of its contract, under the device's key: `hmac-sha256:<64 hex digits>`.
     #[schemars(regex(pattern = "^hmac-sha256:[0-9a-f]{64}$"))]
     pub request_digest: String,
     /// The decision of the policy, if it was asked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<DecisionRecord>,
     /// What redaction removes from the parameters for the tool; also listed if the action was refused and no tool ran.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub redactions: Vec<Redaction>,
     /// The approval, if a person or a grant approved or refused the action.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
     /// Every run of the tool.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// The isolation that the sandbox obtained, if the tool ran.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
     /// The observed effects.
     pub effects: Effects,
@@ -105,16 +101,12 @@ pub struct Receipt {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub cleaned_up: BTreeSet<String>,
     /// Whether the effects are those that a preview showed, if there was one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<PreviewRecord>,
     /// The planner's alternatives, if it named them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
     /// The tool's result, which effectd keeps for some days; absent if the tool failed or returned nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_result: Option<KeptResult>,
     /// The device's signature over everything else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
 }
 
@@ -255,24 +247,21 @@ impl GateResults {
 }
 
 /// The decision of the policy.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRecord {
     /// `permit`, `deny`, `quarantine` or `needs_approval`.
     pub verdict: String,
     /// The mode, if the cascade was reached.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
     /// The level of the cascade that answered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_source: Option<ModeSource>,
     /// What made the mode stricter than that level.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clamped_by: Option<String>,
     /// The risk tier.
     pub tier: RiskTier,
     /// The rule that decided: a file and line, or the id of a Cedar policy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// Whether the parameters name another space than the request's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -22,6 +22,7 @@ use crate::trace::{TraceContext, TraceParent, TraceState};
 /// One decision of a planner: run this tool, in this space, for this subject.
 ///
 /// Unknown fields are refused: a misspelt `dry_run` that is ignored would be an effect that nobody wanted.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ActionRequest {
@@ -43,7 +44,6 @@ pub struct ActionRequest {
     #[serde(default, skip_serializing_if = "PolicyCtx::is_empty")]
     pub policy_ctx: PolicyCtx,
     /// The caller's own idempotency key. If left out, it is built from the tool's key fields.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<IdempotencyKey>,
     /// Check everything, change nothing.
     #[serde(default)]
@@ -53,11 +53,9 @@ pub struct ActionRequest {
     #[schemars(length(max = CANDIDATES_MAX))]
     pub candidates: Vec<Candidate>,
     /// The probability with which the planner chose this, for learners. The receipt holds it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
     pub propensity: Option<f64>,
     /// The id of the candidate that this action is, for learners. The receipt holds it like `candidates`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = ID_BYTES_MAX))]
     pub chosen: Option<String>,
     /// What the planner knew when it chose, for learners. The receipt holds it like `candidates`.
@@ -65,17 +63,13 @@ pub struct ActionRequest {
     #[schemars(extend("maxProperties" = CONTEXT_FEATURES_MAX, "propertyNames" = { "pattern": CONTEXT_WORD }))]
     pub context: BTreeMap<String, Feature>,
     /// Why the planner wants this, for the approver. The receipt does not hold it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rationale: Option<Rationale>,
     /// The trace that links logs, receipt and events. If left out, a new one is created.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<TraceId>,
     /// The planner's span (W3C Trace Context), which becomes the parent of the action's. Its trace is the action's, unless
     /// `trace_id` names another.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
     /// The tracing vendors' members (W3C Trace Context). The receipt holds them in clear.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<TraceState>,
 }
 
@@ -120,19 +114,17 @@ pub enum Feature {
 }
 
 /// Timeout, retries and circuit breaker of a request.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Qos {
     /// Timeout of one run. The tool's own timeout and its safety class may be stricter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = TIMEOUT_MS_MAX))]
     pub timeout_ms: Option<u64>,
     /// How often a transient failure is retried.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = RETRIES_MAX))]
     pub max_retries: Option<u32>,
     /// A circuit breaker of the subject's own that counts the failures, beside the tool's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = ID_BYTES_MAX), regex(pattern = PRINTABLE))]
     pub circuit_breaker_key: Option<String>,
 }
@@ -150,19 +142,17 @@ impl Qos {
 }
 
 /// Circumstances of the request, as the planner claims them.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyCtx {
     /// The person behind the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = ID_BYTES_MAX), regex(pattern = PRINTABLE))]
     pub actor: Option<String>,
     /// The device the person uses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = ID_BYTES_MAX), regex(pattern = PRINTABLE))]
     pub device: Option<String>,
     /// When the planner decided. It is compared with effectd's clock, never used instead of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Timestamp>,
 }
 
@@ -232,17 +222,15 @@ impl Origin {
 }
 
 /// What a plan requires beside the request itself.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Contract {
     /// The verification of success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
     /// The rollback.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollback_plan: Option<Value>,
     /// The files that may be touched.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
 }
 
@@ -317,6 +305,33 @@ pub struct Scope {
 }
 
 impl ActionRequest {
+    /// A request for a subject in a space, with nothing that may be left out.
+    pub fn new(
+        action_id: ActionId,
+        (subject_id, space_id): (SubjectId, SpaceId),
+        (tool_id, params): (ToolId, Map<String, Value>),
+    ) -> Self {
+        Self {
+            action_id,
+            subject_id,
+            space_id,
+            tool_id,
+            params,
+            qos: Qos::default(),
+            policy_ctx: PolicyCtx::default(),
+            idempotency_key: None,
+            dry_run: false,
+            candidates: Vec::new(),
+            propensity: None,
+            chosen: None,
+            context: BTreeMap::new(),
+            rationale: None,
+            trace_id: None,
+            traceparent: None,
+            tracestate: None,
+        }
+    }
+
     /// Parses and checks a request from outside. The failure says what is wrong and where.
     pub fn parse(bytes: &[u8]) -> Result<Self, Failure> {
         let request: Self = json::parse(bytes, REQUEST_BYTES_MAX)

@@ -16,6 +16,7 @@ use crate::risk::{RiskLevel, RiskTier};
 use crate::wire::text_type;
 
 /// The spec of one tool.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ToolSpec {
@@ -37,10 +38,8 @@ pub struct ToolSpec {
     /// The safety class, which decides the precautions.
     pub safety_class: SafetyClass,
     /// What the tool does to the world, in one word. If left out, it follows from the side effects.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub risk_level: Option<RiskLevel>,
     /// The tier that the author declares. It can only raise the derived one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub risk_tier: Option<RiskTier>,
     /// Whether pre-images are kept, so that the effect can be undone.
     #[serde(default)]
@@ -55,10 +54,8 @@ pub struct ToolSpec {
     #[serde(default, skip_serializing_if = "is_free")]
     pub price_micros: u64,
     /// What makes two requests the same. If left out, no two requests are the same.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key_fields: Option<Vec<KeyField>>,
     /// The resource that the tool changes: actions on one resource run one after another.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<ResourceTemplate>,
     /// How an interrupted run is settled.
     #[serde(default)]

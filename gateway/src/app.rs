@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::action::decisions;
 use effectd_actors::approvals::view;
@@ -17,19 +16,19 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use crate::body::{BodyBudget, BodyBytes, BodyShare};
-use crate::extract::{Json, Reply};
+use crate::extract::{Json, Payload, Reply};
 use crate::health::{Readiness, StoreHealth};
 use crate::host::{Host, Stage};
 use crate::limits::{
-    BACKLOG_RESERVE_PART, BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, CHANGE_BYTES_MAX,
-    PREVIEWS_ASKED_MAX, RESULTS_BYTES_MAX,
+    BACKLOG_RESERVE_PART, BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, BODIES_TOKEN_PART,
+    CHANGE_BYTES_MAX, PREVIEWS_ASKED_MAX, RESULTS_BYTES_MAX,
 };
 use crate::metrics::Metrics;
 use crate::oidc::Issuer;
-use crate::peer::Peer;
+use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
 use crate::settings::{Settings, SharedSettings};
-use crate::slots::{Holder, Slot, Slots};
+use crate::slots::{Slot, Slots};
 use crate::streams::Streams;
 
 /// Results up to this size take no share of the memory for results: the bound on connections is enough.
@@ -42,8 +41,8 @@ pub(crate) struct App {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) pipeline: Option<Arc<Pipeline>>,
     settings: SharedSettings,
-    bodies: BodyBudget,
-    results: BodyBudget,
+    at_socket: Bodies,
+    over_tcp: Bodies,
     pub(crate) streams: Arc<Streams>,
     pub(crate) metrics: Metrics,
     pub(crate) health: Arc<StoreHealth>,
@@ -55,6 +54,20 @@ pub(crate) struct App {
     blocking: Semaphore,
     previews: Semaphore,
     waits: Slots,
+}
+
+/// The memory for bodies at one door.
+struct Bodies {
+    requests: BodyBudget,
+    results: BodyBudget,
+}
+
+impl Bodies {
+    /// One holder may take one part in this many.
+    fn new(part: usize) -> Self {
+        let budget = |most: usize| BodyBudget::new(most, most / part);
+        Self { requests: budget(BODIES_BYTES_MAX), results: budget(RESULTS_BYTES_MAX) }
+    }
 }
 
 /// Where an action is, as far as this peer may know.
@@ -79,8 +92,8 @@ impl App {
             readiness: Readiness::new(health.clone(), clock.clone(), stage.clone()),
             token_rate: settings.get().token_rate_max.map(|most| Rate::new("token", most, &clock)),
             oidc: Issuer::new(),
-            bodies: BodyBudget::new(BODIES_BYTES_MAX),
-            results: BodyBudget::new(RESULTS_BYTES_MAX),
+            at_socket: Bodies::new(1),
+            over_tcp: Bodies::new(BODIES_TOKEN_PART),
             streams: Streams::new(&*host.services().store, &metrics.streams),
             host,
             pipeline,
@@ -134,14 +147,15 @@ impl App {
 
     /// Whether this peer may look at what an organisation has: as an operator, or by at least this role in it.
     pub(crate) fn sees_org(&self, peer: &Peer, org: &str, least: OrgRole) -> bool {
-        self.may_operate(peer, PrincipalRole::Look)
-            || self.services().policy().role_in(&peer.decider(), org) >= Some(least)
+        let (policy, by) = (self.services().policy(), peer.decider());
+        policy.may_operate_in(&by, PrincipalRole::Look, Some(org)) || policy.role_in(&by, org) >= Some(least)
     }
 
     /// Fails unless this peer may change what an organisation has: as an operator, or by at least this role in it.
     pub(crate) fn check_org(&self, peer: &Peer, org: &str, least: OrgRole) -> Result<(), Problem> {
-        if self.may_operate(peer, PrincipalRole::Operate)
-            || self.services().policy().role_in(&peer.decider(), org) >= Some(least)
+        let (policy, by) = (self.services().policy(), peer.decider());
+        if policy.may_operate_in(&by, PrincipalRole::Operate, Some(org))
+            || policy.role_in(&by, org) >= Some(least)
         {
             return Ok(());
         }
@@ -160,41 +174,52 @@ impl App {
     /// A slot for a request that waits, if it came over TCP; at the socket the bounds of connections are enough. Fails at once if
     /// none is free.
     pub(crate) fn wait_slot(&self, peer: &Peer) -> Result<Option<Slot>, Problem> {
-        let Some(claims) = peer.claims() else {
+        if peer.claims().is_none() {
             return Ok(None);
-        };
-        let holder = Holder::Token(claims.token_id.clone());
-        let slot = self.waits.take(holder, self.settings().network_waits());
+        }
+        let slot = self.waits.take(peer.holder(), self.settings().network_waits());
         slot.map(Some).ok_or_else(|| Problem::of(Kind::Busy, "too many requests wait; try again shortly"))
     }
 
-    pub(crate) async fn body(&self, body: Body) -> Result<BodyBytes, Problem> {
-        self.bodies.read(body, self.settings().body_time_max).await
+    /// The memory for this peer's bodies: a flood over TCP leaves the socket its own.
+    fn bodies(&self, peer: &Peer) -> &Bodies {
+        match peer.caller {
+            Caller::User(_) => &self.at_socket,
+            Caller::Token(_) => &self.over_tcp,
+        }
     }
 
-    /// Reads an action request. Also returns its size and its share of the memory for bodies. The caller drops the share once
-    /// the limits of accepted decisions count the request.
+    pub(crate) async fn body(&self, Payload { peer, body }: Payload) -> Result<BodyBytes, Problem> {
+        let time_max = self.settings().body_time_max;
+        self.bodies(&peer).requests.read(peer.holder(), body, time_max).await
+    }
+
+    /// Reads an action request, and makes its id whole. Also returns its size and its share of the memory for bodies. The caller
+    /// drops the share once the limits of accepted decisions count the request.
     pub(crate) async fn action_request(
         &self,
-        body: Body,
+        payload: Payload,
     ) -> Result<(ActionRequest, u64, BodyShare), Problem> {
-        let BodyBytes { bytes, share } = self.body(body).await?;
-        Ok((ActionRequest::parse(&bytes)?, bytes.len() as u64, share))
+        let peer = payload.peer.clone();
+        let BodyBytes { bytes, share } = self.body(payload).await?;
+        let mut request = ActionRequest::parse(&bytes)?;
+        request.action_id = peer.whole_id(&request.action_id)?;
+        Ok((request, bytes.len() as u64, share))
     }
 
     /// Reads a small JSON body; one that cannot be parsed is a problem of the kind `invalid`. The caller keeps the share until
     /// it answers.
     pub(crate) async fn json_body<T: DeserializeOwned>(
         &self,
-        body: Body,
+        body: Payload,
         invalid: Kind,
     ) -> Result<(T, BodyShare), Problem> {
         let BodyBytes { bytes, share } = self.body(body).await?;
         let refused = |error: json::JsonInvalid| Problem::of(invalid, error.to_string());
         // serde would take a number for the index of a variant.
         let plain = json::parse_value(&bytes, CHANGE_BYTES_MAX).map_err(refused)?;
-        if ["change", "do"].iter().any(|tag| plain.get(tag).is_some_and(|word| !word.is_string())) {
-            return Err(Problem::of(invalid, "`change` and `do` must be texts"));
+        if ["change", "do", "kind"].iter().any(|tag| plain.get(tag).is_some_and(|word| !word.is_string())) {
+            return Err(Problem::of(invalid, "`change`, `do` and `kind` must be texts"));
         }
         let value = json::parse(&bytes, CHANGE_BYTES_MAX).map_err(refused)?;
         Ok((value, share))
@@ -203,7 +228,7 @@ impl App {
     /// Like `json_body`, for a body that may be left out.
     pub(crate) async fn optional_json_body<T: DeserializeOwned + Default>(
         &self,
-        body: Body,
+        body: Payload,
         bytes_max: usize,
         invalid: Kind,
     ) -> Result<(T, BodyShare), Problem> {
@@ -282,6 +307,17 @@ impl App {
         Err(failure.retry_after(self.health.retry_after()).into())
     }
 
+    /// Where the action is that a peer means by this id, with its whole id.
+    pub(crate) async fn find_meant(&self, id: &ActionId, peer: &Peer) -> Result<(ActionId, Found), Problem> {
+        for whole in peer.meant_ids(id) {
+            match self.find(&whole, peer).await? {
+                Found::Unknown => {}
+                found @ (Found::Done(..) | Found::Accepted | Found::Held(_)) => return Ok((whole, found)),
+            }
+        }
+        Ok((id.clone(), Found::Unknown))
+    }
+
     /// Where an action is. Other people's actions are unknown.
     pub(crate) async fn find(&self, action: &ActionId, peer: &Peer) -> Result<Found, Problem> {
         // During one search, an action may move between topic, approval and receipt, and be missed.
@@ -339,7 +375,8 @@ impl App {
     pub(crate) async fn with_result(&self, done: Done, peer: &Peer) -> Result<(Done, BodyShare), Problem> {
         let bytes = done.receipt.kept_result.as_ref().map_or(0, |kept| kept.bytes);
         let is_long = bytes > SMALL_RESULT_BYTES_MAX;
-        let share = if is_long { self.results.share(bytes) } else { Ok(BodyShare::default()) };
+        let share = || self.bodies(peer).results.share(peer.holder(), bytes);
+        let share = if is_long { share() } else { Ok(BodyShare::default()) };
         if done.receipt.principal == peer.principal {
             let share = share?;
             return Ok((results::fill(self.services(), done).await, share));

@@ -2,15 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
 use axum::http::{HeaderMap, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use effectd_actors::services::tokens::{self, Claims};
 use effectd_bus::StoreError;
 
-use crate::app::{App, AppState};
+use crate::app::App;
 use crate::oidc;
 use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
@@ -61,17 +57,6 @@ pub(crate) fn still_valid(app: &App, claims: &Claims) -> bool {
         tracing::warn!(%error, "a token cannot be read; it counts as not valid");
         false
     })
-}
-
-/// Lets only holders of tokens pass.
-pub(crate) async fn admit(State(app): AppState, mut request: Request<Body>, next: Next) -> Response {
-    match peer(&app, request.headers()).await {
-        Ok(peer) => {
-            request.extensions_mut().insert(peer);
-            next.run(request).await
-        }
-        Err(problem) => problem.into_response(),
-    }
 }
 
 #[cfg(test)]

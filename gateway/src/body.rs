@@ -1,18 +1,19 @@
 //! Reads request bodies within three bounds: the bytes of a body, the time to read it, and the bytes of all bodies in memory.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use http_body_util::BodyExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::{Kind, Problem};
+use crate::slots::{Holder, Slot, Slots};
 
-/// The bytes that all bodies together may take in memory: of requests, or of answers with a long result.
-#[derive(Clone)]
-pub(crate) struct BodyBudget(Arc<Semaphore>);
+/// The bytes that bodies may take in memory, of requests or of answers with a long result: all together, and of each holder.
+pub(crate) struct BodyBudget {
+    taken: Slots,
+    most: (usize, usize),
+}
 
 /// A body with its share of the budget.
 pub(crate) struct BodyBytes {
@@ -30,16 +31,21 @@ impl AsRef<[u8]> for BodyBytes {
 /// in memory, or when the limits of accepted decisions count it; an answer's share is dropped with the written answer.
 #[derive(Default)]
 pub(crate) struct BodyShare {
-    _permit: Option<OwnedSemaphorePermit>,
+    _slot: Option<Slot>,
 }
 
 impl BodyBudget {
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        Self(Arc::new(Semaphore::new(bytes_max.min(Semaphore::MAX_PERMITS))))
+    pub(crate) fn new(bytes_max: usize, each_max: usize) -> Self {
+        Self { taken: Slots::default(), most: (bytes_max, each_max) }
     }
 
-    pub(crate) async fn read(&self, body: Body, time_max: Duration) -> Result<BodyBytes, Problem> {
-        match tokio::time::timeout(time_max, self.read_all(body)).await {
+    pub(crate) async fn read(
+        &self,
+        holder: Holder,
+        body: Body,
+        time_max: Duration,
+    ) -> Result<BodyBytes, Problem> {
+        match tokio::time::timeout(time_max, self.read_all(holder, body)).await {
             Ok(read) => read,
             Err(_) => Err(Problem::of(
                 Kind::BodyTimeout,
@@ -48,8 +54,8 @@ impl BodyBudget {
         }
     }
 
-    async fn read_all(&self, mut body: Body) -> Result<BodyBytes, Problem> {
-        let (mut bytes, mut permit) = (Vec::new(), None::<OwnedSemaphorePermit>);
+    async fn read_all(&self, holder: Holder, mut body: Body) -> Result<BodyBytes, Problem> {
+        let (mut bytes, mut slot) = (Vec::new(), self.taken.none(holder));
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| {
                 Problem::of(Kind::BodyBroken, format!("the body cannot be read: {error}"))
@@ -60,32 +66,24 @@ impl BodyBudget {
                 let message = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
                 return Err(Problem::of(Kind::BodyTooLarge, message));
             }
-            let more = self.take(data.len()).ok_or_else(|| {
-                Problem::of(Kind::Busy, "too many bytes of requests are in memory; try again shortly")
-            })?;
-            match &mut permit {
-                Some(permit) => permit.merge(more),
-                None => permit = Some(more),
+            if !slot.grow(data.len(), self.most) {
+                let message = "too many bytes of requests are in memory; try again shortly";
+                return Err(Problem::of(Kind::Busy, message));
             }
             bytes.extend_from_slice(&data);
         }
-        let share = BodyShare { _permit: permit };
-        Ok(BodyBytes { bytes, share })
+        Ok(BodyBytes { bytes, share: BodyShare { _slot: Some(slot) } })
     }
 
     /// The share of an answer with a result of this size.
-    pub(crate) fn share(&self, bytes: u64) -> Result<BodyShare, Problem> {
-        let permit = self.take(usize::try_from(bytes).unwrap_or(usize::MAX)).ok_or_else(|| {
+    pub(crate) fn share(&self, holder: Holder, bytes: u64) -> Result<BodyShare, Problem> {
+        let mut slot = self.taken.none(holder);
+        if !slot.grow(usize::try_from(bytes).unwrap_or(usize::MAX), self.most) {
             let message =
                 "the action has ended, but too many long results are in memory; ask for it again shortly";
-            Problem::of(Kind::Busy, message)
-        })?;
-        Ok(BodyShare { _permit: Some(permit) })
-    }
-
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        self.0.clone().try_acquire_many_owned(bytes).ok()
+            return Err(Problem::of(Kind::Busy, message));
+        }
+        Ok(BodyShare { _slot: Some(slot) })
     }
 }
 
@@ -97,21 +95,28 @@ mod tests {
 
     #[tokio::test]
     async fn bodies_are_bounded_each_and_together() {
-        let budget = BodyBudget::new(BODIES_BYTES_MAX);
-        let read = |size: usize| budget.read(Body::from(vec![0; size]), Duration::from_secs(5));
-        assert_eq!(read(REQUEST_BYTES_MAX + 1).await.err().unwrap().code, "body_too_large");
+        let budget = BodyBudget::new(BODIES_BYTES_MAX, BODIES_BYTES_MAX / 2);
+        let read = |uid: u32, size: usize| {
+            budget.read(Holder::User(uid), Body::from(vec![0; size]), Duration::from_secs(5))
+        };
+        assert_eq!(read(1, REQUEST_BYTES_MAX + 1).await.err().unwrap().code, "body_too_large");
         let mut held = Vec::new();
-        for _ in 0..BODIES_BYTES_MAX / REQUEST_BYTES_MAX {
-            held.push(read(REQUEST_BYTES_MAX).await.ok().unwrap());
+        for uid in [1, 2] {
+            for _ in 0..BODIES_BYTES_MAX / REQUEST_BYTES_MAX / 2 {
+                held.push(read(uid, REQUEST_BYTES_MAX).await.ok().unwrap());
+            }
+            assert_eq!(read(uid, 1).await.err().unwrap().code, "overloaded", "one holder has its half");
         }
-        assert_eq!(read(1).await.err().unwrap().code, "overloaded");
+        assert_eq!(read(3, 1).await.err().unwrap().code, "overloaded", "all is in use");
         held.pop();
-        assert_eq!(read(1).await.ok().unwrap().bytes, [0]);
+        assert_eq!(read(3, 1).await.ok().unwrap().bytes, [0]);
+        assert_eq!(read(1, 1).await.err().unwrap().code, "overloaded");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_never_ends_is_given_up() {
-        let read = BodyBudget::new(BODIES_BYTES_MAX).read(Body::new(Never), Duration::from_secs(10)).await;
+        let budget = BodyBudget::new(BODIES_BYTES_MAX, BODIES_BYTES_MAX);
+        let read = budget.read(Holder::User(1), Body::new(Never), Duration::from_secs(10)).await;
         assert_eq!(read.err().unwrap().status, 408);
     }
 

@@ -10,7 +10,7 @@ pub use remote::Remote;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -34,6 +34,7 @@ use crate::headers::{IDEMPOTENCY_KEY, INTERACTIVE};
 use crate::problem::{Kind, Problem};
 use crate::views::actions::ActionView;
 use crate::views::health::Health;
+use crate::views::whoami::WhoamiView;
 
 /// The largest answer that is read at once: a receipt with the largest output of a tool fits several times.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
@@ -125,9 +126,23 @@ enum Address {
     Url(Arc<Remote>),
 }
 
+/// What is said once, before the first request of some clients that may change something: where it goes, and who asks there.
+#[derive(Debug)]
+pub struct Notice {
+    say: fn(&str, &WhoamiView),
+    said: AtomicBool,
+}
+
+impl Notice {
+    pub fn new(say: fn(&str, &WhoamiView)) -> Self {
+        Self { say, said: AtomicBool::new(false) }
+    }
+}
+
 struct Connection {
     address: Address,
     sender: Option<SendRequest<Full<Bytes>>>,
+    notice: Option<Arc<Notice>>,
 }
 
 pub struct Client {
@@ -166,8 +181,16 @@ impl Client {
     }
 
     fn at(address: Address) -> Self {
-        let connection = Connection { address, sender: None };
+        let connection = Connection { address, sender: None, notice: None };
         Self { transport: Transport::Daemon(connection), interactive: io::stdin().is_terminal() }
+    }
+
+    /// This client with a notice before what it changes. Routes in this process need none.
+    pub fn with_notice(mut self, notice: Option<Arc<Notice>>) -> Self {
+        if let Transport::Daemon(connection) = &mut self.transport {
+            connection.notice = notice;
+        }
+        self
     }
 
     pub(crate) fn in_process(routes: Router, interactive: bool) -> Self {
@@ -177,8 +200,9 @@ impl Client {
     /// Another client of the same routes.
     pub fn another(&self) -> Self {
         let transport = match &self.transport {
-            Transport::Daemon(Connection { address, .. }) => {
-                Transport::Daemon(Connection { address: address.clone(), sender: None })
+            Transport::Daemon(Connection { address, notice, .. }) => {
+                let (address, notice) = (address.clone(), notice.clone());
+                Transport::Daemon(Connection { address, sender: None, notice })
             }
             Transport::InProcess(routes) => Transport::InProcess(routes.clone()),
         };
@@ -405,18 +429,20 @@ impl Connection {
         }
     }
 
-    /// Before the first request to a URL that may change something: says what it changes.
+    /// Before the first request that may change something: says what it changes.
     async fn announce(&mut self, method: &Method) -> Result<(), ClientError> {
-        let Address::Url(remote) = self.address.clone() else {
+        let unsaid = |notice: &Arc<Notice>| *method != Method::GET && !notice.said.load(Ordering::Relaxed);
+        let Some(notice) = self.notice.clone().filter(unsaid) else {
             return Ok(());
         };
-        if *method == Method::GET || remote.announced.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let response = self.send(request(Method::GET, "/v1/whoami", false, Bytes::new())?).await?;
         let who = answer(response).await?;
-        if !remote.announced.swap(true, Ordering::Relaxed) {
-            (remote.before_change)(&remote, &who);
+        let target = match &self.address {
+            Address::Socket { path, .. } => path.display().to_string(),
+            Address::Url(remote) => format!("{} ({})", remote.url, remote.name),
+        };
+        if !notice.said.swap(true, Ordering::Relaxed) {
+            (notice.say)(&target, &who);
         }
         Ok(())
     }

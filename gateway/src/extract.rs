@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::FromRequestParts;
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -105,6 +105,21 @@ impl<S: Send + Sync> FromRequestParts<S> for Peer {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let peer = parts.extensions.get::<Peer>().cloned();
         peer.ok_or_else(|| Problem::of(Kind::Unauthenticated, "nobody knows who sent this request"))
+    }
+}
+
+/// A request's body, unread, and who sends it.
+pub(crate) struct Payload {
+    pub(crate) peer: Peer,
+    pub(crate) body: Body,
+}
+
+impl<S: Send + Sync> FromRequest<S> for Payload {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let (mut parts, body) = request.into_parts();
+        Ok(Self { peer: Peer::from_request_parts(&mut parts, state).await?, body })
     }
 }
 

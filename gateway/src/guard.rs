@@ -3,9 +3,12 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
@@ -14,12 +17,12 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use effectd_actors::control::rates::Rate;
-use parking_lot::Mutex;
+use hyper::body::{Frame, SizeHint};
 
 use crate::app::App;
 use crate::authenticate;
 use crate::limits::AUTH_FAILURES_MAX;
-use crate::peer::{Caller, Peer};
+use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::routes;
 use crate::settings::Settings;
@@ -32,7 +35,7 @@ struct Guard {
     app: Arc<App>,
     /// Requests in progress, of each address behind the proxy.
     addresses: Slots,
-    /// Connections of each token.
+    /// Requests in progress, of each token.
     tokens: Slots,
     /// Requests without a valid token, of each address. No other rate counts them.
     failures: Rate,
@@ -43,15 +46,41 @@ pub(crate) struct Link {
     from: IpAddr,
     /// The address of this machine that the client has reached.
     to: IpAddr,
-    /// The slot of the token of its last request.
-    token: Mutex<Option<Slot>>,
+    /// Lines `Content-Length: …` that have come and are of no request so far.
+    pub(crate) lengths: Arc<AtomicUsize>,
 }
 
 /// A request that may pass.
 struct Admitted {
     /// `None` if it only asks whether the daemon is alive.
     peer: Option<Peer>,
-    _slot: Option<Slot>,
+    slots: [Option<Slot>; 2],
+}
+
+/// The body of an answer, with the slots of its request until it is sent or given up.
+struct AnswerBody {
+    body: Body,
+    _slots: [Option<Slot>; 2],
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A rate for each address.
@@ -74,29 +103,32 @@ async fn check(
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    match guard.admit(&link, &parts).await {
-        Ok(Admitted { peer: Some(peer), _slot }) => {
+    let (mut response, is_refused) = match guard.admit(&link, &parts).await {
+        Ok(Admitted { peer: Some(peer), slots }) => {
             parts.extensions.insert(peer);
-            next.run(Request::from_parts(parts, body)).await
+            let response = next.run(Request::from_parts(parts, body)).await;
+            (response.map(|body| Body::new(AnswerBody { body, _slots: slots })), false)
         }
-        Ok(Admitted { peer: None, .. }) => "ok".into_response(),
+        Ok(Admitted { peer: None, .. }) => ("ok".into_response(), false),
         Err(problem) => {
-            let mut response = problem.into_response();
+            let response = problem.into_response();
             let counted = &guard.app.metrics.requests;
             counted.with_label_values(&["none", response.status().as_str()]).inc();
-            // The next request is not read: it may be part of this one's body.
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            response
+            (response, true)
         }
+    };
+    // The next request is not read: it may be part of this one's body, or a line of this one's body would count for it.
+    if is_refused || link.lengths.load(Ordering::Relaxed) > 0 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    response
 }
 
 impl Guard {
     async fn admit(&self, link: &Link, parts: &Parts) -> Result<Admitted, Problem> {
         let (settings, headers) = (self.app.settings(), &parts.headers);
-        // A proxy and this daemon may disagree about the end of such a body, and even about who sends the next request.
-        if headers.contains_key(header::TRANSFER_ENCODING) {
-            let why = "over TCP, send the body with its Content-Length and without Transfer-Encoding";
+        if !link.has_one_end(headers) {
+            let why = "over TCP, send the body with its Content-Length, or with `Transfer-Encoding: chunked` and no other";
             return Err(Problem::of(Kind::HeaderInvalid, why));
         }
         let host = host(headers)?;
@@ -112,12 +144,13 @@ impl Guard {
         let slot = self.slot_of(from, &settings)?;
         let is_probe = parts.method == Method::GET && parts.uri.path() == "/healthz";
         if is_probe && !headers.contains_key(header::AUTHORIZATION) {
-            return Ok(Admitted { peer: None, _slot: slot });
+            return Ok(Admitted { peer: None, slots: [slot, None] });
         }
         let known = authenticate::peer(&self.app, headers).await;
         let peer = known.map_err(|problem| self.failed(from, problem))?;
-        self.hold_token(link, &peer, &settings)?;
-        Ok(Admitted { peer: Some(peer), _slot: slot })
+        let own = self.tokens.take(peer.holder(), settings.network_connections());
+        let own = own.ok_or_else(routes::too_many_connections)?;
+        Ok(Admitted { peer: Some(peer), slots: [slot, Some(own)] })
     }
 
     /// A slot for a request through the proxy, whose connections are not bounded for each address.
@@ -136,26 +169,24 @@ impl Guard {
         }
         self.failures.check(&from.to_string()).map_or_else(|full| full.failure().into(), |()| problem)
     }
-
-    /// Counts the connection for the token of this request, if it was not its last one, too.
-    fn hold_token(&self, link: &Link, peer: &Peer, settings: &Settings) -> Result<(), Problem> {
-        let holder = match &peer.caller {
-            Caller::User(uid) => Holder::User(*uid),
-            Caller::Token(claims) => Holder::Token(claims.token_id.clone()),
-        };
-        let mut held = link.token.lock();
-        if held.as_ref().is_none_or(|slot| slot.holder != holder) {
-            *held = None;
-            let slot = self.tokens.take(holder, settings.network_connections());
-            *held = Some(slot.ok_or_else(routes::too_many_connections)?);
-        }
-        Ok(())
-    }
 }
 
 impl Link {
     pub(crate) fn new(from: SocketAddr, to: SocketAddr) -> Self {
-        Self { from: from.ip(), to: to.ip().to_canonical(), token: Mutex::default() }
+        let (from, to) = (from.ip(), to.ip().to_canonical());
+        Self { from, to, lengths: Arc::default() }
+    }
+
+    /// Whether everybody sees the end of this request's body in one place. With a length beside chunks, or with another encoding, a
+    /// proxy and this daemon may disagree about it, and even about who sends the next request. hyper takes the length away if there
+    /// are chunks, so its line is looked for in what has come. One of a request that is sent before this one's answer counts, too.
+    fn has_one_end(&self, headers: &HeaderMap) -> bool {
+        let own = usize::from(headers.contains_key(header::CONTENT_LENGTH));
+        let others = self.lengths.fetch_sub(own, Ordering::Relaxed).saturating_sub(own);
+        let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+        encodings.next().is_none_or(|encoding| {
+            encoding.as_bytes().eq_ignore_ascii_case(b"chunked") && encodings.next().is_none() && others == 0
+        })
     }
 
     /// Whether a name in `Host` means this daemon. A page of another site can point its own name at this address, and would then

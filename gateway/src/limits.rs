@@ -5,9 +5,9 @@ use std::time::Duration;
 /// One connection in this many is reserved: half of the reserve for approvers and operators, half for operators alone. A user
 /// who opens as many connections as possible does not lock out the people who can stop it.
 pub const CONNECTIONS_RESERVE_PART: usize = 8;
-/// TCP has one connection for this many of the socket's, beside them: neither fills the other, and both together leave files for
-/// the store and the sandbox.
-pub const NETWORK_PART: usize = 2;
+/// One address or token over TCP has one connection for this many of one user at the socket: a user is known to the machine, an
+/// address is anybody's. By default that is one in sixteen of all.
+pub const NETWORK_PART: usize = 8;
 /// One connection over TCP in this many may wait for the end of an action: others reach those who approve it.
 pub const NETWORK_WAITS_PART: usize = 2;
 /// Requests a second of one address that are refused for want of a valid token; beyond it, the answer is 429. Clients that share
@@ -44,11 +44,14 @@ pub const HEADERS_MAX: usize = 64;
 /// Bytes of a request's first line and headers together: the longest idempotency key fits. A connection's buffer is twice as
 /// large.
 pub const HEADER_BYTES_MAX: usize = 32_768;
-/// Bytes of all request bodies in memory, counted as they arrive: an announced length costs nothing.
+/// Bytes of all request bodies in memory, counted as they arrive: an announced length costs nothing. The socket has as many, and TCP
+/// beside it: neither fills the other.
 pub const BODIES_BYTES_MAX: usize = 67_108_864;
-/// Bytes of all long results in answers that are not written yet. A short result takes no share: the bound of connections is
-/// enough.
+/// Bytes of all long results in answers that are not written yet, at the socket and over TCP each. A short result takes no share: the
+/// bound of connections is enough.
 pub const RESULTS_BYTES_MAX: usize = 67_108_864;
+/// One token may have one part in this many of these bytes: 16 of the largest requests at once, and others have room.
+pub const BODIES_TOKEN_PART: usize = 4;
 /// Most entries of the log in one answer: with the largest receipts, an answer stays below what a client reads.
 /// Clients depend on it.
 pub const LOG_LIST_MAX: usize = 500;
@@ -61,9 +64,10 @@ pub const HEALTH_CHECK_EVERY: Duration = Duration::from_millis(500);
 pub const HEALTH_AGE_MAX: Duration = Duration::from_secs(10);
 /// How long answers in progress may take after the pipeline has stopped.
 pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Streams of live events, of all peers together: an idle one costs some kilobytes.
-pub const STREAMS_MAX: usize = 8_192;
-/// Streams that tokens leave to the users of the socket, who can revoke tokens.
+/// Streams of live events, of all peers together: an idle one costs some kilobytes. Each is a connection, so this is the default of
+/// `gateway.connections_max`, too.
+pub const STREAMS_MAX: usize = 6_144;
+/// Streams that tokens leave to the users of the socket, who can revoke tokens. As many connections over TCP are left for requests.
 pub const STREAMS_RESERVE: usize = 1_024;
 /// Streams of one token: a person has a few windows open, an agent needs one.
 pub const STREAMS_PER_TOKEN_MAX: usize = 16;

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use effectd_actors::Decider;
 use effectd_actors::services::tokens::Claims;
-use effectd_contracts::{Principal, Receipt};
+use effectd_contracts::{ActionId, Code, Failure, Phase, Principal, Receipt, SessionId};
 use nix::unistd::{Uid, User, geteuid};
 use tokio::net::UnixStream;
+
+use crate::slots::Holder;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
@@ -55,11 +57,39 @@ impl Peer {
         }
     }
 
+    /// The whole id of an action that this peer submits. Over the network it begins with the session or the principal, so that nobody
+    /// takes the id of another's action, or learns that there is one.
+    pub(crate) fn whole_id(&self, id: &ActionId) -> Result<ActionId, Failure> {
+        let Some(claims) = self.claims() else { return Ok(id.clone()) };
+        let owner = claims.session.as_ref().map_or(claims.principal.as_str(), SessionId::as_str);
+        if id.as_str().strip_prefix(owner).is_some_and(|rest| rest.starts_with('/')) {
+            return Ok(id.clone());
+        }
+        ActionId::new(format!("{owner}/{id}")).map_err(|error| {
+            let message = format!("{error}; it is stored with {owner}/ before it");
+            Failure::new(Code::Malformed, Phase::Accept, message)
+        })
+    }
+
+    /// The whole ids that this peer may mean by an id: that of its own action, then that of one which it may see.
+    pub(crate) fn meant_ids(&self, id: &ActionId) -> Vec<ActionId> {
+        let own = self.whole_id(id).ok().filter(|own| own != id);
+        own.into_iter().chain([id.clone()]).collect()
+    }
+
+    /// Whose bounds count what this peer takes.
+    pub(crate) fn holder(&self) -> Holder {
+        match &self.caller {
+            Caller::User(uid) => Holder::User(*uid),
+            Caller::Token(claims) => Holder::Token(claims.token_id.clone()),
+        }
+    }
+
     pub(crate) fn decider(&self) -> Decider {
         let (principal, operator, claims) = (self.principal.clone(), self.operator, self.claims());
-        let kind = claims.map(|claims| claims.kind);
+        let (kind, org) = claims.map(|claims| (claims.kind, claims.org.clone())).unzip();
         let claims = claims.map_or_else(Vec::new, |claims| claims.roles.clone());
-        Decider { principal, operator, kind, claims }
+        Decider { principal, operator, kind, org, claims }
     }
 
     pub(crate) fn may_see(&self, receipt: &Receipt) -> bool {

@@ -69,6 +69,7 @@ kinds! {
     BreakerUnknown = "breaker_unknown", 404, false, "No breaker can have this key.";
     AgentOnly = "agent_only", 403, false, "Only the agent of the session may do this.";
     OperatorsOnly = "operators_only", 403, false, "Only operators may do this.";
+    StateConflict = "state_conflict", 409, false, "It does not fit what is stored now.";
     NoMoreKeys = "no_more_keys", 409, false, "The log has had the maximum number of signing keys.";
     PolicyInvalid = "policy_invalid", 422, false, "The policy is not valid; the current one stays in force.";
     ChangeInvalid = "change_invalid", 400, false, "The body is not a valid policy change.";
@@ -86,6 +87,7 @@ kinds! {
 }
 
 /// An error, and what has to change.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// `urn:effectd:problem:<code>`; never changes its meaning.
@@ -101,34 +103,25 @@ pub struct Problem {
     /// Whether the same request may succeed later without being changed.
     pub retryable: bool,
     /// When to repeat the request, if that may help.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// The phase in which the action failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::phase)]
     pub phase: Option<Phase>,
     /// The gate that refused, if one did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::gate)]
     pub gate: Option<Gate>,
     /// The rule that decided: a file and line, or the id of a Cedar policy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// What has to change, and who can change it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub action_id: Option<ActionId>,
     /// The receipt, if the action has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::receipt)]
     pub receipt: Option<Box<Receipt>>,
     /// The same as `detail`, on the routes of one session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The invocation, if the request made one, on the routes of one session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::invocation)]
     pub invocation: Option<Value>,
 }
@@ -174,6 +167,7 @@ impl Problem {
         let kind = match error {
             StoreError::NotFound { .. } => Kind::LetterUnknown,
             StoreError::NoSuchName(_) => Kind::NotFound,
+            StoreError::StateConflict(_) => Kind::StateConflict,
             StoreError::Dropped { .. } => Kind::Dropped,
             StoreError::Invalid(_) | StoreError::InvalidId(_) | StoreError::TooLarge { .. } => {
                 Kind::QueryInvalid
@@ -235,13 +229,15 @@ impl From<Failure> for Problem {
 /// To everybody but operators, an error of the store is an outage, unless the caller sent something invalid.
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        if let StoreError::Invalid(_) | StoreError::InvalidId(_) | StoreError::TooLarge { .. } = error {
-            return Self::of(Kind::QueryInvalid, error.to_string());
-        }
-        if let StoreError::NoSuchName(_) = error {
-            return Self::of(Kind::NotFound, error.to_string());
-        }
-        Self::unavailable(&error)
+        let is_callers = matches!(
+            error,
+            StoreError::Invalid(_)
+                | StoreError::InvalidId(_)
+                | StoreError::TooLarge { .. }
+                | StoreError::NoSuchName(_)
+                | StoreError::StateConflict(_)
+        );
+        if is_callers { Self::for_operator(&error) } else { Self::unavailable(&error) }
     }
 }
 

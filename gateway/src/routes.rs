@@ -35,117 +35,109 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use effectd_contracts::TokenKind::{self, Sandbox, Service, User};
 use tracing::Instrument;
 use utoipa::openapi::OpenApi;
-use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
+
+use kinds::Kinds;
 
 use crate::app::{App, AppState};
 use crate::headers::AnswerTrace;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 
-fn described() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::with_openapi(openapi::header())
-        .routes(routes!(actions::submit))
-        .routes(routes!(actions::show, actions::cancel))
-        .routes(routes!(actions::wait))
-        .routes(routes!(preview::preview))
-        .routes(routes!(receipts::list))
-        .routes(routes!(receipts::show))
-        .routes(routes!(policy::explain_receipt))
-        .routes(routes!(log::proof))
-        .routes(routes!(receipts::amendments, receipts::amend))
-        .routes(routes!(log::show))
-        .routes(routes!(log::sign))
-        .routes(routes!(log::heads))
-        .routes(routes!(log::keys, log::rotate))
-        .routes(routes!(log::entries))
-        .routes(routes!(log::frontier))
-        .routes(routes!(artifacts::get))
-        .routes(routes!(quarantine::list))
-        .routes(routes!(quarantine::quarantine))
-        .routes(routes!(quarantine::release))
-        .routes(routes!(notifications::list))
-        .routes(routes!(notifications::show))
-        .routes(routes!(tools::list))
-        .routes(routes!(tools::show))
-        .routes(routes!(policy::show))
-        .routes(routes!(policy::files))
-        .routes(routes!(policy::check))
-        .routes(routes!(policy::reload))
-        .routes(routes!(policy::change))
-        .routes(routes!(policy::shadow, policy::start_shadow, policy::stop_shadow))
-        .routes(routes!(policy::explain))
-        .routes(routes!(approvals::list))
-        .routes(routes!(approvals::show))
-        .routes(routes!(approvals::approve))
-        .routes(routes!(approvals::preview_edited))
-        .routes(routes!(approvals::deny))
-        .routes(routes!(approvals::preview_always))
-        .routes(routes!(approvals::preview_grant))
-        .routes(routes!(grants::list, grants::create))
-        .routes(routes!(grants::request))
-        .routes(routes!(grants::preview_request))
-        .routes(routes!(grants::activate))
-        .routes(routes!(grants::revoke))
-        .routes(routes!(sessions::list, sessions::create))
-        .routes(routes!(sessions::show, sessions::delete))
-        .routes(routes!(sessions::end))
-        .routes(routes!(sessions::orgs))
-        .routes(routes!(session::available))
-        .routes(routes!(session::guide))
-        .routes(routes!(session::invoke))
-        .routes(routes!(session::invocations))
-        .routes(routes!(session::invocation))
-        .routes(routes!(session::approve))
-        .routes(routes!(session::deny))
-        .routes(routes!(session::grants, session::request_grant))
-        .routes(routes!(session::inbox))
-        .routes(routes!(stream::events))
-        .routes(routes!(connections::list, connections::create))
-        .routes(routes!(connections::delete))
-        .routes(routes!(connections::enable))
-        .routes(routes!(connections::disable))
-        .routes(routes!(connections::secrets))
-        .routes(routes!(connections::set, connections::unset))
-        .routes(routes!(tokens::list, tokens::create))
-        .routes(routes!(tokens::revoke))
-        .routes(routes!(tokens::rotate))
-        .routes(routes!(breakers::list))
-        .routes(routes!(breakers::show))
-        .routes(routes!(breakers::trip))
-        .routes(routes!(breakers::reset))
-        .routes(routes!(dead_letters::list))
-        .routes(routes!(dead_letters::causes))
-        .routes(routes!(dead_letters::show))
-        .routes(routes!(dead_letters::review))
-        .routes(routes!(dead_letters::requeue))
-        .routes(routes!(dead_letters::purge))
-        .routes(routes!(operations::perform))
-        .routes(routes!(store::stats))
-        .routes(routes!(store::events))
-        .routes(routes!(store::journal))
-        .routes(routes!(store::retain))
-        .routes(routes!(store::erase))
-        .routes(routes!(groups::list))
-        .routes(routes!(groups::show, groups::seek))
-        .routes(routes!(tree::show))
-        .routes(routes!(whoami::show))
-        .routes(routes!(health::healthz))
-        .routes(routes!(health::readyz))
-        .routes(routes!(health::metrics))
-        .routes(routes!(health::openapi))
+/// The handlers of these modules, each with the kinds of tokens that may use it.
+macro_rules! by_kind {
+    ($($kinds:tt { $($module:ident: $($handler:ident),+;)+ })+) => {
+        vec![$($($((&$kinds as &[TokenKind], routes!($module::$handler)),)+)+)+]
+    };
+}
+
+/// All routes, and the kinds of tokens that may use each, whatever the roles of their accounts.
+fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
+    by_kind! {
+        // What is public here, and a caller's own actions.
+        [Sandbox, User, Service] {
+            actions: cancel, show, submit, wait;
+            artifacts: get;
+            health: healthz, openapi, readyz;
+            log: frontier, heads, keys, proof, show;
+            policy: explain_receipt;
+            receipts: amendments, list, show;
+            stream: events;
+            tools: list, show;
+            whoami: show;
+        }
+        // A session, for its agent and for people.
+        [Sandbox, User] {
+            session: available, grants, guide, invocation, invocations;
+        }
+        [Sandbox] {
+            session: invoke, request_grant;
+        }
+        // What accounts look at, and ask beforehand.
+        [User, Service] {
+            approvals: list, show;
+            breakers: list, show;
+            connections: list;
+            dead_letters: causes, list;
+            grants: list;
+            groups: list, seek, show;
+            health: metrics;
+            log: entries;
+            policy: explain, show;
+            preview: preview;
+            quarantine: list;
+            session: inbox;
+            sessions: list, orgs, show;
+            store: events, stats;
+            tree: show;
+        }
+        // What people decide, manage and operate.
+        [User] {
+            approvals: approve, deny, preview_always, preview_edited, preview_grant;
+            breakers: reset, trip;
+            connections: create, delete, disable, enable, secrets, set, unset;
+            dead_letters: purge, requeue, review, show;
+            grants: activate, create, preview_request, request, revoke;
+            log: sign;
+            notifications: list, show;
+            operations: perform;
+            policy: change;
+            quarantine: quarantine, release;
+            receipts: amend;
+            session: approve, deny;
+            sessions: create, delete, end;
+        }
+        // What stays with the users of this machine, whatever the policy says.
+        [] {
+            log: rotate;
+            policy: check, files, reload, shadow, start_shadow, stop_shadow;
+            store: erase, journal, retain;
+            tokens: create, list, revoke, rotate;
+        }
+    }
+}
+
+fn described() -> (OpenApiRouter<Arc<App>>, Kinds) {
+    let (mut all, mut kinds) = (OpenApiRouter::with_openapi(openapi::header()), Kinds::default());
+    for (of, routes) in table() {
+        kinds.add(&routes.1, of);
+        all = all.routes(routes);
+    }
+    (all, kinds)
 }
 
 fn descriptions() -> OpenApi {
-    described().split_for_parts().1
+    described().0.into_openapi()
 }
 
 pub(crate) fn all(app: Arc<App>) -> Router {
-    let (routes, _) = described().split_for_parts();
-    routes
-        .layer(middleware::from_fn(kinds::check))
+    let (routes, kinds) = described();
+    Router::from(routes)
+        .layer(middleware::from_fn_with_state(Arc::new(kinds), kinds::check))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(app.clone(), observe))

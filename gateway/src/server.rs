@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::HeaderValue;
 use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::{self, Next};
 use axum::{Extension, Router};
 use effectd_actors::Pipeline;
@@ -38,7 +38,7 @@ use crate::limits::{
 };
 use crate::metrics::Metrics;
 use crate::peer::{self, Caller, Peer};
-use crate::problem::MEDIA_TYPE;
+use crate::problem::{MEDIA_TYPE, Problem};
 use crate::routes;
 use crate::scrape::Scrape;
 use crate::settings::{Settings, SharedSettings};
@@ -84,17 +84,17 @@ impl Gateway {
 
     /// A client in this process that sends these `Authorization` headers, and is who they say.
     pub fn client_by(&self, authorization: &[&str]) -> Client {
-        let given: Vec<_> =
-            authorization.iter().filter_map(|value| HeaderValue::from_str(value).ok()).collect();
-        let send = move |mut request: Request<Body>, next: Next| {
-            for value in &given {
-                request.headers_mut().append(AUTHORIZATION, value.clone());
+        let values = authorization.iter().filter_map(|value| HeaderValue::from_str(value).ok());
+        let (app, headers) =
+            (self.app.clone(), HeaderMap::from_iter(values.map(|value| (AUTHORIZATION, value))));
+        let admit = move |mut request: Request<Body>, next: Next| {
+            let (app, headers) = (app.clone(), headers.clone());
+            async move {
+                request.extensions_mut().insert(authenticate::peer(&app, &headers).await?);
+                Ok::<_, Problem>(next.run(request).await)
             }
-            next.run(request)
         };
-        let admit = middleware::from_fn_with_state(self.app.clone(), authenticate::admit);
-        let routes = routes::all(self.app.clone()).layer(admit).layer(middleware::from_fn(send));
-        Client::in_process(routes, false)
+        Client::in_process(routes::all(self.app.clone()).layer(middleware::from_fn(admit)), false)
     }
 
     /// A client in this process for the holder of a token, or for nobody; for tests.

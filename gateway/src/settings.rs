@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::limits::{NETWORK_PART, NETWORK_WAITS_PART};
+use crate::limits::{NETWORK_PART, NETWORK_WAITS_PART, STREAMS_MAX};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Open connections. A planner needs one; a process may by default have 1,024 files open, and the store and the sandbox
-    /// need some of them.
+    /// Open connections at the socket, and as many over TCP: neither fills the other. A planner needs one, and so does each stream;
+    /// 5,000 streams leave a thousand for requests. An idle one costs about ten kilobytes and a file, so that both doors
+    /// together stay below 13,000 files.
     pub connections_max: usize,
     /// Open connections of one user: fewer than all, so that one user leaves room for others.
     pub connections_per_user_max: usize,
@@ -44,10 +45,21 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The most connections over TCP: of all together, and of one address or token.
+    /// The most connections over TCP: of all together, and of one address. As many requests of one token are in progress.
     pub(crate) fn network_connections(&self) -> (usize, usize) {
-        let part = |most: usize| (most / NETWORK_PART).max(1);
-        (part(self.connections_max), part(self.connections_per_user_max))
+        (self.connections_max, (self.connections_per_user_max / NETWORK_PART).max(1))
+    }
+
+    /// These settings for a process that may open this many files. Each door has at most three eighths of them: when both are full,
+    /// the store and the sandbox still have a quarter.
+    pub fn within_files(mut self, files: usize) -> Self {
+        let (wanted, fit) = (self.connections_max, (files / 8 * 3).max(1));
+        if wanted > fit {
+            tracing::info!(wanted, fit, files, "the limit of open files bounds gateway.connections_max");
+            self.connections_max = fit;
+            self.connections_per_user_max = (self.connections_per_user_max * fit / wanted).max(1);
+        }
+        self
     }
 
     /// The most requests over TCP that wait: of all together, and of one token.
@@ -90,8 +102,8 @@ impl Default for OidcSettings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            connections_max: 512,
-            connections_per_user_max: 256,
+            connections_max: STREAMS_MAX,
+            connections_per_user_max: STREAMS_MAX / 2,
             header_time_max: Duration::from_secs(15),
             body_time_max: Duration::from_secs(10),
             write_time_max: Duration::from_secs(15),
@@ -130,12 +142,28 @@ impl SharedSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{STREAMS_PER_TOKEN_MAX, STREAMS_RESERVE};
 
     #[test]
     fn waits_over_tcp_leave_connections_for_others() {
         let settings = Settings::default();
-        assert_eq!((settings.network_connections(), settings.network_waits()), ((256, 128), (128, 64)));
+        assert_eq!((settings.network_connections(), settings.network_waits()), ((6_144, 384), (3_072, 192)));
         let least = Settings { connections_max: 1, connections_per_user_max: 1, ..settings };
         assert_eq!((least.network_connections(), least.network_waits()), ((1, 1), (1, 1)));
+    }
+
+    #[test]
+    fn connections_fit_into_streams_and_files() {
+        let settings = Settings::default();
+        let ((all, each), tokens) = (settings.network_connections(), STREAMS_MAX - STREAMS_RESERVE);
+        assert!(tokens >= 5_000 && all - tokens >= 1_000, "streams leave connections for requests");
+        assert!(each >= STREAMS_PER_TOKEN_MAX && each * 16 <= all, "no address has a large part of them");
+        // What the unit allows, a machine with few, and with hardly any.
+        let fit = |files: usize| {
+            let Settings { connections_max, connections_per_user_max, .. } =
+                settings.clone().within_files(files);
+            (connections_max, connections_per_user_max)
+        };
+        assert_eq!([65_536, 1_024, 1].map(fit), [(6_144, 3_072), (384, 192), (1, 1)]);
     }
 }

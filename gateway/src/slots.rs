@@ -20,14 +20,21 @@ pub(crate) enum Holder {
 /// The slots in use, in all and of each holder.
 #[derive(Clone, Default)]
 pub(crate) struct Slots {
-    taken: Arc<Mutex<HashMap<Holder, usize>>>,
+    taken: Arc<Mutex<Taken>>,
     gauge: Option<prometheus::IntGauge>,
 }
 
-/// One slot; dropping it frees it.
+#[derive(Default)]
+struct Taken {
+    all: usize,
+    each: HashMap<Holder, usize>,
+}
+
+/// One slot, or as many as it has grown to; dropping it frees them.
 pub(crate) struct Slot {
     slots: Slots,
-    pub(crate) holder: Holder,
+    holder: Holder,
+    count: usize,
 }
 
 impl Slots {
@@ -37,36 +44,51 @@ impl Slots {
     }
 
     pub(crate) fn of(&self, holder: &Holder) -> usize {
-        self.taken.lock().get(holder).copied().unwrap_or(0)
+        self.taken.lock().each.get(holder).copied().unwrap_or(0)
     }
 
-    /// Takes a slot, if all holders together and this holder have fewer than these.
-    pub(crate) fn take(&self, holder: Holder, (all_max, each_max): (usize, usize)) -> Option<Slot> {
-        let mut taken = self.taken.lock();
-        let all: usize = taken.values().sum();
-        let own = taken.get(&holder).copied().unwrap_or(0);
-        if all >= all_max || own >= each_max {
-            return None;
+    /// Takes a slot, if all holders together and this holder then have at most these.
+    pub(crate) fn take(&self, holder: Holder, most: (usize, usize)) -> Option<Slot> {
+        let mut slot = self.none(holder);
+        slot.grow(1, most).then_some(slot)
+    }
+
+    /// No slot yet, for a holder whose need shows later.
+    pub(crate) fn none(&self, holder: Holder) -> Slot {
+        Slot { slots: self.clone(), holder, count: 0 }
+    }
+}
+
+impl Slot {
+    /// Takes more slots, if all holders together and this holder then have at most these.
+    pub(crate) fn grow(&mut self, more: usize, (all_max, each_max): (usize, usize)) -> bool {
+        let mut taken = self.slots.taken.lock();
+        let own = taken.each.get(&self.holder).copied().unwrap_or(0);
+        let fits = taken.all.saturating_add(more) <= all_max && own.saturating_add(more) <= each_max;
+        if fits {
+            taken.all += more;
+            taken.each.insert(self.holder.clone(), own + more);
+            self.count += more;
+            if let Some(gauge) = &self.slots.gauge {
+                gauge.add(i64::try_from(more).unwrap_or(0));
+            }
         }
-        taken.insert(holder.clone(), own + 1);
-        if let Some(gauge) = &self.gauge {
-            gauge.inc();
-        }
-        Some(Slot { slots: self.clone(), holder })
+        fits
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.taken.lock();
-        if let Some(own) = taken.get_mut(&self.holder) {
-            *own -= 1;
+        taken.all -= self.count;
+        if let Some(own) = taken.each.get_mut(&self.holder) {
+            *own -= self.count;
             if *own == 0 {
-                taken.remove(&self.holder);
+                taken.each.remove(&self.holder);
             }
         }
         if let Some(gauge) = &self.slots.gauge {
-            gauge.dec();
+            gauge.sub(i64::try_from(self.count).unwrap_or(0));
         }
     }
 }

@@ -17,6 +17,7 @@ use effectd_bus::Store;
 use effectd_contracts::{Code, Failure, OrgId, Phase, SessionId};
 use parking_lot::Mutex;
 use prometheus::IntGauge;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::limits::{
@@ -25,7 +26,7 @@ use crate::limits::{
 };
 use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
-use crate::slots::{Holder, Slot, Slots};
+use crate::slots::{Slot, Slots};
 use position::Position;
 
 /// How much of an invocation a client sees.
@@ -95,7 +96,7 @@ pub(crate) struct Streams {
     open: Mutex<Open>,
     slots: Slots,
     /// For reading what clients missed.
-    pages: Semaphore,
+    pages: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -112,7 +113,22 @@ impl Streams {
         // If the store cannot say where it ends, the reader finds it.
         let position = Position::end_of(store).unwrap_or_default();
         let open = Mutex::new(Open { position, ..Open::default() });
-        Arc::new(Self { open, slots: Slots::shown_by(gauge), pages: Semaphore::new(STREAM_PAGES_MAX) })
+        let pages = Arc::new(Semaphore::new(STREAM_PAGES_MAX));
+        Arc::new(Self { open, slots: Slots::shown_by(gauge), pages })
+    }
+
+    /// Reads what a client missed on a thread of its own, a few at a time for all clients. A client that goes away meanwhile makes no
+    /// room for another one before its page is read.
+    async fn read_page<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let (permit, runtime) = (self.pages.clone().acquire_owned().await.ok()?, Handle::current());
+        let read = move || {
+            let _permit = permit;
+            runtime.block_on(read)
+        };
+        tokio::task::spawn_blocking(read).await.ok()
     }
 
     /// Takes a slot for one more stream. At the socket, connections bound the streams of one user.
@@ -121,12 +137,10 @@ impl Streams {
             let message = "no events are read here; `effectd serve` starts a daemon";
             return Err(Failure::new(Code::ShuttingDown, Phase::Accept, message).into());
         }
-        let (holder, most) = match &peer.caller {
-            Caller::User(uid) => (Holder::User(*uid), (STREAMS_MAX, STREAMS_MAX)),
-            Caller::Token(claims) => {
-                let holder = Holder::Token(claims.token_id.clone());
-                (holder, (STREAMS_MAX - STREAMS_RESERVE, STREAMS_PER_TOKEN_MAX))
-            }
+        let holder = peer.holder();
+        let most = match &peer.caller {
+            Caller::User(_) => (STREAMS_MAX, STREAMS_MAX),
+            Caller::Token(_) => (STREAMS_MAX - STREAMS_RESERVE, STREAMS_PER_TOKEN_MAX),
         };
         self.slots.take(holder.clone(), most).ok_or_else(|| {
             let own = self.slots.of(&holder);

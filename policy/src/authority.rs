@@ -1,6 +1,6 @@
 //! Authority: who may approve, refuse and grant. Nobody decides about their own requests, unless the policy names no approvers.
 
-use effectd_contracts::{Authority, Principal, SpaceId, SubjectId, TokenKind};
+use effectd_contracts::{Authority, OrgId, Principal, SpaceId, SubjectId, TokenKind};
 
 use crate::decision::Reason;
 use crate::document::{OrgRole, PrincipalRole};
@@ -16,6 +16,8 @@ pub struct Decider {
     pub operator: bool,
     /// What its token is for; `None` for a user of this machine.
     pub kind: Option<TokenKind>,
+    /// The organisation of its token, which acts in no other; `None` for a user of this machine.
+    pub org: Option<OrgId>,
     /// The values of a JWT's claim, for which the policy has roles.
     pub claims: Vec<String>,
 }
@@ -23,7 +25,12 @@ pub struct Decider {
 impl Decider {
     /// A user of this machine.
     pub fn local(principal: Principal, operator: bool) -> Self {
-        Self { principal, operator, kind: None, claims: Vec::new() }
+        Self { principal, operator, kind: None, org: None, claims: Vec::new() }
+    }
+
+    /// Whether it may act in this organisation at all, whatever its roles.
+    pub fn reaches(&self, org: Option<&str>) -> bool {
+        self.org.as_ref().is_none_or(|own| org == Some(own.as_str()))
     }
 
     /// Whether its token is for a person. What no person holds decides nothing, whatever its roles.
@@ -55,6 +62,11 @@ impl Policy {
         self.tables().spaces.get(space)?.org.as_deref()
     }
 
+    /// The spaces of an organisation.
+    pub fn spaces_of(&self, org: &str) -> impl Iterator<Item = &SpaceId> {
+        self.spaces().filter(move |space| self.org_of(space) == Some(org))
+    }
+
     /// The organisations, in order of their names.
     pub fn orgs(&self) -> Vec<&str> {
         self.tables().org_modes.owners()
@@ -74,6 +86,7 @@ impl Policy {
     /// The highest role of `by` in an organisation, also by its claims. A service is at most a member, a sandbox nothing.
     pub fn role_in(&self, by: &Decider, org: &str) -> Option<OrgRole> {
         let role = self.entries(by).filter_map(|entry| entry.orgs.get(org)).max().copied();
+        let role = role.filter(|_| by.reaches(Some(org)));
         match by.kind {
             None | Some(TokenKind::User) => role,
             Some(TokenKind::Service) => role.map(|_| OrgRole::Member),
@@ -129,9 +142,14 @@ impl Policy {
         by.operator || (fits && self.entries(by).any(|entry| entry.roles.iter().any(gives)))
     }
 
+    /// Whether `by` may do this part of an operator's work on what belongs to this organisation.
+    pub fn may_operate_in(&self, by: &Decider, part: PrincipalRole, org: Option<&str>) -> bool {
+        by.reaches(org) && self.may_operate(by, part)
+    }
+
     /// Whether `by` may see the pending approvals of this organisation, or of all.
     pub fn may_view_approvals(&self, by: &Decider, org: Option<&str>) -> bool {
-        by.operator || self.has_role(by, PrincipalRole::Approver, org)
+        by.operator || (by.reaches(org) && self.has_role(by, PrincipalRole::Approver, org))
     }
 
     fn may(
@@ -145,6 +163,12 @@ impl Policy {
         if !by.is_person() {
             let text = format!("{who} is no person's account, and decides nothing");
             return Err(Reason::new("not_a_person", text, "ask a person who may decide"));
+        }
+        // Without a subject and an organisation it is about the whole state, to which no organisation's role leads.
+        let is_of_state = subject.is_none() && org.is_none();
+        if !is_of_state && !by.reaches(org) {
+            let text = format!("{who} has a token of another organisation");
+            return Err(Reason::new("other_org", text, "ask somebody of this organisation"));
         }
         if !self.names_approvers(org) {
             return if by.operator {

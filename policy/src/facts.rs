@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::document::CheckName;
 
 /// Everything that one decision depends on.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Facts {
@@ -26,13 +27,10 @@ pub struct Facts {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub agent: bool,
     pub space: SpaceId,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     pub tool: ToolFacts,
     /// The automation, if one submitted the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automation: Option<String>,
     /// When the request was accepted, by the runtime's clock. Rules about time use no other clock.
     pub now: Timestamp,
@@ -41,7 +39,6 @@ pub struct Facts {
     pub utc_offset_min: i16,
     /// The difference between the request's own time and the runtime's clock on acceptance, in seconds. `None` if the request
     /// names no time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skew_s: Option<u64>,
     #[serde(default)]
     pub dry_run: bool,
@@ -55,16 +52,12 @@ pub struct Facts {
     #[serde(default)]
     pub connection: bool,
     /// That connection.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_id: Option<ConnectionId>,
     /// Its version: an approval counts for this version only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection_version: Option<u64>,
     /// The findings of the inspection of the parameters. Without an inspection, the safety gate refuses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inspection: Option<InspectionFacts>,
     /// What a preview predicts, if a rule depends on it and a preview was possible.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Predicted>,
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::decision::{Decision, Verdict};
 
 /// A grant.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -17,34 +18,26 @@ pub struct Grant {
     /// The organisation in whose spaces it applies.
     pub org: String,
     /// The session that it covers; `None` covers the whole organisation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// The tools: an id, `<source>.*`, `*.<action>`, or `*`.
     pub tool: String,
     /// The named command that it covers. Without one it covers no named command.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// How many calls it covers; `None` is any number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
     /// How many calls it has covered.
     #[serde(default)]
     pub calls_used: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
     /// When it was created or requested.
     pub created_at: Timestamp,
     /// Who created or requested it.
     pub created_by: Principal,
     /// Who activated it, if not `created_by`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activated_by: Option<Principal>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The digest of the named command when the grant was made or requested. A command that the policy changed is not covered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command_digest: Option<Digest>,
 }
 

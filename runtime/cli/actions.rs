@@ -16,7 +16,9 @@ use serde_json::{Map, Value, json};
 use super::backend::reconnected;
 use super::mutation::unknown_fails;
 use super::run::read_bounded;
-use super::{CliError, Common, Depth, Form, Printer, eprint_line, line, print_json, print_rows, with_client};
+use super::{
+    CliError, Common, Depth, Form, eprint_line, line, print_json, print_one, print_rows, with_client,
+};
 use crate::exit::Exit;
 
 /// The pause before an invocation that has not ended is asked for again.
@@ -28,15 +30,9 @@ const GRANTS_PAGE: usize = 100;
 ///
 /// For agents: with a sandbox token, the session is the token's own. An action belongs to an integration, which is the source of its
 /// tool: the action `write_text` of the integration `files` is the tool `files.write_text`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd actions list --session 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50")]
-pub(super) struct ActionsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd actions list --session 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50")]
+pub(super) enum ActionsCommand {
     /// List the actions that the session may use, each with its mode
     #[command(
         after_help = "Example:\n  effectd actions list -o json --session 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50"
@@ -70,14 +66,14 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
-struct InSession {
+pub(super) struct InSession {
     /// The session [default: the session of the token]
     #[arg(long, value_name = "SESSION")]
     session: Option<SessionId>,
 }
 
 #[derive(Debug, clap::Args)]
-struct Run {
+pub(super) struct Run {
     /// The integration
     #[arg(long, value_name = "NAME")]
     integration: String,
@@ -92,7 +88,7 @@ struct Run {
 }
 
 #[derive(Debug, Subcommand)]
-enum GrantVerb {
+pub(super) enum GrantVerb {
     /// Request a grant
     ///
     /// It is in force at once only if it is for one action of this session, and who created the session administers the organisation.
@@ -119,7 +115,7 @@ enum GrantVerb {
 }
 
 #[derive(Debug, Subcommand)]
-enum GrantsVerb {
+pub(super) enum GrantsVerb {
     /// List the grants that cover the session
     #[command(
         after_help = "Example:\n  effectd actions grants list -o json --session 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a50"
@@ -128,7 +124,7 @@ enum GrantsVerb {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Scope {
+pub(super) enum Scope {
     /// This session
     Session,
     /// All sessions of the organisation
@@ -156,15 +152,15 @@ const GRANTS: [(&str, usize); 6] =
 impl ActionsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let form = common.output;
-        let params = match &self.verb {
-            Verb::Run(run) => params(&run.params)?,
-            Verb::List(_) | Verb::Guide { .. } | Verb::Grant(_) | Verb::Grants(_) => Map::new(),
+        let params = match &self {
+            Self::Run(run) => params(&run.params)?,
+            Self::List(_) | Self::Guide { .. } | Self::Grant(_) | Self::Grants(_) => Map::new(),
         };
-        let done = with_client(common, Depth::Policy, async |client| match &self.verb {
-            Verb::Run(run) => run.run(client, params, form).await,
-            Verb::List(session) => list(client, session, form).await,
-            Verb::Guide { integration, session } => guide(client, session, integration).await,
-            Verb::Grant(GrantVerb::Request { integration, action, scope, max_calls, session }) => {
+        let done = with_client(common, Depth::Policy, async |client| match &self {
+            Self::Run(run) => run.run(client, params, form).await,
+            Self::List(session) => list(client, session, form).await,
+            Self::Guide { integration, session } => guide(client, session, integration).await,
+            Self::Grant(GrantVerb::Request { integration, action, scope, max_calls, session }) => {
                 let scope = match scope {
                     Scope::Session => "session",
                     Scope::Org => "org",
@@ -174,15 +170,11 @@ impl ActionsCommand {
                 });
                 let path = session.path(client, "grants").await?;
                 let Granted { grant } = client.post(&path, &body).await?;
-                let mut printer = Printer::new(form, false, &GRANTS);
-                printer.row(&grant, &grant_cells(&grant));
-                printer.finish();
-                Ok(Exit::Done)
+                Ok(print_one(form, &GRANTS, &grant, grant_cells))
             }
-            Verb::Grants(GrantsVerb::List(session)) => {
+            Self::Grants(GrantsVerb::List(session)) => {
                 let path = session.path(client, "grants").await?;
-                print_rows(form, &GRANTS, &all_grants(client, &path).await?, grant_cells);
-                Ok(Exit::Done)
+                Ok(print_rows(form, &GRANTS, &all_grants(client, &path).await?, grant_cells))
             }
         });
         done.await.map_err(unknown_fails)
@@ -212,7 +204,7 @@ impl InSession {
 async fn list(client: &mut Client, session: &InSession, form: Form) -> Result<Exit, CliError> {
     let path = session.path(client, "available").await?;
     let Rows { rows } = client.get(&path).await?;
-    print_rows(form, &ACTIONS, &rows, |action| {
+    Ok(print_rows(form, &ACTIONS, &rows, |action| {
         let text = |name| text(action, name);
         let about = match (action["error"].as_str(), action["drifted"] == true) {
             (Some(error), _) => error.to_owned(),
@@ -220,8 +212,7 @@ async fn list(client: &mut Client, session: &InSession, form: Form) -> Result<Ex
             (None, false) => text("description"),
         };
         [text("integration"), text("action"), text("riskLevel"), text("mode"), about]
-    });
-    Ok(Exit::Done)
+    }))
 }
 
 fn grant_cells(grant: &Value) -> [String; 6] {

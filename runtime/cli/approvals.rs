@@ -24,13 +24,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::completions::{approvals, complete, tools};
-use super::mutation::Reason;
+use super::mutation::ChangeArgs;
 use super::receipt_view::{self, Detail};
 use super::short_id::Purpose;
 use super::{
     CliError, Common, Confirm, Depth, Form, Printer, TIME, action_output, approval_view, eprint_line,
-    is_in_process, line, mutation, print_json, print_rows, run, second, short_id, span, span_text,
-    with_client,
+    is_in_process, line, print_json, print_rows, run, second, short_id, span, span_text, with_client,
 };
 use crate::exit::Exit;
 use crate::tui::shown;
@@ -43,17 +42,11 @@ const ABOUT_COLUMNS: usize = 80;
 /// The policy says who may decide, and nobody decides about their own requests; if the policy names no approvers, the user who runs
 /// effectd decides. An approval is for exactly what was shown: if the tool, a rule or a file changes before the action runs, a person is
 /// asked again.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  effectd approvals list\n  effectd approvals show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a40"
 )]
-pub(super) struct ApprovalsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum ApprovalsCommand {
     /// List pending approvals, oldest first
     #[command(after_help = "Example:\n  effectd approvals list --tool files.write_text")]
     List {
@@ -105,21 +98,19 @@ enum Verb {
     )]
     Rejudge {
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+pub(super) struct Which {
     /// The approval's id
     #[arg(value_name = "APPROVAL", add = complete(approvals))]
     id: ApprovalId,
 }
 
 #[derive(Debug, clap::Args)]
-struct Several {
+pub(super) struct Several {
     /// The approvals' ids
     #[arg(
         value_name = "APPROVAL",
@@ -133,7 +124,7 @@ struct Several {
 }
 
 #[derive(Debug, clap::Args)]
-struct Filter {
+pub(super) struct Filter {
     /// Only those of this tool
     #[arg(long, value_name = "TOOL", add = complete(tools))]
     tool: Option<ToolId>,
@@ -146,7 +137,7 @@ struct Filter {
 }
 
 #[derive(Debug, clap::Args)]
-struct Approve {
+pub(super) struct Approve {
     #[command(flatten)]
     several: Several,
     /// Approve only this action (the default)
@@ -203,15 +194,13 @@ const ONE_BY_ONE: &str = "R4";
 
 impl ApprovalsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let done = match self.verb {
-            Verb::List { filter } => list(common, &filter).await,
-            Verb::Watch => watch::main(common).await,
-            Verb::Show(which) => show(common, &which.id).await,
-            Verb::Approve(args) => approve(common, *args).await,
-            Verb::Deny { several, reason, confirm } => deny(common, several, confirm, reason).await,
-            Verb::Rejudge { why, confirm } => {
-                mutation::run_on(common, &Operation::Rejudge {}, &why.into(), confirm).await
-            }
+        let done = match self {
+            Self::List { filter } => list(common, &filter).await,
+            Self::Watch => watch::main(common).await,
+            Self::Show(which) => show(common, &which.id).await,
+            Self::Approve(args) => approve(common, *args).await,
+            Self::Deny { several, reason, confirm } => deny(common, several, confirm, reason).await,
+            Self::Rejudge { args } => args.run(common, &Operation::Rejudge {}).await,
         };
         match done {
             // The approval is unknown or already decided: a result of the command, not an error.
@@ -226,7 +215,7 @@ impl ApprovalsCommand {
 async fn list(common: &Common, filter: &Filter) -> Result<Exit, CliError> {
     let mut views = with_client(common, Depth::Policy, all).await?;
     views.retain(|view| filter.takes(view));
-    print_rows(common.output, &COLUMNS, &views, |view| {
+    Ok(print_rows(common.output, &COLUMNS, &views, |view| {
         [
             view.approval_id.clone(),
             view.tool_id.clone(),
@@ -237,8 +226,7 @@ async fn list(common: &Common, filter: &Filter) -> Result<Exit, CliError> {
             view.space_id.clone(),
             about(view).to_owned(),
         ]
-    });
-    Ok(Exit::Done)
+    }))
 }
 
 fn tier(view: &ApprovalView) -> &str {

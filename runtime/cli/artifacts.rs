@@ -10,27 +10,21 @@ use effectd_contracts::{Operation, Receipt, ReceiptId};
 use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::views::artifacts::{QuarantineList, QuarantineView};
 
-use super::mutation::{Reason, Terms};
+use super::mutation::{ChangeArgs, Terms};
 use super::output::Stdout;
 use super::short_id::Purpose;
 use super::{
-    CliError, Common, Confirm, Depth, Printer, mutation, print_json, print_rows, receipt_ref, short_id,
-    with_client,
+    CliError, Common, Confirm, Depth, Printer, mutation, pages, print_json, print_rows, receipt_ref,
+    short_id, with_client,
 };
 use crate::exit::Exit;
 
 /// Get the long outputs of tools, of which receipts hold the beginning and the id
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  effectd artifacts list 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12\n  effectd artifacts quarantined"
 )]
-pub(super) struct ArtifactsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum ArtifactsCommand {
     /// List the artifacts of a receipt
     #[command(after_help = "Example:\n  effectd artifacts list 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
     List(List),
@@ -67,9 +61,7 @@ enum Verb {
         #[arg(value_name = "ARTIFACT")]
         artifact: String,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// List quarantined artifacts
     #[command(after_help = "Example:\n  effectd artifacts quarantined -o jsonl")]
@@ -77,14 +69,14 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+pub(super) struct List {
     /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
 }
 
 #[derive(Debug, clap::Args)]
-struct Get {
+pub(super) struct Get {
     /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
@@ -101,35 +93,31 @@ const QUARANTINED: [(&str, usize); 4] = [("ARTIFACT", 64), ("BY", 16), ("SINCE",
 
 impl ArtifactsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::List(list) => {
+        match self {
+            Self::List(list) => {
                 let receipt = with_client(common, Depth::Store, async |client| {
                     receipt_ref::receipt(client, &list.receipt).await
                 })
                 .await?;
-                print_rows(common.output, &COLUMNS, &artifacts::listed(&receipt), |artifact| {
+                Ok(print_rows(common.output, &COLUMNS, &artifacts::listed(&receipt), |artifact| {
                     let bytes = artifact.bytes.map(|bytes| bytes.to_string());
                     let name = artifact.name.unwrap_or_default().to_owned();
                     [artifact.artifact_id.to_owned(), name, bytes.unwrap_or_default()]
-                });
-                Ok(Exit::Done)
+                }))
             }
-            Verb::Get(get) => {
+            Self::Get(get) => {
                 with_client(common, Depth::Store, async |client| {
                     let receipt = receipt_ref::receipt(client, &get.receipt).await?;
                     get.write(client, &receipt).await
                 })
                 .await
             }
-            Verb::Quarantine { artifact, reason, confirm } => {
+            Self::Quarantine { artifact, reason, confirm } => {
                 quarantine(common, artifact, reason, confirm).await
             }
-            Verb::Release { artifact, why, confirm } => {
-                release(common, artifact, (why.into(), confirm)).await
-            }
-            Verb::Quarantined => {
-                print_rows(common.output, &QUARANTINED, &quarantined(common).await?, cells);
-                Ok(Exit::Done)
+            Self::Release { artifact, args } => release(common, artifact, args.terms()).await,
+            Self::Quarantined => {
+                Ok(print_rows(common.output, &QUARANTINED, &quarantined(common).await?, cells))
             }
         }
     }
@@ -142,11 +130,8 @@ fn cells(view: &QuarantineView) -> [String; 4] {
 
 /// All quarantined artifacts.
 pub(super) async fn quarantined(common: &Common) -> Result<Vec<QuarantineView>, CliError> {
-    with_client(common, Depth::Store, async |client| {
-        let split = |page: QuarantineList| (page.artifacts, page.next);
-        Ok(client.pages("/v1/artifacts/quarantined", split).await?)
-    })
-    .await
+    let split = |page: QuarantineList| (page.artifacts, page.next);
+    pages(common, Depth::Store, "/v1/artifacts/quarantined", split).await
 }
 
 async fn quarantine(
@@ -156,7 +141,8 @@ async fn quarantine(
     confirm: Confirm,
 ) -> Result<Exit, CliError> {
     let operation = Operation::QuarantineArtifact { artifact_id: artifact_id.clone(), reason };
-    let Some(done) = mutation::confirm_and_send(common, &operation, confirm).await? else {
+    let Some(done) = mutation::confirm_and_send_on(common, &operation, &Terms::default(), confirm).await?
+    else {
         return Ok(confirm.declined());
     };
     mutation::report_done(&done);

@@ -54,18 +54,10 @@ pub(super) enum CliError {
 
 impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::Refused(problem) => CliError::Refused(problem),
-            error @ (ClientError::NoDaemon(_)
-            | ClientError::OtherState { .. }
-            | ClientError::NotPermitted(_)
-            | ClientError::Broken(_)
-            | ClientError::Failed(_)
-            | ClientError::Strange(_)
-            | ClientError::Unreachable { .. }
-            | ClientError::Untrusted { .. }
-            | ClientError::TokenRefused { .. }) => CliError::Client(error),
+        if let ClientError::Refused(problem) = error {
+            return CliError::Refused(problem);
         }
+        CliError::Client(error)
     }
 }
 
@@ -80,20 +72,11 @@ impl CliError {
 
     /// For programs: the problem of the daemon, or an object with the same `code` and `detail`; and the exit code.
     pub(super) fn to_json(&self) -> Value {
-        let problem = match self {
-            CliError::Refused(problem) => Some(problem),
-            CliError::Exiting(_, error) => match &**error {
-                CliError::Refused(problem) => Some(problem),
-                CliError::Client(_)
-                | CliError::Runtime(_)
-                | CliError::Settings(_)
-                | CliError::Exiting(..) => None,
-            },
-            CliError::Client(_) | CliError::Runtime(_) | CliError::Settings(_) => None,
-        };
-        let mut value = match problem {
-            Some(problem) => json!(problem),
-            None => json!({ "code": self.exit().word(), "detail": chain(self) }),
+        let inner = if let CliError::Exiting(_, error) = self { &**error } else { self };
+        let mut value = if let CliError::Refused(problem) = inner {
+            json!(problem)
+        } else {
+            json!({ "code": self.exit().word(), "detail": chain(self) })
         };
         value["exit_code"] = self.exit().code().into();
         value
@@ -161,7 +144,7 @@ pub(super) fn client_of(common: &Common, state: &Path) -> Result<Client, CliErro
     let settings = readable_settings(common, state)?;
     let is_bound = named_state(common).is_some() || settings.is_own_socket();
     let expected = if is_bound { expected(common, state)? } else { None };
-    Ok(Client::of_state(settings.socket(state), expected))
+    Ok(Client::of_state(settings.socket(state), expected).with_notice(common.notice.clone()))
 }
 
 /// What a client compares with the state of its daemon. Users who may not read the state name none.
@@ -182,7 +165,7 @@ fn expected(common: &Common, state: &Path) -> Result<Option<ExpectedState>, Erro
 /// default and its own socket is missing, of the system's daemon.
 pub(super) fn daemon_client(common: &Common) -> Result<Client, CliError> {
     if let Some(remote) = &common.remote {
-        return Ok(Client::remote(remote.clone()));
+        return Ok(Client::remote(remote.clone()).with_notice(common.notice.clone()));
     }
     let (state, system) = (state_dir_of(common), Path::new(SYSTEM_SOCKET));
     let is_default = named_state(common).is_none() && state == Path::new(SERVE_STATE_DEFAULT);
@@ -191,7 +174,7 @@ pub(super) fn daemon_client(common: &Common) -> Result<Client, CliError> {
         && system.exists()
         && !readable_settings(common, &state)?.names_socket()
     {
-        return Ok(Client::new(system));
+        return Ok(Client::new(system).with_notice(common.notice.clone()));
     }
     client_of(common, &state)
 }
@@ -314,6 +297,16 @@ pub(super) async fn get<T: DeserializeOwned>(
     path: &str,
 ) -> Result<T, CliError> {
     with_client(common, depth, async |client| Ok(client.get(path).await?)).await
+}
+
+/// All pages of a list.
+pub(super) async fn pages<P: DeserializeOwned, T>(
+    common: &Common,
+    depth: Depth,
+    path: &str,
+    split: impl Fn(P) -> (Vec<T>, Option<String>),
+) -> Result<Vec<T>, CliError> {
+    with_client(common, depth, async |client| Ok(client.pages(path, split).await?)).await
 }
 
 /// One POST request with a JSON body.

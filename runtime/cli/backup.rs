@@ -111,16 +111,7 @@ fn from_daemon(common: &Common, writer: &mut JournalWriter) -> Result<bool, Back
         Ok(Err(error)) => Err(BackupError::Failed(Error::Request(error.to_string()))),
         Err(ClientError::NoDaemon(_)) => Ok(false),
         Err(ClientError::Broken(_)) => Err(BackupError::Moved),
-        Err(
-            error @ (ClientError::NotPermitted(_)
-            | ClientError::OtherState { .. }
-            | ClientError::Failed(_)
-            | ClientError::Strange(_)
-            | ClientError::Unreachable { .. }
-            | ClientError::Untrusted { .. }
-            | ClientError::TokenRefused { .. }
-            | ClientError::Refused(_)),
-        ) => Err(failed(error.into())),
+        Err(error) => Err(failed(error.into())),
     }
 }
 

@@ -6,21 +6,15 @@ use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::BreakerView;
 
 use super::mutation::{Reason, Terms};
-use super::{CliError, Common, Confirm, Depth, Printer, get, mutation};
+use super::{CliError, Common, Confirm, Depth, get, mutation, print_one, print_rows};
 use crate::exit::Exit;
 
 /// List circuit breakers, open and close them
 ///
 /// A tool that keeps failing is not called for a while: its breaker is open. Then one call tests whether the tool works again.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd breaker list\n  effectd breaker show files.write_text")]
-pub(super) struct BreakerCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Examples:\n  effectd breaker list\n  effectd breaker show files.write_text")]
+pub(super) enum BreakerCommand {
     /// List the breakers that have been used or opened
     ///
     /// Without a daemon, those that an earlier daemon left open.
@@ -52,14 +46,14 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+pub(super) struct Which {
     /// The breaker's key: a tool's id, or `<subject>/<key>` for the `qos.circuit_breaker_key` of a subject's requests
     #[arg(value_name = "KEY")]
     key: String,
 }
 
 #[derive(Debug, clap::Args)]
-struct Change {
+pub(super) struct Change {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
@@ -71,19 +65,19 @@ const COLUMNS: [(&str, usize); 5] =
 
 impl BreakerCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let key = match &self.verb {
-            Verb::List => None,
-            Verb::Show(which) => Some(which.key.clone()),
-            Verb::Trip { change, .. } | Verb::Reset { change, .. } => Some(change.which.key.clone()),
+        let key = match &self {
+            Self::List => None,
+            Self::Show(which) => Some(which.key.clone()),
+            Self::Trip { change, .. } | Self::Reset { change, .. } => Some(change.which.key.clone()),
         };
-        let change = match (self.verb, key.clone()) {
-            (Verb::Trip { change, terms }, Some(key)) => {
+        let change = match (self, key.clone()) {
+            (Self::Trip { change, terms }, Some(key)) => {
                 Some((Operation::TripBreaker { key }, terms, change.confirm))
             }
-            (Verb::Reset { change, why }, Some(key)) => {
+            (Self::Reset { change, why }, Some(key)) => {
                 Some((Operation::ResetBreaker { key }, why.into(), change.confirm))
             }
-            (Verb::List | Verb::Show(_) | Verb::Trip { .. } | Verb::Reset { .. }, _) => None,
+            (Self::List | Self::Show(_) | Self::Trip { .. } | Self::Reset { .. }, _) => None,
         };
         if let Some((operation, terms, confirm)) = change {
             let Some(done) = mutation::confirm_and_send_on(common, &operation, &terms, confirm).await? else {
@@ -91,21 +85,13 @@ impl BreakerCommand {
             };
             mutation::report_done(&done);
         }
-        let views: Vec<BreakerView> = match &key {
-            None => get(common, Depth::Store, "/v1/breakers").await?,
-            Some(key) => {
-                let path = format!("/v1/breakers/{}", percent_encoded(key));
-                vec![get(common, Depth::Store, &path).await?]
-            }
+        let Some(key) = key else {
+            let views: Vec<BreakerView> = get(common, Depth::Store, "/v1/breakers").await?;
+            return Ok(print_rows(common.output, &COLUMNS, &views, cells));
         };
-        let mut printer = Printer::new(common.output, key.is_none(), &COLUMNS);
-        views.iter().for_each(|view| printer.row(view, &cells(view)));
-        if key.is_none() {
-            printer.finish_list()
-        } else {
-            printer.finish()
-        }
-        Ok(Exit::Done)
+        let path = format!("/v1/breakers/{}", percent_encoded(&key));
+        let view: BreakerView = get(common, Depth::Store, &path).await?;
+        Ok(print_one(common.output, &COLUMNS, &view, cells))
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::backend::{daemon_client, reconnected};
 use super::event_command::{EventCommand, Handled, Stop};
-use super::mutation::Reason;
+use super::mutation::{ChangeArgs, Terms};
 use super::{
     CliError, Common, Confirm, Depth, Printer, eprint_line, get, is_in_process, lines, mutation, print_rows,
     with_client,
@@ -24,16 +24,10 @@ use crate::exit::Exit;
 /// List topics, replay their events, and manage consumer groups
 ///
 /// Uses the daemon if one runs, otherwise the store directly. `effectd events` is the same command.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:\n  effectd bus topics\n  effectd bus tail --group learner --once\n  \
     effectd bus seek learner --to start --yes")]
-pub(super) struct BusCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum BusCommand {
     /// List the topics with their first and last offsets
     #[command(after_help = "Example:\n  effectd bus topics -o json")]
     Topics,
@@ -77,9 +71,7 @@ enum Verb {
         #[command(flatten)]
         topic: Which,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Write the events of a topic as JSON lines (CloudEvents with their offsets), in order
     ///
@@ -96,7 +88,7 @@ enum Verb {
 }
 
 #[derive(Debug, Clone, clap::Args)]
-struct Which {
+pub(super) struct Which {
     /// The topic
     #[arg(long, value_name = "TOPIC", default_value = Topic::ActionExecuted.as_str())]
     topic: String,
@@ -117,7 +109,7 @@ struct Which {
     after_help = "Examples:\n  effectd bus tail --group learner --once\n  effectd bus tail --once --from 2h\n  \
         effectd bus tail --topic APPROVALS --group desk --exec notify-send \"effectd asks\""
 )]
-struct Tail {
+pub(super) struct Tail {
     /// Continue at the position of this group, and store it
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
@@ -154,15 +146,15 @@ const LAST_COMMIT_MAX: Duration = Duration::from_secs(5);
 
 impl BusCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::Topics => topics(common).await?,
-            Verb::Groups { topic } => groups(common, topic).await?,
-            Verb::Replay { from, until, topic } => {
+        match self {
+            Self::Topics => topics(common).await?,
+            Self::Groups { topic } => groups(common, topic).await?,
+            Self::Replay { from, until, topic } => {
                 with_client(common, Depth::Store, async |client| replay(client, &topic, from, until).await)
                     .await?;
             }
-            Verb::Export { topic, from } => return export(common, &topic, from).await,
-            Verb::Tail(tail) => {
+            Self::Export { topic, from } => return export(common, &topic, from).await,
+            Self::Tail(tail) => {
                 if !tail.moved(common).await? {
                     return Ok(tail.confirm.declined());
                 }
@@ -171,10 +163,10 @@ impl BusCommand {
                 }
                 with_client(common, Depth::Store, async |client| tail.main(client).await).await?;
             }
-            Verb::Seek { group, to, topic, why, confirm } => {
+            Self::Seek { group, to, topic, args } => {
                 let topic = topic.topic;
                 let operation = Operation::SeekGroup { topic, group, to };
-                return mutation::run_on(common, &operation, &why.into(), confirm).await;
+                return args.run(common, &operation).await;
             }
         }
         Ok(Exit::Done)
@@ -404,7 +396,8 @@ impl Tail {
         };
         let topic = self.topic.topic.clone();
         let operation = Operation::SeekGroup { topic, group, to };
-        let moved = mutation::confirm_and_send(common, &operation, self.confirm).await?;
+        let moved =
+            mutation::confirm_and_send_on(common, &operation, &Terms::default(), self.confirm).await?;
         moved.iter().for_each(mutation::report_done);
         Ok(moved.is_some())
     }

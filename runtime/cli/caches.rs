@@ -14,15 +14,9 @@ use crate::state::State;
 ///
 /// A cache is a folder in the state directory that effectd mounts into a space while a named command runs. Run this as the user of
 /// the daemon.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd caches list\n  effectd caches clear shared:household --yes")]
-pub(super) struct CachesCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Examples:\n  effectd caches list\n  effectd caches clear shared:household --yes")]
+pub(super) enum CachesCommand {
     /// List all caches with their sizes
     #[command(after_help = "Example:\n  effectd caches list -o jsonl")]
     List,
@@ -47,15 +41,15 @@ impl CachesCommand {
         let state = State::existing(&state_dir_of(common))?;
         let (path, caches) = (state.caches_dir(), Caches::new(state.caches_dir()));
         let failed = |source| Error::State { path: path.clone(), source };
-        match self.verb {
-            Verb::List => {
+        match self {
+            Self::List => {
                 let all = caches.list().map_err(failed)?;
                 print_rows(common.output, &COLUMNS, &all, |cache| {
                     let (space, command) = (cache.space.clone(), cache.command.clone());
                     [space, command, cache.path.clone(), cache.bytes.to_string(), cache.files.to_string()]
                 });
             }
-            Verb::Clear { space, confirm } => {
+            Self::Clear { space, confirm } => {
                 if !confirm.confirmed(&[format!("the caches of {space} -> removed")]) {
                     return Ok(confirm.declined());
                 }

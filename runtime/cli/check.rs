@@ -5,7 +5,6 @@ use effectd_bus::stats::{DISK_FREE_BYTES, DISK_SIZE_BYTES};
 use effectd_contracts::text::is_unprintable;
 use effectd_gateway::client::{Client, ClientError};
 use effectd_gateway::problem::Kind;
-use effectd_gateway::views::approvals::ApprovalList;
 use effectd_gateway::views::dead_letters::CauseView;
 use effectd_gateway::views::{BreakerView, Health, PolicyView};
 use hyper::Method;
@@ -14,7 +13,7 @@ use serde_json::json;
 
 use super::backend::daemon_client;
 use super::bus::{TopicGroup, all_groups};
-use super::{CliError, Common, Form, data, line};
+use super::{CliError, Common, Form, approvals, data, line};
 use crate::error::chain;
 use crate::exit::Exit;
 
@@ -237,7 +236,7 @@ impl Check {
                 let failed = causes.iter().filter(|cause| !cause.is_quarantined());
                 Ok(failed.map(|cause| cause.count).sum())
             }
-            What::Held => held(client).await,
+            What::Held => Ok(approvals::all(client).await?.len() as u64),
             What::Lag => lag(client, why).await,
             What::Breakers => {
                 let all: Vec<BreakerView> = client.get("/v1/breakers").await?;
@@ -264,11 +263,6 @@ impl Check {
             What::Disk => free_percent(client).await,
         }
     }
-}
-
-async fn held(client: &mut Client) -> Result<u64, CliError> {
-    let split = |page: ApprovalList| (page.approvals, page.next);
-    Ok(client.pages("/v1/approvals", split).await?.len() as u64)
 }
 
 /// The number of unread events of the slowest consumer group; `why` names it.

@@ -116,6 +116,7 @@ fn common_of_line() -> Common {
         context: text("--context"),
         url: text("--url"),
         remote: None,
+        notice: None,
         output: Form::Table,
         color: ColorChoice::Never,
         set: Vec::new(),

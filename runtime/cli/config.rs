@@ -8,15 +8,9 @@ use crate::exit::Exit;
 use crate::settings::Takes;
 
 /// Show the settings
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd config show --origin")]
-pub(super) struct ConfigCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd config show --origin")]
+pub(super) enum ConfigCommand {
     Show(Show),
 }
 
@@ -28,7 +22,7 @@ enum Verb {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd config show\n  effectd config show store. --origin\n  \
     effectd config show --origin --set gateway.backlog_max=500 -o json")]
-struct Show {
+pub(super) struct Show {
     /// Only keys that begin with this text
     #[arg(value_name = "PREFIX", default_value = "")]
     prefix: String,
@@ -39,7 +33,7 @@ struct Show {
 
 impl ConfigCommand {
     pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let Verb::Show(show) = self.verb;
+        let Self::Show(show) = self;
         let settings = common.settings(Some(&serve::state(common)))?;
         let columns: &'static [(&str, usize)] = if show.origin {
             &[("KEY", 33), ("VALUE", 10), ("ORIGIN", 8), ("WHAT", 0)]

@@ -5,23 +5,17 @@ use effectd_contracts::{Connection, ConnectionId, OrgId};
 use effectd_gateway::views::connections::ConnectionBody;
 use hyper::Method;
 
-use super::mutation::{Reason, json_body, no_body, run_at};
-use super::{CliError, Common, Confirm, Depth, get, print_rows, short_id};
+use super::mutation::{ChangeArgs, json_body, no_body, run_at};
+use super::{CliError, Common, Depth, get, print_rows, short_id};
 use crate::exit::Exit;
 
 /// List, create, enable, disable and delete connections
 ///
 /// A connection says where the tools of a source may reach, for one organisation, and which secrets they need there. Operators and
 /// the organisation's admins change it.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd connections list")]
-pub(super) struct ConnectionsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd connections list")]
+pub(super) enum ConnectionsCommand {
     /// List the connections that you may see
     #[command(after_help = "Example:\n  effectd connections list -o json")]
     List,
@@ -48,7 +42,7 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
+pub(super) struct Create {
     /// The organisation, as named in the policy
     #[arg(long, value_name = "NAME")]
     org: OrgId,
@@ -65,20 +59,16 @@ struct Create {
     #[arg(long = "secret", value_name = "NAME")]
     secrets: Vec<String>,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 #[derive(Debug, clap::Args)]
-struct Change {
+pub(super) struct Change {
     /// The connection's id
     #[arg(value_name = "CONNECTION")]
     id: ConnectionId,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 const COLUMNS: [(&str, usize); 6] =
@@ -86,25 +76,21 @@ const COLUMNS: [(&str, usize); 6] =
 
 impl ConnectionsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let (change, method, verb) = match self.verb {
-            Verb::List => {
-                print_rows(common.output, &COLUMNS, &all(common).await?, cells);
-                return Ok(Exit::Done);
-            }
-            Verb::Create(Create { org, source, name, hosts, secrets, why, confirm }) => {
+        let (change, method, verb) = match self {
+            Self::List => return Ok(print_rows(common.output, &COLUMNS, &all(common).await?, cells)),
+            Self::Create(Create { org, source, name, hosts, secrets, args }) => {
                 let body = ConnectionBody { org, source, name, hosts, secrets };
                 let at = (Method::POST, "/v1/connections");
-                return run_at(common, at, json_body(&body), why, confirm).await;
+                return run_at(common, at, json_body(&body), args).await;
             }
-            Verb::Enable(change) => (change, Method::POST, "/enable"),
-            Verb::Disable(change) => (change, Method::POST, "/disable"),
-            Verb::Delete(change) => (change, Method::DELETE, ""),
+            Self::Enable(change) => (change, Method::POST, "/enable"),
+            Self::Disable(change) => (change, Method::POST, "/disable"),
+            Self::Delete(change) => (change, Method::DELETE, ""),
         };
-        let ids = async || -> Result<Vec<String>, CliError> {
-            Ok(all(common).await?.iter().map(|known| known.connection_id.to_string()).collect())
-        };
-        let path = short_id::path("/v1/connections", change.id.as_str(), ids).await? + verb;
-        run_at(common, (method, &path), no_body, change.why, change.confirm).await
+        let (root, word) = ("/v1/connections", change.id.as_str());
+        let path = short_id::path(root, word, all(common), |known| known.connection_id.as_str()).await?;
+        let path = path + verb;
+        run_at(common, (method, &path), no_body, change.args).await
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Subcommand;
-use effectd_gateway::client::Remote;
+use effectd_gateway::client::{Notice, Remote};
 use effectd_gateway::socket::make_private;
 use effectd_gateway::views::whoami::WhoamiView;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::completions::{self, complete};
-use super::{CliError, Common, Printer, eprint_line, print_rows, secrets};
+use super::{CliError, Common, Form, eprint_line, print_one, print_rows, secrets};
 use crate::error::AtPath;
 use crate::exit::Exit;
 use crate::settings::SOCKET_VARIABLE;
@@ -31,46 +31,14 @@ const FILE: &str = "contexts.toml";
 const NAME_BYTES_MAX: usize = 64;
 
 /// Commands, or all below a name, that work on this machine alone.
-const HERE: [&str; 15] = [
-    "backup",
-    "caches",
-    "completions",
-    "config",
-    "context",
-    "doctor",
-    "init",
-    "man",
-    "restore",
-    "serve",
-    "store check",
-    "store migrate",
-    "store rebuild",
-    "store salvage",
-    "support-bundle",
-];
+const HERE: &str = "backup, caches, completions, config, context, doctor, init, man, restore, serve, \
+    store check, store migrate, store rebuild, store salvage, support-bundle";
 /// Commands, or all below a name, that destroy something or change who may do what. They take a context only if the same line
 /// names it.
-const NAMED: [&str; 19] = [
-    "connections delete",
-    "dlq drop",
-    "keys rotate",
-    "keys rotate-device",
-    "policy grant-consent",
-    "policy overlay clear",
-    "policy reload",
-    "policy revoke-consent",
-    "policy set-band",
-    "policy set-entry",
-    "policy set-mode",
-    "policy shadow",
-    "quarantine shred",
-    "restore",
-    "secrets delete",
-    "sessions delete",
-    "store erase",
-    "store retain",
-    "tokens",
-];
+const NAMED: &str = "connections delete, dlq drop, keys rotate, keys rotate-device, policy grant-consent, \
+    policy overlay clear, policy reload, policy revoke-consent, policy set-band, \
+    policy set-entry, policy set-mode, policy shadow, quarantine shred, restore, \
+    secrets delete, sessions delete, store erase, store retain, tokens";
 
 /// Manage contexts: daemons at URLs, each with a token
 ///
@@ -78,15 +46,9 @@ const NAMED: [&str; 19] = [
 /// What counts first: `--context` or `--url`, `--state` or `--socket`; then EFFECTD_CONTEXT, EFFECTD_URL with EFFECTD_TOKEN, EFFECTD_STATE or
 /// EFFECTD_SOCKET; then the current context; then this machine, which is the context `local`. A command that changes something
 /// names its target first. One that destroys something takes a context only by `--context` or `--url`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd context list")]
-pub(super) struct ContextCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd context list")]
+pub(super) enum ContextCommand {
     /// Add a context
     ///
     /// The token is copied into a file that only you may read.
@@ -127,7 +89,7 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+pub(super) struct Which {
     /// The context
     #[arg(value_name = "NAME", add = complete(completions::contexts))]
     name: String,
@@ -156,8 +118,8 @@ const COLUMNS: [(&str, usize); 4] = [("CURRENT", 7), ("NAME", 16), ("URL", 40), 
 impl ContextCommand {
     pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
         let mut all = Contexts::read()?;
-        match self.verb {
-            Verb::Add { name, url, token_file, ca } => {
+        match self {
+            Self::Add { name, url, token_file, ca } => {
                 if all.contexts.contains_key(&name) {
                     return Err(CliError::request(format!(
                         "there is a context {name:?}; `effectd context remove {name}` removes it"
@@ -174,25 +136,23 @@ impl ContextCommand {
                     "added {name}; `effectd context use {name}` makes it the current context"
                 ));
             }
-            Verb::Use(Which { name }) => {
+            Self::Use(Which { name }) => {
                 all.find(&name)?;
                 all.current = Some(name).filter(|name| name != LOCAL);
                 all.write()?;
                 eprint_line(&format!("the current context is {}", all.current()));
             }
-            Verb::List => {
+            Self::List => {
                 let names = [LOCAL].into_iter().chain(all.contexts.keys().map(String::as_str));
                 let rows: Vec<Value> = names.map(|name| all.row(name, all.contexts.get(name))).collect();
-                print_rows(common.output, &COLUMNS, &rows, cells);
+                return Ok(print_rows(common.output, &COLUMNS, &rows, cells));
             }
-            Verb::Show { name } => {
+            Self::Show { name } => {
                 let name = name.as_deref().unwrap_or_else(|| all.current());
                 let row = all.row(name, all.find(name)?);
-                let mut printer = Printer::new(common.output, false, &COLUMNS);
-                printer.row(&row, &cells(&row));
-                printer.finish();
+                return Ok(print_one(common.output, &COLUMNS, &row, cells));
             }
-            Verb::Remove(Which { name }) => {
+            Self::Remove(Which { name }) => {
                 if all.find(&name)?.is_none() {
                     return Err(CliError::request(format!("{LOCAL} is this machine; it stays")));
                 }
@@ -270,7 +230,7 @@ impl Contexts {
 impl Context {
     fn remote(&self, name: &str, token: &str) -> Result<Remote, CliError> {
         let named = (format!("context {name:?}"), self.url.as_str());
-        Remote::new(named, token, self.ca.as_deref(), announce).map_err(CliError::request)
+        Remote::new(named, token, self.ca.as_deref()).map_err(CliError::request)
     }
 }
 
@@ -289,8 +249,8 @@ pub(super) fn resolve(common: &Common, command: &str) -> Result<Option<Arc<Remot
     let state = common.state.is_some() || common.socket.is_some() || common.set.iter().any(sets_socket);
     // `context add` has a `--url` of its own.
     let url = common.url.as_ref().filter(|_| command != "context add");
-    let is_of = |list: &[&str]| {
-        list.iter()
+    let is_of = |list: &str| {
+        list.split(", ")
             .any(|it| command.strip_prefix(it).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
     };
     let by_flag = one_of([
@@ -301,17 +261,17 @@ pub(super) fn resolve(common: &Common, command: &str) -> Result<Option<Arc<Remot
     let is_flag = by_flag.is_some();
     let (by, chosen) = match by_flag {
         Some(chosen) => chosen,
-        None if is_of(&HERE) && !is_of(&NAMED) => return Ok(None),
+        None if is_of(HERE) && !is_of(NAMED) => return Ok(None),
         None => without_flag()?,
     };
     if chosen == Chosen::here() {
         return Ok(None);
     }
-    if is_flag && is_of(&HERE) {
+    if is_flag && is_of(HERE) {
         let why = format!("`effectd {command}` works on this machine; leave out {by}");
         return Err(CliError::request(why));
     }
-    if !is_flag && is_of(&NAMED) {
+    if !is_flag && is_of(NAMED) {
         return Err(CliError::request(format!(
             "`effectd {command}` does not go where only {by} leads; name it with --context, or this machine with --context {LOCAL}"
         )));
@@ -359,7 +319,7 @@ impl Chosen {
                     CliError::request(format!("{by} needs a token: set {TOKEN_VARIABLE}, or add a context"))
                 };
                 let named = (TOKEN_VARIABLE.to_owned(), url.as_str());
-                let remote = Remote::new(named, &token.ok_or_else(missing)?, None, announce);
+                let remote = Remote::new(named, &token.ok_or_else(missing)?, None);
                 remote.map(Some).map_err(CliError::request)
             }
         }
@@ -383,10 +343,16 @@ fn variable(name: &str) -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
-/// Says what a command changes.
-fn announce(remote: &Remote, who: &WhoamiView) {
-    let (url, name) = (&remote.url, &remote.name);
-    eprint_line(&format!("target {url} ({name}), state {}, as {}", who.state_id, who.principal));
+/// What a command says before it changes something: always at a URL, and for people also on this machine if they have contexts, so that
+/// it could have gone elsewhere.
+pub(super) fn notice(common: &Common) -> Option<Arc<Notice>> {
+    let has_contexts = || Contexts::read().is_ok_and(|all| !all.contexts.is_empty());
+    let is_needed = common.remote.is_some() || (common.output == Form::Table && has_contexts());
+    is_needed.then(|| Arc::new(Notice::new(announce)))
+}
+
+fn announce(target: &str, who: &WhoamiView) {
+    eprint_line(&format!("target {target}, state {}, as {}", who.state_id, who.principal));
 }
 
 /// The user's folder for effectd.
@@ -456,7 +422,7 @@ mod tests {
 
     #[test]
     fn commands_that_are_listed_here_exist() {
-        for line in HERE.iter().chain(&NAMED) {
+        for line in HERE.split(", ").chain(NAMED.split(", ")) {
             let mut command = &crate::cli::command();
             for word in line.split(' ') {
                 let below = command.get_subcommands().find(|below| below.get_name() == word);

@@ -12,7 +12,7 @@ use effectd_gateway::problem::Kind;
 use effectd_gateway::views::dead_letters::{CauseView, LetterList, LetterNow, LetterView};
 
 use super::completions::{self, complete};
-use super::mutation::{Reason, RunMode, Terms};
+use super::mutation::{ChangeArgs, RunMode, Terms};
 use super::receipt_filter::{Since, since};
 use super::short_id::Purpose;
 use super::{
@@ -46,17 +46,11 @@ const CHUNK: usize = 500;
 /// Uses the daemon if one runs, otherwise the store directly. The files `bus/dlq/<topic>.jsonl` in the state directory list the same
 /// letters. Quarantined actions are listed here, too, but only `effectd quarantine` and a letter's own number release or drop them. A
 /// command that changes something shows what, asks (`--yes` confirms), and leaves a receipt with your name.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  effectd dlq causes\n  effectd dlq list --cause 3f2b5f0c9a36e1d0\n  effectd dlq drain --yes"
 )]
-pub(super) struct DlqCommand {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum DlqCommand {
     /// List dead letters, oldest first
     #[command(after_help = "Example:\n  effectd dlq list -o jsonl")]
     List {
@@ -100,9 +94,7 @@ enum Command {
         #[arg(long)]
         not_done: bool,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Delete letters; their receipts stay
     #[command(
@@ -113,9 +105,7 @@ enum Command {
         #[command(flatten)]
         chosen: Chosen,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Write letters as JSON lines, oldest first, without parameters
     #[command(after_help = "Example:\n  effectd dlq export --tool files.write_text")]
@@ -126,7 +116,7 @@ enum Command {
 }
 
 #[derive(Debug, Clone, Default, clap::Args)]
-struct LetterFilter {
+pub(super) struct LetterFilter {
     /// Only those of this topic
     #[arg(long, value_name = "TOPIC")]
     topic: Option<String>,
@@ -151,7 +141,7 @@ struct LetterFilter {
 }
 
 #[derive(Debug, clap::Args)]
-struct Chosen {
+pub(super) struct Chosen {
     /// The letters' numbers, or the ids of their actions or receipts
     #[arg(
         value_name = "LETTER",
@@ -264,20 +254,20 @@ impl DlqCommand {
     }
 
     async fn run(self, common: &Common) -> Result<Exit, CliError> {
-        match self.command {
-            Command::List { which } => list(common, &which).await,
-            Command::Show { letter } => show(common, &letter).await,
-            Command::Causes { which } => causes(common, &which).await,
-            Command::Export { which } => export(common, &which).await,
-            Command::Requeue(requeue) => requeue.main(common).await,
-            Command::Drain(drain) => drain.main(common).await,
-            Command::Drop { chosen, why, confirm } => discard(common, &chosen, (why.into(), confirm)).await,
-            Command::Settle { letter, done, why, confirm, .. } => {
+        match self {
+            Self::List { which } => list(common, &which).await,
+            Self::Show { letter } => show(common, &letter).await,
+            Self::Causes { which } => causes(common, &which).await,
+            Self::Export { which } => export(common, &which).await,
+            Self::Requeue(requeue) => requeue.main(common).await,
+            Self::Drain(drain) => drain.main(common).await,
+            Self::Drop { chosen, args } => discard(common, &chosen, args.terms()).await,
+            Self::Settle { letter, done, args, .. } => {
                 let Some(number) = letter.find(common, Purpose::Decide).await? else {
                     return Err(letter.unknown());
                 };
                 let operation = Operation::SettleLetter { letter: number, done };
-                mutation::run_on(common, &operation, &why.into(), confirm).await
+                args.run(common, &operation).await
             }
         }
     }
@@ -540,7 +530,7 @@ async fn report_none(client: &mut Client) -> Result<(), CliError> {
 
 async fn causes(common: &Common, which: &LetterFilter) -> Result<Exit, CliError> {
     let causes = with_client(common, Depth::Store, async |client| which.causes(client).await).await?;
-    print_rows(common.output, &CAUSES, &causes, |cause| {
+    Ok(print_rows(common.output, &CAUSES, &causes, |cause| {
         [
             cause.cause.clone(),
             cause.count.to_string(),
@@ -550,8 +540,7 @@ async fn causes(common: &Common, which: &LetterFilter) -> Result<Exit, CliError>
             second(&cause.last),
             quoted(cause.sample.as_deref().unwrap_or_default()),
         ]
-    });
-    Ok(Exit::Done)
+    }))
 }
 
 fn tool_of(cause: &CauseView) -> Option<&str> {

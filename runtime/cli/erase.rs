@@ -7,10 +7,8 @@ use effectd_contracts::text::counted;
 use effectd_gateway::views::store::{EraseBody, ErasedView};
 use tokio::time::Instant;
 
-use super::mutation::Reason;
-use super::{
-    CliError, Common, Confirm, Depth, Form, eprint_line, is_in_process, line, print_json, with_client,
-};
+use super::mutation::ChangeArgs;
+use super::{CliError, Common, Depth, Form, eprint_line, is_in_process, line, print_json, with_client};
 use crate::exit::Exit;
 
 /// How long to wait for running actions, and how often to check whether they have ended.
@@ -27,22 +25,20 @@ pub(super) struct Erase {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 impl Erase {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
-        if !self.confirm.yes {
+        if !self.args.confirm.yes {
             let would = self.erase(common, RetentionMode::Preview).await?;
             self.show(&would, RetentionMode::Preview, common.output);
             if !would.held.is_empty() {
                 return Ok(self.undecided(&would));
             }
             let says = format!("erases {}", self.subject.join(", "));
-            if self.confirm.dry_run || !self.confirm.confirmed(&[says]) {
-                return Ok(self.confirm.declined());
+            if self.args.confirm.dry_run || !self.args.confirm.confirmed(&[says]) {
+                return Ok(self.args.confirm.declined());
             }
         }
         let erased = self.erase(common, RetentionMode::Apply).await?;
@@ -96,7 +92,7 @@ impl Erase {
                 subjects: self.subject.clone(),
                 preview: turn == RetentionMode::Preview,
                 force: self.force,
-                reason: self.why.reason.clone(),
+                reason: self.args.why.reason.clone(),
                 begun: all.begun,
                 swept: all.swept,
             };

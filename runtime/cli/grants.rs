@@ -5,14 +5,14 @@ use std::time::Duration;
 use clap::Subcommand;
 use effectd_contracts::GrantId;
 use effectd_contracts::text::counted;
-use effectd_gateway::client::{Client, percent_encoded};
+use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 use hyper::Method;
 
 use super::mutation::unknown_fails;
 use super::{
-    CliError, Common, Confirm, Depth, Printer, TIME, post, print_rows, second, short_id, span, span_text,
-    with_client,
+    CliError, Common, Confirm, Depth, TIME, pages, post, print_one, print_rows, second, short_id, span,
+    span_text, with_client,
 };
 use crate::exit::Exit;
 
@@ -21,15 +21,9 @@ use crate::exit::Exit;
 /// A grant replaces the same approval for further calls. It never covers actions of the risk tiers R3 and R4, or spaces that are not
 /// GREEN. Pending approvals that it covers start, and their number is shown first. An approver may grant one tool for one session; everything wider needs an
 /// administrator. Planners can only request. A grant for command.run names one command of the policy.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd grants list")]
-pub(super) struct GrantsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd grants list")]
+pub(super) enum GrantsCommand {
     /// List grants: requested, in force, or ended recently
     #[command(after_help = "Example:\n  effectd grants list -o json")]
     List,
@@ -63,7 +57,7 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
-struct New {
+pub(super) struct New {
     /// The organisation, as named in the policy
     #[arg(long, value_name = "NAME")]
     org: String,
@@ -88,7 +82,7 @@ struct New {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
+pub(super) struct Create {
     /// The id of a requested grant
     #[arg(long, value_name = "GRANT", conflicts_with_all = ["org", "tool", "command", "session", "calls", "lasts", "reason"])]
     from: Option<GrantId>,
@@ -104,13 +98,9 @@ const COLUMNS: [(&str, usize); 6] =
 impl GrantsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
         let path = |id: &GrantId, verb: &str| format!("/v1/grants/{}/{verb}", percent_encoded(id.as_str()));
-        let (path, body, confirm, says) = match self.verb {
-            Verb::List => {
-                let views = with_client(common, Depth::Policy, all).await?;
-                print_rows(common.output, &COLUMNS, &views, cells);
-                return Ok(Exit::Done);
-            }
-            Verb::Request { new, confirm } => {
+        let (path, body, confirm, says) = match self {
+            Self::List => return Ok(print_rows(common.output, &COLUMNS, &all(common).await?, cells)),
+            Self::Request { new, confirm } => {
                 let preview = "/v1/grants/requests/preview";
                 let would: GrantWould = post(common, Depth::Policy, preview, &new.body()).await?;
                 // A request that somebody else must grant changes nothing yet, so no confirmation is needed.
@@ -118,9 +108,9 @@ impl GrantsCommand {
                 let says = would.in_force.then_some(says);
                 ("/v1/grants/requests".to_owned(), Some(new.body()), confirm, says)
             }
-            Verb::Create(Create { from: Some(id), confirm, .. }) => {
+            Self::Create(Create { from: Some(id), confirm, .. }) => {
                 let (id, text) = describe(common, &id).await?;
-                let requested = with_client(common, Depth::Policy, all).await?;
+                let requested = all(common).await?;
                 let body = requested.iter().find(|view| view.grant_id == id.as_str()).map(body_of);
                 let starts = match body {
                     Some(body) => would(common, &body).await?,
@@ -128,13 +118,13 @@ impl GrantsCommand {
                 };
                 (path(&id, "activate"), None, confirm, Some(format!("active from now on: {text}{starts}")))
             }
-            Verb::Create(Create { new, confirm, .. }) => {
+            Self::Create(Create { new, confirm, .. }) => {
                 // clap makes sure that there is either `--from` or a new grant.
                 let new = new.ok_or_else(|| CliError::request("give the id of a grant"))?;
                 let says = Some(format!("{}{}", new.says(), would(common, &new.body()).await?));
                 ("/v1/grants".to_owned(), Some(new.body()), confirm, says)
             }
-            Verb::Revoke { id, confirm } => {
+            Self::Revoke { id, confirm } => {
                 let (id, text) = describe(common, &id).await?;
                 (path(&id, "revoke"), None, confirm, Some(format!("revoked: {text}")))
             }
@@ -149,10 +139,7 @@ impl GrantsCommand {
             None => Ok(client.call::<GrantView>(Method::POST, &path, "").await?),
         });
         let view = sent.await.map_err(unknown_fails)?;
-        let mut printer = Printer::new(common.output, false, &COLUMNS);
-        printer.row(&view, &cells(&view));
-        printer.finish();
-        Ok(Exit::Done)
+        Ok(print_one(common.output, &COLUMNS, &view, cells))
     }
 }
 
@@ -199,7 +186,7 @@ fn named(tool: &str, command: Option<&str>) -> String {
 
 /// The id that a grant is named by, in full, and the grant as text; only its id if the caller may not see it.
 async fn describe(common: &Common, word: &GrantId) -> Result<(GrantId, String), CliError> {
-    let views = with_client(common, Depth::Policy, all).await?;
+    let views = all(common).await?;
     let id = short_id::pick(word.as_str(), views.iter().map(|view| view.grant_id.as_str()))?;
     let id = id.and_then(|id| GrantId::new(id).ok()).unwrap_or_else(|| word.clone());
     let found = views.iter().find(|view| view.grant_id == id.as_str());
@@ -234,7 +221,6 @@ impl New {
     }
 }
 
-async fn all(client: &mut Client) -> Result<Vec<GrantView>, CliError> {
-    let split = |page: GrantList| (page.grants, page.next);
-    Ok(client.pages("/v1/grants", split).await?)
+async fn all(common: &Common) -> Result<Vec<GrantView>, CliError> {
+    pages(common, Depth::Policy, "/v1/grants", |page: GrantList| (page.grants, page.next)).await
 }

@@ -5,20 +5,14 @@ use effectd_contracts::{KeyEntry, Operation};
 use effectd_gateway::views::RotatedView;
 use hyper::Method;
 
-use super::mutation::{Reason, Terms};
+use super::mutation::{ChangeArgs, Terms};
 use super::{CliError, Common, Confirm, Depth, get, line, mutation, print_json, print_rows, with_client};
 use crate::exit::Exit;
 
 /// List the keys that sign receipts, or rotate a key
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd keys list\n  effectd keys rotate --yes")]
-pub(super) struct KeysCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Examples:\n  effectd keys list\n  effectd keys rotate --yes")]
+pub(super) enum KeysCommand {
     /// List all keys of the log, the current one last
     ///
     /// Public parts only. Give one to the people who verify your bundles: `receipts verify --key`.
@@ -31,9 +25,7 @@ enum Verb {
     #[command(after_help = "Example:\n  effectd keys rotate --yes")]
     Rotate {
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Replace the device key, which wraps the keys of sealed payloads
     ///
@@ -43,9 +35,7 @@ enum Verb {
     #[command(after_help = "Example:\n  effectd keys rotate-device --reason \"a disk was lost\" --yes")]
     RotateDevice {
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
 }
 
@@ -53,19 +43,12 @@ const COLUMNS: [(&str, usize); 3] = [("SINCE", 24), ("KEY", 16), ("PUBLIC", 64)]
 
 impl KeysCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::List => {
-                print_rows(common.output, &COLUMNS, &keys(common).await?, |key| {
-                    [format!("{:.3}", key.at), key.key_id.clone(), key.public_key.clone()]
-                });
-                Ok(Exit::Done)
-            }
-            Verb::Rotate { why, confirm } => {
-                rotate(common, keys(common).await?.pop(), (why.into(), confirm)).await
-            }
-            Verb::RotateDevice { why, confirm } => {
-                mutation::run_on(common, &Operation::RotateDeviceKey {}, &why.into(), confirm).await
-            }
+        match self {
+            Self::List => Ok(print_rows(common.output, &COLUMNS, &keys(common).await?, |key| {
+                [format!("{:.3}", key.at), key.key_id.clone(), key.public_key.clone()]
+            })),
+            Self::Rotate { args } => rotate(common, keys(common).await?.pop(), args.terms()).await,
+            Self::RotateDevice { args } => args.run(common, &Operation::RotateDeviceKey {}).await,
         }
     }
 }

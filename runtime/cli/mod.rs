@@ -64,7 +64,7 @@ use std::sync::Arc;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
-use effectd_gateway::client::Remote;
+use effectd_gateway::client::{Notice, Remote};
 
 use crate::error::{Error, chain};
 use crate::exit::Exit;
@@ -75,9 +75,9 @@ use crate::telemetry::{self, LogForm};
 
 // What every command uses.
 use action_output::ActionReply;
-use backend::{CliError, Session, get, is_in_process, post, state_dir_of, with_client};
+use backend::{CliError, Session, get, is_in_process, pages, post, state_dir_of, with_client};
 use mutation::Confirm;
-use output::{ColorChoice, Form, Printer, data, line, lines, print_json, print_rows, second};
+use output::{ColorChoice, Form, Printer, data, line, lines, print_json, print_one, print_rows, second};
 use span::{TIME, span, span_text};
 
 /// effectd carries out what AI planners decide: gated by policy, confined by the kernel, with a signed receipt for each.
@@ -121,6 +121,9 @@ struct Common {
     /// The daemon at a URL that this command speaks to.
     #[arg(skip)]
     remote: Option<Arc<Remote>>,
+    /// What is said before the first change.
+    #[arg(skip)]
+    notice: Option<Arc<Notice>>,
     /// Output format
     #[arg(long, short, global = true, value_enum, default_value = "table", value_name = "FORM")]
     output: Form,
@@ -169,38 +172,59 @@ fn is_state_of_environment(state: &Path) -> bool {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    #[command(subcommand)]
     Actions(actions::ActionsCommand),
     Submit(submit::Submit),
     Status(status::Status),
     Wait(wait::Wait),
     Cancel(cancel::Cancel),
     Preview(preview::Preview),
+    #[command(subcommand)]
     Approvals(approvals::ApprovalsCommand),
+    #[command(subcommand)]
     Grants(grants::GrantsCommand),
+    #[command(subcommand)]
     Quarantine(quarantine::QuarantineCommand),
+    #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
+    #[command(subcommand)]
     Orgs(orgs::OrgsCommand),
+    #[command(subcommand)]
     Connections(connections::ConnectionsCommand),
+    #[command(subcommand)]
     Secrets(secrets::SecretsCommand),
+    #[command(subcommand)]
     Tokens(tokens::TokensCommand),
+    #[command(subcommand)]
     Tools(tools::ToolsCommand),
     Pause(pause::Pause),
     Resume(pause::Resume),
     Undo(undo::Undo),
     Serve(serve::Serve),
     Init(init::Init),
+    #[command(subcommand)]
     Receipts(receipts::ReceiptsCommand),
     #[command(visible_alias = "events")]
+    #[command(subcommand)]
     Bus(bus::BusCommand),
+    #[command(subcommand)]
     Keys(keys::KeysCommand),
+    #[command(subcommand)]
     Artifacts(artifacts::ArtifactsCommand),
     Notifications(notifications::NotificationsCommand),
+    #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    #[command(subcommand)]
     Breaker(breaker::BreakerCommand),
+    #[command(subcommand)]
     Caches(caches::CachesCommand),
+    #[command(subcommand)]
     Config(config::ConfigCommand),
+    #[command(subcommand)]
     Context(context::ContextCommand),
+    #[command(subcommand)]
     Dlq(dlq::DlqCommand),
+    #[command(subcommand)]
     Store(store::StoreCommand),
     Top(top::Top),
     Check(check::Check),
@@ -213,41 +237,24 @@ enum Command {
 }
 
 /// The commands, in the order of the help.
-const GROUPS: [(&str, &[&str]); 6] = [
-    ("Act", &["run", "submit", "wait", "status", "cancel", "preview", "undo", "actions"]),
-    ("Decide", &["approvals", "grants", "quarantine", "policy"]),
-    ("Organise", &["orgs", "secrets", "connections", "sessions", "tokens"]),
-    ("Look", &["receipts", "artifacts", "notifications", "tools", "bus", "top"]),
-    (
-        "Operate",
-        &[
-            "init",
-            "serve",
-            "config",
-            "context",
-            "check",
-            "doctor",
-            "pause",
-            "resume",
-            "breaker",
-            "caches",
-            "dlq",
-            "support-bundle",
-        ],
-    ),
-    ("Store", &["store", "keys", "backup", "restore"]),
+const GROUPS: [(&str, &str); 7] = [
+    ("Act", "run submit wait status cancel preview undo actions"),
+    ("Decide", "approvals grants quarantine policy"),
+    ("Organise", "orgs secrets connections sessions tokens"),
+    ("Look", "receipts artifacts notifications tools bus top"),
+    ("Operate", "init serve config context check doctor pause resume breaker caches dlq support-bundle"),
+    ("Store", "store keys backup restore"),
+    ("More", "completions man"),
 ];
-/// For shells and manuals; the help lists them last.
-const FOR_SHELLS: [&str; 2] = ["completions", "man"];
 
 /// The command line as people see it: commands in groups, and global options once, in the help of the program.
 fn command() -> clap::Command {
     let program = Arguments::command();
     let mut listed = String::new();
-    for (group, names) in GROUPS.into_iter().chain([("More", FOR_SHELLS.as_slice())]) {
+    for (group, names) in GROUPS {
         // Writing to a string cannot fail.
         let _ = writeln!(listed, "{group}:");
-        for command in names.iter().filter_map(|name| program.find_subcommand(name)) {
+        for command in names.split(' ').filter_map(|name| program.find_subcommand(name)) {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             let aliases: String =
                 command.get_visible_aliases().map(|name| format!(" [alias: {name}]")).collect();
@@ -345,6 +352,7 @@ pub fn main() -> ExitCode {
         Ok(remote) => common.remote = remote,
         Err(error) => return exit_of(Err(error)).into(),
     }
+    common.notice = context::notice(&common);
     if let Command::Serve(serve) = command {
         return start_serving(serve, &common).into();
     }
@@ -514,8 +522,7 @@ mod tests {
 
     #[test]
     fn every_command_is_in_one_group_of_the_help() {
-        let grouped = GROUPS.iter().flat_map(|(_, names)| names.iter()).chain(&FOR_SHELLS);
-        let mut grouped: Vec<&str> = grouped.copied().collect();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.split(' ')).collect();
         let program = Arguments::command();
         let mut all: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
         grouped.sort_unstable();

@@ -34,6 +34,26 @@ pub(super) struct Reason {
     pub(super) reason: Option<String>,
 }
 
+/// The reason of a change, and its confirmation.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ChangeArgs {
+    #[command(flatten)]
+    pub(super) why: Reason,
+    #[command(flatten)]
+    pub(super) confirm: Confirm,
+}
+
+impl ChangeArgs {
+    pub(super) fn terms(self) -> (Terms, Confirm) {
+        (self.why.into(), self.confirm)
+    }
+
+    /// [`run_on`] with these.
+    pub(super) async fn run(self, common: &Common, operation: &Operation) -> Result<Exit, CliError> {
+        run_on(common, operation, &self.why.into(), self.confirm).await
+    }
+}
+
 /// The reason of a change, and how long it lasts.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(super) struct Terms {
@@ -136,15 +156,6 @@ pub(super) async fn prompt_until(question: &str, stop: &mut watch::Receiver<bool
     }
 }
 
-/// [`confirm_and_send_on`] without a reason or an end.
-pub(super) async fn confirm_and_send(
-    common: &Common,
-    operation: &Operation,
-    confirm: Confirm,
-) -> Result<Option<OperationView>, CliError> {
-    confirm_and_send_on(common, operation, &Terms::default(), confirm).await
-}
-
 /// Shows what would change, asks, and carries it out. `None` if it was not confirmed. The answer has the lines that nobody has seen
 /// yet: with `--yes`, all of them.
 pub(super) async fn confirm_and_send_on(
@@ -238,10 +249,10 @@ pub(super) async fn run_at(
     common: &Common,
     at: (Method, &str),
     body: impl Fn(RunMode) -> Result<Vec<u8>, CliError>,
-    why: Reason,
-    confirm: Confirm,
+    args: ChangeArgs,
 ) -> Result<Exit, CliError> {
-    let Some(done) = confirm_at(common, at, body, why, confirm).await? else {
+    let confirm = args.confirm;
+    let Some(done) = confirm_at(common, at, body, args).await? else {
         return Ok(confirm.declined());
     };
     render(&done, common.output);
@@ -253,10 +264,10 @@ pub(super) async fn confirm_at(
     common: &Common,
     (method, path): (Method, &str),
     body: impl Fn(RunMode) -> Result<Vec<u8>, CliError>,
-    why: Reason,
-    confirm: Confirm,
+    args: ChangeArgs,
 ) -> Result<Option<OperationView>, CliError> {
-    let query = Terms::from(why).query();
+    let (terms, confirm) = args.terms();
+    let query = terms.query();
     let send = async |mode: RunMode| -> Result<OperationView, CliError> {
         let path = format!("{path}?preview={}{query}", mode == RunMode::Preview);
         let (method, body) = (method.clone(), body(mode)?);
@@ -265,15 +276,6 @@ pub(super) async fn confirm_at(
         sent.await.map_err(unknown_fails)
     };
     confirm_and_call(common.output, send, confirm).await
-}
-
-/// [`send_on`] without a reason or an end.
-pub(super) async fn send(
-    common: &Common,
-    operation: &Operation,
-    mode: RunMode,
-) -> Result<OperationView, CliError> {
-    send_on(common, operation, &Terms::default(), mode).await
 }
 
 /// Carries out an operation or, as a preview, returns what it would change.

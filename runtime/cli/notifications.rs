@@ -6,7 +6,7 @@ use effectd_gateway::client::{ClientError, percent_encoded};
 use effectd_gateway::problem::Kind;
 use effectd_gateway::views::notifications::{NotificationList, NotificationView};
 
-use super::{CliError, Common, Depth, line, print_json, print_rows, second, short_id, with_client};
+use super::{CliError, Common, Depth, line, pages, print_json, print_rows, second, short_id, with_client};
 use crate::exit::Exit;
 use crate::tui::{shown, shown_lines};
 
@@ -53,12 +53,9 @@ impl NotificationsCommand {
 }
 
 async fn list(common: &Common) -> Result<Exit, CliError> {
-    let views = with_client(common, Depth::Store, async |client| {
-        let split = |page: NotificationList| (page.notifications, page.next);
-        Ok(client.pages("/v1/notifications", split).await?)
-    })
-    .await?;
-    print_rows(common.output, &COLUMNS, &views, |view| {
+    let split = |page: NotificationList| (page.notifications, page.next);
+    let views = pages(common, Depth::Store, "/v1/notifications", split).await?;
+    Ok(print_rows(common.output, &COLUMNS, &views, |view| {
         let title = view.title.as_deref().map(|title| shown(title, TITLE_COLUMNS));
         [
             view.receipt_id.clone(),
@@ -67,8 +64,7 @@ async fn list(common: &Common) -> Result<Exit, CliError> {
             view.delivery.clone(),
             title.unwrap_or_else(|| "(no longer stored)".to_owned()),
         ]
-    });
-    Ok(Exit::Done)
+    }))
 }
 
 async fn show(common: &Common, receipt: &ReceiptId) -> Result<Exit, CliError> {

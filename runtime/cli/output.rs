@@ -271,16 +271,30 @@ fn short_cell(name: &str, width: usize, cell: &str, times: Times, clock: &dyn Cl
     }
 }
 
+/// Prints one result.
+pub(super) fn print_one<T: Serialize, const N: usize>(
+    form: Form,
+    columns: &'static [Column; N],
+    item: &T,
+    cells: impl Fn(&T) -> [String; N],
+) -> Exit {
+    let mut printer = Printer::new(form, false, columns);
+    printer.row(item, &cells(item));
+    printer.finish();
+    Exit::Done
+}
+
 /// Prints a list.
 pub(super) fn print_rows<T: Serialize, const N: usize>(
     form: Form,
     columns: &'static [Column; N],
     items: &[T],
     cells: impl Fn(&T) -> [String; N],
-) {
+) -> Exit {
     let mut printer = Printer::new(form, true, columns);
     items.iter().for_each(|item| printer.row(item, &cells(item)));
     printer.finish_list();
+    Exit::Done
 }
 
 impl Printer {

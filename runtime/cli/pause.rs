@@ -2,7 +2,7 @@
 
 use effectd_contracts::Operation;
 
-use super::mutation::{Reason, Terms};
+use super::mutation::{ChangeArgs, Terms};
 use super::{CliError, Common, Confirm, mutation};
 use crate::exit::Exit;
 
@@ -26,9 +26,7 @@ pub(super) struct Pause {
 #[command(after_help = "Example:\n  effectd resume --yes")]
 pub(super) struct Resume {
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 impl Pause {
@@ -39,6 +37,6 @@ impl Pause {
 
 impl Resume {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {
-        mutation::run_on(common, &Operation::Resume {}, &self.why.clone().into(), self.confirm).await
+        self.args.clone().run(common, &Operation::Resume {}).await
     }
 }

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use similar::TextDiff;
 
-use super::mutation::{Reason, Terms};
+use super::mutation::{ChangeArgs, Terms};
 use super::progress::Bar;
 use super::receipt_filter::{PageQuery, ReceiptFilter, Since, each_page, since};
 use super::{
@@ -35,17 +35,11 @@ use crate::host::policy_queries;
 use crate::tool_registry;
 
 /// Show, check, explain, replay and change the policy
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  effectd policy check\n  effectd policy explain examples/write_note.json"
 )]
-pub(super) struct PolicyCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum PolicyCommand {
     /// Show the policy in force: its files, the changes made by commands, and faults of the files on disk
     #[command(after_help = "Examples:\n  effectd policy show\n  effectd policy show -o json")]
     Show,
@@ -79,9 +73,7 @@ enum Verb {
     #[command(after_help = "Example:\n  effectd policy reload --yes")]
     Reload {
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Explain why a request would be, or was, permitted or refused: every gate, its facts, and what would have to change
     #[command(after_help = "Examples:\n  effectd policy explain examples/write_note.json\n  \
@@ -125,9 +117,7 @@ enum Verb {
         #[arg(long, conflicts_with = "directory")]
         off: bool,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Grant a consent
     #[command(after_help = "Example:\n  effectd policy grant-consent --subject agent://planner@deviceA \
@@ -169,9 +159,7 @@ enum Verb {
         #[arg(value_name = "BAND", value_parser = or_files::<Band>)]
         band: OrFiles<Band>,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Add a role, host, program or tool to a list of the policy, or strike it out
     #[command(
@@ -193,14 +181,12 @@ enum Verb {
         #[arg(long, value_name = "ID")]
         subject: Option<SubjectId>,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
 }
 
 #[derive(Debug, Subcommand)]
-enum OverlayVerb {
+pub(super) enum OverlayVerb {
     /// List the changes
     #[command(after_help = "Example:\n  effectd policy overlay list")]
     List,
@@ -208,14 +194,12 @@ enum OverlayVerb {
     #[command(after_help = "Example:\n  effectd policy overlay clear --yes")]
     Clear {
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Consent {
+pub(super) struct Consent {
     /// The subject
     #[arg(long, value_name = "ID")]
     subject: SubjectId,
@@ -226,14 +210,12 @@ struct Consent {
     #[arg(long, value_name = "PURPOSE")]
     purpose: String,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 /// A word, or `files` for what the policy's files say.
 #[derive(Debug, Clone, Copy)]
-struct OrFiles<T>(Option<T>);
+pub(super) struct OrFiles<T>(Option<T>);
 
 fn or_files<T: DeserializeOwned>(text: &str) -> Result<OrFiles<T>, String> {
     if text == "files" {
@@ -249,24 +231,24 @@ fn word<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 /// Whether an entry is on its list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Allowed {
+pub(super) enum Allowed {
     Allow,
     Deny,
 }
 
 impl PolicyCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        let done = match self.verb {
-            Verb::Show => show(common).await,
-            Verb::Diff { directory } => diff(common, directory.as_deref()).await,
-            Verb::Overlay(OverlayVerb::List) => list_overlay(common).await,
-            Verb::Overlay(OverlayVerb::Clear { why, confirm }) => {
+        let done = match self {
+            Self::Show => show(common).await,
+            Self::Diff { directory } => diff(common, directory.as_deref()).await,
+            Self::Overlay(OverlayVerb::List) => list_overlay(common).await,
+            Self::Overlay(OverlayVerb::Clear { args }) => {
                 for change in overlay(files(common).await?)?.lines(SystemClock.now()) {
                     eprint_line(&format!("taken back: {change}"));
                 }
-                make(common, PolicyChange::Clear {}, (why.into(), confirm)).await
+                make(common, PolicyChange::Clear {}, args.terms()).await
             }
-            Verb::Check { directory: Some(directory) } => {
+            Self::Check { directory: Some(directory) } => {
                 // A directory can be checked where there is no state.
                 let overlay = match with_client(common, Depth::Store, visible_overlay).await {
                     Err(
@@ -278,35 +260,35 @@ impl PolicyCommand {
                 let policy = compile(&directory, &overlay).map_err(CliError::from);
                 policy.map(|policy| print(&policy_queries::view(&policy, false), common.output))
             }
-            Verb::Check { directory: None } => check(common).await,
-            Verb::Reload { why, confirm } => reload(common, (why.into(), confirm)).await,
-            Verb::Explain { what } => explain(common, &what).await,
-            Verb::Replay { with, since, limit } => replay_all(common, &with, (since, limit)).await,
-            Verb::Shadow { directory: Some(directory), why, confirm, .. } => {
-                start_shadow(common, &directory, (why, confirm)).await
+            Self::Check { directory: None } => check(common).await,
+            Self::Reload { args } => reload(common, args.terms()).await,
+            Self::Explain { what } => explain(common, &what).await,
+            Self::Replay { with, since, limit } => replay_all(common, &with, (since, limit)).await,
+            Self::Shadow { directory: Some(directory), args, .. } => {
+                start_shadow(common, &directory, args).await
             }
-            Verb::Shadow { off: true, why, confirm, .. } => stop_shadow(common, (why, confirm)).await,
-            Verb::Shadow { .. } => shadow(common).await.map(|view| print_shadow(&view, common.output)),
-            Verb::GrantConsent(consent) => {
+            Self::Shadow { off: true, args, .. } => stop_shadow(common, args).await,
+            Self::Shadow { .. } => shadow(common).await.map(|view| print_shadow(&view, common.output)),
+            Self::GrantConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::GrantConsent { subject, space, purpose };
-                make(common, change, (consent.why.into(), consent.confirm)).await
+                make(common, change, consent.args.terms()).await
             }
-            Verb::RevokeConsent(consent) => {
+            Self::RevokeConsent(consent) => {
                 let (subject, space, purpose) = (consent.subject, consent.space, consent.purpose);
                 let change = PolicyChange::RevokeConsent { subject, space, purpose };
-                make(common, change, (consent.why.into(), consent.confirm)).await
+                make(common, change, consent.args.terms()).await
             }
-            Verb::SetMode { org, tool, mode: OrFiles(mode), terms, confirm } => {
+            Self::SetMode { org, tool, mode: OrFiles(mode), terms, confirm } => {
                 make(common, PolicyChange::SetOrgMode { org, tool, mode }, (terms, confirm)).await
             }
-            Verb::SetBand { space, band: OrFiles(band), why, confirm } => {
-                make(common, PolicyChange::SetBand { space, band }, (why.into(), confirm)).await
+            Self::SetBand { space, band: OrFiles(band), args } => {
+                make(common, PolicyChange::SetBand { space, band }, args.terms()).await
             }
-            Verb::SetEntry { list, entry, allowed: OrFiles(allowed), subject, why, confirm } => {
+            Self::SetEntry { list, entry, allowed: OrFiles(allowed), subject, args } => {
                 let allowed = allowed.map(|allowed| allowed == Allowed::Allow);
                 let change = PolicyChange::SetEntry { list, subject, entry, allowed };
-                make(common, change, (why.into(), confirm)).await
+                make(common, change, args.terms()).await
             }
         };
         match done {
@@ -533,23 +515,21 @@ async fn shadow(common: &Common) -> Result<ShadowView, CliError> {
     get(common, Depth::Policy, SHADOW).await
 }
 
-async fn start_shadow(
-    common: &Common,
-    directory: &Path,
-    (why, confirm): (Reason, Confirm),
-) -> Result<Exit, CliError> {
+async fn start_shadow(common: &Common, directory: &Path, args: ChangeArgs) -> Result<Exit, CliError> {
+    let (terms, confirm) = args.terms();
     let file = |file: &SourceFile| PolicyFile { name: file.name.clone(), text: file.text.clone() };
     let candidate = ShadowFiles { files: read(directory)?.files().map(file).collect() };
     let send = async |preview: bool| {
-        let path = format!("{SHADOW}?preview={preview}{}", Terms::from(why.clone()).query());
+        let path = format!("{SHADOW}?preview={preview}{}", terms.query());
         post::<ShadowView>(common, Depth::Policy, &path, &candidate).await
     };
     let (now, tried) = (shadow(common).await?, send(true).await?);
     change_shadow(common, (now, tried), confirm, async || send(false).await).await
 }
 
-async fn stop_shadow(common: &Common, (why, confirm): (Reason, Confirm)) -> Result<Exit, CliError> {
-    let path = format!("{SHADOW}?preview=false{}", Terms::from(why).query());
+async fn stop_shadow(common: &Common, args: ChangeArgs) -> Result<Exit, CliError> {
+    let (terms, confirm) = args.terms();
+    let path = format!("{SHADOW}?preview=false{}", terms.query());
     let stop = async || {
         with_client(common, Depth::Policy, async |client| Ok(client.call(Method::DELETE, &path, "").await?))
             .await

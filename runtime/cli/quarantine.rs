@@ -9,11 +9,9 @@ use effectd_gateway::views::dead_letters::{LetterList, ReviewView};
 use serde::Serialize;
 
 use super::dlq::{LetterRef, letter_ref};
-use super::mutation::{Reason, Terms};
+use super::mutation::ChangeArgs;
 use super::short_id::Purpose;
-use super::{
-    CliError, Common, Confirm, Depth, Printer, artifacts, line, mutation, print_json, short_id, with_client,
-};
+use super::{CliError, Common, Depth, Printer, artifacts, line, print_json, short_id, with_client};
 use crate::exit::Exit;
 use crate::tui::shown;
 
@@ -28,15 +26,9 @@ const COLUMNS_MAX: usize = 512;
 /// name. Actions kept per subject are limited (`effectd config show control.quarantined`); beyond it only the receipt is kept.
 /// Quarantined artifacts (`artifacts quarantine`, `receipts audit`) are listed, too; releasing one makes it available again. Uses
 /// the daemon if one runs, otherwise the store directly.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd quarantine list\n  effectd quarantine list -o json")]
-pub(super) struct QuarantineCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Examples:\n  effectd quarantine list\n  effectd quarantine list -o json")]
+pub(super) enum QuarantineCommand {
     /// List quarantined actions and artifacts, oldest first
     #[command(after_help = "Example:\n  effectd quarantine list -o jsonl")]
     List,
@@ -54,9 +46,7 @@ enum Verb {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Destroy the content of an action; its receipt stays
     ///
@@ -66,14 +56,12 @@ enum Verb {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+pub(super) struct Which {
     /// The number in the list, or the id of the action, of its receipt or of the artifact
     #[arg(value_name = "WHICH", value_parser = letter_ref)]
     which: LetterRef,
@@ -101,28 +89,26 @@ impl Which {
 
 impl QuarantineCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::List => list(common).await,
-            Verb::Show { which } => match which.held(common, Purpose::Show).await? {
+        match self {
+            Self::List => list(common).await,
+            Self::Show { which } => match which.held(common, Purpose::Show).await? {
                 Held::Letter(number) => show_action(common, number).await,
                 Held::Artifact(id) => show_artifact(common, &id).await,
             },
-            Verb::Release { which, why, confirm } => match which.held(common, Purpose::Decide).await? {
+            Self::Release { which, args } => match which.held(common, Purpose::Decide).await? {
                 Held::Letter(letter) => {
-                    let letters = vec![letter];
-                    change(common, letter, &Operation::RequeueLetters { letters }, (&why.into(), confirm))
-                        .await
+                    find(common, letter).await?;
+                    args.run(common, &Operation::RequeueLetters { letters: vec![letter] }).await
                 }
                 Held::Artifact(artifact_id) => {
                     find_artifact(common, &artifact_id).await?;
-                    let operation = Operation::ReleaseArtifact { artifact_id };
-                    mutation::run_on(common, &operation, &why.into(), confirm).await
+                    args.run(common, &Operation::ReleaseArtifact { artifact_id }).await
                 }
             },
-            Verb::Shred { which, why, confirm } => match which.held(common, Purpose::Decide).await? {
+            Self::Shred { which, args } => match which.held(common, Purpose::Decide).await? {
                 Held::Letter(letter) => {
-                    let letters = vec![letter];
-                    change(common, letter, &Operation::DropLetters { letters }, (&why.into(), confirm)).await
+                    find(common, letter).await?;
+                    args.run(common, &Operation::DropLetters { letters: vec![letter] }).await
                 }
                 Held::Artifact(id) => {
                     find_artifact(common, &id).await?;
@@ -233,15 +219,4 @@ fn print(view: &ReviewView) {
     say(format!("  since     {}", view.letter.time));
     say(format!("  action    {}", view.letter.action_id.as_deref().unwrap_or_default()));
     say(format!("  receipt   {}", view.letter.receipt_id.as_deref().unwrap_or_default()));
-}
-
-/// Releases or shreds an action.
-async fn change(
-    common: &Common,
-    number: u64,
-    operation: &Operation,
-    (terms, confirm): (&Terms, Confirm),
-) -> Result<Exit, CliError> {
-    find(common, number).await?;
-    mutation::run_on(common, operation, terms, confirm).await
 }

@@ -22,17 +22,11 @@ use super::{
 use crate::exit::Exit;
 
 /// List, show, export and verify receipts
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Subcommand)]
 #[command(
     after_help = "Examples:\n  effectd receipts list since:2h\n  effectd receipts show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12"
 )]
-pub(super) struct ReceiptsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
+pub(super) enum ReceiptsCommand {
     List(List),
     Show(Show),
     Tail(tail::Tail),
@@ -53,7 +47,7 @@ enum Verb {
 #[command(
     after_help = "Examples:\n  effectd receipts list --limit 5\n  effectd receipts list 'tool:files.*' status:ok since:2h -o jsonl"
 )]
-struct List {
+pub(super) struct List {
     #[command(flatten)]
     which: ReceiptFilter,
     /// Maximum of receipts
@@ -67,7 +61,7 @@ struct List {
 /// Show one receipt: request, decision, changes, timing, the tool's result, and amendments
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts show 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
-struct Show {
+pub(super) struct Show {
     /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
@@ -88,18 +82,18 @@ const COLUMNS: [(&str, usize); 7] = [
 
 impl ReceiptsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::List(list) => list.main(common).await,
-            Verb::Show(show) => show.main(common).await,
-            Verb::Tail(tail) => tail.main(common).await,
-            Verb::Export(export) => export.main(common).await,
-            Verb::Verify(verify) => verify.main(common).await,
-            Verb::Proof(proof) => proof.main(common).await,
-            Verb::Head(head) => head.main(common).await,
-            Verb::Audit(audit) => audit.main(common).await,
-            Verb::Stats(stats) => stats.main(common).await,
-            Verb::Amend(amend) => amend.main(common).await,
-            Verb::RecomputeReward(recompute) => recompute.main(common).await,
+        match self {
+            Self::List(list) => list.main(common).await,
+            Self::Show(show) => show.main(common).await,
+            Self::Tail(tail) => tail.main(common).await,
+            Self::Export(export) => export.main(common).await,
+            Self::Verify(verify) => verify.main(common).await,
+            Self::Proof(proof) => proof.main(common).await,
+            Self::Head(head) => head.main(common).await,
+            Self::Audit(audit) => audit.main(common).await,
+            Self::Stats(stats) => stats.main(common).await,
+            Self::Amend(amend) => amend.main(common).await,
+            Self::RecomputeReward(recompute) => recompute.main(common).await,
         }
     }
 }

@@ -1,10 +1,9 @@
 //! One request made on the command line: who asks, in which space, and how the reply is printed.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use effectd_contracts::limits::TIMEOUT_MS_MAX;
-use effectd_contracts::{ActionId, ActionRequest, PolicyCtx, Qos, SpaceId, SubjectId, ToolId};
+use effectd_contracts::{ActionId, ActionRequest, SpaceId, SubjectId, ToolId};
 use serde_json::{Map, Value};
 
 use super::backend::submit_with_retry;
@@ -29,25 +28,8 @@ impl RequestArgs {
         params: Map<String, Value>,
         dry_run: bool,
     ) -> ActionRequest {
-        ActionRequest {
-            action_id: ActionId::fresh(),
-            subject_id: self.subject.clone(),
-            space_id: self.space.clone(),
-            tool_id,
-            params,
-            qos: Qos::default(),
-            policy_ctx: PolicyCtx::default(),
-            idempotency_key: None,
-            candidates: Vec::new(),
-            propensity: None,
-            chosen: None,
-            context: BTreeMap::new(),
-            rationale: None,
-            dry_run,
-            trace_id: None,
-            traceparent: None,
-            tracestate: None,
-        }
+        let by = (self.subject.clone(), self.space.clone());
+        ActionRequest { dry_run, ..ActionRequest::new(ActionId::fresh(), by, (tool_id, params)) }
     }
 }
 

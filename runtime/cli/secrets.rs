@@ -13,22 +13,16 @@ use effectd_gateway::views::connections::SecretBody;
 use hyper::Method;
 use zeroize::Zeroizing;
 
-use super::mutation::{Reason, RunMode, json_body, no_body, run_at};
-use super::{CliError, Common, Confirm, Depth, get, print_rows, second};
+use super::mutation::{ChangeArgs, RunMode, json_body, no_body, run_at};
+use super::{CliError, Common, Depth, get, print_rows, second};
 use crate::exit::Exit;
 
 /// List, set and delete the secrets of organisations
 ///
 /// Connections name secrets, and no command shows a value again. Operators and the organisation's admins may use this.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd secrets list")]
-pub(super) struct SecretsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd secrets list")]
+pub(super) enum SecretsCommand {
     /// List secrets, without their values
     #[command(after_help = "Example:\n  effectd secrets list -o json")]
     List,
@@ -45,9 +39,7 @@ enum Verb {
         #[arg(long, value_name = "FILE", default_value = "-")]
         file: PathBuf,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
     /// Delete a secret that no connection needs
     #[command(after_help = "Example:\n  effectd secrets delete home old-token --yes")]
@@ -55,14 +47,12 @@ enum Verb {
         #[command(flatten)]
         which: Which,
         #[command(flatten)]
-        why: Reason,
-        #[command(flatten)]
-        confirm: Confirm,
+        args: ChangeArgs,
     },
 }
 
 #[derive(Debug, clap::Args)]
-struct Which {
+pub(super) struct Which {
     /// The organisation, as named in the policy
     #[arg(value_name = "ORG")]
     org: OrgId,
@@ -81,15 +71,14 @@ const COLUMNS: [(&str, usize); 4] = [("ORG", 16), ("NAME", 28), ("SET AT", 20), 
 
 impl SecretsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::List => {
+        match self {
+            Self::List => {
                 let all: Vec<SecretName> = get(common, Depth::Policy, "/v1/secrets").await?;
-                print_rows(common.output, &COLUMNS, &all, |SecretName { org, name, set_by, set_at }| {
+                Ok(print_rows(common.output, &COLUMNS, &all, |SecretName { org, name, set_by, set_at }| {
                     [org.to_string(), name.clone(), second(&set_at.to_string()), set_by.to_string()]
-                });
-                Ok(Exit::Done)
+                }))
             }
-            Verb::Set { which, file, why, confirm } => {
+            Self::Set { which, file, args } => {
                 let body = |mode| match mode {
                     RunMode::Preview => no_body(mode),
                     RunMode::Execute => {
@@ -97,10 +86,10 @@ impl SecretsCommand {
                         json_body(&SecretBody { value })(mode)
                     }
                 };
-                run_at(common, (Method::PUT, &which.path()), body, why, confirm).await
+                run_at(common, (Method::PUT, &which.path()), body, args).await
             }
-            Verb::Delete { which, why, confirm } => {
-                run_at(common, (Method::DELETE, &which.path()), no_body, why, confirm).await
+            Self::Delete { which, args } => {
+                run_at(common, (Method::DELETE, &which.path()), no_body, args).await
             }
         }
     }

@@ -2,27 +2,20 @@
 
 use clap::Subcommand;
 use effectd_contracts::{ConnectionId, Session, SessionId, SpaceId, SubjectId};
-use effectd_gateway::client::Client;
 use effectd_gateway::views::sessions::{SessionBody, SessionList};
 use hyper::Method;
 
-use super::mutation::{Reason, json_body, no_body, run_at, unknown_fails};
-use super::{CliError, Common, Confirm, Depth, Printer, get, print_rows, second, short_id, with_client};
+use super::mutation::{ChangeArgs, json_body, no_body, run_at, unknown_fails};
+use super::{CliError, Common, Depth, get, pages, print_one, print_rows, second, short_id};
 use crate::exit::Exit;
 
 /// List, create, end and delete sessions
 ///
 /// A session is one subject that acts in one space, for a person who waits or unattended. Its approvals and grants belong to it.
 /// Members of the space's organisation create sessions; its admins, and operators, manage all of them.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd sessions list")]
-pub(super) struct SessionsCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd sessions list")]
+pub(super) enum SessionsCommand {
     /// List the sessions that you may see
     #[command(after_help = "Example:\n  effectd sessions list -o json")]
     List,
@@ -49,7 +42,7 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
+pub(super) struct Create {
     /// The space, which belongs to an organisation of the policy
     #[arg(long, value_name = "SPACE")]
     space: SpaceId,
@@ -66,20 +59,16 @@ struct Create {
     #[arg(long = "connection", value_name = "CONNECTION")]
     connections: Vec<ConnectionId>,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 #[derive(Debug, clap::Args)]
-struct Change {
+pub(super) struct Change {
     /// The session's id
     #[arg(value_name = "SESSION")]
     id: SessionId,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 const COLUMNS: [(&str, usize); 6] =
@@ -87,32 +76,24 @@ const COLUMNS: [(&str, usize); 6] =
 
 impl SessionsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::List => {
-                let views = with_client(common, Depth::Policy, all).await?;
-                print_rows(common.output, &COLUMNS, &views, cells);
-                Ok(Exit::Done)
+        match self {
+            Self::List => Ok(print_rows(common.output, &COLUMNS, &all(common).await?, cells)),
+            Self::Show { id } => {
+                let view = get::<Session>(common, Depth::Policy, &path(common, &id).await?).await;
+                Ok(print_one(common.output, &COLUMNS, &view.map_err(unknown_fails)?, cells))
             }
-            Verb::Show { id } => {
-                let view = get(common, Depth::Policy, &path(common, &id).await?).await;
-                let view: Session = view.map_err(unknown_fails)?;
-                let mut printer = Printer::new(common.output, false, &COLUMNS);
-                printer.row(&view, &cells(&view));
-                printer.finish();
-                Ok(Exit::Done)
-            }
-            Verb::Create(Create { space, subject, title, unattended, connections, why, confirm }) => {
+            Self::Create(Create { space, subject, title, unattended, connections, args }) => {
                 let (space_id, subject_id) = (space, subject);
                 let body = SessionBody { space_id, subject_id, title, unattended, connections };
-                run_at(common, (Method::POST, "/v1/sessions"), json_body(&body), why, confirm).await
+                run_at(common, (Method::POST, "/v1/sessions"), json_body(&body), args).await
             }
-            Verb::End(Change { id, why, confirm }) => {
+            Self::End(Change { id, args }) => {
                 let path = format!("{}/end", path(common, &id).await?);
-                run_at(common, (Method::POST, &path), no_body, why, confirm).await
+                run_at(common, (Method::POST, &path), no_body, args).await
             }
-            Verb::Delete(Change { id, why, confirm }) => {
+            Self::Delete(Change { id, args }) => {
                 let path = path(common, &id).await?;
-                run_at(common, (Method::DELETE, &path), no_body, why, confirm).await
+                run_at(common, (Method::DELETE, &path), no_body, args).await
             }
         }
     }
@@ -127,14 +108,9 @@ fn cells(known: &Session) -> [String; 6] {
 
 /// The path of the session that a word names, in full or by its beginning.
 async fn path(common: &Common, word: &SessionId) -> Result<String, CliError> {
-    let ids = async || -> Result<Vec<String>, CliError> {
-        let all = with_client(common, Depth::Policy, all).await?;
-        Ok(all.iter().map(|known| known.session_id.to_string()).collect())
-    };
-    short_id::path("/v1/sessions", word.as_str(), ids).await
+    short_id::path("/v1/sessions", word.as_str(), all(common), |known| known.session_id.as_str()).await
 }
 
-async fn all(client: &mut Client) -> Result<Vec<Session>, CliError> {
-    let split = |page: SessionList| (page.sessions, page.next);
-    Ok(client.pages("/v1/sessions", split).await?)
+async fn all(common: &Common) -> Result<Vec<Session>, CliError> {
+    pages(common, Depth::Policy, "/v1/sessions", |page: SessionList| (page.sessions, page.next)).await
 }

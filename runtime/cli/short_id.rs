@@ -75,14 +75,15 @@ pub(super) fn pick<'a>(
     only(word, ids.into_iter().filter(|id| is_named(word, id)))
 }
 
-/// The path of the thing below `root` that a word names, in full or by its beginning; `all` are the ids of what is there.
-pub(super) async fn path(
+/// The path of the thing below `root` that a word names, in full or by its beginning; `all` is asked for what is there if it must.
+pub(super) async fn path<T>(
     root: &str,
     word: &str,
-    all: impl AsyncFnOnce() -> Result<Vec<String>, CliError>,
+    all: impl Future<Output = Result<Vec<T>, CliError>>,
+    id: impl Fn(&T) -> &str,
 ) -> Result<String, CliError> {
-    let ids = if is_short(word) { all().await? } else { Vec::new() };
-    let id = pick(word, ids.iter().map(String::as_str))?.unwrap_or(word);
+    let known = if is_short(word) { all.await? } else { Vec::new() };
+    let id = pick(word, known.iter().map(id))?.unwrap_or(word);
     Ok(format!("{root}/{}", percent_encoded(id)))
 }
 

@@ -32,15 +32,9 @@ const COLUMNS: [(&str, usize); 2] = [("WHAT", 16), ("FOUND", 0)];
 ///
 /// `stats`, `export`, `retain` and `erase` use the daemon if one runs. `check`, `rebuild`, `salvage` and `migrate` need the store for
 /// themselves: while a daemon uses it, they exit with 75.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
-pub(super) struct StoreCommand {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+#[command(after_help = "Examples:\n  effectd store check\n  effectd store stats -o json")]
+pub(super) enum StoreCommand {
     /// Check everything and change nothing: checksums, order, index against journal, and every blob
     ///
     /// Exits with 1 if anything is wrong, and says what.
@@ -116,15 +110,15 @@ enum Command {
 
 impl StoreCommand {
     pub(super) fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match &self.command {
-            Command::Check => Ok(check(common)?),
-            Command::Rebuild { confirm } => Ok(rebuild(common, *confirm)?),
-            Command::Migrate { journal, confirm } => Ok(migrate(common, journal, *confirm)?),
-            Command::Salvage { into, confirm } => Ok(save(common, into, *confirm)?),
-            Command::Export { topic, from } => block_on(bus::export(common, topic, *from)),
-            Command::Stats => block_on(stats(common)),
-            Command::Erase(erase) => block_on(erase.main(common)),
-            Command::Retain { confirm } => block_on(retain(common, *confirm)),
+        match &self {
+            Self::Check => Ok(check(common)?),
+            Self::Rebuild { confirm } => Ok(rebuild(common, *confirm)?),
+            Self::Migrate { journal, confirm } => Ok(migrate(common, journal, *confirm)?),
+            Self::Salvage { into, confirm } => Ok(save(common, into, *confirm)?),
+            Self::Export { topic, from } => block_on(bus::export(common, topic, *from)),
+            Self::Stats => block_on(stats(common)),
+            Self::Erase(erase) => block_on(erase.main(common)),
+            Self::Retain { confirm } => block_on(retain(common, *confirm)),
         }
     }
 }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use effectd_actors::operator::erasure;
 use effectd_contracts::{Clock, SystemClock, Topic};
 use effectd_gateway::client::Client;
-use effectd_gateway::views::approvals::ApprovalList;
 use effectd_gateway::views::dead_letters::CauseView;
 use effectd_gateway::views::store::StoreView;
 use effectd_gateway::views::{BreakerView, Health, PolicyView};
@@ -24,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::backend::daemon_client;
 use super::bus::all_groups;
-use super::{CliError, Common, data, eprint_line, state_dir_of};
+use super::{CliError, Common, approvals, data, eprint_line, state_dir_of};
 use crate::exit::Exit;
 use crate::settings::{Origin, Settings};
 
@@ -220,8 +219,7 @@ async fn running(client: &mut Client) -> Result<Value, CliError> {
         })
     });
     let (breakers, causes): (Vec<Value>, Vec<Value>) = (breakers.collect(), causes.collect());
-    let split = |page: ApprovalList| (page.approvals, page.next);
-    let questions = client.pages("/v1/approvals", split).await?.len();
+    let questions = approvals::all(client).await?.len();
     // Safe to report: the labels of metrics are tools, outcomes, codes, routes and stages.
     let (_, metrics) = client.ask(Method::GET, "/metrics", Bytes::new()).await?;
     Ok(json!({

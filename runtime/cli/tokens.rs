@@ -1,16 +1,12 @@
 //! `effectd tokens …`: tokens for those who reach effectd over TCP. A value is printed once, on standard output.
 
 use clap::{Subcommand, ValueEnum};
-use effectd_contracts::{OrgId, SessionId, Timestamp, TokenKind};
-use effectd_gateway::client::{Client, percent_encoded};
+use effectd_contracts::{OrgId, SessionId, Timestamp};
 use effectd_gateway::views::tokens::{TokenBody, TokenList, TokenView};
 use hyper::Method;
 
-use super::mutation::{Reason, RunMode, confirm_at, json_body, no_body, report_done};
-use super::{
-    CliError, Common, Confirm, Depth, eprint_line, line, print_json, print_rows, second, short_id,
-    with_client,
-};
+use super::mutation::{ChangeArgs, RunMode, confirm_at, json_body, no_body, report_done};
+use super::{CliError, Common, Depth, eprint_line, line, pages, print_json, print_rows, second, short_id};
 use crate::exit::Exit;
 
 /// List, create, revoke and rotate tokens
@@ -18,15 +14,9 @@ use crate::exit::Exit;
 /// A token is for the agent of one session (sandbox), for a person (user), or for an account without one, such as monitoring
 /// (service). The policy says what the principal `account://<org>/<name>` may do; a service never decides. Only operators at the
 /// daemon's socket use this.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  effectd tokens list")]
-pub(super) struct TokensCommand {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
 #[derive(Debug, Subcommand)]
-enum Verb {
+#[command(after_help = "Example:\n  effectd tokens list")]
+pub(super) enum TokensCommand {
     /// List tokens, without their values
     #[command(after_help = "Example:\n  effectd tokens list -o json")]
     List,
@@ -48,7 +38,7 @@ enum Verb {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum KindWord {
+pub(super) enum KindWord {
     /// The agent of one session
     Sandbox,
     /// A person
@@ -58,7 +48,7 @@ enum KindWord {
 }
 
 #[derive(Debug, clap::Args)]
-struct Create {
+pub(super) struct Create {
     /// What it is for
     #[arg(long, value_enum)]
     kind: KindWord,
@@ -78,20 +68,16 @@ struct Create {
     #[arg(long, value_name = "TIME")]
     not_before: Option<Timestamp>,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 #[derive(Debug, clap::Args)]
-struct Change {
+pub(super) struct Change {
     /// The token's id, which is the third part of its value
     #[arg(value_name = "TOKEN")]
     id: String,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
 }
 
 const COLUMNS: [(&str, usize); 6] =
@@ -99,39 +85,38 @@ const COLUMNS: [(&str, usize); 6] =
 
 impl TokensCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.verb {
-            Verb::List => {
-                let views = with_client(common, Depth::Policy, all).await?;
-                print_rows(common.output, &COLUMNS, &views, cells);
-                Ok(Exit::Done)
-            }
-            Verb::Create(Create { kind, session, org, name, lasts, not_before, why, confirm }) => {
-                let kind = match kind {
-                    KindWord::Sandbox => TokenKind::Sandbox,
-                    KindWord::User => TokenKind::User,
-                    KindWord::Service => TokenKind::Service,
+        match self {
+            Self::List => Ok(print_rows(common.output, &COLUMNS, &all(common).await?, cells)),
+            Self::Create(Create { kind, session, org, name, lasts, not_before, args }) => {
+                let body = match (kind, session, org.zip(name)) {
+                    (KindWord::Sandbox, Some(session_id), None) => {
+                        TokenBody::Sandbox { session_id, not_before, lasts }
+                    }
+                    (KindWord::User, None, Some((org, name))) => {
+                        TokenBody::User { org, name, not_before, lasts }
+                    }
+                    (KindWord::Service, None, Some((org, name))) => {
+                        TokenBody::Service { org, name, not_before, lasts }
+                    }
+                    (KindWord::Sandbox | KindWord::User | KindWord::Service, ..) => {
+                        let why = "a sandbox token needs --session, any other --org and --name";
+                        return Err(CliError::request(why));
+                    }
                 };
-                let body = TokenBody { kind, session_id: session, org, name, not_before, lasts };
-                run(common, "/v1/tokens", json_body(&body), why, confirm).await
+                run(common, "/v1/tokens", json_body(&body), args).await
             }
-            Verb::Revoke(change) => run_on(common, change, "revoke").await,
-            Verb::Rotate(change) => run_on(common, change, "rotate").await,
+            Self::Revoke(change) => run_on(common, change, "/revoke").await,
+            Self::Rotate(change) => run_on(common, change, "/rotate").await,
         }
     }
 }
 
-async fn run_on(common: &Common, Change { id, why, confirm }: Change, verb: &str) -> Result<Exit, CliError> {
+async fn run_on(common: &Common, Change { id, args }: Change, verb: &str) -> Result<Exit, CliError> {
     if id.starts_with("efd_") {
         return Err(CliError::request("name the token by its id: its value belongs in no command line"));
     }
-    let mut whole = id.clone();
-    if short_id::is_short(&id) {
-        let views = with_client(common, Depth::Policy, all).await?;
-        let found = short_id::pick(&id, views.iter().map(|view| view.token_id.as_str()))?;
-        whole = found.unwrap_or(&id).to_owned();
-    }
-    let path = format!("/v1/tokens/{}/{verb}", percent_encoded(&whole));
-    run(common, &path, no_body, why, confirm).await
+    let path = short_id::path("/v1/tokens", &id, all(common), |view| &view.token_id).await? + verb;
+    run(common, &path, no_body, args).await
 }
 
 /// Does it, and prints the value of a new token alone on standard output.
@@ -139,10 +124,10 @@ async fn run(
     common: &Common,
     path: &str,
     body: impl Fn(RunMode) -> Result<Vec<u8>, CliError>,
-    why: Reason,
-    confirm: Confirm,
+    args: ChangeArgs,
 ) -> Result<Exit, CliError> {
-    let Some(done) = confirm_at(common, (Method::POST, path), body, why, confirm).await? else {
+    let confirm = args.confirm;
+    let Some(done) = confirm_at(common, (Method::POST, path), body, args).await? else {
         return Ok(confirm.declined());
     };
     if print_json(common.output, &done) {
@@ -169,7 +154,6 @@ fn cells(view: &TokenView) -> [String; 6] {
     ]
 }
 
-async fn all(client: &mut Client) -> Result<Vec<TokenView>, CliError> {
-    let split = |page: TokenList| (page.tokens, page.next);
-    Ok(client.pages("/v1/tokens", split).await?)
+async fn all(common: &Common) -> Result<Vec<TokenView>, CliError> {
+    pages(common, Depth::Policy, "/v1/tokens", |page: TokenList| (page.tokens, page.next)).await
 }

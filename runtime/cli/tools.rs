@@ -16,15 +16,9 @@ use crate::exit::Exit;
 use crate::tool_registry::{self, registry};
 
 /// List, show and try tools, disable and enable them
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:\n  effectd tools list\n  effectd tools show files.write_text")]
-pub(super) struct ToolsCommand {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+#[command(after_help = "Examples:\n  effectd tools list\n  effectd tools show files.write_text")]
+pub(super) enum ToolsCommand {
     List(List),
     Show(Show),
     Try(Box<Try>),
@@ -58,7 +52,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd tools set-caps files.write_text nobody.has_this --yes\n  \
     effectd tools set-caps files.write_text --reset --yes")]
-struct SetCaps {
+pub(super) struct SetCaps {
     #[command(flatten)]
     change: Change,
     #[command(flatten)]
@@ -72,7 +66,7 @@ struct SetCaps {
 }
 
 #[derive(Debug, clap::Args)]
-struct Change {
+pub(super) struct Change {
     /// The tool's id
     #[arg(value_name = "TOOL", add = complete(tools))]
     tool: ToolId,
@@ -96,14 +90,14 @@ impl Change {
 /// The daemon's tools, if one runs, and whether they are disabled; otherwise those of this program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd tools list\n  effectd tools list -o json")]
-struct List {}
+pub(super) struct List {}
 
 /// Show one tool: parameters, effects, sandbox and recovery
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd tools show files.edit_text\n  effectd tools show diagnose_error -o json"
 )]
-struct Show {
+pub(super) struct Show {
     /// The tool's id
     #[arg(value_name = "TOOL", add = complete(tools))]
     tool: ToolId,
@@ -117,7 +111,7 @@ struct Show {
 #[command(after_help = "Examples:\n  effectd tools try files.list path=workspace recursive=true\n  \
     effectd tools try files.write_text path=workspace/try.txt text=hello --dry-run\n  \
     effectd tools try files.stat --json '{ \"path\": \"workspace\" }' -o json")]
-struct Try {
+pub(super) struct Try {
     /// The tool's id
     #[arg(value_name = "TOOL", add = complete(tools))]
     tool: ToolId,
@@ -135,17 +129,17 @@ struct Try {
 
 impl ToolsCommand {
     pub(super) async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        match self.command {
-            Command::List(list) => list.main(common).await,
-            Command::Show(show) => show.main(common).await,
-            Command::Try(attempt) => attempt.main(common).await,
-            Command::Disable { change, terms } => {
+        match self {
+            Self::List(list) => list.main(common).await,
+            Self::Show(show) => show.main(common).await,
+            Self::Try(attempt) => attempt.main(common).await,
+            Self::Disable { change, terms } => {
                 change.send(common, &terms, |tool_id| Operation::DisableTool { tool_id }).await
             }
-            Command::Enable { change, why } => {
+            Self::Enable { change, why } => {
                 change.send(common, &why.into(), |tool_id| Operation::EnableTool { tool_id }).await
             }
-            Command::SetCaps(SetCaps { change, why, caps, reset }) => {
+            Self::SetCaps(SetCaps { change, why, caps, reset }) => {
                 let operation = |tool_id| match reset {
                     true => Operation::ResetCaps { tool_id },
                     false => Operation::SetCaps { tool_id, caps },
@@ -208,8 +202,7 @@ fn summaries_of(registry: &Registry) -> Vec<Value> {
 
 impl List {
     async fn main(self, common: &Common) -> Result<Exit, CliError> {
-        print_rows(common.output, &COLUMNS, &summaries(common).await?, cells);
-        Ok(Exit::Done)
+        Ok(print_rows(common.output, &COLUMNS, &summaries(common).await?, cells))
     }
 }
 

@@ -11,7 +11,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use crate::approvals::asking;
-use crate::harness::{Place, Ran, run_to_end, until};
+use crate::harness::{Place, Ran, Serving, run_to_end, until};
 
 const TOKEN: &str = "efd_user_0199f6a2_canary5e3c1a90b7d2";
 
@@ -286,6 +286,27 @@ fn a_change_says_its_target_first_and_a_look_does_not() {
     assert_eq!(wrong.code(), 69, "{}", wrong.stderr());
     let says = format!("{url} does not accept the token of EFFECTD_TOKEN");
     assert!(wrong.stderr().contains(&says), "{}", wrong.stderr());
+}
+
+#[test]
+fn a_change_here_says_its_target_to_who_has_contexts() {
+    let place = Place::seeded();
+    let _daemon = place.serve(&[]);
+    let said = |line: &[&str]| {
+        let ran = run(&place, line, &[]);
+        assert_eq!(ran.code(), 0, "{line:?}: {}", ran.stderr());
+        ran.stderr()
+    };
+    assert!(!said(&["pause", "--yes"]).contains("target"));
+    add(&place, "far", "http://127.0.0.1:7070");
+    let state = std::fs::read_to_string(place.state().join("id")).unwrap();
+    let resumed = said(&["resume", "--yes"]);
+    let (first, rest) = resumed.split_once('\n').unwrap();
+    let says = format!(", state {}, as user://", state.trim());
+    assert!(first.starts_with("effectd: target ") && first.contains(&says), "{resumed}");
+    assert!(!rest.contains("target"), "once: {resumed}");
+    assert!(!said(&["pause", "--yes", "-o", "json"]).contains("target"));
+    assert!(!said(&["sessions", "list"]).contains("target"));
 }
 
 #[test]

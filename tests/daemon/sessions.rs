@@ -251,7 +251,7 @@ fn no_output_file_or_log_has_the_value_of_a_secret() {
     assert!(run(&with("api.linear.app", "missing"), "", 1).contains("has no secret \"missing\""));
     run(&with("https://api.linear.app", "token"), "", 2);
     run(&with("api.linear.app", "token"), "", 0);
-    assert!(run(&with("api.linear.app", "token"), "", 2).contains("already has the connection"));
+    assert!(run(&with("api.linear.app", "token"), "", 1).contains("already has the connection"));
     assert!(run(&["secrets", "delete", "home", "token", "--yes"], "", 2).contains("needs this secret"));
     for shown in [
         &["secrets", "list", "-o", "json"][..],

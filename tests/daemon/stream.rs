@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::approvals::{asking, decide, held};
 use crate::harness::{Daemon, LONG, Place, Reply, Serving, from_stranger, is_root, until, write_note};
 use crate::many_users::{as_user, ask};
+use crate::tcp::resident;
 
 const PATH: &str = "/v1/stream";
 
@@ -271,20 +272,23 @@ fn a_cursor_that_leads_nowhere_is_refused() {
 fn a_stream_that_nobody_reads_is_cut() {
     let place = Place::seeded();
     let daemon = place.serve(&["--set", "gateway.write_time_ms_max=2000"]);
-    let deaf: UnixStream = daemon.send("GET", PATH, &[], "");
-    until("the stream is open", || streams(&daemon) == 1);
+    let deaf: Vec<UnixStream> = (0..20).map(|_| daemon.send("GET", PATH, &[], "")).collect();
+    until("the streams are open", || streams(&daemon) == deaf.len());
+    let before = resident(&daemon);
     // More than the socket and the queue hold.
     let mut sent = 0;
-    until("it is cut", || {
+    until("all are cut", || {
         let name = format!("d-{sent}-{}", "x".repeat(200));
         daemon.post("/v1/actions?wait", &write_note(&format!("d-{sent}"), &name, "d")).json(200);
         sent += 1;
         streams(&daemon) == 0
     });
     assert!(sent > 10, "a stream is not cut at once");
+    let grown = resident(&daemon).saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes");
     // The part that it was sent is whole events, with which it can come back.
     let seen: Vec<Event> = {
-        let mut lines = BufReader::new(deaf).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(&deaf[0]).lines().map_while(Result::ok);
         std::iter::from_fn(|| next(&mut lines)).take(5).collect()
     };
     let mut back = Listening::to(&daemon, Some(seen[4].cursor()));
@@ -308,9 +312,9 @@ fn users_hear_of_their_organisations_by_their_roles() {
     let person = |uid: u32, more: &str| format!("[principals.\"user://{uid}\"]\nsubjects = []\n{more}\n\n");
     let people = |role: &str| {
         let member = person(MEMBER, role);
-        let other = person(OTHER, "orgs = { work = \"owner\" }");
+        let other = person(OTHER, "orgs = { office = \"owner\" }");
         let looks = person(LOOKS, "roles = [\"look\"]");
-        let all = format!("[orgs.work]\n\n{member}{other}{looks}[orgs.home]");
+        let all = format!("[orgs.office]\n\n{member}{other}{looks}[orgs.home]");
         let named = text.replacen("[orgs.home]", &all, 1);
         assert_ne!(named, text);
         std::fs::write(&policy, named).unwrap();
@@ -363,8 +367,8 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
     let place = asking();
     let policy = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&policy).unwrap();
-    let people = "[orgs.work]\n\n[principals.\"account://home/*\"]\nsubjects = []\norgs = { home = \"member\" }\n\n\
-        [principals.\"account://work/*\"]\nsubjects = []\norgs = { work = \"owner\" }\n";
+    let people = "[orgs.office]\n\n[principals.\"account://home/*\"]\nsubjects = []\norgs = { home = \"member\" }\n\n\
+        [principals.\"account://office/*\"]\nsubjects = []\norgs = { office = \"owner\" }\n";
     std::fs::write(&policy, format!("{}{people}", text.split("[example_tools").next().unwrap())).unwrap();
     let daemon = place.serve(&["--listen", "127.0.0.1:0", "--set", "gateway.token_rate_max=0"]);
     let log = place.log();
@@ -387,7 +391,7 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
     };
     let (first, second) = (session(), session());
     let (member, revoked) = (account("home"), account("home"));
-    let tokens = [&first.1, &second.1, &member, &revoked, &account("work")];
+    let tokens = [&first.1, &second.1, &member, &revoked, &account("office")];
     let [mut sandbox, mut other, mut live, mut cut, stranger] =
         tokens.map(|token| Listening::by(&address, token));
     held_in(&first.0, "t-1");

@@ -3,16 +3,18 @@
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use effectd::internal::{Config, Runtime};
 use effectd_contracts::{ManualClock, Timestamp};
-use effectd_gateway::limits::AUTH_FAILURES_MAX;
+use effectd_gateway::client::percent_encoded;
+use effectd_gateway::limits::{AUTH_FAILURES_MAX, CLOSE_TIME_MAX};
 use effectd_gateway::socket::make_private;
 use effectd_gateway::{Settings, SharedSettings, Socket, Stage, Tcp};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::harness::{Daemon, LONG, Place, Reply, Serving, send_on, until, write_note};
@@ -284,6 +286,12 @@ fn a_length_beside_an_encoding_is_refused() {
     hides_nothing(&address, "content-length: 4\r\ntransfer-encoding: chunked", 400);
     hides_nothing(&address, "transfer-encoding: chunked\r\ncontent-length: 4", 400);
     hides_nothing(&address, "content-length: 0\r\nTransfer-Encoding:\tchunked", 400);
+    // Behind another request it is not even read.
+    let lines = "content-length: 4\r\ntransfer-encoding: chunked";
+    let second = format!("POST /v1/actions HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n\r\n0\r\n\r\n{HIDDEN}");
+    let both = answer(&address, &format!("{HIDDEN}{second}"));
+    let statuses: Vec<_> = both.split("HTTP/1.1 ").skip(1).map(|reply| &reply[..3]).collect();
+    assert_eq!(statuses, ["200"], "{both}");
 }
 
 #[test]
@@ -301,8 +309,9 @@ fn encodings_with_tricks_are_refused() {
     let place = Place::seeded();
     let (_daemon, address) = listening(&place, &[]);
     for encoding in [
-        "chunked",
         "xchunked",
+        "chunked, chunked",
+        "chunked\r\ntransfer-encoding: chunked",
         "chunked, identity",
         "identity",
         "gzip, chunked",
@@ -339,7 +348,8 @@ fn folded_lines_and_spaces_before_a_colon_are_refused() {
 fn a_lone_line_feed_hides_no_header() {
     let place = Place::seeded();
     let (_daemon, address) = listening(&place, &[]);
-    hides_nothing(&address, "x: a\ntransfer-encoding: chunked", 400);
+    hides_nothing(&address, "x: a\ntransfer-encoding: identity", 400);
+    hides_nothing(&address, "x: a\ncontent-length: 4\r\ntransfer-encoding: chunked", 400);
     hides_nothing(&address, "content-length: 4\nx: a\r\ncontent-length: 5", 400);
     let twice = answer(&address, "GET /healthz HTTP/1.1\nhost: localhost\nhost: evil.example\n\n");
     Reply::of(twice.as_bytes()).problem(400, "header_invalid");
@@ -354,6 +364,7 @@ fn what_follows_a_refused_request_is_not_read() {
         (format!("content-length: {length}"), 401),
         ("content-length: 4".to_owned(), 401),
         ("content-length: 0".to_owned(), 401),
+        ("transfer-encoding: chunked".to_owned(), 401),
         ("accept: */*".to_owned(), 401),
         ("origin: null\r\ncontent-length: 4".to_owned(), 403),
     ] {
@@ -378,7 +389,7 @@ fn an_unread_answer_over_tcp_is_given_up() {
 #[test]
 fn one_address_has_a_bounded_number_of_connections() {
     let place = Place::seeded();
-    let few = ["gateway.connections_per_user_max=8", "gateway.header_time_ms_max=60000"];
+    let few = ["gateway.connections_per_user_max=32", "gateway.header_time_ms_max=60000"];
     let (daemon, address) = listening(&place, &["--set", few[0], "--set", few[1]]);
     let held: Vec<_> = (0..4).map(|_| connect(&address)).collect();
     // A connection that closes unread may lose its answer.
@@ -398,23 +409,80 @@ fn all_addresses_together_leave_room_at_the_socket() {
     let place = Place::seeded();
     let few = ["gateway.connections_max=8", "gateway.header_time_ms_max=60000"];
     let (daemon, address) = listening(&place, &["--set", few[0], "--set", few[1]]);
-    let _held: Vec<_> = (0..4).map(|_| connect(&address)).collect();
+    let _held: Vec<_> = (0..8).map(|_| connect(&address)).collect();
     assert!(matches!(health(&address).status, 503 | 0));
     let _at_the_socket: Vec<_> = (0..4).map(|_| daemon.connect()).collect();
     assert_eq!(daemon.get("/readyz").status, 200);
 }
 
+/// All connections of a proxy come from one address.
+#[test]
+fn a_proxy_has_the_connections_of_all_its_clients() {
+    let place = Place::seeded();
+    let few = ["gateway.connections_per_user_max=8", "gateway.header_time_ms_max=60000"];
+    let proxy = "gateway.behind_proxy=true";
+    let (_daemon, address) = listening(&place, &["--set", few[0], "--set", few[1], "--set", proxy]);
+    let _held: Vec<_> = (0..8).map(|_| connect(&address)).collect();
+    assert_eq!(health(&address).status, 200);
+}
+
+#[test]
+fn a_token_counts_for_its_requests_in_progress() {
+    let place = Place::seeded();
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let member = "[principals.\"account://home/*\"]\nsubjects = []\norgs = { home = \"member\" }";
+    std::fs::write(&policy, text.replacen("[principals.", &format!("{member}\n\n[principals."), 1)).unwrap();
+    // One request of each token, and of each client of the proxy.
+    let few = ["gateway.connections_per_user_max=8", "gateway.header_time_ms_max=60000"];
+    let proxy = "gateway.behind_proxy=true";
+    let (daemon, address) = listening(&place, &["--set", few[0], "--set", few[1], "--set", proxy]);
+    let [ada, ben] = ["ada", "ben"].map(|name| token(&daemon, name));
+    let request = |path: &str, token: &str, from: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nx-forwarded-for: {from}");
+        format!("{head}\r\nauthorization: Bearer {token}\r\n\r\n")
+    };
+    let asks = |token: &str, from: &str| {
+        let mut stream = BufReader::new(connect(&address));
+        let status = exchange(&mut stream, &request("/v1/whoami", token, from)).status;
+        (stream, status)
+    };
+    // The proxy keeps connections open that nobody uses just now.
+    let _idle: Vec<_> = (0..4)
+        .map(|_| {
+            let (stream, status) = asks(&ada, "192.0.2.1");
+            assert_eq!(status, 200);
+            stream
+        })
+        .collect();
+    // A stream is in progress until it ends, after its head was answered.
+    let mut stream = connect(&address);
+    stream.write_all(request("/v1/stream", &ada, "192.0.2.1").as_bytes()).unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    assert_eq!(asks(&ada, "192.0.2.2").1, 503, "its token has its part");
+    assert_eq!(asks(&ben, "192.0.2.1").1, 503, "its address has its part");
+    assert_eq!(asks(&ben, "192.0.2.2").1, 200);
+    drop(stream);
+    until("the stream has ended", || asks(&ada, "192.0.2.1").1 == 200);
+}
+
+/// The bytes of memory that a daemon has.
+pub fn resident(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
+}
+
 #[test]
 fn idle_connections_by_the_thousand_leave_memory_flat() {
     let place = Place::seeded();
-    let (daemon, address) = listening(&place, &["--set", "gateway.header_time_ms_max=600000"]);
+    // One address has an eighth of it.
+    let few = ["gateway.connections_per_user_max=1024", "gateway.header_time_ms_max=600000"];
+    let (daemon, address) = listening(&place, &["--set", few[0], "--set", few[1]]);
     others_are_served(&daemon, &address, "first");
-    let resident = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
-    };
-    let before = resident();
+    let before = resident(&daemon);
     // The daemon holds some of the first ones. It closes the others, so they are closed here, too: this needs few open files.
     let idle: Vec<_> = (0..200).map(|_| connect(&address)).collect();
     (200..10_000).for_each(|_| drop(connect(&address)));
@@ -428,17 +496,206 @@ fn idle_connections_by_the_thousand_leave_memory_flat() {
     until("128 and those at the socket are open", || {
         (128..=130).contains(&figure("effectd_http_connections "))
     });
-    let grown = resident().saturating_sub(before);
+    let grown = resident(&daemon).saturating_sub(before);
     assert!(grown < 32 << 20, "{grown} bytes");
     drop(idle);
     until("there is room again", || health(&address).status == 200);
+}
+
+#[test]
+fn a_flood_without_tokens_leaves_memory_flat() {
+    let place = Place::seeded();
+    // Each request is of another client of the proxy.
+    let (daemon, address) = listening(&place, &["--set", "gateway.behind_proxy=true"]);
+    others_are_served(&daemon, &address, "first");
+    let before = resident(&daemon);
+    for n in 0..3_000 {
+        let lines = format!("x-forwarded-for: 2001:db8:1:{n:x}::1\r\nauthorization: Bearer efd_user_{n}_x");
+        stranger(&address, &lines).problem(401, "unauthenticated");
+    }
+    let grown = resident(&daemon).saturating_sub(before);
+    assert!(grown < 32 << 20, "{grown} bytes");
+    others_are_served(&daemon, &address, "last");
+}
+
+#[test]
+fn giant_headers_leave_memory_flat() {
+    let place = Place::seeded();
+    let (daemon, address) = listening(&place, &["--set", "gateway.header_time_ms_max=600000"]);
+    others_are_served(&daemon, &address, "first");
+    let before = resident(&daemon);
+    // Nearly as long as a head may be, without an end.
+    let unended = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nlong: {}", "x".repeat(30_000));
+    for _ in 0..30 {
+        let held: Vec<_> = (0..100)
+            .map(|_| {
+                let mut stream = connect(&address);
+                stream.write_all(unended.as_bytes()).unwrap();
+                stream
+            })
+            .collect();
+        // The daemon has read them when it answers the last one.
+        let end = |mut stream: TcpStream| {
+            stream.write_all(b"\r\nconnection: close\r\n\r\n").unwrap();
+            assert_eq!(Reply::of(&reads_to_the_end(stream)).status, 200);
+        };
+        held.into_iter().for_each(end);
+    }
+    let grown = resident(&daemon).saturating_sub(before);
+    assert!(grown < 32 << 20, "{grown} bytes");
+    others_are_served(&daemon, &address, "last");
+}
+
+/// A token of an account.
+fn token(daemon: &Daemon, name: &str) -> String {
+    let made = daemon.post("/v1/tokens", &json!({ "kind": "user", "org": "home", "name": name })).json(200);
+    made["token"].as_str().unwrap().to_owned()
+}
+
+/// The head of a decision with a token.
+fn submits(token: &str, lines: &str) -> String {
+    let head = "POST /v1/actions?wait HTTP/1.1\r\nhost: localhost\r\n";
+    format!("{head}authorization: Bearer {token}\r\n{lines}\r\n\r\n")
+}
+
+#[test]
+fn slow_bodies_over_tcp_leave_memory_for_others() {
+    let place = Place::seeded();
+    let open = ["gateway.body_time_ms_max=600000", "gateway.token_rate_max=0"];
+    let (daemon, address) = listening(&place, &["--set", open[0], "--set", open[1]]);
+    let tokens: Vec<_> = (0..6).map(|n| token(&daemon, &format!("t-{n}"))).collect();
+    let long = "x".repeat(1_000_000);
+    let send = |token: &str, length: usize| {
+        let mut stream = connect(&address);
+        let head = submits(token, &format!("connection: close\r\ncontent-length: {length}"));
+        // One that is refused may be closed before it is sent.
+        let _ = stream.write_all(format!("{head}{long}").as_bytes());
+        stream
+    };
+    // A body that is read whole is no JSON.
+    let whole = |token: &str| Reply::of(&reads_to_the_end(send(token, long.len()))).status;
+    let before = resident(&daemon);
+    let mut held = Vec::new();
+    let mut fill = |token: &str| {
+        until("its bodies have all memory that they may", || {
+            held.push(send(token, long.len() + 1));
+            whole(token) == 503
+        });
+    };
+    fill(&tokens[0]);
+    for _ in 0..50 {
+        whole(&tokens[0]);
+    }
+    let grown = resident(&daemon).saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes");
+    // Another token has its own part, until all parts are in use.
+    assert_eq!(whole(&tokens[1]), 400);
+    tokens[1..].iter().for_each(|token| fill(token));
+    // The socket has its own memory.
+    daemon.ask("POST", "/v1/actions", &[], &long).problem(400, "malformed");
+    drop(held);
+    until("there is room again", || whole(&tokens[0]) == 400);
+}
+
+/// One request on a connection that stays open.
+fn exchange(stream: &mut BufReader<TcpStream>, request: &str) -> Reply {
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    stream.read_exact(&mut body).unwrap();
+    Reply::of(&[head.as_bytes(), &body].concat())
+}
+
+#[test]
+fn a_body_in_chunks_is_read_within_the_same_bounds() {
+    let place = Place::seeded();
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let ada =
+        "[principals.\"account://home/ada\"]\nsubjects = [\"agent://planner@deviceA\"]\nactors = [\"alice\"]";
+    let known = text.replacen("[principals.", &format!("{ada}\n\n[principals."), 1);
+    std::fs::write(&policy, known).unwrap();
+    let (daemon, address) = listening(&place, &["--set", "gateway.body_time_ms_max=5000"]);
+    let token = token(&daemon, "ada");
+    let note = |name: &str| write_note(name, name, "in chunks").to_string();
+    let chunks = |body: &str| -> String {
+        let pieces = body.as_bytes().chunks(100).map(|piece| String::from_utf8_lossy(piece));
+        pieces.map(|piece| format!("{:x}\r\n{piece}\r\n", piece.len())).collect()
+    };
+    let chunked = |body: &str, lines: &str| {
+        let head = submits(&token, &format!("{lines}Transfer-Encoding: Chunked"));
+        format!("{head}{}0\r\n\r\n", chunks(body))
+    };
+    let sized = |body: &str| format!("{}{body}", submits(&token, &format!("content-length: {}", body.len())));
+    // With and without a length, in turns, on one connection.
+    let mut stream = BufReader::new(connect(&address));
+    for (n, request) in
+        [chunked(&note("c-0"), ""), sized(&note("c-1")), chunked(&note("c-2"), "")].iter().enumerate()
+    {
+        let done = exchange(&mut stream, request).json(200);
+        let id = format!("account://home/ada/c-{n}");
+        assert_eq!((&done["action_id"], &done["outcome"]), (&json!(id), &json!("executed")));
+    }
+    // Both are refused.
+    let both = exchange(&mut stream, &chunked(&note("c-3"), "content-length: 4\r\n"));
+    both.problem(400, "header_invalid");
+    let [second, third] = [2, 3].map(|n| percent_encoded(&format!("account://home/ada/c-{n}")));
+    assert_eq!(daemon.get(&format!("/v1/actions/{second}")).status, 200);
+    assert_eq!(daemon.get(&format!("/v1/actions/{third}")).status, 404);
+    // A body with such a line is the last of its connection: the line would count for the next request, maybe of another client.
+    let mut stream = BufReader::new(connect(&address));
+    let last = exchange(&mut stream, &sized("\r\ncontent-length: 4\r\n"));
+    last.problem(400, "malformed");
+    assert!(last.head.contains("connection: close"), "{last:?}");
+    // Too long, too slow, and broken.
+    let head = submits(&token, "connection: close\r\ntransfer-encoding: chunked");
+    let long = format!("{head}{}0\r\n\r\n", format!("10000\r\n{}\r\n", "x".repeat(65_536)).repeat(17));
+    for (request, status, code) in [
+        (long, 413, "body_too_large"),
+        (format!("{head}5\r\n{{"), 408, "body_timeout"),
+        (format!("{head}zz\r\n"), 400, "body_broken"),
+    ] {
+        Reply::of(answer(&address, &request).as_bytes()).problem(status, code);
+    }
+}
+
+#[test]
+fn the_daemon_may_open_as_many_files_as_its_user() {
+    let place = Place::seeded();
+    let serve = place.command(&["serve", "--state", ".effectd", "--listen", "127.0.0.1:0"]);
+    let journal = std::env::var("EFFECTD_TEST_JOURNAL").map(|journal| ("EFFECTD_STORE_JOURNAL", journal));
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -S -n 256 && exec \"$0\" \"$@\""])
+        .arg(serve.get_program())
+        .args(serve.get_args())
+        .current_dir(place.path(""))
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .envs(journal)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let files: Vec<_> = files.split_whitespace().collect();
+    assert_eq!(files[0], files[1], "{line}: {limits}");
 }
 
 /// Runs a test against a gateway in this process whose clock stands still, so that no rate recovers meanwhile.
 pub fn while_time_stands_still(place: &Place, mut settings: Settings, test: impl FnOnce(&ManualClock, &str)) {
     settings.listen = Some("127.0.0.1:0".parse().unwrap());
     // A connection may end later here than at its client.
-    (settings.connections_max, settings.connections_per_user_max) = (2_048, 2_048);
+    (settings.connections_max, settings.connections_per_user_max) = (8_192, 8_192);
     let clock = Arc::new(ManualClock::at(Timestamp::now()));
     let mut config = Config::embedded(place.state()).unwrap();
     config.zygote_exe = program().into();
@@ -539,7 +796,11 @@ fn a_stop_ends_idle_connections_over_tcp() {
     let mut first = [0; 12];
     idle.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");
-    assert_eq!(daemon.stop(), 0);
+    let begun = Instant::now();
+    daemon.signal(Signal::SIGTERM);
+    reads_to_the_end(idle);
+    assert!(begun.elapsed() < CLOSE_TIME_MAX, "it was cut off");
+    assert_eq!(daemon.wait(), 0);
 }
 
 /// The line with which a script finds the port.

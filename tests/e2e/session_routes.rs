@@ -13,6 +13,7 @@ use effectd_actors::operator::operations::Terms;
 use effectd_actors::operator::service::perform;
 use effectd_actors::services::tokens::Claims;
 use effectd_actors::{Answer, Incoming};
+use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, Store, Swap};
 use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::{Gateway, Settings, SharedSettings, Stage};
 use hyper::Method;
@@ -23,7 +24,7 @@ use crate::harness::{Place, Running, write_note};
 
 /// People of two organisations. In one of them, every note needs an approval.
 const PEOPLE: &str = r#"
-[orgs.work]
+[orgs.office]
 
 [principals."account://home/member"]
 subjects = []
@@ -50,9 +51,9 @@ subjects = []
 roles = ["approver"]
 orgs = { home = "admin" }
 
-[principals."account://work/admin"]
+[principals."account://office/admin"]
 subjects = []
-orgs = { work = "admin", home = "admin" }
+orgs = { office = "admin", home = "admin" }
 "#;
 
 fn place() -> Place {
@@ -266,7 +267,7 @@ async fn a_session_of_others_looks_like_none() {
     let (mut agent, mut owner) = (door.sandbox(&own), door.sandbox(&other));
     let waiting = pending(&mut owner, &other, "other.txt").await;
     let nowhere = SessionId::fresh().to_string();
-    let strangers = [door.sandbox(&own), door.user("work", "admin"), door.user("home", "stranger")];
+    let strangers = [door.sandbox(&own), door.user("office", "admin"), door.user("home", "stranger")];
     for mut client in strangers {
         for (method, route, body, _) in ROUTES {
             let route = route.replace("ID", waiting.rsplit('/').next().unwrap());
@@ -290,8 +291,8 @@ async fn a_session_of_others_looks_like_none() {
     }
     for (mut client, org, status) in [
         (door.user("home", "member"), "home", 200),
-        (door.user("home", "member"), "work", 404),
-        (door.user("work", "admin"), "home", 404),
+        (door.user("home", "member"), "office", 404),
+        (door.user("office", "admin"), "home", 404),
         (door.user("home", "stranger"), "home", 404),
         (door.sandbox(&own), "home", 403),
     ] {
@@ -701,7 +702,37 @@ async fn grants_of_a_session_come_in_pages() {
         120,
         "119 of the session and 1 of the organisation"
     );
-    drop((agent, admin));
+    // Who sees one of them gets that one, and no page of nothing.
+    let mut member = door.user("home", "member");
+    let wish = json!({ "org": "home", "session": session, "tool": "files.copy" }).to_string();
+    let (status, wish) = ask(&mut member, "POST", "/v1/grants/requests", &wish).await;
+    assert_eq!(status, 200, "{wish}");
+    let page = get(&mut member, "/v1/grants").await;
+    assert_eq!((page["grants"].as_array().unwrap().len(), page.get("next")), (1, None), "{page}");
+    assert_eq!(page["grants"][0]["grant_id"], wish["grant_id"], "{page}");
+    drop((agent, admin, member));
+    door.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_have_whole_pages_of_what_one_sees() {
+    let place = place();
+    let door = Door::open(place.config()).await;
+    for _ in 0..101 {
+        door.session("account://home/admin").await;
+    }
+    let own = door.session("account://home/member").await;
+    let (mut member, mut admin) = (door.user("home", "member"), door.user("home", "admin"));
+    let page = get(&mut member, "/v1/sessions").await;
+    assert_eq!((page["sessions"].as_array().unwrap().len(), page.get("next")), (1, None), "{page}");
+    assert_eq!(page["sessions"][0]["session_id"], own.as_str());
+    let first = get(&mut admin, "/v1/sessions").await;
+    let next = first["next"].as_str().unwrap();
+    let last = get(&mut admin, &format!("/v1/sessions?after={next}")).await;
+    let lengths = [&first, &last].map(|page| page["sessions"].as_array().unwrap().len());
+    assert_eq!((lengths, last.get("next")), ([100, 2], None), "{last}");
+    assert_eq!(first["sessions"][99]["session_id"], next, "it is the last of the page");
+    drop((member, admin));
     door.stop().await;
 }
 
@@ -759,7 +790,57 @@ async fn the_inbox_has_the_invocations_of_all_sessions() {
             assert_eq!(one["params"] != json!({}), reads, "{name}: {one}");
         }
     }
-    drop((member, planner));
+    // What no longer waits is listed nowhere.
+    let mut admin = door.user("home", "admin");
+    for held in get(&mut admin, "/v1/approvals").await["approvals"].as_array().unwrap() {
+        let path = format!("/v1/approvals/{}/deny", held["approval_id"].as_str().unwrap());
+        assert_eq!(ask(&mut admin, "POST", &path, "").await.0, 200, "{held}");
+    }
+    let page = get(&mut member, "/v1/inbox?status=pending").await;
+    assert_eq!((&page["invocations"], &page["total"]), (&json!([]), &json!(0)), "{page}");
+    let store = door.runtime.pipeline().services().store.clone();
+    let left = store.entries(&FamilyName::new("held-spaces").unwrap(), "", None, 10).unwrap();
+    assert!(left.entries.is_empty(), "{left:?}");
+    drop(store);
+    drop((member, planner, admin));
+    door.stop().await;
+}
+
+/// Changes all entries of a family, or the first.
+async fn change_entries(store: &dyn Store, family: &str, max: usize, change: KvChange) {
+    let family = FamilyName::new(family).unwrap();
+    let found = store.entries(&family, "", None, max).unwrap().entries;
+    let swap = |key| Swap { family: family.clone(), key, expect: Expect::Any, change: change.clone() };
+    let swaps = found.into_iter().map(|entry| swap(entry.key)).collect();
+    store.change(Change { swaps, ..Change::default() }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_inbox_gets_back_what_is_not_listed() {
+    let place = place();
+    let door = Door::open(place.config()).await;
+    let session = door.session("account://home/member").await;
+    let mut agent = door.sandbox(&session);
+    for name in ["x.txt", "y.txt"] {
+        pending(&mut agent, &session, name).await;
+    }
+    let waiting = "/v1/inbox?status=pending";
+    // As an earlier build would have left them.
+    change_entries(&*door.runtime.pipeline().services().store, "held-spaces", 10, KvChange::Delete).await;
+    drop(agent);
+    door.stop().await;
+    let door = Door::open(place.config()).await;
+    let listed = async { while get(&mut door.user("home", "admin"), waiting).await["total"] != 2 {} };
+    tokio::time::timeout(Duration::from_secs(60), listed).await.unwrap();
+    assert_eq!(
+        get(&mut door.user("home", "admin"), "/v1/approvals").await["approvals"].as_array().unwrap().len(),
+        2
+    );
+    // One that cannot be read does not hide the other.
+    let damaged = KvChange::Put(NewBody::Clear(b"{".to_vec()));
+    change_entries(&*door.runtime.pipeline().services().store, "holds", 1, damaged).await;
+    let page = get(&mut door.user("home", "admin"), waiting).await;
+    assert_eq!(page["invocations"].as_array().unwrap().len(), 1, "{page}");
     door.stop().await;
 }
 

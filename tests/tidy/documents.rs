@@ -192,8 +192,8 @@ fn product_files_speak_of_the_product_only() {
             continue;
         };
         for (number, line) in text.lines().enumerate() {
-            // The account of an organisation is no folder: `account://home/…`.
-            let line = &line.replace("account://", "account:").replace("session://", "session:");
+            // The principals of the preset's organisation are no folders.
+            let line = &line.replace("account://home/", "account:").replace("session://home/", "session:");
             let place =
                 FOREIGN.iter().find(|foreign| line.contains(**foreign)).map(|foreign| (*foreign).to_owned());
             if let Some(found) = place.or_else(|| row_id(line)) {

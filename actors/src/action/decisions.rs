@@ -1,14 +1,13 @@
 //! Decisions on the bus, found by the id of their action.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{NewEvent, Store, StoreError};
 use effectd_contracts::{
     ActionId, ActionRequest, Approval, Approved, Code, Contract, DecisionData, Digest, Event, EventId,
-    Failure, Origin, Outcome, Phase, PolicyCtx, Principal, Qos, Receipt, SpaceId, SubjectId, Timestamp,
-    ToolId, Topic, TraceId, json, limits as bounds,
+    Failure, Origin, Outcome, Phase, Principal, Receipt, SpaceId, SubjectId, Timestamp, ToolId, Topic,
+    TraceId, json, limits as bounds,
 };
 use serde_json::{Map, Value};
 
@@ -79,32 +78,10 @@ pub(crate) fn to_publish(event: &Event<DecisionData>) -> NewEvent {
 /// Whether a requeued action with this outcome becomes a dead letter again: it was not done, and only the operator who requeued it
 /// knows of it. An action that a person refused or withdrew does not.
 pub(crate) fn is_dead_letter_again(store: &dyn Store, action: &ActionId, outcome: Outcome) -> bool {
-    match outcome {
-        Outcome::Executed
-        | Outcome::CachedHit
-        | Outcome::DryRun
-        | Outcome::DeniedHuman
-        | Outcome::Cancelled => false,
-        Outcome::Paused
-        | Outcome::NotStarted
-        | Outcome::AwaitingApproval
-        | Outcome::Approved
-        | Outcome::Executing
-        | Outcome::DeniedPolicy
-        | Outcome::Quarantined
-        | Outcome::Expired
-        | Outcome::Invalid
-        | Outcome::NotFound
-        | Outcome::Throttled
-        | Outcome::Reverted
-        | Outcome::Failed
-        | Outcome::TimedOut
-        | Outcome::BreakerOpen
-        | Outcome::Indeterminate => {
-            // If the Store cannot say, keep one dead letter too many rather than lose one.
-            requeued(store, action).map_or(true, |(times, _)| times > 0)
-        }
-    }
+    let is_done = matches!(outcome, Outcome::Executed | Outcome::CachedHit | Outcome::DryRun);
+    let by_person = matches!(outcome, Outcome::DeniedHuman | Outcome::Cancelled);
+    // If the Store cannot say, keep one dead letter too many rather than lose one.
+    !is_done && !by_person && requeued(store, action).map_or(true, |(times, _)| times > 0)
 }
 
 /// The keyed digest that identifies an action: that of the planner's decision, before any edit by an approver.
@@ -150,25 +127,10 @@ pub(crate) struct OwnAction<'a> {
 
 impl OwnAction<'_> {
     pub(crate) fn decision(self, approval: Approval) -> Result<DecisionData, StoreError> {
-        let request = ActionRequest {
-            action_id: self.action_id.clone(),
-            subject_id: SubjectId::new(self.by.as_str())?,
-            space_id: SpaceId::new(self.space)?,
-            tool_id: ToolId::new(self.tool)?,
-            params: self.params,
-            qos: Qos::default(),
-            policy_ctx: PolicyCtx::default(),
-            idempotency_key: None,
-            dry_run: false,
-            candidates: Vec::new(),
-            propensity: None,
-            chosen: None,
-            context: BTreeMap::new(),
-            rationale: None,
-            trace_id: Some(self.trace_id.clone()),
-            traceparent: None,
-            tracestate: None,
-        };
+        let by = (SubjectId::new(self.by.as_str())?, SpaceId::new(self.space)?);
+        let call = (ToolId::new(self.tool)?, self.params);
+        let mut request = ActionRequest::new(self.action_id.clone(), by, call);
+        request.trace_id = Some(self.trace_id.clone());
         let mut decision = DecisionData::new(request, self.by.clone(), Origin::Arbiter);
         decision.approved = Some(Approved { record: approval, original: None });
         Ok(decision)

@@ -43,6 +43,7 @@ pub struct Shown {
     pub(crate) digest: Digest,
 }
 
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// The path in the form that requests use: `workspace/…`.
@@ -50,12 +51,9 @@ pub struct Change {
     pub before: PathState,
     pub after: PathState,
     /// Where the tool would move the folder at this path, with its contents.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<Diff>,
     /// Why there is no diff, if there is none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<LeftOut>,
 }
 

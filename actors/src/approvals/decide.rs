@@ -6,7 +6,7 @@ use std::time::Duration;
 use effectd_bus::{Expect, Store, StoreError, Swap};
 use effectd_contracts::{
     ActionRequest, Approval, ApprovalChange, ApprovalId, ApprovalVerdict, Approved, Authority, Clock, Code,
-    DecisionData, Event, Failure, Phase, Topic,
+    DecisionData, Event, Failure, Phase, Principal, SpaceId, Topic,
 };
 use effectd_policy::{Decider, Grant, GrantState, Policy, Reason, Verdict};
 use serde_json::{Map, Value};
@@ -18,7 +18,7 @@ use super::hold::{Hold, HoldState, UNSEEN, approval, keyed_digest};
 use super::rejudge::{self, Under};
 use super::repository::{self, Step, Versioned};
 use super::suspend::announce;
-use super::{audit, grants};
+use super::{audit, grants, view};
 use crate::action::decisions::{approvals, to_publish};
 use crate::execution::history;
 use crate::failpoint::hit;
@@ -209,15 +209,23 @@ pub(super) async fn open(
     digest: Option<&str>,
 ) -> Result<(Versioned<Hold>, Authority), DecideError> {
     let store = &*services.store;
+    let policy = services.policy();
+    // Over the network, what is not there and what is not for the asker look the same. Users of this machine are told why.
+    let knows = |principal: &Principal, space: &SpaceId| {
+        by.kind.is_none() || view::may_see(&policy, by, principal, policy.org_of(space))
+    };
     let Some(at) = repository::hold(store, id)? else {
-        let past = repository::past(store, id)?.ok_or(DecideError::Unknown)?;
-        let policy = services.policy();
+        let past = repository::past(store, id)?.filter(|past| knows(&past.principal, &past.space_id));
+        let past = past.ok_or(DecideError::Unknown)?;
         let org = policy.org_of(&past.space_id);
         policy.may_decide(by, &past.subject_id, org).map_err(DecideError::Forbidden)?;
         return Err(over(past.approval));
     };
     let hold = &at.value;
-    let authority = may(&services.policy(), hold, by)?;
+    if !knows(&hold.decision.principal, &hold.decision.request.space_id) {
+        return Err(DecideError::Unknown);
+    }
+    let authority = may(&policy, hold, by)?;
     if let Some(approval) = hold.decided() {
         return Err(over(approval.clone()));
     }

@@ -64,6 +64,7 @@ async fn one(services: &Services, hold: &Versioned<Hold>) -> Result<bool, StoreE
             Ok(false)
         }
         HoldState::Pending => {
+            repository::list_by_space(&services.approvals, hold).await?;
             // A member with a receipt was withdrawn or ended, and the process died before it removed the member.
             for member in &hold.value.members {
                 if services.store.receipt_of(&member.action_id)?.is_some() {

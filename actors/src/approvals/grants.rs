@@ -16,11 +16,12 @@ use super::hold::{approval, keyed_digest, session_of};
 use super::question::Question;
 use super::rejudge::{self, Under};
 use super::repository::{Step, Versioned, read};
+use super::view;
 use crate::action::{Action, Asked};
 use crate::limits::{GRANT_REQUEST_WAIT_MAX, GRANT_REQUESTS_MAX, GRANTS_MAX, HELD_PAGE};
 use crate::services::sessions;
 use crate::services::{Approvals, Services};
-use crate::stored::entries;
+use crate::stored::{entries, entries_from, page};
 
 const GRANTS: &str = "grants";
 /// Which grant an action has used, so that it uses one call however often it is delivered.
@@ -54,14 +55,16 @@ pub fn grant(store: &dyn Store, id: &GrantId) -> Result<Option<Versioned<Grant>>
     entry.as_ref().map(read).transpose()
 }
 
+/// One page of those that `sees` selects, the oldest first.
 pub fn list(
     store: &dyn Store,
     after: Option<&str>,
     max: usize,
+    sees: impl Fn(&Grant) -> bool,
 ) -> Result<(Vec<Grant>, Option<String>), StoreError> {
-    let page = store.entries(&family(GRANTS)?, "", after, max)?;
-    let grants = page.entries.iter().map(|entry| read::<Grant>(entry).map(|at| at.value));
-    Ok((grants.collect::<Result<_, _>>()?, page.after))
+    let family = family(GRANTS)?;
+    let entries = entries_from(store, &family, ("", after), max);
+    page(entries, max, |entry| Ok(Some(read::<Grant>(entry)?.value).filter(&sees)))
 }
 
 /// The grants of an organisation, the oldest first.
@@ -250,6 +253,11 @@ pub async fn create(services: &Services, new: NewGrant, by: &Decider) -> Result<
 pub async fn activate(services: &Services, id: &GrantId, by: &Decider) -> Result<Grant, DecideError> {
     let _lock = services.approvals.changes.lock().await;
     let Versioned { value: mut grant, version } = grant(&*services.store, id)?.ok_or(DecideError::Unknown)?;
+    // Over the network, what is not there and what is not for the asker look the same.
+    let sees = view::may_see(&services.policy(), by, &grant.created_by, Some(&grant.org));
+    if by.kind.is_some() && !sees {
+        return Err(DecideError::Unknown);
+    }
     may_make(services, &grant.org, grant.session.as_deref(), &grant.tool, by)?;
     let now = services.clock.now();
     if grant.is_over(now) {

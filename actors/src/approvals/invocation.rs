@@ -95,15 +95,14 @@ pub struct Wanted {
 pub fn list(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>, Option<u64>), StoreError> {
     let (store, pending) = (&*services.store, InvocationBrief::Pending);
     let is_wanted = |status: InvocationBrief| wanted.status.is_none_or(|wanted| wanted == status);
-    let open = if is_wanted(pending) { all_unended(services, wanted)? } else { Vec::new() };
-    let mut total = wanted.session.is_none().then_some(open.len() as u64);
+    let (mut page, open) = if is_wanted(pending) { unended_page(services, wanted)? } else { (Vec::new(), 0) };
+    let mut total = wanted.session.is_none().then_some(open as u64);
     if let Some(total) = &mut total {
         for status in InvocationBrief::ALL.into_iter().filter(|status| is_wanted(*status)) {
             *total += store.invocations(&wanted.org, status)?;
         }
     }
-    let skip = wanted.offset.saturating_sub(open.len());
-    let mut page: Vec<_> = open.into_iter().skip(wanted.offset).take(wanted.limit).collect();
+    let skip = wanted.offset.saturating_sub(open);
     if wanted.status != Some(pending) {
         add_ended(store, wanted, skip, &mut page)?;
     }
@@ -151,30 +150,20 @@ fn add_ended(
     Ok(())
 }
 
-/// What waits for an approval, and what runs; the newest first.
-fn all_unended(services: &Services, wanted: &Wanted) -> Result<Vec<Invocation>, StoreError> {
+/// A page of what waits for an approval and what runs, the newest first; and how much there is. Of what waits in an organisation, only
+/// the page is opened.
+fn unended_page(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>, usize), StoreError> {
     let (store, policy) = (&*services.store, services.policy());
     let is_of_org = |space: &SpaceId| policy.org_of(space) == Some(wanted.org.as_str());
     let mut found = BTreeMap::new();
-    let mut add = |hold: &Hold| {
-        for member in &hold.members {
-            found.extend(held(services, &member.action_id, hold, false).map(|one| (one.id.clone(), one)));
-        }
-    };
     if let Some(session) = &wanted.session {
         for id in repository::open_in(store, session.as_str())? {
-            repository::hold(store, &id)?.iter().for_each(|hold| add(&hold.value));
+            let members = repository::hold(store, &id)?.into_iter().flat_map(|hold| hold.value.members);
+            found.extend(members.map(|member| (member.action_id, member.accepted_at)));
         }
     } else {
-        let mut after = None;
-        loop {
-            let (holds, next) = repository::holds(store, after.as_deref())?;
-            let of_org = holds.iter().filter(|hold| is_of_org(&hold.value.decision.request.space_id));
-            of_org.for_each(|hold| add(&hold.value));
-            after = next;
-            if after.is_none() {
-                break;
-            }
+        for space in policy.spaces_of(wanted.org.as_str()) {
+            found.extend(repository::held_in(store, space)?.into_iter().flat_map(|(_, actions)| actions));
         }
     }
     let mut begun = Vec::new();
@@ -183,19 +172,33 @@ fn all_unended(services: &Services, wanted: &Wanted) -> Result<Vec<Invocation>, 
             begun.push(intent.action_id);
         }
     })?;
+    let mut running = BTreeMap::new();
     for id in begun {
         let is_of = |one: &Invocation| wanted.session.as_ref().is_none_or(|id| one.session_id == id.as_str());
-        found.extend(unended(services, &id, true)?.filter(is_of).map(|one| (id, one)));
-    }
-    let mut open = Vec::new();
-    for (id, one) in found {
-        // It may have ended since.
-        if store.receipt_of(&id)?.is_none() {
-            open.push(one);
+        if let Some(one) = unended(services, &id, true)?.filter(is_of) {
+            found.insert(id.clone(), one.created_at);
+            running.insert(id, one);
         }
     }
-    open.sort_by_key(|one| Reverse(one.created_at));
-    Ok(open)
+    let mut open = Vec::new();
+    for (id, at) in found {
+        // It may have ended since.
+        if store.receipt_of(&id)?.is_none() {
+            open.push((Reverse(at), id));
+        }
+    }
+    open.sort();
+    let (mut page, size) = (Vec::new(), open.len());
+    for (_, id) in open.into_iter().skip(wanted.offset).take(wanted.limit) {
+        let one = running.remove(&id).map_or_else(|| unended(services, &id, false), |one| Ok(Some(one)));
+        // One hold that cannot be read does not hide the others.
+        if let Err(error @ StoreError::Damaged { .. }) = &one {
+            tracing::error!(%error, action_id = %id, "a hold cannot be read");
+            continue;
+        }
+        page.extend(one?);
+    }
+    Ok((page, size))
 }
 
 /// The invocation of an action that this receipt answers; `None` as in [`find`].

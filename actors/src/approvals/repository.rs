@@ -12,8 +12,9 @@ use serde::de::DeserializeOwned;
 
 use super::hold::{Hold, Past};
 use crate::limits::HELD_PAGE;
+use crate::services::Approvals;
 use crate::services::sessions::{self, is_implicit};
-use crate::stored::{clear_event, json_bytes};
+use crate::stored::{clear_event, entries_from, json_bytes, page};
 
 /// Holds by id, sealed.
 const HOLDS: &str = "holds";
@@ -21,6 +22,10 @@ const ACTIONS: &str = "held-actions";
 /// The id of the open hold for each question, see [`ask_key`].
 const ASKS: &str = "held-asks";
 const SESSIONS: &str = "held-sessions";
+
+/// The actions of each hold and when they were accepted, by the space and the hold, see [`space_key`]: who lists the holds of one
+/// organisation opens none of another.
+const SPACES: &str = "held-spaces";
 
 /// Holds that have ended, without parameters.
 const PAST: &str = "held-past";
@@ -34,6 +39,10 @@ pub(crate) fn session_key(session: &str) -> String {
     } else {
         format!("sha256:{}", Digest::of(session.as_bytes()).hex())
     }
+}
+
+fn space_key(space: &SpaceId, hold: &str) -> String {
+    format!("{}/{hold}", Digest::of(space.as_str().as_bytes()).hex())
 }
 
 /// A stored value with its version, which a compare-and-swap expects.
@@ -137,11 +146,58 @@ pub fn holds(
     after: Option<&str>,
 ) -> Result<(Vec<Versioned<Hold>>, Option<String>), StoreError> {
     let page = store.entries(&FamilyName::new(HOLDS)?, "", after, HELD_PAGE)?;
-    let readable = page.entries.iter().filter_map(|entry| {
-        let hold = read(entry);
-        hold.inspect_err(|error| tracing::error!(%error, "a hold cannot be read")).ok()
+    Ok((page.entries.iter().filter_map(readable).collect(), page.after))
+}
+
+fn readable(entry: &KvEntry) -> Option<Versioned<Hold>> {
+    read(entry).inspect_err(|error| tracing::error!(%error, "a hold cannot be read")).ok()
+}
+
+/// One page of the holds that `sees` selects, the oldest first; if spaces are given, no hold of another is opened.
+pub fn seen(
+    store: &dyn Store,
+    spaces: Option<&[SpaceId]>,
+    after: Option<&str>,
+    sees: impl Fn(&Hold) -> bool,
+) -> Result<(Vec<Hold>, Option<String>), StoreError> {
+    let family = FamilyName::new(HOLDS)?;
+    let pick = |entry: &KvEntry| Ok(readable(entry).map(|hold| hold.value).filter(&sees));
+    let Some(spaces) = spaces else {
+        return page(entries_from(store, &family, ("", after), HELD_PAGE), HELD_PAGE, pick);
+    };
+    let mut ids = Vec::new();
+    for space in spaces {
+        ids.extend(held_in(store, space)?.into_iter().map(|(id, _)| id));
+    }
+    ids.retain(|id| after.is_none_or(|after| id.as_str() > after));
+    ids.sort();
+    page(ids.iter().filter_map(|id| store.entry(&family, id).transpose()), HELD_PAGE, pick)
+}
+
+/// The actions of a hold, and when they were accepted.
+type Actions = Vec<(ActionId, Timestamp)>;
+
+/// The holds of a space by their ids, without opening them.
+pub(crate) fn held_in(store: &dyn Store, space: &SpaceId) -> Result<Vec<(String, Actions)>, StoreError> {
+    let (family, prefix) = (FamilyName::new(SPACES)?, space_key(space, ""));
+    let found = entries_from(store, &family, (prefix.as_str(), None), HELD_PAGE).map(|entry| {
+        let entry = entry?;
+        Ok((entry.key[prefix.len()..].to_owned(), read::<Actions>(&entry)?.value))
     });
-    Ok((readable.collect(), page.after))
+    found.collect()
+}
+
+/// Lists a hold by its space, if an earlier build of this stored format wrote it and did not.
+pub(crate) async fn list_by_space(approvals: &Approvals, at: &Versioned<Hold>) -> Result<(), StoreError> {
+    let store = &*approvals.store;
+    let key = space_key(&at.value.decision.request.space_id, at.value.approval_id.as_str());
+    if store.entry(&FamilyName::new(SPACES)?, &key)?.is_some() {
+        return Ok(());
+    }
+    let _lock = approvals.changes.lock().await;
+    let mut step = Step::default();
+    step.hold(&at.value, Expect::Version(at.version))?;
+    step.commit(store).await.map(drop)
 }
 
 /// Several changes that are written in one block.
@@ -209,6 +265,9 @@ impl Step {
     }
 
     pub(crate) fn hold(&mut self, hold: &Hold, expect: Expect) -> Result<(), StoreError> {
+        let actions: Vec<_> = hold.members.iter().map(|one| (&one.action_id, one.accepted_at)).collect();
+        let key = space_key(&hold.decision.request.space_id, hold.approval_id.as_str());
+        self.put(SPACES, &key, Expect::Any, &actions)?;
         self.put(HOLDS, hold.approval_id.as_str(), expect, hold)
     }
 
@@ -243,7 +302,9 @@ impl Step {
     }
 
     pub(crate) fn remove(&mut self, at: &Versioned<Hold>) -> Result<(), StoreError> {
-        self.delete(HOLDS, at.value.approval_id.as_str(), Expect::Version(at.version))
+        let id = at.value.approval_id.as_str();
+        self.delete(SPACES, &space_key(&at.value.decision.request.space_id, id), Expect::Any)?;
+        self.delete(HOLDS, id, Expect::Version(at.version))
     }
 
     pub(crate) fn past(&mut self, hold: &Hold) -> Result<(), StoreError> {

@@ -76,14 +76,14 @@ pub fn rationale(hold: &Hold) -> Option<Rationale> {
 pub fn may_see(policy: &Policy, by: &Decider, principal: &Principal, org: Option<&str>) -> bool {
     by.principal == *principal
         || policy.may_view_approvals(by, org)
-        || policy.may_operate(by, PrincipalRole::Look)
+        || policy.may_operate_in(by, PrincipalRole::Look, org)
 }
 
 /// Whether this person may read the contents of a hold: those who only look see which actions wait, not what is in them.
 pub fn may_read(policy: &Policy, by: &Decider, principal: &Principal, org: Option<&str>) -> bool {
     by.principal == *principal
         || policy.may_view_approvals(by, org)
-        || policy.may_operate(by, PrincipalRole::Operate)
+        || policy.may_operate_in(by, PrincipalRole::Operate, org)
 }
 
 /// The undecided hold of an action, and who asked. Ends an expired hold, if the sweeper has not yet.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use effectd_contracts::{Code, Monotonic};
+use effectd_contracts::{Code, Monotonic, wire_enum};
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -46,28 +46,14 @@ impl Default for Rules {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BreakerState {
-    Closed,
-    Open,
-    /// A few probes pass.
-    HalfOpen,
-    /// More and more calls pass.
-    Releasing,
-}
-
-impl BreakerState {
-    pub const ALL: [BreakerState; 4] =
-        [BreakerState::Closed, BreakerState::Open, BreakerState::HalfOpen, BreakerState::Releasing];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            BreakerState::Closed => "closed",
-            BreakerState::Open => "open",
-            BreakerState::HalfOpen => "half_open",
-            BreakerState::Releasing => "releasing",
-        }
+wire_enum! {
+    pub enum BreakerState {
+        Closed = "closed",
+        Open = "open",
+        /// A few probes pass.
+        HalfOpen = "half_open",
+        /// More and more calls pass.
+        Releasing = "releasing",
     }
 }
 

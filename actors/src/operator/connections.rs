@@ -31,6 +31,11 @@ pub(super) fn bounded(what: &'static str, size: usize, max: usize) -> Result<(),
     if size > max { Err(StoreError::TooLarge { what, size, max }) } else { Ok(()) }
 }
 
+/// [`bounded`] by what is stored already.
+pub(super) fn has_room(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
+    bounded(what, size, max).map_err(|full| StoreError::StateConflict(full.to_string()))
+}
+
 pub(super) fn known(store: &dyn Store, id: &ConnectionId) -> Result<Versioned<Connection>, StoreError> {
     let entry = store.entry(&family(CONNECTIONS)?, id.as_str())?;
     read(&entry.ok_or_else(|| no_such(format!("there is no connection {id}")))?)
@@ -90,9 +95,9 @@ pub(super) fn check_new(
     let all = connections::all(store)?;
     let is_other = |known: &Connection| known.org == *org && known.connection_id != *id;
     let mut others = all.iter().map(|(known, _)| known).filter(|known| is_other(known));
-    bounded("number of connections of the organisation", others.clone().count() + 1, CONNECTIONS_MAX)?;
+    has_room("number of connections of the organisation", others.clone().count() + 1, CONNECTIONS_MAX)?;
     if let Some(Connection { connection_id: id, .. }) = others.find(|other| other.source == source) {
-        return Err(StoreError::Invalid(format!("{org} already has the connection {id} to {source}")));
+        return Err(StoreError::StateConflict(format!("{org} already has the connection {id} to {source}")));
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use effectd_bus::{
 use effectd_contracts::limits::NOTICE_BYTES_MAX;
 use effectd_contracts::{
     Clock, NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Outcome, Receipt, ReceiptId, SpaceId, SubjectId, Timestamp,
-    ToolId, json,
+    ToolId, json, wire_enum,
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,28 +22,16 @@ use crate::effects::artifacts;
 use crate::limits::NOTIFICATIONS_PAGE;
 use crate::stored::{delete, entries, put, read_json, swap_all};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Delivery {
-    Waiting,
-    Sending,
-    /// The desktop has accepted it.
-    Delivered,
-    /// It will not be delivered.
-    Undelivered,
-    /// It may have been delivered, so it is not sent again.
-    Unknown,
-}
-
-impl Delivery {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Delivery::Waiting => "waiting",
-            Delivery::Sending => "sending",
-            Delivery::Delivered => "delivered",
-            Delivery::Undelivered => "undelivered",
-            Delivery::Unknown => "unknown",
-        }
+wire_enum! {
+    pub enum Delivery {
+        Waiting = "waiting",
+        Sending = "sending",
+        /// The desktop has accepted it.
+        Delivered = "delivered",
+        /// It will not be delivered.
+        Undelivered = "undelivered",
+        /// It may have been delivered, so it is not sent again.
+        Unknown = "unknown",
     }
 }
 

@@ -122,6 +122,7 @@ fn is_refusal(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Invalid(_)
+            | StoreError::StateConflict(_)
             | StoreError::InvalidId(_)
             | StoreError::NotFound { .. }
             | StoreError::NoSuchName(_)

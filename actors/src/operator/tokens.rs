@@ -5,7 +5,7 @@ use std::sync::Arc;
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{Digest, OrgId, Principal, Session, SessionId, Timestamp, TokenId, TokenKind};
 
-use super::connections::{bounded, check_org, no_such};
+use super::connections::{bounded, check_org, has_room, no_such};
 use super::service::blocking;
 use crate::approvals::repository::{Step, Versioned, read};
 use crate::limits::{ACCOUNT_BYTES_MAX, TOKENS_ORG_MAX, TOKENS_PAGE, TOKENS_SESSION_MAX};
@@ -13,7 +13,7 @@ use crate::services::Services;
 use crate::services::connections::SecretValue;
 use crate::services::sessions::session;
 use crate::services::tokens::{TOKENS, Token, is_account_name, mint};
-use crate::stored::entries;
+use crate::stored::{entries, read_json};
 
 pub(super) fn known(store: &dyn Store, id: &TokenId) -> Result<Versioned<Token>, StoreError> {
     let entry = store.entry(&FamilyName::new(TOKENS)?, id.as_str())?;
@@ -84,11 +84,13 @@ pub(super) fn check(
     }
     new.principal()?;
     if new.expires_at.is_some_and(|end| end <= now || new.not_before.is_some_and(|from| end <= from)) {
-        return invalid("a token must end after it begins, and in the future");
+        let why = "a token must end after it begins, and in the future";
+        return Err(StoreError::StateConflict(why.to_owned()));
     }
     let (mut size, mut gone) = (1, Vec::new());
     for entry in entries(store, &FamilyName::new(TOKENS)?, TOKENS_PAGE) {
-        let token = read::<Token>(&entry?)?.value;
+        // One that cannot be read is nobody's: it opens nothing, and stops no other.
+        let Some(token) = read_json::<Token>(&entry?) else { continue };
         if token.org != new.org || token.session_id != new.session_id {
             continue;
         }
@@ -99,8 +101,8 @@ pub(super) fn check(
         }
     }
     match new.session_id {
-        Some(_) => bounded("number of tokens of one session (revoke some)", size, TOKENS_SESSION_MAX)?,
-        None => bounded("number of tokens of one organisation (revoke some)", size, TOKENS_ORG_MAX)?,
+        Some(_) => has_room("number of tokens of one session (revoke some)", size, TOKENS_SESSION_MAX)?,
+        None => has_room("number of tokens of one organisation (revoke some)", size, TOKENS_ORG_MAX)?,
     }
     Ok(gone)
 }
@@ -142,7 +144,8 @@ pub(super) fn successor(
     let (store, now) = (&*services.store, services.clock.now());
     let token = known(store, id)?.value;
     if !token.is_valid(store, now)? {
-        return Err(StoreError::Invalid(format!("the token {id} is not valid now: create another one")));
+        let why = format!("the token {id} is not valid now: create another one");
+        return Err(StoreError::StateConflict(why));
     }
     let (created_by, created_at) = (by.clone(), now);
     let next = Token { token_id: next.clone(), created_by, created_at, last_used: None, ..token };
@@ -167,7 +170,8 @@ pub fn remove(store: &dyn Store, of: Option<&SessionId>) -> Result<(), StoreErro
     let mut gone = Vec::new();
     for entry in entries(store, &FamilyName::new(TOKENS)?, TOKENS_PAGE) {
         let entry = entry?;
-        if of.is_none() || read::<Token>(&entry)?.value.session_id.as_ref() == of {
+        let is_of = |token: Token| token.session_id.as_ref() == of;
+        if of.is_none() || read_json(&entry).is_some_and(is_of) {
             gone.push(entry.key);
         }
     }

@@ -7,8 +7,10 @@
 use std::sync::Arc;
 
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{ActionId, Code, DecisionData, Event, Failure, Phase, Principal, Timestamp, TraceId};
-use effectd_policy::{Decider, PrincipalRole};
+use effectd_contracts::{
+    ActionId, Code, DecisionData, Event, Failure, Phase, Principal, SpaceId, Timestamp, TraceId,
+};
+use effectd_policy::{Decider, Policy, PrincipalRole};
 use tracing::Instrument;
 
 use crate::action::decisions::{detached, published};
@@ -31,15 +33,15 @@ pub enum Withdrawal {
     Unknown,
 }
 
-/// Operators may withdraw all actions, others only their own.
-fn may(by: &Decider, principal: &Principal) -> bool {
-    by.operator || by.principal == *principal
+/// Operators may withdraw all actions, by a token those of its organisation; others only their own.
+fn may(policy: &Policy, by: &Decider, principal: &Principal, space: &SpaceId) -> bool {
+    by.principal == *principal || policy.may_operate_in(by, PrincipalRole::Operate, policy.org_of(space))
 }
 
 pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Result<Withdrawal, Failure> {
-    let operator = services.policy().may_operate(by, PrincipalRole::Operate);
-    let by = &Decider { operator, ..by.clone() };
-    if let Some(ended) = ended(&*services.store, id, by)? {
+    let policy = services.policy();
+    let may = |principal: &Principal, space: &SpaceId| may(&policy, by, principal, space);
+    if let Some(ended) = ended(&*services.store, id, may)? {
         return Ok(ended);
     }
     let found = published(&*services.store, id).map_err(|error| unavailable(&error))?;
@@ -47,12 +49,13 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Resul
         Some(published) => published.event,
         None => match held(&*services.store, id).map_err(|error| unavailable(&error))? {
             Some(held) => Some(held),
-            None => from_caller(&services.in_flight.callers, id, by, services.clock.now()),
+            None => from_caller(&services.in_flight.callers, id, may, services.clock.now()),
         },
     };
-    let Some(event) = event.filter(|event| may(by, &event.data.principal)) else {
+    let is_own = |event: &Event<DecisionData>| may(&event.data.principal, &event.data.request.space_id);
+    let Some(event) = event.filter(is_own) else {
         // The action may have ended meanwhile.
-        return Ok(ended(&*services.store, id, by)?.unwrap_or(Withdrawal::Unknown));
+        return Ok(ended(&*services.store, id, may)?.unwrap_or(Withdrawal::Unknown));
     };
     let approved = event.data.approved.as_ref();
     let approval = approved.and_then(|approved| approved.record.approval_id.clone());
@@ -70,17 +73,21 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Resul
             Ok(Withdrawal::Now(done))
         }
         Err(StoreError::AlreadyReceipted { .. }) => {
-            Ok(ended(&*services.store, id, by)?.unwrap_or(Withdrawal::Unknown))
+            Ok(ended(&*services.store, id, may)?.unwrap_or(Withdrawal::Unknown))
         }
         Err(StoreError::StaleFence { .. }) => Ok(Withdrawal::Begun),
         Err(error) => Err(error.failure(Phase::Record)),
     }
 }
 
-fn ended(store: &dyn Store, id: &ActionId, by: &Decider) -> Result<Option<Withdrawal>, Failure> {
+fn ended(
+    store: &dyn Store,
+    id: &ActionId,
+    may: impl Fn(&Principal, &SpaceId) -> bool,
+) -> Result<Option<Withdrawal>, Failure> {
     let ended = answers::ended(store, id).map_err(|error| unavailable(&error))?;
     Ok(ended.map(|(receipt, _)| {
-        if may(by, &receipt.principal) {
+        if may(&receipt.principal, &receipt.space_id) {
             Withdrawal::Ended(Done::before(receipt))
         } else {
             Withdrawal::Unknown
@@ -103,8 +110,13 @@ fn held(store: &dyn Store, id: &ActionId) -> Result<Option<Event<DecisionData>>,
 }
 
 /// The decision of a waiting caller that is not on the bus yet.
-fn from_caller(callers: &Callers, id: &ActionId, by: &Decider, at: Timestamp) -> Option<Event<DecisionData>> {
-    let incoming = callers.find(id, |principal| may(by, principal))?;
+fn from_caller(
+    callers: &Callers,
+    id: &ActionId,
+    may: impl Fn(&Principal, &SpaceId) -> bool,
+    at: Timestamp,
+) -> Option<Event<DecisionData>> {
+    let incoming = callers.find(id, |found| may(&found.principal, &found.request.space_id))?;
     let trace = incoming.request.trace().unwrap_or_else(TraceId::fresh);
     Some(Event::decision(Arc::unwrap_or_clone(incoming).into_decision(), trace, at))
 }

@@ -47,10 +47,10 @@ impl Callers {
         Caller { all: self.0.clone(), incoming: incoming.clone() }
     }
 
-    /// A waiting caller's decision for this action, from a principal that `fits`.
-    pub(crate) fn find(&self, action: &ActionId, fits: impl Fn(&Principal) -> bool) -> Option<Arc<Incoming>> {
+    /// A waiting caller's decision for this action, if it `fits`.
+    pub(crate) fn find(&self, action: &ActionId, fits: impl Fn(&Incoming) -> bool) -> Option<Arc<Incoming>> {
         let all = self.0.lock();
-        let found = all.get(action)?.iter().find(|incoming| fits(&incoming.principal));
+        let found = all.get(action)?.iter().find(|incoming| fits(incoming));
         found.cloned()
     }
 }

@@ -9,7 +9,7 @@ use effectd_contracts::{
 use effectd_policy::{Decider, OrgRole, Policy, PrincipalRole};
 use serde_json::{Map, Value};
 
-use crate::stored::read_json;
+use crate::stored::{entries_from, page, read_json};
 
 /// Sessions by id, sealed, since a title is a person's text. A deleted session is not in it.
 pub(crate) const SESSIONS: &str = "sessions";
@@ -18,7 +18,7 @@ pub(crate) const SESSIONS: &str = "sessions";
 pub fn is_visible(session: &Session, policy: &Policy, by: &Decider, part: PrincipalRole) -> bool {
     session.created_by == by.principal
         || policy.role_in(by, session.org.as_str()) >= Some(OrgRole::Admin)
-        || policy.may_operate(by, part)
+        || policy.may_operate_in(by, part, Some(session.org.as_str()))
 }
 
 /// Adds the session's space to parameters that leave it out, if the tool wants it.
@@ -37,14 +37,15 @@ pub fn session(store: &dyn Store, id: &str) -> Result<Option<Session>, StoreErro
     Ok(entry.as_ref().and_then(read_json))
 }
 
-/// One page of them, the oldest first.
+/// One page of those that `sees` selects, the oldest first.
 pub fn list(
     store: &dyn Store,
     after: Option<&str>,
     max: usize,
+    sees: impl Fn(&Session) -> bool,
 ) -> Result<(Vec<Session>, Option<String>), StoreError> {
-    let page = store.entries(&FamilyName::new(SESSIONS)?, "", after, max)?;
-    Ok((page.entries.iter().filter_map(read_json).collect(), page.after))
+    let family = FamilyName::new(SESSIONS)?;
+    page(entries_from(store, &family, ("", after), max), max, |entry| Ok(read_json(entry).filter(&sees)))
 }
 
 /// Whether the name is that of a session without a record: `agent:<subject>`, `run:<id>`, `batch:<id>`.

@@ -41,29 +41,24 @@ pub struct Claims {
 }
 
 /// The record of a token.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     pub token_id: TokenId,
     pub kind: TokenKind,
     pub org: OrgId,
     /// The session of a sandbox. Its token is valid no longer than the session takes actions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// The account of a user or a service.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Of the whole token.
     pub(crate) hash: Digest,
     pub created_by: Principal,
     pub created_at: Timestamp,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Timestamp>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
     /// The day of the last use: `2026-11-18`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<String>,
 }
 
@@ -278,8 +273,8 @@ mod tests {
 
     #[test]
     fn no_two_organisations_share_an_account() {
-        let org = OrgId::new("work").unwrap();
-        assert_eq!(account(&org, "ada@example.org").unwrap().as_str(), "account://work/ada@example.org");
+        let org = OrgId::new("office").unwrap();
+        assert_eq!(account(&org, "ada@example.org").unwrap().as_str(), "account://office/ada@example.org");
         for wrong in ["", "a/b", "*", "a b", "é", "a\n"] {
             assert!(account(&org, wrong).is_err(), "{wrong:?}");
         }

@@ -36,8 +36,9 @@ pub(super) struct BlobCatalog {
     pub(super) bytes: u64,
     /// Bytes for which room was made and whose blobs have no name yet, so that concurrent writers keep the quota together.
     pub(super) coming: u64,
-    /// The names of blobs that are being written.
-    pub(super) writing: Vec<String>,
+    /// The names of blobs that are being written, by the number of each writer. When a blob is destroyed, the writers of its name
+    /// leave: afterwards its file may be half of what a later writer creates, and only that one may list it.
+    pub(super) writing: HashMap<u64, String>,
     /// Bytes of streamed blobs without a name.
     pub(super) drafted: u64,
     /// Pinned blobs, and how often each is pinned.
@@ -56,12 +57,20 @@ impl BlobCatalog {
             shares: HashMap::new(),
             bytes: 0,
             coming: 0,
-            writing: Vec::new(),
+            writing: HashMap::new(),
             drafted: 0,
             pinned: HashMap::new(),
             unproven: HashSet::new(),
             next: 0,
         }
+    }
+
+    /// Begins to write a blob; returns the writer's number.
+    pub(super) fn begin(&mut self, name: &str) -> u64 {
+        let writer = self.next;
+        self.next += 1;
+        self.writing.insert(writer, name.to_owned());
+        writer
     }
 
     /// Adds a blob as the newest.
@@ -131,6 +140,7 @@ impl BlobCatalog {
     pub(super) fn destroy(&mut self, name: &str) -> Result<(), BlobError> {
         // Leaves the catalog first: a blob with a half-overwritten head cannot be opened.
         self.forget(name);
+        self.writing.retain(|_, writing| writing != name);
         destroy(&self.folder.join(name))
     }
 

@@ -525,6 +525,21 @@ fn many_who_store_the_same_at_once_store_it_once() {
 }
 
 #[test]
+fn what_is_destroyed_while_it_is_written_is_not_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (space, id, other) = (space("shared:h"), name(CONTENT), name(b"other"));
+    let blobs = blobs(folder.path(), 1 << 20);
+    let catalog = blobs.catalog(BlobKind::Preimages, &blobs.folder(BlobKind::Preimages, &space)).unwrap();
+    let begin = |name: &str| catalog.lock().begin(name);
+    let (early, beside) = (begin(&id), begin(&other));
+    blobs.remove(BlobKind::Preimages, &space, &id).unwrap();
+    // From now on, the file may be half of what this one writes.
+    let late = begin(&id);
+    let end = |writer: u64| catalog.lock().writing.remove(&writer);
+    assert_eq!([early, beside, late].map(end), [None, Some(other), Some(id)]);
+}
+
+#[test]
 fn what_cannot_be_destroyed_is_no_longer_taken_for_a_blob() {
     let folder = tempfile::tempdir().unwrap();
     let (space, id, content) = (space("shared:h"), name(CONTENT), long());

@@ -6,7 +6,6 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -22,7 +21,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, Error as TlsError, RootCertStore, crypto};
 
 use super::{ClientError, begin};
-use crate::views::whoami::WhoamiView;
 
 /// How long a connection may take, with its TLS handshake.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
@@ -43,9 +41,6 @@ pub struct Remote {
     pub url: String,
     pub(super) host: HeaderValue,
     pub(super) authorization: HeaderValue,
-    /// Called before the first request that may change something.
-    pub(super) before_change: fn(&Remote, &WhoamiView),
-    pub(super) announced: AtomicBool,
     address: (String, u16),
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
@@ -58,12 +53,7 @@ impl fmt::Debug for Remote {
 
 impl Remote {
     /// The error says what is wrong with the URL, the token or the file of authorities. It never quotes the token.
-    pub fn new(
-        (name, url): (String, &str),
-        token: &str,
-        authorities: Option<&Path>,
-        before_change: fn(&Remote, &WhoamiView),
-    ) -> Result<Self, String> {
+    pub fn new((name, url): (String, &str), token: &str, authorities: Option<&Path>) -> Result<Self, String> {
         // A password must not be quoted below.
         if url.contains('@') {
             return Err("the URL has a user or a password; a token has a file of its own".to_owned());
@@ -101,8 +91,6 @@ impl Remote {
         Ok(Self {
             host: HeaderValue::from_str(authority).map_err(|_| invalid("its host cannot be sent"))?,
             authorization,
-            before_change,
-            announced: AtomicBool::new(false),
             address: (host.to_owned(), port),
             tls,
             name,
@@ -187,7 +175,7 @@ mod tests {
     use super::*;
 
     fn remote(url: &str, token: &str) -> Result<Remote, String> {
-        Remote::new(("context \"x\"".to_owned(), url), token, None, |_, _| {})
+        Remote::new(("context \"x\"".to_owned(), url), token, None)
     }
 
     #[test]

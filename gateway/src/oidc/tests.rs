@@ -74,7 +74,7 @@ impl Place {
             issuer: "https://issuer.example".to_owned(),
             audience: "effectd".to_owned(),
             jwks_file: folder.path().join("jwks.json").to_str().unwrap().to_owned(),
-            org: "work".to_owned(),
+            org: "office".to_owned(),
             ..OidcSettings::default()
         };
         let place = Self { folder, issuer: Issuer::new(), settings, ed, ec };
@@ -125,8 +125,8 @@ impl Place {
 fn each_key_verifies_its_own_algorithm() {
     let place = Place::new();
     let found = place.holder(&place.plain(&claims())).unwrap();
-    assert_eq!(found.principal.as_str(), "account://work/ada");
-    assert_eq!((found.kind, found.org.as_str(), &found.session), (TokenKind::User, "work", &None));
+    assert_eq!(found.principal.as_str(), "account://office/ada");
+    assert_eq!((found.kind, found.org.as_str(), &found.session), (TokenKind::User, "office", &None));
     assert_eq!(found.roles, ["deciders", "others"]);
     assert_eq!(found.expires_at, Timestamp::from_second(NOW + 600).ok());
     assert_eq!(found.token_id, found.principal.as_str(), "all JWTs of an account share its rate");

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use effectd_actors::operator::withdraw::withdraw;
+use effectd_actors::operator::withdraw::{Withdrawal, withdraw};
 use effectd_actors::{Answer, Done, Held, Incoming};
 use effectd_contracts::ActionId;
 use serde::Deserialize;
@@ -14,7 +13,7 @@ use serde::Deserialize;
 use super::{sessions, traced};
 use crate::app::{App, AppState, Found};
 use crate::body::BodyShare;
-use crate::extract::{Json, Path, Query, Reply, integer, json, json_holding, whole};
+use crate::extract::{Json, Path, Payload, Query, Reply, integer, json, json_holding, whole};
 use crate::headers::{self, AnswerTrace};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -38,7 +37,8 @@ pub(crate) struct WaitQuery {
 ///
 /// Without `wait`, the answer comes when the decision is durable: from then on it will run or be refused, also after a crash.
 /// With `wait`, the answer comes with the receipt; if the time is over before, or an approval is needed first, the decision is
-/// durable and goes on. Repeating the request is harmless.
+/// durable and goes on. Repeating the request is harmless. Over the network, the answer's `action_id` is yours with your session or
+/// principal before it, and other routes take both.
 #[utoipa::path(post, path = "/v1/actions", tag = "actions",
     params(
         ("wait" = Option<String>, Query, description = "Wait for the receipt: empty or `true` for the maximum time, or milliseconds"),
@@ -61,7 +61,7 @@ pub(crate) async fn submit(
     peer: Peer,
     Query(query): Query<SubmitQuery>,
     headers: HeaderMap,
-    body: Body,
+    body: Payload,
 ) -> Result<Response, Problem> {
     let wait = query.wait.as_deref().map(wait_ms).transpose()?;
     let _waiting = wait.map(|_| app.wait_slot(&peer)).transpose()?;
@@ -109,8 +109,9 @@ async fn accept(app: &App, peer: &Peer, incoming: Incoming, bytes: u64) -> Resul
     if let Some(offset) = placed {
         app.health.accepted(offset, bytes, &peer.principal);
     }
-    // An action that has ended already is answered with its receipt.
+    // An action that has ended already is answered with its receipt, which is for who asked for it.
     let done = app.receipt_of(&action).ok().flatten();
+    let done = done.filter(|done| done.receipt.principal == peer.principal);
     Ok(done.map_or(Reached::Accepted, Reached::Done))
 }
 
@@ -137,15 +138,14 @@ pub(super) async fn execute(
 ///
 /// The status is 200 also for an action that was refused or failed: see `outcome` and `receipt`.
 #[utoipa::path(get, path = "/v1/actions/{id}", tag = "actions",
-    params(("id" = String, Path, description = "The action's id, percent-encoded")),
     responses((status = 200, description = "The action", body = ActionView), Problems<404, 503>))]
 pub(crate) async fn show(
     State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let action = action_id(id)?;
-    match app.find(&action, &peer).await? {
+    let (action, found) = app.find_meant(&action_id(id)?, &peer).await?;
+    match found {
         Found::Done(done, share) => Ok(described(action, done, share)),
         Found::Accepted => Ok(Json(ActionView::accepted(action)).into_response()),
         Found::Held(held) => Ok(Json(ActionView::held(action, &held)).into_response()),
@@ -159,10 +159,7 @@ pub(crate) async fn show(
 /// `timeout_ms` ends first, the answer is 202; repeat the request to wait longer. An action that waits for an approval ends by
 /// denial or expiry, or after it has run.
 #[utoipa::path(get, path = "/v1/actions/{id}/wait", tag = "actions",
-    params(
-        ("id" = String, Path, description = "The action's id, percent-encoded"),
-        ("timeout_ms" = Option<u64>, Query, description = "How long to wait at most"),
-    ),
+    params(("timeout_ms" = Option<u64>, Query, description = "How long to wait at most")),
     responses(
         (status = 200, description = "It was done", body = ActionView),
         (status = 202, description = "It has not ended yet", body = ActionView),
@@ -176,8 +173,8 @@ pub(crate) async fn wait(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let action = action_id(id)?;
-    match app.find(&action, &peer).await? {
+    let (action, found) = app.find_meant(&action_id(id)?, &peer).await?;
+    match found {
         Found::Done(done, share) => return Ok(waited(action, done, share)),
         Found::Unknown => return Err(unknown(&action)),
         Found::Accepted | Found::Held(_) => {}
@@ -204,16 +201,20 @@ pub(crate) async fn wait(
 /// It ends with a receipt that says `cancelled`, which all who wait for it get. Repeating this is harmless. An action that has
 /// begun, or ended otherwise, cannot be withdrawn; the problem says which.
 #[utoipa::path(delete, path = "/v1/actions/{id}", tag = "actions",
-    params(("id" = String, Path, description = "The action's id, percent-encoded")),
     responses((status = 200, description = "It is withdrawn, now or before", body = ActionView), Problems<404, 409, 503>))]
 pub(crate) async fn cancel(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<ActionView> {
-    let (action, by) = (action_id(id)?, peer.decider());
-    let withdrawn = match app.pipeline() {
-        Ok(pipeline) => pipeline.cancel(&action, &by).await,
-        Err(_) => withdraw(app.services(), &action, &by).await,
-    };
-    let withdrawn = withdrawn.map_err(|failure| Problem::failed(&failure).about(&action))?;
-    withdrawal(&action, withdrawn).map(Json)
+    let (id, by) = (action_id(id)?, peer.decider());
+    for action in peer.meant_ids(&id) {
+        let withdrawn = match app.pipeline() {
+            Ok(pipeline) => pipeline.cancel(&action, &by).await,
+            Err(_) => withdraw(app.services(), &action, &by).await,
+        };
+        let withdrawn = withdrawn.map_err(|failure| Problem::failed(&failure).about(&action))?;
+        if !matches!(withdrawn, Withdrawal::Unknown) {
+            return withdrawal(&action, withdrawn).map(Json);
+        }
+    }
+    Err(unknown(&id))
 }
 
 /// The answer for an action that has ended: the same on every request that asks for it to be carried out.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -11,6 +10,7 @@ use effectd_actors::approvals::decide::{self, StandingApproval};
 use effectd_actors::approvals::rejudge::{self, Changed};
 use effectd_actors::approvals::{Approve, DecideError, Decided, Hold, How, edit, repository, view};
 use effectd_actors::operator::operations::recorded;
+use effectd_actors::services::tokens::Claims;
 use effectd_bus::Swap;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{ApprovalId, Mode, Operation, TokenKind};
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::app::{App, AppState};
 use crate::body::BodyShare;
-use crate::extract::{Json, Path, Query, Reply, integer, json_holding};
+use crate::extract::{After, Json, Path, Payload, Query, Reply, integer, json_holding};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::actions::ActionView;
@@ -29,13 +29,6 @@ use crate::views::approvals::{
 };
 use crate::views::grants::{GrantView, GrantWould};
 use crate::views::policy::PolicyChange;
-
-/// The query of a list.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PageQuery {
-    pub(crate) after: Option<String>,
-}
 
 /// The query of an approval.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
@@ -54,25 +47,27 @@ pub(crate) struct ApproveQuery {
 /// Approvers and operators see all, others those of their own actions. Those who only look see neither the rationale nor parameters
 /// that are not public. Oldest first; for the next page, pass `next` as `after`.
 #[utoipa::path(get, path = "/v1/approvals", tag = "approvals",
-    params(("after" = Option<String>, Query, description = "The `next` of the page before")),
+    params(After),
     responses((status = 200, description = "A page of them", body = ApprovalList), Problems<503>))]
 pub(crate) async fn list(
     State(app): AppState,
     peer: Peer,
-    Query(query): Query<PageQuery>,
+    Query(After { after }): Query<After>,
 ) -> Reply<ApprovalList> {
-    let _permit = app.blocking_permit().await?;
-    let (services, by) = (app.services(), peer.decider());
-    let (holds, next) = repository::holds(app.store(), query.after.as_deref())?;
-    let now = services.clock.now();
-    let holds = holds.iter().map(|hold| &hold.value);
-    let policy = services.policy();
-    let sees = |hold: &Hold| {
-        let org = policy.org_of(&hold.decision.request.space_id);
-        view::may_see(&policy, &by, &hold.decision.principal, org)
+    let list = move |app: &App| {
+        let (services, by) = (app.services(), peer.decider());
+        let (policy, now) = (services.policy(), services.clock.now());
+        let sees = |hold: &Hold| {
+            let org = policy.org_of(&hold.decision.request.space_id);
+            hold.is_open(now) && view::may_see(&policy, &by, &hold.decision.principal, org)
+        };
+        // A token sees its organisation, and need not open the approvals of others.
+        let of_org = |claims: &Claims| policy.spaces_of(claims.org.as_str()).cloned().collect::<Vec<_>>();
+        let spaces = peer.claims().map(of_org);
+        let (holds, next) = repository::seen(app.store(), spaces.as_deref(), after.as_deref(), sees)?;
+        Ok(ApprovalList { approvals: holds.iter().map(|hold| view(app, &peer, hold)).collect(), next })
     };
-    let visible = holds.filter(|hold| hold.is_open(now) && sees(hold));
-    Ok(Json(ApprovalList { approvals: visible.map(|hold| view(&app, &peer, hold)).collect(), next }))
+    app.blocking(list).await.map(Json)
 }
 
 /// An approval. File contents in it are only for those who may decide, and the request's contents not for those who only look.
@@ -94,7 +89,6 @@ fn view(app: &App, peer: &Peer, hold: &Hold) -> ApprovalView {
 
 /// One approval, with everything that a person decides by
 #[utoipa::path(get, path = "/v1/approvals/{id}", tag = "approvals",
-    params(("id" = String, Path, description = "The approval's id")),
     responses((status = 200, description = "The approval", body = ApprovalView), Problems<404>))]
 pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<ApprovalView> {
     find(&app, &peer, &approval_id(id)?).map(Json)
@@ -128,7 +122,7 @@ fn pending(app: &App, peer: &Peer, id: &ApprovalId) -> Result<Option<Hold>, Prob
 /// The first decision counts; a later one gets a problem that names who decided. The response has the receipt if the action ends
 /// within `wait_ms`. A preview decides nothing; `/always` and `/grant` say what else would start.
 #[utoipa::path(post, path = "/v1/approvals/{id}/approve", tag = "approvals",
-    params(("id" = String, Path, description = "The approval's id"), ApproveQuery),
+    params(ApproveQuery),
     request_body(content = ApproveBody, content_type = "application/json"),
     responses(
         (status = 200, description = "It is approved, and has ended", body = DecisionView),
@@ -141,7 +135,7 @@ pub(crate) async fn approve(
     peer: Peer,
     Path(id): Path<String>,
     Query(query): Query<ApproveQuery>,
-    body: Body,
+    body: Payload,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
@@ -266,14 +260,13 @@ async fn blocking<T: Send + 'static>(
 /// The policy decides about them like about any others, and the tool runs with them on a copy. To approve exactly what this shows,
 /// send these `params` with the answer's `digest` as `edited_digest`.
 #[utoipa::path(post, path = "/v1/approvals/{id}/preview", tag = "approvals",
-    params(("id" = String, Path, description = "The approval's id")),
     request_body(content = EditBody, content_type = "application/json"),
     responses((status = 200, description = "What would change", body = PreviewView), Problems<400, 403, 404, 409, 410, 503>))]
 pub(crate) async fn preview_edited(
     State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
-    body: Body,
+    body: Payload,
 ) -> Reply<PreviewView> {
     let id = approval_id(id)?;
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
@@ -287,14 +280,13 @@ pub(crate) async fn preview_edited(
 ///
 /// The action ends with a receipt that says so, which all who wait for it get.
 #[utoipa::path(post, path = "/v1/approvals/{id}/deny", tag = "approvals",
-    params(("id" = String, Path, description = "The approval's id")),
     request_body(content = DenyBody, content_type = "application/json"),
     responses((status = 200, description = "It is denied, and has its receipt", body = DecisionView), Problems<403, 404, 409, 410>))]
 pub(crate) async fn deny(
     State(app): AppState,
     peer: Peer,
     Path(id): Path<String>,
-    body: Body,
+    body: Payload,
 ) -> Result<Response, Problem> {
     let id = approval_id(id)?;
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::DecisionInvalid);
@@ -307,7 +299,6 @@ pub(crate) async fn deny(
 ///
 /// Nothing is changed. The answer says whose mode would change, and how many past approvals would not have been needed.
 #[utoipa::path(get, path = "/v1/approvals/{id}/always", tag = "approvals",
-    params(("id" = String, Path, description = "The approval's id")),
     responses((status = 200, description = "What would change", body = StandingView), Problems<403, 404, 409>))]
 pub(crate) async fn preview_always(
     State(app): AppState,
@@ -351,7 +342,7 @@ pub(crate) struct GrantQuery {
 ///
 /// Nothing is changed. The answer says how many other pending approvals the grant would make unnecessary.
 #[utoipa::path(get, path = "/v1/approvals/{id}/grant", tag = "approvals",
-    params(("id" = String, Path, description = "The approval's id"), GrantQuery),
+    params(GrantQuery),
     responses((status = 200, description = "What would change", body = GrantWould), Problems<400, 403, 404, 409>))]
 pub(crate) async fn preview_grant(
     State(app): AppState,
@@ -412,10 +403,7 @@ async fn answer(
 }
 
 fn unknown() -> Problem {
-    Problem::of(
-        Kind::ApprovalUnknown,
-        "no approval with this id is pending for you; `effectd approvals list` shows pending ones",
-    )
+    DecideError::Unknown.into()
 }
 
 fn approval_id(id: String) -> Result<ApprovalId, Problem> {

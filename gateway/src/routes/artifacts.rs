@@ -20,10 +20,6 @@ use crate::problem::{Kind, Problem, Problems};
 
 /// One artifact of a receipt, byte for byte
 #[utoipa::path(get, path = "/v1/receipts/{id}/artifacts/{artifact}", tag = "receipts", operation_id = "artifact",
-    params(
-        ("id" = String, Path, description = "The receipt's id"),
-        ("artifact" = String, Path, description = "One of the receipt's `artifact_ids`"),
-    ),
     responses((status = 200, description = "The bytes", body = Vec<u8>, content_type = "application/octet-stream"), Problems<403, 404>))]
 pub(crate) async fn get(
     State(app): AppState,

@@ -22,7 +22,6 @@ pub(crate) async fn list(State(app): AppState, _: Viewer) -> Reply<Vec<BreakerVi
 
 /// One circuit breaker
 #[utoipa::path(get, path = "/v1/breakers/{key}", tag = "breakers",
-    params(("key" = String, Path, description = "Its key, percent-encoded")),
     responses((status = 200, description = "Its state", body = BreakerView), Problems<403, 404>))]
 pub(crate) async fn show(State(app): AppState, _: Viewer, Path(key): Path<String>) -> Reply<BreakerView> {
     check_key(&key)?;
@@ -37,7 +36,6 @@ fn view(app: &App, key: &str) -> Json<BreakerView> {
 
 /// Open a circuit breaker, until it is reset
 #[utoipa::path(post, path = "/v1/breakers/{key}/trip", tag = "breakers",
-    params(("key" = String, Path, description = "Its key, percent-encoded")),
     responses((status = 200, description = "Open, and durable", body = BreakerView), Problems<403, 404, 502>))]
 pub(crate) async fn trip(State(app): AppState, by: Operator, Path(key): Path<String>) -> Reply<BreakerView> {
     check_key(&key)?;
@@ -47,7 +45,6 @@ pub(crate) async fn trip(State(app): AppState, by: Operator, Path(key): Path<Str
 
 /// Close a circuit breaker and forget what it counted
 #[utoipa::path(post, path = "/v1/breakers/{key}/reset", tag = "breakers",
-    params(("key" = String, Path, description = "Its key, percent-encoded")),
     responses((status = 200, description = "Closed, and durable", body = BreakerView), Problems<403, 404, 502>))]
 pub(crate) async fn reset(State(app): AppState, by: Operator, Path(key): Path<String>) -> Reply<BreakerView> {
     check_key(&key)?;

@@ -1,6 +1,5 @@
 //! Connections and secrets of organisations, for operators and the organisation's admins.
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::operator::connections::{check_value, set_secret};
 use effectd_actors::services::connections;
@@ -11,7 +10,7 @@ use effectd_contracts::{Connection, ConnectionId, Operation, OrgId, SecretName, 
 use super::operations::{self, ChangeOf, ChangeQuery, change, checked_reason, to_end};
 use crate::app::{App, AppState};
 use crate::body::BodyBytes;
-use crate::extract::{Json, Path, Query, Reply};
+use crate::extract::{Json, Path, Payload, Query, Reply};
 use crate::limits::CHANGE_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -33,12 +32,12 @@ pub(crate) async fn list(State(app): AppState, peer: Peer) -> Reply<Vec<Connecti
 #[utoipa::path(post, path = "/v1/connections", tag = "connections",
     params(ChangeQuery),
     request_body(content = ConnectionBody, content_type = "application/json"),
-    responses((status = 200, description = "It is created, or would be", body = OperationView), Problems<400, 403, 404>))]
+    responses((status = 200, description = "It is created, or would be", body = OperationView), Problems<400, 403, 404, 409>))]
 pub(crate) async fn create(
     State(app): AppState,
     peer: Peer,
     Query(query): Query<ChangeQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<OperationView> {
     let (body, _share): (ConnectionBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
     let ConnectionBody { org, source, name, hosts, secrets } = body;
@@ -51,8 +50,8 @@ pub(crate) async fn create(
 
 /// Let a connection be used again
 #[utoipa::path(post, path = "/v1/connections/{id}/enable", tag = "connections",
-    params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
-    responses((status = 200, description = "It is enabled, or would be", body = OperationView), Problems<400, 403, 404>))]
+    params(ChangeQuery),
+    responses((status = 200, description = "It is enabled, or would be", body = OperationView), Problems<400, 403, 404, 409>))]
 pub(crate) async fn enable(change: ChangeOf) -> Reply<OperationView> {
     let connection_id = administered(&change)?;
     change.by(Operation::EnableConnection { connection_id }).await
@@ -60,7 +59,7 @@ pub(crate) async fn enable(change: ChangeOf) -> Reply<OperationView> {
 
 /// Stop the use of a connection
 #[utoipa::path(post, path = "/v1/connections/{id}/disable", tag = "connections",
-    params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
+    params(ChangeQuery),
     responses((status = 200, description = "It is disabled, or would be", body = OperationView), Problems<400, 403, 404>))]
 pub(crate) async fn disable(change: ChangeOf) -> Reply<OperationView> {
     let connection_id = administered(&change)?;
@@ -69,7 +68,7 @@ pub(crate) async fn disable(change: ChangeOf) -> Reply<OperationView> {
 
 /// Delete a connection
 #[utoipa::path(delete, path = "/v1/connections/{id}", tag = "connections",
-    params(("id" = String, Path, description = "The connection's id"), ChangeQuery),
+    params(ChangeQuery),
     responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 403, 404>))]
 pub(crate) async fn delete(change: ChangeOf) -> Reply<OperationView> {
     let connection_id = administered(&change)?;
@@ -106,11 +105,7 @@ pub(crate) async fn secrets(State(app): AppState, peer: Peer) -> Reply<Vec<Secre
 ///
 /// It is stored sealed, and no answer shows it again. A preview needs no body.
 #[utoipa::path(put, path = "/v1/secrets/{org}/{name}", tag = "secrets", operation_id = "set",
-    params(
-        ("org" = String, Path, description = "The organisation, percent-encoded"),
-        ("name" = String, Path, description = "The secret's name"),
-        ChangeQuery,
-    ),
+    params(ChangeQuery),
     request_body(content = SecretBody, content_type = "application/json"),
     responses((status = 200, description = "It is set, or would be", body = OperationView), Problems<400, 403, 404>))]
 pub(crate) async fn set(
@@ -118,7 +113,7 @@ pub(crate) async fn set(
     peer: Peer,
     Path((org, name)): Path<(String, String)>,
     Query(query): Query<ChangeQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<OperationView> {
     let org = administered_org(&app, &peer, org)?;
     let operation = Operation::SetSecret { org: org.clone(), name: name.clone() };
@@ -150,11 +145,7 @@ pub(crate) async fn set(
 ///
 /// Refused while a connection needs it.
 #[utoipa::path(delete, path = "/v1/secrets/{org}/{name}", tag = "secrets", operation_id = "delete",
-    params(
-        ("org" = String, Path, description = "The organisation, percent-encoded"),
-        ("name" = String, Path, description = "The secret's name"),
-        ChangeQuery,
-    ),
+    params(ChangeQuery),
     responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 403, 404>))]
 pub(crate) async fn unset(
     State(app): AppState,

@@ -56,7 +56,6 @@ pub(crate) async fn causes(
 
 /// One dead letter, with the decision that failed
 #[utoipa::path(get, path = "/v1/dlq/{letter}", tag = "dlq",
-    params(("letter" = u64, Path, description = "Its number")),
     responses((status = 200, description = "What was asked, without secrets and personal data; its approval, attempts, cause and receipt", body = LetterView), Problems<403, 404>))]
 pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<String>) -> Reply<LetterView> {
     let letter = number(&letter)?;
@@ -65,7 +64,6 @@ pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<S
 
 /// One quarantined action, for review
 #[utoipa::path(get, path = "/v1/quarantine/{letter}", tag = "quarantine",
-    params(("letter" = u64, Path, description = "The number of its dead letter")),
     responses(
         (status = 200, description = "Its content without secrets and personal data, and why it was quarantined", body = ReviewView),
         Problems<403, 404>,
@@ -84,7 +82,6 @@ pub(crate) async fn review(
 ///
 /// Its decision is published again with its action id and idempotency key, and passes every gate again. Repeating this does nothing.
 #[utoipa::path(post, path = "/v1/dlq/{letter}/requeue", tag = "dlq",
-    params(("letter" = u64, Path, description = "Its number")),
     responses((status = 200, description = "The outcome", body = LetterNow), Problems<403, 404>))]
 pub(crate) async fn requeue(
     State(app): AppState,
@@ -97,7 +94,6 @@ pub(crate) async fn requeue(
 
 /// Drop a dead letter; its receipt stays
 #[utoipa::path(post, path = "/v1/dlq/{letter}/purge", tag = "dlq",
-    params(("letter" = u64, Path, description = "Its number")),
     responses((status = 200, description = "The outcome", body = LetterNow), Problems<403, 404>))]
 pub(crate) async fn purge(
     State(app): AppState,

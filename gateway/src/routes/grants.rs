@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::Grant;
 use effectd_actors::approvals::grants::{self, NewGrant};
@@ -10,9 +9,8 @@ use effectd_actors::approvals::rejudge::{self, Changed};
 use effectd_actors::approvals::{DecideError, view};
 use effectd_contracts::GrantId;
 
-use super::approvals::PageQuery;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Path, Query, Reply};
+use crate::extract::{After, Json, Path, Payload, Query, Reply};
 use crate::limits::LIST_DEFAULT;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -22,20 +20,21 @@ use crate::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
 ///
 /// Approvers and operators see all, others those that they requested. Oldest first; for the next page, pass `next` as `after`.
 #[utoipa::path(get, path = "/v1/grants", tag = "grants",
-    params(("after" = Option<String>, Query, description = "The `next` of the page before")),
+    params(After),
     responses((status = 200, description = "A page of them", body = GrantList), Problems<503>))]
 pub(crate) async fn list(
     State(app): AppState,
     peer: Peer,
-    Query(query): Query<PageQuery>,
+    Query(After { after }): Query<After>,
 ) -> Reply<GrantList> {
-    let (services, by) = (app.services(), peer.decider());
-    let (mut grants, next) = grants::list(app.store(), query.after.as_deref(), LIST_DEFAULT)?;
-    let policy = services.policy();
-    grants.retain(|grant| view::may_see(&policy, &by, &grant.created_by, Some(&grant.org)));
-    let now = services.clock.now();
-    let grants = grants.iter().map(|grant| GrantView::of(grant, now)).collect();
-    Ok(Json(GrantList { grants, next }))
+    let list = move |app: &App| {
+        let (policy, by) = (app.services().policy(), peer.decider());
+        let sees = |grant: &Grant| view::may_see(&policy, &by, &grant.created_by, Some(&grant.org));
+        let (grants, next) = grants::list(app.store(), after.as_deref(), LIST_DEFAULT, sees)?;
+        let now = app.services().clock.now();
+        Ok(GrantList { grants: grants.iter().map(|grant| GrantView::of(grant, now)).collect(), next })
+    };
+    app.blocking(list).await.map(Json)
 }
 
 /// Create a grant
@@ -45,8 +44,9 @@ pub(crate) async fn list(
 #[utoipa::path(post, path = "/v1/grants", tag = "grants",
     request_body(content = GrantBody, content_type = "application/json"),
     responses((status = 200, description = "It is active", body = GrantView), Problems<400, 403>))]
-pub(crate) async fn create(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantView> {
+pub(crate) async fn create(State(app): AppState, peer: Peer, body: Payload) -> Reply<GrantView> {
     let new = new_grant(&app, body).await?;
+    check_member(&app, &peer, &new.org)?;
     released(&app, grants::create(app.services(), new, &peer.decider()).await).await
 }
 
@@ -56,7 +56,7 @@ pub(crate) async fn create(State(app): AppState, peer: Peer, body: Body) -> Repl
 #[utoipa::path(post, path = "/v1/grants/requests", tag = "grants",
     request_body(content = GrantBody, content_type = "application/json"),
     responses((status = 200, description = "It is requested, or active", body = GrantView), Problems<400, 429>))]
-pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantView> {
+pub(crate) async fn request(State(app): AppState, peer: Peer, body: Payload) -> Reply<GrantView> {
     let new = new_grant(&app, body).await?;
     check_member(&app, &peer, &new.org)?;
     released(&app, grants::request(app.services(), new, &peer.decider()).await).await
@@ -68,7 +68,7 @@ pub(crate) async fn request(State(app): AppState, peer: Peer, body: Body) -> Rep
 #[utoipa::path(post, path = "/v1/grants/requests/preview", tag = "grants",
     request_body(content = GrantBody, content_type = "application/json"),
     responses((status = 200, description = "Whether it would be active", body = GrantWould), Problems<400>))]
-pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body) -> Reply<GrantWould> {
+pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Payload) -> Reply<GrantWould> {
     let new = new_grant(&app, body).await?;
     check_member(&app, &peer, &new.org)?;
     let (services, by) = (app.services(), peer.decider());
@@ -82,7 +82,6 @@ pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Body
 ///
 /// Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/grants/{id}/activate", tag = "grants",
-    params(("id" = String, Path, description = "The grant's id")),
     responses((status = 200, description = "It is active", body = GrantView), Problems<403, 404, 410>))]
 pub(crate) async fn activate(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<GrantView> {
     let id = grant_id(id)?;
@@ -93,7 +92,6 @@ pub(crate) async fn activate(State(app): AppState, peer: Peer, Path(id): Path<St
 ///
 /// From the answer on it has no effect. Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/grants/{id}/revoke", tag = "grants",
-    params(("id" = String, Path, description = "The grant's id")),
     responses((status = 200, description = "It is revoked", body = GrantView), Problems<404>))]
 pub(crate) async fn revoke(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<GrantView> {
     let id = grant_id(id)?;
@@ -124,7 +122,7 @@ fn view(app: &App, changed: Result<Grant, DecideError>) -> Reply<GrantView> {
     Ok(Json(GrantView::of(&grant, app.services().clock.now())))
 }
 
-/// Refuses the account of a token that has no part in the organisation: it learns nothing of its sessions.
+/// Refuses the account of a token that has no part in the organisation: it learns nothing of the sessions there.
 fn check_member(app: &App, peer: &Peer, org: &str) -> Result<(), Problem> {
     let (policy, by) = (app.services().policy(), peer.decider());
     let fits = peer.claims().is_none()
@@ -134,7 +132,7 @@ fn check_member(app: &App, peer: &Peer, org: &str) -> Result<(), Problem> {
     fits.then_some(()).ok_or_else(why)
 }
 
-async fn new_grant(app: &App, body: Body) -> Result<NewGrant, Problem> {
+async fn new_grant(app: &App, body: Payload) -> Result<NewGrant, Problem> {
     let (body, _share): (GrantBody, _) = app.json_body(body, Kind::DecisionInvalid).await?;
     let now = app.services().clock.now();
     let end = |lasts| now.checked_add(Duration::from_secs(lasts)).unwrap_or(now);

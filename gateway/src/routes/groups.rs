@@ -24,7 +24,6 @@ pub(crate) struct To {
 
 /// The consumer groups of a topic, and their positions
 #[utoipa::path(get, path = "/v1/store/topics/{topic}/groups", tag = "groups",
-    params(("topic" = String, Path, description = "Its name")),
     responses((status = 200, description = "By name", body = Vec<GroupView>), Problems<400, 403, 404>))]
 pub(crate) async fn list(
     State(app): AppState,
@@ -42,10 +41,6 @@ pub(crate) async fn list(
 
 /// The position of a consumer group; a new one begins at the start
 #[utoipa::path(get, path = "/v1/store/topics/{topic}/groups/{group}", tag = "groups",
-    params(
-        ("topic" = String, Path, description = "The topic's name"),
-        ("group" = String, Path, description = "The group's name"),
-    ),
     responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403, 404>))]
 pub(crate) async fn show(
     State(app): AppState,
@@ -67,11 +62,7 @@ pub(crate) async fn show(
 /// groups for each topic: `u<uid>` and `u<uid>.…`, with its own uid. An account over TCP has another such name, which the answer to a
 /// wrong one says.
 #[utoipa::path(post, path = "/v1/store/topics/{topic}/groups/{group}", tag = "groups",
-    params(
-        ("topic" = String, Path, description = "The topic's name"),
-        ("group" = String, Path, description = "The group's name"),
-        To,
-    ),
+    params(To),
     responses((status = 200, description = "The next event that it reads", body = Moved), Problems<400, 403, 404>))]
 pub(crate) async fn seek(
     State(app): AppState,

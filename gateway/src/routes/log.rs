@@ -158,7 +158,6 @@ pub(crate) async fn frontier(
 ///
 /// With it and the device's key, anybody can verify the receipt without effectd.
 #[utoipa::path(get, path = "/v1/receipts/{id}/proof", tag = "receipts",
-    params(("id" = String, Path, description = "The receipt's id")),
     responses(
         (status = 200, description = "The receipt, its index, the path to the root, and the signed head", body = ref("#/components/schemas/InclusionProof"), content_type = "application/json"),
         Problems<404>,

@@ -39,7 +39,6 @@ pub(crate) async fn list(
 
 /// One notification
 #[utoipa::path(get, path = "/v1/notifications/{id}", tag = "notifications",
-    params(("id" = String, Path, description = "The id of the receipt of the action that sent it")),
     responses((status = 200, description = "The notification and its delivery", body = NotificationView), Problems<403, 404>))]
 pub(crate) async fn show(
     State(app): AppState,

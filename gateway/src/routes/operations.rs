@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use effectd_actors::Services;
@@ -15,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reply};
+use crate::extract::{Json, Operator, Path, Payload, Query, Reply};
 use crate::host::Host;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -88,12 +87,12 @@ pub(super) fn checked_reason(reason: Option<String>) -> Result<Option<String>, P
 #[utoipa::path(post, path = "/v1/operations", tag = "operations",
     params(OperationQuery),
     request_body(content = ref("#/components/schemas/Operation"), content_type = "application/json"),
-    responses((status = 200, description = "What changed, or would", body = OperationView), Problems<400, 403, 404>))]
+    responses((status = 200, description = "What changed, or would", body = OperationView), Problems<400, 403, 404, 409>))]
 pub(crate) async fn perform(
     State(app): AppState,
     by: Operator,
     Query(query): Query<OperationQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<OperationView> {
     let (operation, _share): (Operation, _) = app.json_body(body, Kind::QueryInvalid).await?;
     check_door(&by.0, &operation)?;
@@ -113,7 +112,8 @@ pub(crate) async fn perform(
     Ok(Json(OperationView { token: done.token.filter(|_| by.0.operator), ..done }))
 }
 
-/// Refuses operations that have a route of their own because of their answers or, by a token, stay with the users of this machine.
+/// Refuses operations that have a route of their own because of their answers or, by a token, stay with the users of this machine or have a
+/// route that keeps the token to its organisation.
 fn check_door(by: &Peer, operation: &Operation) -> Result<(), Problem> {
     if matches!(operation, Operation::CreateToken { .. } | Operation::RotateToken { .. }) {
         return Err(Problem::of(Kind::QueryInvalid, "use /v1/tokens for this"));
@@ -126,6 +126,22 @@ fn check_door(by: &Peer, operation: &Operation) -> Result<(), Problem> {
     if is_local && by.claims().is_some() {
         let why = "no token may do this, whatever the roles of its account; use the daemon's socket";
         return Err(Problem::of(Kind::TokenForbidden, why));
+    }
+    let is_of_org = matches!(
+        operation,
+        Operation::CreateSession { .. }
+            | Operation::EndSession { .. }
+            | Operation::DeleteSession { .. }
+            | Operation::CreateConnection { .. }
+            | Operation::EnableConnection { .. }
+            | Operation::DisableConnection { .. }
+            | Operation::DeleteConnection { .. }
+            | Operation::SetSecret { .. }
+            | Operation::DeleteSecret { .. }
+    );
+    if is_of_org && by.claims().is_some() {
+        let why = "with a token, use /v1/sessions, /v1/connections and /v1/secrets for this";
+        return Err(Problem::of(Kind::QueryInvalid, why));
     }
     Ok(())
 }
@@ -163,7 +179,7 @@ pub(crate) struct ChangeOf {
     pub(super) app: Arc<App>,
     pub(super) peer: Peer,
     pub(super) id: String,
-    query: ChangeQuery,
+    pub(super) query: ChangeQuery,
 }
 
 impl FromRequestParts<Arc<App>> for ChangeOf {

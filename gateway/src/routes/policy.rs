@@ -1,6 +1,5 @@
 //! The policy: show, check, reload, change, and explain its decisions.
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::PrincipalRole;
 use effectd_actors::approvals::rejudge::{self, Changed, Rejudged};
@@ -12,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::operations::{self, ChangeQuery, OperationQuery, Why, checked_reason};
 use super::{receipts, sessions};
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reply, Viewer};
+use crate::extract::{Json, Operator, Path, Payload, Query, Reply, Viewer};
 use crate::host::Host;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -67,7 +66,7 @@ pub(crate) async fn change(
     State(app): AppState,
     by: Operator,
     Query(query): Query<OperationQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<PolicyView> {
     by.check_administers(&app)?;
     let (change, _share): (PolicyChange, _) = app.json_body(body, Kind::ChangeInvalid).await?;
@@ -132,7 +131,7 @@ pub(crate) async fn start_shadow(
     State(app): AppState,
     by: Operator,
     Query(query): Query<ChangeQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<ShadowView> {
     let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::ChangeInvalid);
     let (ShadowFiles { files }, _share) = body.await?;
@@ -183,9 +182,10 @@ pub(crate) async fn stop_shadow(
 #[utoipa::path(post, path = "/v1/policy/explain", tag = "policy",
     request_body(content = ref("#/components/schemas/ActionRequest"), content_type = "application/json"),
     responses((status = 200, description = "Every gate, what it saw, and what has to change", body = Explanation), Problems<400, 404>))]
-pub(crate) async fn explain(State(app): AppState, peer: Peer, body: Body) -> Reply<Explanation> {
+pub(crate) async fn explain(State(app): AppState, peer: Peer, body: Payload) -> Reply<Explanation> {
     let (request, _, _share) = app.action_request(body).await?;
-    if !app.may_operate(&peer, PrincipalRole::Look) {
+    let (policy, by) = (app.services().policy(), peer.decider());
+    if !policy.may_operate_in(&by, PrincipalRole::Look, policy.org_of(&request.space_id)) {
         sessions::check_reach(&app, &peer, &request)?;
     }
     let explain = move |app: &App| app.host.explain_request(&request, &peer.principal);
@@ -194,7 +194,6 @@ pub(crate) async fn explain(State(app): AppState, peer: Peer, body: Body) -> Rep
 
 /// Explain how the policy would decide now, from the facts in a receipt
 #[utoipa::path(get, path = "/v1/receipts/{id}/explanation", tag = "receipts", operation_id = "explain",
-    params(("id" = String, Path, description = "The receipt's id")),
     responses((status = 200, description = "Every gate, what it saw, and what has to change", body = Explanation), Problems<404>))]
 pub(crate) async fn explain_receipt(
     State(app): AppState,

@@ -1,13 +1,12 @@
 //! Previews: what a request would change, before it is made.
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::preview::foresee;
 use serde::Deserialize;
 
 use super::sessions;
 use crate::app::AppState;
-use crate::extract::{Json, Query, Reply};
+use crate::extract::{Json, Payload, Query, Reply};
 use crate::peer::Peer;
 use crate::problem::Problems;
 use crate::views::approvals::PreviewView;
@@ -33,7 +32,7 @@ pub(crate) async fn preview(
     State(app): AppState,
     peer: Peer,
     Query(query): Query<PreviewQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<PreviewView> {
     let (request, _, _share) = app.action_request(body).await?;
     sessions::check_reach(&app, &peer, &request)?;

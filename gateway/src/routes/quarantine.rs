@@ -1,13 +1,12 @@
 //! Quarantined artifacts, for operators: listed, but nobody can read them.
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::effects::quarantine;
 use effectd_contracts::Operation;
 
 use super::operations::perform_to_end;
 use crate::app::AppState;
-use crate::extract::{After, Json, Operator, Path, Query, Reply, Viewer};
+use crate::extract::{After, Json, Operator, Path, Payload, Query, Reply, Viewer};
 use crate::limits::{CHANGE_BYTES_MAX, OPERATOR_PAGE_MAX};
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::artifacts::{QuarantineBody, QuarantineList, QuarantineView, ReleaseView};
@@ -32,14 +31,13 @@ pub(crate) async fn list(
 ///
 /// Nobody can read it any more, in any space, and an event says so.
 #[utoipa::path(post, path = "/v1/artifacts/{id}/quarantine", tag = "artifacts",
-    params(("id" = String, Path, description = "The artifact's id")),
     request_body(content = QuarantineBody, content_type = "application/json"),
     responses((status = 200, description = "It is quarantined, and that is durable", body = QuarantineView), Problems<400, 403>))]
 pub(crate) async fn quarantine(
     State(app): AppState,
     by: Operator,
     Path(id): Path<String>,
-    body: Body,
+    body: Payload,
 ) -> Reply<QuarantineView> {
     let body = app.optional_json_body(body, CHANGE_BYTES_MAX, Kind::ChangeInvalid);
     let (QuarantineBody { reason }, _share) = body.await?;
@@ -53,7 +51,6 @@ pub(crate) async fn quarantine(
 
 /// Release an artifact from quarantine
 #[utoipa::path(post, path = "/v1/artifacts/{id}/release", tag = "artifacts",
-    params(("id" = String, Path, description = "The artifact's id")),
     responses((status = 200, description = "It can be read again, and that is durable", body = ReleaseView), Problems<400, 403>))]
 pub(crate) async fn release(
     State(app): AppState,

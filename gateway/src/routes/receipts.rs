@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use effectd_actors::execution::{history, log};
@@ -15,7 +14,7 @@ use serde::Deserialize;
 
 use super::traced;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Query, Reply, integer};
+use crate::extract::{Json, Operator, Path, Payload, Query, Reply, integer};
 use crate::headers::AnswerTrace;
 use crate::host::Stage;
 use crate::limits::{LIST_DEFAULT, LIST_MAX};
@@ -25,7 +24,6 @@ use crate::views::receipts::{Amending, ReceiptList};
 
 /// One receipt
 #[utoipa::path(get, path = "/v1/receipts/{id}", tag = "receipts",
-    params(("id" = String, Path, description = "The receipt's id")),
     responses(
         (status = 200, description = "The receipt", body = ref("#/components/schemas/Receipt"), content_type = "application/json"),
         Problems<404>,
@@ -51,7 +49,6 @@ pub(crate) fn find(app: &App, peer: &Peer, id: String) -> Result<Receipt, Proble
 
 /// The amendments to a receipt
 #[utoipa::path(get, path = "/v1/receipts/{id}/amendments", tag = "receipts",
-    params(("id" = String, Path, description = "The receipt's id")),
     responses((status = 200, description = "In the order of time; they add up, and the reward of the last one counts", body = Vec<serde_json::Value>), Problems<404>))]
 pub(crate) async fn amendments(
     State(app): AppState,
@@ -67,7 +64,6 @@ pub(crate) async fn amendments(
 /// The receipt does not change; the amendment is an entry of its own in the log, and an event on the topic `AMENDMENTS`.
 /// Amendments add up field by field.
 #[utoipa::path(post, path = "/v1/receipts/{id}/amendments", tag = "receipts",
-    params(("id" = String, Path, description = "The receipt's id")),
     request_body(content = Amending, content_type = "application/json"),
     responses(
         (status = 200, description = "It is on disk, signed", body = ref("#/components/schemas/AmendmentEntry"), content_type = "application/json"),
@@ -78,7 +74,7 @@ pub(crate) async fn amend(
     State(app): AppState,
     Operator(peer): Operator,
     Path(id): Path<String>,
-    body: Body,
+    body: Payload,
 ) -> Reply<AmendmentEntry> {
     let receipt = find(&app, &peer, id)?;
     let (amending, _share): (Amending, _) = app.json_body(body, Kind::ChangeInvalid).await?;

@@ -8,7 +8,6 @@ mod guide;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -31,7 +30,7 @@ use super::actions::{self, Reached};
 use super::{approvals, traced};
 use crate::app::{App, AppState};
 use crate::body::BodyBytes;
-use crate::extract::{Json, Path, Query, Reply, integer, json as answer};
+use crate::extract::{Json, Path, Payload, Query, Reply, integer, json as answer};
 use crate::headers::{self, AnswerTrace};
 use crate::limits::{CHANGE_BYTES_MAX, INVOCATIONS_DEFAULT, INVOCATIONS_MAX, INVOCATIONS_OFFSET_MAX};
 use crate::peer::Peer;
@@ -85,8 +84,7 @@ fn sees(app: &App, peer: &Peer, session: &Session) -> bool {
         Some(claims) if claims.kind == TokenKind::Sandbox => {
             claims.session.as_ref() == Some(&session.session_id) && claims.org == session.org
         }
-        Some(claims) => claims.org == session.org && sees_org(app, peer, &session.org),
-        None => sees_org(app, peer, &session.org),
+        Some(_) | None => sees_org(app, peer, &session.org),
     }
 }
 
@@ -244,7 +242,6 @@ impl InSession {
 ///
 /// Of all sources, as far as the session has the connections that they need; each with what the policy answers to this session now.
 #[utoipa::path(get, path = "/{session_id}/actions/available", tag = "session",
-    params(("session_id" = String, Path, description = "The session's id")),
     responses((status = 200, description = "All of them, by integration and action", body = AvailableList), Problems<404>))]
 pub(crate) async fn available(State(app): AppState, here: InSession) -> Result<Json<AvailableList>, Refused> {
     let actions = app.blocking(move |app| guide::catalogue(app, &here.session)).await?;
@@ -255,10 +252,6 @@ pub(crate) async fn available(State(app): AppState, here: InSession) -> Result<J
 ///
 /// In Markdown: each action with its parameters, an example, and the command that runs it.
 #[utoipa::path(get, path = "/{session_id}/actions/guide/{integration}", tag = "session",
-    params(
-        ("session_id" = String, Path, description = "The session's id"),
-        ("integration" = String, Path, description = "The source of the actions, percent-encoded"),
-    ),
     responses((status = 200, description = "The guide", body = String, content_type = "text/markdown"), Problems<404>))]
 pub(crate) async fn guide(
     State(app): AppState,
@@ -277,7 +270,6 @@ pub(crate) async fn guide(
 /// `Idempotency-Key`.
 #[utoipa::path(post, path = "/{session_id}/actions/invoke", tag = "session",
     params(
-        ("session_id" = String, Path, description = "The session's id"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same key and parameters are the same action"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context: the action becomes a child of this span"),
         ("tracestate" = Option<String>, Header, description = "W3C trace context: copied to receipt, event and answer"),
@@ -293,7 +285,7 @@ pub(crate) async fn invoke(
     State(app): AppState,
     here: InSession,
     headers: HeaderMap,
-    body: Body,
+    body: Payload,
 ) -> Result<Response, Refused> {
     here.check_agent()?;
     let _waiting = app.wait_slot(&here.peer)?;
@@ -383,7 +375,6 @@ impl ListQuery {
 /// First those that have not ended, then the others, each the newest first.
 #[utoipa::path(get, path = "/{session_id}/actions/invocations", tag = "session",
     params(
-        ("session_id" = String, Path, description = "The session's id"),
         ("status" = Option<String>, Query, description = "Only those with this status, in five words"),
         ("view" = Option<String>, Query, description = "`brief` for a status in five words"),
         ("limit" = Option<usize>, Query, description = "How many; 50 unless given, and at most 100"),
@@ -407,11 +398,7 @@ pub(crate) async fn invocations(
 ///
 /// Ask again until its status is `completed`, `denied`, `expired` or `failed`.
 #[utoipa::path(get, path = "/{session_id}/actions/invocations/{id}", tag = "session",
-    params(
-        ("session_id" = String, Path, description = "The session's id"),
-        ("id" = String, Path, description = "The invocation's id, percent-encoded"),
-        ("view" = Option<String>, Query, description = "`brief` for a status in five words"),
-    ),
+    params(("view" = Option<String>, Query, description = "`brief` for a status in five words")),
     responses((status = 200, description = "The invocation", body = OneInvocation), Problems<400, 404>))]
 pub(crate) async fn invocation(
     State(app): AppState,
@@ -432,10 +419,6 @@ pub(crate) async fn invocation(
 ///
 /// The answer comes when the action has ended. The first decision counts.
 #[utoipa::path(post, path = "/{session_id}/actions/invocations/{id}/approve", tag = "session",
-    params(
-        ("session_id" = String, Path, description = "The session's id"),
-        ("id" = String, Path, description = "The invocation's id, percent-encoded"),
-    ),
     request_body(content = ApproveInvocation, content_type = "application/json"),
     responses(
         (status = 200, description = "It is approved, and was done", body = InvokedView),
@@ -447,7 +430,7 @@ pub(crate) async fn approve(
     State(app): AppState,
     here: InSession,
     Path((_, id)): Path<(String, String)>,
-    body: Body,
+    body: Payload,
 ) -> Result<Response, Refused> {
     here.check_decides(&app)?;
     let (id, approval) = here.approval(&app, &id).await?;
@@ -481,10 +464,6 @@ pub(crate) async fn approve(
 ///
 /// The first decision counts.
 #[utoipa::path(post, path = "/{session_id}/actions/invocations/{id}/deny", tag = "session",
-    params(
-        ("session_id" = String, Path, description = "The session's id"),
-        ("id" = String, Path, description = "The invocation's id, percent-encoded"),
-    ),
     request_body(content = DenyBody, content_type = "application/json"),
     responses(
         (status = 200, description = "It is denied, and has its receipt", body = OneInvocation),
@@ -495,7 +474,7 @@ pub(crate) async fn deny(
     State(app): AppState,
     here: InSession,
     Path((_, id)): Path<(String, String)>,
-    body: Body,
+    body: Payload,
 ) -> Result<Json<OneInvocation>, Refused> {
     here.check_decides(&app)?;
     let (id, approval) = here.approval(&app, &id).await?;
@@ -511,13 +490,12 @@ pub(crate) async fn deny(
 /// Who created the session asks for it. It is active at once only if it is for one action in this session, and that person is an admin or
 /// owner now; otherwise an admin activates it.
 #[utoipa::path(post, path = "/{session_id}/actions/grants", tag = "session",
-    params(("session_id" = String, Path, description = "The session's id")),
     request_body(content = GrantRequest, content_type = "application/json"),
     responses((status = 200, description = "It is requested, or active", body = OneGrant), Problems<400, 403, 404, 429>))]
 pub(crate) async fn request_grant(
     State(app): AppState,
     here: InSession,
-    body: Body,
+    body: Payload,
 ) -> Result<Json<OneGrant>, Refused> {
     here.check_agent()?;
     let session = &here.session;
@@ -552,7 +530,6 @@ pub(crate) async fn request_grant(
 /// Its own and those of its organisation, requested and active; the oldest first.
 #[utoipa::path(get, path = "/{session_id}/actions/grants", tag = "session",
     params(
-        ("session_id" = String, Path, description = "The session's id"),
         ("limit" = Option<usize>, Query, description = "How many; 50 unless given, and at most 100"),
         ("offset" = Option<usize>, Query, description = "How many to leave out"),
     ),
@@ -622,12 +599,8 @@ pub(crate) async fn inbox(
 /// The organisation whose inbox is asked for. One that is unknown and one of others look the same.
 fn inbox_of(app: &App, peer: &Peer, asked: Option<OrgId>) -> Result<OrgId, Problem> {
     let unknown = || Problem::of(Kind::NotFound, "you see no organisation of this name");
-    if let Some(claims) = peer.claims() {
-        if claims.kind == TokenKind::Sandbox {
-            return Err(Problem::of(Kind::OperatorsOnly, "an agent has no inbox, only its session"));
-        }
-        let is_own = asked.is_none_or(|asked| asked == claims.org) && sees_org(app, peer, &claims.org);
-        return if is_own { Ok(claims.org.clone()) } else { Err(unknown()) };
+    if peer.claims().is_some_and(|claims| claims.kind == TokenKind::Sandbox) {
+        return Err(Problem::of(Kind::OperatorsOnly, "an agent has no inbox, only its session"));
     }
     let policy = app.services().policy();
     let orgs = policy.orgs().into_iter().filter_map(|org| OrgId::new(org).ok());

@@ -1,6 +1,5 @@
 //! Sessions and organisations: list and show them; create, end and delete sessions.
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::services::sessions;
 use effectd_actors::{OrgRole, PrincipalRole};
@@ -10,7 +9,7 @@ use effectd_contracts::{ActionId, ActionRequest, Operation, Origin, Phase, Sessi
 use super::operations::{self, ChangeOf, ChangeQuery};
 use super::session::write_guide;
 use crate::app::{App, AppState};
-use crate::extract::{After, Json, Path, Query, Reply};
+use crate::extract::{After, Json, Path, Payload, Query, Reply};
 use crate::limits::LIST_DEFAULT;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -29,10 +28,10 @@ pub(crate) async fn list(
     Query(After { after }): Query<After>,
 ) -> Reply<SessionList> {
     let list = move |app: &App| {
-        let (mut found, next) = sessions::list(app.store(), after.as_deref(), LIST_DEFAULT)?;
         let (policy, by) = (app.services().policy(), peer.decider());
-        found.retain(|session| sessions::is_visible(session, &policy, &by, PrincipalRole::Look));
-        Ok(SessionList { sessions: found, next })
+        let sees = |session: &Session| sessions::is_visible(session, &policy, &by, PrincipalRole::Look);
+        let (sessions, next) = sessions::list(app.store(), after.as_deref(), LIST_DEFAULT, sees)?;
+        Ok(SessionList { sessions, next })
     };
     app.blocking(list).await.map(Json)
 }
@@ -50,7 +49,7 @@ pub(crate) async fn create(
     State(app): AppState,
     peer: Peer,
     Query(query): Query<ChangeQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<OperationView> {
     let (body, _share): (SessionBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
     let SessionBody { space_id, subject_id, title, unattended, connections } = body;
@@ -75,7 +74,6 @@ pub(crate) async fn create(
 
 /// One session
 #[utoipa::path(get, path = "/v1/sessions/{id}", tag = "sessions",
-    params(("id" = String, Path, description = "The session's id")),
     responses((status = 200, description = "The session", body = ref("#/components/schemas/Session"), content_type = "application/json"), Problems<404>))]
 pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<Session> {
     find(&app, &peer, &id, PrincipalRole::Look).map(Json)
@@ -85,7 +83,7 @@ pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String
 ///
 /// It takes no new action, and its tokens end. What has begun, or waits for an approval, continues. Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/sessions/{id}/end", tag = "sessions",
-    params(("id" = String, Path, description = "The session's id"), ChangeQuery),
+    params(ChangeQuery),
     responses((status = 200, description = "It has ended, or would end", body = OperationView), Problems<400, 404>))]
 pub(crate) async fn end(change: ChangeOf) -> Reply<OperationView> {
     let Session { session_id, .. } = find(&change.app, &change.peer, &change.id, PrincipalRole::Operate)?;
@@ -97,7 +95,7 @@ pub(crate) async fn end(change: ChangeOf) -> Reply<OperationView> {
 /// It is no longer listed, its pending approvals are denied, its grants and tokens revoked, and the dead letters, results, pre-images
 /// and artifacts of its actions destroyed. The receipts stay. If the daemon dies meanwhile, its next start finishes this.
 #[utoipa::path(delete, path = "/v1/sessions/{id}", tag = "sessions",
-    params(("id" = String, Path, description = "The session's id"), ChangeQuery),
+    params(ChangeQuery),
     responses((status = 200, description = "It is deleted, or would be", body = OperationView), Problems<400, 404>))]
 pub(crate) async fn delete(change: ChangeOf) -> Reply<OperationView> {
     let Session { session_id, .. } = find(&change.app, &change.peer, &change.id, PrincipalRole::Operate)?;
@@ -155,11 +153,7 @@ pub(crate) async fn orgs(State(app): AppState, peer: Peer) -> Reply<Vec<OrgView>
     let visible = policy.orgs().into_iter().filter(|org| app.sees_org(&peer, org, OrgRole::Member));
     let view = |org: &str| OrgView {
         org: org.to_owned(),
-        spaces: policy
-            .spaces()
-            .filter(|space| policy.org_of(space) == Some(org))
-            .map(ToString::to_string)
-            .collect(),
+        spaces: policy.spaces_of(org).map(ToString::to_string).collect(),
         members: policy
             .members(org)
             .map(|(name, role)| MemberView { principal: name.to_owned(), role: role.as_str().to_owned() })

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use effectd_actors::Services;
@@ -12,7 +11,7 @@ use serde::Deserialize;
 use super::artifacts::Pieces;
 use super::operations::{Preview, checked_reason, to_end};
 use crate::app::{App, AppState};
-use crate::extract::{Eraser, Json, Operator, Path, Query, Reader, Reply, Viewer, integer};
+use crate::extract::{Eraser, Json, Operator, Path, Payload, Query, Reader, Reply, Viewer, integer};
 use crate::host::Stage;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -42,7 +41,7 @@ pub(crate) async fn stats(State(app): AppState, _: Viewer) -> Reply<StoreView> {
 /// Each is a CloudEvent with its `offset`. Sealed events are not opened: they have no `data` here. Learners read `ACTION_EXECUTED` and
 /// `AMENDMENTS`. To follow new events, pass `next` as `from`, with `wait_ms`.
 #[utoipa::path(get, path = "/v1/store/topics/{topic}", tag = "store",
-    params(("topic" = String, Path, description = "Its name"), From),
+    params(From),
     responses((status = 200, description = "A page of them", body = EventList), Problems<400, 403, 404, 410>))]
 pub(crate) async fn events(
     State(app): AppState,
@@ -127,7 +126,7 @@ pub(crate) async fn retain(
 #[utoipa::path(post, path = "/v1/store/erase", tag = "store",
     request_body(content = EraseBody, content_type = "application/json"),
     responses((status = 200, description = "What it destroyed, or would destroy, or has to end first", body = ErasedView), Problems<400, 403, 404>))]
-pub(crate) async fn erase(State(app): AppState, Eraser(by): Eraser, body: Body) -> Reply<ErasedView> {
+pub(crate) async fn erase(State(app): AppState, Eraser(by): Eraser, body: Payload) -> Reply<ErasedView> {
     let (body, _share): (EraseBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
     let erasure = body.erasure();
     checked_reason(erasure.reason.clone())?;

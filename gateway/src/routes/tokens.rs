@@ -1,13 +1,12 @@
 //! Tokens, for operators at the socket: list, create, revoke and rotate them. A value is in the answer that creates it, and nowhere else.
 
-use axum::body::Body;
 use axum::extract::State;
 use effectd_actors::services::{sessions, tokens};
-use effectd_contracts::{Operation, TokenId, filter};
+use effectd_contracts::{Operation, TokenId, TokenKind, filter};
 
-use super::operations::{ChangeQuery, change};
+use super::operations::{self, ChangeOf, ChangeQuery};
 use crate::app::{App, AppState};
-use crate::extract::{After, Json, Operator, Path, Query, Reply, Viewer};
+use crate::extract::{After, Json, Operator, Payload, Query, Reply, Viewer};
 use crate::limits::LIST_DEFAULT;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::operations::OperationView;
@@ -38,72 +37,62 @@ pub(crate) async fn list(
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens",
     params(ChangeQuery),
     request_body(content = TokenBody, content_type = "application/json"),
-    responses((status = 200, description = "It is created, or would be", body = OperationView), Problems<400, 403, 404>))]
+    responses((status = 200, description = "It is created, or would be", body = OperationView), Problems<400, 403, 404, 409>))]
 pub(crate) async fn create(
     State(app): AppState,
     by: Operator,
     Query(query): Query<ChangeQuery>,
-    body: Body,
+    body: Payload,
 ) -> Reply<OperationView> {
     by.check_administers(&app)?;
     let (body, _share): (TokenBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
-    let TokenBody { kind, session_id, org, name, not_before, lasts } = body;
-    let invalid = |why: String| Problem::of(Kind::QueryInvalid, why);
-    let org = match (&session_id, org) {
-        (Some(id), None) => {
-            let found = sessions::session(app.store(), id.as_str())?;
-            found.ok_or_else(|| Problem::of(Kind::NotFound, "there is no such session"))?.org
+    let (kind, (session_id, org, name), (not_before, lasts)) = match body {
+        TokenBody::Sandbox { session_id, not_before, lasts } => {
+            let found = sessions::session(app.store(), session_id.as_str())?;
+            let org = found.ok_or_else(|| Problem::of(Kind::NotFound, "there is no such session"))?.org;
+            (TokenKind::Sandbox, (Some(session_id), org, None), (not_before, lasts))
         }
-        (None, Some(org)) => org,
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(invalid("a sandbox token has `session_id`, any other `org` and `name`".to_owned()));
+        TokenBody::User { org, name, not_before, lasts } => {
+            (TokenKind::User, (None, org, Some(name)), (not_before, lasts))
+        }
+        TokenBody::Service { org, name, not_before, lasts } => {
+            (TokenKind::Service, (None, org, Some(name)), (not_before, lasts))
         }
     };
     let begins = not_before.unwrap_or_else(|| app.services().clock.now());
     let expires_at = lasts.as_deref().map(|lasts| filter::end_of(lasts, begins)).transpose();
-    let expires_at = expires_at.map_err(|error| invalid(error.to_string()))?;
+    let expires_at = expires_at.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
     let id = TokenId::fresh();
-    let shown = (!query.preview).then(|| id.to_string());
+    let shown = id.to_string();
     let operation = Operation::CreateToken { id, kind, org, session_id, name, not_before, expires_at };
-    let Json(view) = change(&app, &by.0, operation, query).await?;
-    Ok(Json(OperationView { id: shown, ..view }))
+    operations::create(&app, &by.0, (operation, shown), query).await
 }
 
 /// Revoke a token
 ///
 /// The next request with it is refused, and streams that it holds open end. Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/tokens/{id}/revoke", tag = "tokens",
-    params(("id" = String, Path, description = "The token's id"), ChangeQuery),
+    params(ChangeQuery),
     responses((status = 200, description = "It is revoked, or would be", body = OperationView), Problems<400, 403, 404>))]
-pub(crate) async fn revoke(
-    State(app): AppState,
-    by: Operator,
-    Path(id): Path<String>,
-    Query(query): Query<ChangeQuery>,
-) -> Reply<OperationView> {
-    change(&app, &by.0, Operation::RevokeToken { id: token_id(id)? }, query).await
+pub(crate) async fn revoke(_: Operator, change: ChangeOf) -> Reply<OperationView> {
+    let id = token_id(&change)?;
+    change.by(Operation::RevokeToken { id }).await
 }
 
 /// Replace a token by another one with the same rights and the same end
 ///
 /// The old one is revoked at once. The answer is that of a new token.
 #[utoipa::path(post, path = "/v1/tokens/{id}/rotate", tag = "tokens",
-    params(("id" = String, Path, description = "The token's id"), ChangeQuery),
-    responses((status = 200, description = "It is replaced, or would be", body = OperationView), Problems<400, 403, 404>))]
-pub(crate) async fn rotate(
-    State(app): AppState,
-    by: Operator,
-    Path(id): Path<String>,
-    Query(query): Query<ChangeQuery>,
-) -> Reply<OperationView> {
-    by.check_administers(&app)?;
-    let next = TokenId::fresh();
-    let shown = (!query.preview).then(|| next.to_string());
-    let operation = Operation::RotateToken { id: token_id(id)?, next };
-    let Json(view) = change(&app, &by.0, operation, query).await?;
-    Ok(Json(OperationView { id: shown, ..view }))
+    params(ChangeQuery),
+    responses((status = 200, description = "It is replaced, or would be", body = OperationView), Problems<400, 403, 404, 409>))]
+pub(crate) async fn rotate(by: Operator, change: ChangeOf) -> Reply<OperationView> {
+    by.check_administers(&change.app)?;
+    let (id, next) = (token_id(&change)?, TokenId::fresh());
+    let shown = next.to_string();
+    let operation = Operation::RotateToken { id, next };
+    operations::create(&change.app, &change.peer, (operation, shown), change.query).await
 }
 
-fn token_id(id: String) -> Result<TokenId, Problem> {
-    TokenId::new(id).map_err(|error| Problem::of(Kind::NotFound, error.to_string()))
+fn token_id(change: &ChangeOf) -> Result<TokenId, Problem> {
+    TokenId::new(change.id.as_str()).map_err(|error| Problem::of(Kind::NotFound, error.to_string()))
 }

@@ -43,7 +43,6 @@ pub(crate) async fn list(State(app): AppState) -> Reply<Vec<Value>> {
 
 /// One tool, by its id or an alias
 #[utoipa::path(get, path = "/v1/tools/{id}", tag = "tools",
-    params(("id" = String, Path, description = "The tool's id, or an alias")),
     responses((status = 200, description = "Its description, schemas, an example, and whether it is off", body = Object), Problems<404>))]
 pub(crate) async fn show(State(app): AppState, Path(id): Path<String>) -> Reply<Value> {
     let unknown = |why: String| Problem::of(Kind::ToolUnknown, why);

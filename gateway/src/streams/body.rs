@@ -55,40 +55,45 @@ impl Stream {
         }
         let to = self.live.as_ref().map_or(position, |(to, _)| *to);
         if !self.at.covers(to) {
+            let (services, scope) = (self.services.clone(), self.scope.clone());
             // Boxed, so that a stream that missed nothing has no room for it.
-            return Box::pin(self.missed(to)).await;
+            let page = Box::pin(self.streams.read_page(missed(services, scope, self.at, to)));
+            let (at, bytes) = page.await??;
+            self.at = at;
+            return Some(bytes);
         }
         let (_, live) = self.live.as_mut()?;
         hear(live, &self.scope, self.at).await
     }
+}
 
-    /// The next of the events that the client missed, or a comment if none of them is for it.
-    async fn missed(&mut self, to: Position) -> Option<Bytes> {
-        let _permit = self.streams.pages.acquire().await.ok()?;
-        // Others have their turn between two pages.
-        tokio::task::yield_now().await;
-        let read = page(&*self.services.store, self.at, to);
-        let events =
-            read.inspect_err(|error| tracing::debug!(%error, "missed events cannot be read")).ok()?;
-        if events.is_empty() {
-            return None;
-        }
-        let mut bytes = Vec::new();
-        for (next, event) in events {
-            self.at = next;
-            let live = LiveEvent::of(&self.services, &event);
-            let Some(live) = live.filter(|live| self.scope.of_org(live.org.as_ref()).is_some()) else {
-                continue;
-            };
-            for told in encode(&self.services, &live, next).await.ok()? {
-                bytes.extend(self.scope.bytes(&told).into_iter().flatten());
-            }
-            if bytes.len() >= STREAM_BATCH_BYTES {
-                break;
-            }
-        }
-        Some(if bytes.is_empty() { HEARTBEAT } else { bytes.into() })
+/// The next of the events that a client missed, or a comment if none of them is for it, and where they end.
+async fn missed(
+    services: Arc<Services>,
+    scope: Scope,
+    mut at: Position,
+    to: Position,
+) -> Option<(Position, Bytes)> {
+    let read = page(&*services.store, at, to);
+    let events = read.inspect_err(|error| tracing::debug!(%error, "missed events cannot be read")).ok()?;
+    if events.is_empty() {
+        return None;
     }
+    let mut bytes = Vec::new();
+    for (next, event) in events {
+        at = next;
+        let live = LiveEvent::of(&services, &event);
+        let Some(live) = live.filter(|live| scope.of_org(live.org.as_ref()).is_some()) else {
+            continue;
+        };
+        for told in encode(&services, &live, next).await.ok()? {
+            bytes.extend(scope.bytes(&told).into_iter().flatten());
+        }
+        if bytes.len() >= STREAM_BATCH_BYTES {
+            break;
+        }
+    }
+    Some((at, if bytes.is_empty() { HEARTBEAT } else { bytes.into() }))
 }
 
 /// The next event that is for this client, or a comment if there is none for a while; `None` if the client is too slow, and when the

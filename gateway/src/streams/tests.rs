@@ -9,6 +9,7 @@ use effectd_bus::{NewBody, NewEvent, memory};
 use effectd_contracts::{EventId, InvocationStatus, ManualClock, TokenKind, Topic, TraceId};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::TryRecvError;
+use tokio::sync::watch;
 
 use super::body::hear;
 use super::reader::tell;
@@ -80,13 +81,14 @@ fn events_go_to_their_organisation_session_and_lookers() {
     let (full, brief) = (Detail::Full, Detail::Brief);
     let mut clients = [
         ("member", scope(&[("home", full)], None, None)),
-        ("stranger", scope(&[("work", full)], None, None)),
-        ("both", scope(&[("home", full), ("work", full)], None, None)),
+        ("stranger", scope(&[("office", full)], None, None)),
+        ("both", scope(&[("home", full), ("office", full)], None, None)),
         ("sandbox", scope(&[("home", full)], Some("s-1"), None)),
         ("other sandbox", scope(&[("home", full)], Some("s-2"), None)),
         ("looks", scope(&[("home", brief)], None, None)),
+        ("reads sessions", scope(&[("home", Detail::Sessions)], None, None)),
         ("operator", scope(&[], None, Some(full))),
-        ("looks at all", scope(&[("work", full)], None, Some(brief))),
+        ("looks at all", scope(&[("office", full)], None, Some(brief))),
     ]
     .map(|(name, scope)| {
         let (_, live) = streams.join(&scope).unwrap();
@@ -113,13 +115,16 @@ fn events_go_to_their_organisation_session_and_lookers() {
         hearing
     };
     let of_session = hearing(Some("home"), "s-1", 1);
-    let all = [("member", true), ("both", true), ("sandbox", true), ("looks", false), ("operator", true)];
-    assert_eq!(of_session, [&all[..], &[("looks at all", false)]].concat());
+    let first = [("member", true), ("both", true), ("sandbox", true), ("looks", false)];
+    let rest = [("operator", true), ("looks at all", false)];
+    assert_eq!(of_session, [&first[..], &[("reads sessions", true)], &rest].concat());
+    let without = [("member", true), ("both", true), ("looks", false), ("reads sessions", false)];
+    assert_eq!(hearing(Some("home"), "agent:a", 2), [&without[..], &rest].concat());
     assert_eq!(
-        hearing(Some("work"), "agent:a", 2),
+        hearing(Some("office"), "agent:a", 3),
         [("stranger", true), ("both", true), ("operator", true), ("looks at all", true)]
     );
-    assert_eq!(hearing(None, "agent:a", 3), [("operator", true), ("looks at all", false)]);
+    assert_eq!(hearing(None, "agent:a", 4), [("operator", true), ("looks at all", false)]);
     drop(clients);
     assert_eq!(streams.skip_unless_heard(at(9, 9)), at(9, 9));
     assert!(streams.open.lock().channels.is_empty(), "nothing is left of them");
@@ -133,7 +138,7 @@ fn the_reader_skips_only_what_nobody_hears() {
     let (begin, live) = streams.join(&scope(&[("home", Detail::Full)], Some("s-1"), None)).unwrap();
     assert_eq!(begin, at(5, 5));
     assert_eq!(streams.skip_unless_heard(at(7, 7)), at(5, 5));
-    assert!(streams.pass_by(Some(&"work".parse().unwrap()), at(6, 5)));
+    assert!(streams.pass_by(Some(&"office".parse().unwrap()), at(6, 5)));
     assert!(!streams.pass_by(Some(&org), at(7, 5)), "it may be about the session");
     assert_eq!(streams.position(), Some(at(6, 5)));
     drop(live);
@@ -274,4 +279,27 @@ fn a_page_has_both_topics_in_the_order_of_storing() {
     for (position, is_kept) in [(middle, true), (end, true), (at(68, 133), false), (at(67, 134), false)] {
         assert_eq!(position.is_kept(&store).unwrap(), is_kept, "{position:?}");
     }
+}
+
+#[tokio::test]
+async fn missed_events_are_read_on_a_few_threads_of_their_own() {
+    let (streams, own) = (streams(), std::thread::current().id());
+    let thread = streams.read_page(async { std::thread::current().id() }).await;
+    assert!(thread.is_some_and(|thread| thread != own));
+    let (open, gate) = watch::channel(false);
+    let clients = [(); STREAM_PAGES_MAX].map(|()| {
+        let (streams, mut gate) = (streams.clone(), gate.clone());
+        let page = async move { gate.wait_for(|open| *open).await.is_ok() };
+        tokio::spawn(async move { streams.read_page(page).await })
+    });
+    while streams.pages.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    for client in clients {
+        client.abort();
+        assert!(client.await.is_err());
+    }
+    assert_eq!(streams.pages.available_permits(), 0, "the pages of clients that have gone are still read");
+    open.send_replace(true);
+    assert_eq!(streams.read_page(async { 7 }).await, Some(7));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use effectd_actors::{Done, Held, Withdrawal};
-use effectd_contracts::{ActionId, Failure, Outcome, Receipt, Redaction};
+use effectd_contracts::{ActionId, Failure, Outcome, Receipt, Redaction, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -25,12 +25,12 @@ pub enum State {
 }
 
 /// One action.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ActionView {
     #[schema(value_type = String)]
     pub action_id: ActionId,
     pub state: State,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::outcome)]
     pub outcome: Option<Outcome>,
     /// What redaction removes from the parameters before the tool sees them.
@@ -38,21 +38,17 @@ pub struct ActionView {
     #[schema(schema_with = crate::schema::redactions)]
     pub redactions: Vec<Redaction>,
     /// The approval that it waits for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<HeldView>,
     /// It was done earlier, by this action or one with the same idempotency key; nothing ran now.
     #[serde(default)]
     pub already_done: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::receipt)]
     pub receipt: Option<Box<Receipt>>,
     /// The tool's result: whole for the principal who asked; without secrets and pruned for others who may see the action.
     /// Absent if the tool returned nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub result: Option<Value>,
     /// Why the tool's result is missing: `result_gone` if it is not kept any more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = crate::schema::failure)]
     pub result_error: Option<Failure>,
 }
@@ -112,43 +108,23 @@ impl ActionView {
             Err(failure) => (None, Some(failure)),
         };
         Self {
-            action_id,
             state,
             outcome: Some(receipt.outcome),
             redactions: receipt.redactions.clone(),
-            approval: None,
             already_done: before && is_effect,
             receipt: Some(Box::new(Arc::unwrap_or_clone(receipt))),
             result,
             result_error,
+            ..Self::accepted(action_id)
         }
     }
 }
 
 /// How an action ended, and whether its effect was done.
-const fn ending(outcome: Outcome) -> (State, bool) {
-    match outcome {
-        Outcome::Executed | Outcome::CachedHit => (State::Done, true),
-        Outcome::DryRun => (State::Done, false),
-        Outcome::Paused
-        | Outcome::NotStarted
-        | Outcome::AwaitingApproval
-        | Outcome::Approved
-        | Outcome::Executing
-        | Outcome::DeniedPolicy
-        | Outcome::Quarantined
-        | Outcome::DeniedHuman
-        | Outcome::Expired
-        | Outcome::Invalid
-        | Outcome::NotFound
-        | Outcome::Throttled
-        | Outcome::Reverted
-        | Outcome::Failed
-        | Outcome::TimedOut
-        | Outcome::BreakerOpen
-        | Outcome::Indeterminate
-        | Outcome::Cancelled => (State::Ended, false),
-    }
+fn ending(outcome: Outcome) -> (State, bool) {
+    let is_effect = outcome.project().receipt == Some(Status::Ok);
+    let is_done = is_effect || outcome == Outcome::DryRun;
+    (if is_done { State::Done } else { State::Ended }, is_effect)
 }
 
 /// The answer to a request for an action: a failure is a problem that has the receipt.

@@ -21,6 +21,7 @@ use crate::problem::{Kind, Problem};
 use crate::remediation::By;
 
 /// An approval: a question to a person.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApprovalView {
     pub approval_id: String,
@@ -36,16 +37,12 @@ pub struct ApprovalView {
     /// Covers what a yes approves: parameters, tool, rules, and the present state of the paths.
     pub digest: String,
     pub asked_at: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
     /// Seconds until it expires, while it is pending.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_left_s: Option<u64>,
     /// What a person decides by; left out once it is decided.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<PromptView>,
     /// The decision, as in the receipt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub decided: Option<Approval>,
 }
@@ -69,6 +66,7 @@ impl ApprovalView {
 }
 
 /// What a person decides by.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PromptView {
     /// What redaction removes from the parameters before the tool sees them.
@@ -79,18 +77,15 @@ pub struct PromptView {
     #[schema(value_type = Object)]
     pub params: Map<String, Value>,
     /// What it is about: the path, or else the first public parameter, or else the first parameter.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
     /// Personal data that is not shown here, and that the tool gets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(schema_with = crate::schema::redactions)]
     pub hidden: Vec<Redaction>,
     /// What the plan requires beside the request, without personal data and secrets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub contract: Option<Value>,
     /// The connection that the tool uses.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<UsedConnection>,
     pub tool_version: String,
     /// Why the policy asks for an approval.
@@ -108,14 +103,11 @@ pub struct PromptView {
     /// How often it has been asked, with this time.
     pub round: u32,
     /// Why it is asked again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
     /// The planner's own reason and confidence, unchecked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub rationale: Option<Rationale>,
     /// What the tool changed on a copy: `shown`, `would_fail`, or `unavailable` with the reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub preview: Option<Preview>,
 }
@@ -201,31 +193,26 @@ pub struct DecisionView {
 }
 
 /// An approval: yes.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApproveBody {
     /// `once` (the default), `grant` or `always`.
     pub how: HowWord,
     /// The digest that was shown; if given, it must match.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Edited parameters. They pass validation and policy like any others.
-    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub params: Option<Map<String, Value>>,
     /// With `params`: the digest of their preview; if given, it must match.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub edited_digest: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// For `grant`: covers the whole organisation, not only the session.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub org: bool,
     /// For `grant`: how many more calls it covers.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
     /// For `grant`: how many seconds it lasts.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lasts_s: Option<u64>,
 }
 

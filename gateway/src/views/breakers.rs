@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The state of one circuit breaker.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BreakerView {
     /// Its key: a tool's id, or `<subject>/<key>` for the `qos.circuit_breaker_key` of a subject's requests.
@@ -12,10 +13,8 @@ pub struct BreakerView {
     /// `closed`, `open`, `half_open` or `releasing`.
     pub state: String,
     /// Why it is open: `failures`, `error_share`, `probe` or `operator`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// When it lets a probe through; left out if it is not open, or only an operator closes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     /// Calls within the window.
     pub calls: u32,

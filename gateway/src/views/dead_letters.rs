@@ -113,6 +113,7 @@ pub struct LetterList {
 }
 
 /// Dead letters of one cause.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CauseView {
     /// The fingerprint that they share.
@@ -126,16 +127,13 @@ pub struct CauseView {
     /// The number of the newest.
     pub newest: u64,
     /// The tool; left out if there are several, or it can no longer be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_id: Option<String>,
     /// Whether they are of several tools: only with the code `deliveries_exhausted`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub several_tools: bool,
     /// The policy under which the newest failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_digest: Option<String>,
     /// The error of the newest, for people; left out if it can no longer be read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample: Option<String>,
 }
 
@@ -170,30 +168,24 @@ impl LetterNow {
 }
 
 /// Selects dead letters.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LetterQuery {
     /// Of this topic.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
     /// Of this cause.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// Of this tool.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// Of this subject.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     /// Of this space.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub space: Option<String>,
     /// With this code.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// Not older than this: a time (`2026-01-01T00:00:00Z`) or an age (`2h`).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// From this number on.
     pub from: u64,

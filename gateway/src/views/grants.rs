@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A grant: an approval given in advance.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GrantView {
     pub grant_id: String,
@@ -14,7 +15,6 @@ pub struct GrantView {
     /// The organisation whose spaces it covers.
     pub org: String,
     /// The session that it covers; left out for the whole organisation.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// The tools that it covers: an id, `<source>.*`, `*.<action>`, or `*`.
     pub tool: String,
@@ -23,21 +23,16 @@ pub struct GrantView {
     /// The action of these tools; `*` for every action.
     pub action: String,
     /// The named command that it covers. A grant without one covers no named command.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// How many calls it covers.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
     pub calls_used: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
     pub created_at: String,
     /// Who requested or created it.
     pub created_by: String,
     /// Who activated it, if that was somebody else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activated_by: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
@@ -62,24 +57,20 @@ pub struct GrantWould {
 }
 
 /// A grant to create or to request.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GrantBody {
     /// The organisation whose spaces it covers.
     pub org: String,
     /// The session; left out for the whole organisation. A planner without a session has `agent:<subject>`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// The tools: an id, `<source>.*`, `*.<action>`, or `*`.
     pub tool: String,
     /// The name of one command in the policy; required for the tool `command.run`, and for no other.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calls_max: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasts_s: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 

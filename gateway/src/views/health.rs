@@ -5,19 +5,17 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A job that the daemon does by itself.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobView {
     /// `backup` or `check`.
     pub job: String,
     /// When it was last done, or failed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub last_at: Option<Timestamp>,
     /// Why it failed then; none if it was done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// When it was last done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub done_at: Option<Timestamp>,
     /// When it is due.
@@ -26,6 +24,7 @@ pub struct JobView {
 }
 
 /// The daemon's health.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
     /// `ok`.
@@ -37,11 +36,9 @@ pub struct Health {
     #[serde(default)]
     pub paused: bool,
     /// When the pause ends by itself; left out if an operator has to end it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub paused_until: Option<Timestamp>,
     /// The operator's reason for the pause.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_reason: Option<String>,
     /// The policy's files have a fault, so an earlier policy decides; `/v1/policy` names the faults.
     #[serde(default)]
@@ -50,7 +47,6 @@ pub struct Health {
     #[serde(default)]
     pub jobs: Vec<JobView>,
     /// The first damage of the store that a read has met since the daemon started. Other things go on working.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_damage: Option<String>,
     /// The id of the daemon's state directory, which tells two daemons apart. A restored state has another id than its original.
     pub state_id: String,

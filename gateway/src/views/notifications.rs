@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A notification and its delivery.
+#[serde_with::skip_serializing_none]
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NotificationView {
     /// The receipt of the action that sent it.
@@ -18,17 +19,12 @@ pub struct NotificationView {
     /// Since when the delivery has this state.
     pub since: String,
     /// Why it is not delivered, if it is not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
     /// `low`, `normal` or `critical`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub urgency: Option<String>,
     /// Why title and body cannot be read, if so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
 

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::dead_letters::LetterNow;
 
 /// What an operation changed, or would change.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct OperationView {
     /// Whether anything changed, or would.
@@ -15,13 +16,10 @@ pub struct OperationView {
     /// What, for people: a line each.
     pub says: Vec<String>,
     /// The receipt that names the operator; none if nothing changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<String>,
     /// The id of what was created.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The value of a new token, or of the token of a new session. It is shown this once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub token: Option<SecretValue>,
     /// The outcome for each dead letter.

@@ -153,21 +153,18 @@ pub struct ShadowFiles {
 }
 
 /// The candidate policy that judges each live decision beside the policy in force, and decides nothing.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ShadowView {
     /// Whether there is a candidate.
     pub on: bool,
     /// Over the candidate's files.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// When it was started.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
     /// Why it cannot judge; left out if it can.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// Since when the figures below count: a restart of the daemon begins again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted_since: Option<String>,
     /// Decisions that the candidate has judged.
     pub decisions: u64,
@@ -177,14 +174,12 @@ pub struct ShadowView {
     /// Decisions that it could not judge.
     pub errors: u64,
     /// The last error.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Flips that are alike, the most frequent first.
     pub groups: Vec<ShadowGroup>,
     /// The last flips, newest first.
     pub last: Vec<ShadowFlip>,
     /// The receipt that names the operator; left out if nothing changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt_id: Option<String>,
 }
 

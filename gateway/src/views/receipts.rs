@@ -13,16 +13,15 @@ use utoipa::ToSchema;
 use crate::limits::NOTE_BYTES_MAX;
 
 /// A page of receipts.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReceiptList {
     /// Possibly fewer than the limit, or none, although there are more.
     #[schema(schema_with = crate::schema::receipts)]
     pub receipts: Vec<Receipt>,
     /// The `after` of the next page; left out on the last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
     /// The `after` that follows new receipts; left out if there is no receipt yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follow: Option<u64>,
     /// The amendments of these receipts, in the same order, if the request asks for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -37,20 +36,17 @@ impl From<Page> for ReceiptList {
 }
 
 /// An amendment to a receipt: what became known later.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Amending {
     /// Who found out: `operator` if left out, or the name of a checker.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Whether the action counts as a success.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
     /// From 0 to 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quality: Option<f64>,
     /// For people.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 

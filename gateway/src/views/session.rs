@@ -133,38 +133,32 @@ impl InvocationView {
 }
 
 /// An action that a session may ask for.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AvailableView {
     /// The source of the tool.
     pub integration: String,
     /// What the source calls the tool; left out for a source that offers none now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<String>,
     /// Where the tool comes from: `core`, `provider`, `plugin`, `connector` or `db`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// In the words of the source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// `read`, `write` or `danger`.
-    #[serde(rename = "riskLevel", default, skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "riskLevel")]
     pub risk_level: Option<String>,
     /// What the policy answers to this session now: `allow`, `require_approval` or `deny`. It judges the tool's example; other parameters
     /// can get another answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The level that the mode comes from; left out if a rule refuses before the mode.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_source: Option<String>,
     /// The JSON Schema of the parameters.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub params: Option<Value>,
     /// Whether its description has changed since a person reviewed it.
     #[serde(default)]
     pub drifted: bool,
     /// Why it cannot be used now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
@@ -233,16 +227,15 @@ pub struct InboxView {
 }
 
 /// An approval of an invocation.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApproveInvocation {
     /// `once` (the default), `always` or `grant`.
     pub mode: super::approvals::HowWord,
     /// For `grant`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub grant: Option<GrantTerms>,
     /// The digest of the approval that was shown; if given, it must match. Without it, the receipt says `unseen`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
 }
 

@@ -25,6 +25,7 @@ pub struct StoreView {
 }
 
 /// What retention removed, or would remove.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RetainedView {
     pub receipts: u64,
@@ -32,17 +33,14 @@ pub struct RetainedView {
     pub events: BTreeMap<String, u64>,
     pub dead_letters: u64,
     /// Live records that were moved out of the removed blocks; left out in a preview.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved: Option<u64>,
     /// Blocks of the journal.
     pub blocks: u64,
     /// Bytes of these blocks.
     pub bytes: u64,
     /// Receipts that were stored at this time or later are kept; left out if all are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipts_since: Option<String>,
     /// Dead letters that were stored at this time or later are kept; left out if all are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dead_letters_since: Option<String>,
     /// There is more to remove: repeat the request.
     pub more: bool,
@@ -90,6 +88,7 @@ impl RetainedView {
 }
 
 /// The subjects to erase, and how far the last request came.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EraseBody {
@@ -101,13 +100,10 @@ pub struct EraseBody {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
     /// For the receipt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// `begun` of the last answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun: Option<u32>,
     /// `swept` of the last answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swept: Option<u32>,
 }
 

@@ -2,11 +2,12 @@
 
 use effectd_actors::services::tokens::Token;
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{OrgId, SessionId, Timestamp, TokenKind};
+use effectd_contracts::{OrgId, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A token without its value.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
     pub token_id: String,
@@ -19,14 +20,10 @@ pub struct TokenView {
     pub state: String,
     pub created_by: String,
     pub created_at: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<String>,
     /// The day of its last use: `2026-11-18`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used: Option<String>,
 }
 
@@ -71,28 +68,42 @@ pub struct TokenList {
 }
 
 /// A new token.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TokenBody {
-    /// What it is for: `sandbox` for the agent of a session, `user` for a person, `service` for an account without one.
-    #[schema(value_type = String)]
-    pub kind: TokenKind,
-    /// The session of a sandbox.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub session_id: Option<SessionId>,
-    /// The organisation of a user or a service.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub org: Option<OrgId>,
-    /// The account of a user or a service: ASCII text without blanks, `/` and `*`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    /// Since when it is valid; at once if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub not_before: Option<Timestamp>,
-    /// How long it is valid (`90d`); until it is revoked if left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lasts: Option<String>,
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum TokenBody {
+    /// For the agent of a session.
+    Sandbox {
+        #[schema(value_type = String)]
+        session_id: SessionId,
+        /// Since when it is valid; at once if left out.
+        #[schema(value_type = Option<String>)]
+        not_before: Option<Timestamp>,
+        /// How long it is valid (`90d`); until it is revoked if left out.
+        lasts: Option<String>,
+    },
+    /// For a person.
+    User {
+        #[schema(value_type = String)]
+        org: OrgId,
+        /// The account: ASCII text without blanks, `/` and `*`.
+        name: String,
+        /// Since when it is valid; at once if left out.
+        #[schema(value_type = Option<String>)]
+        not_before: Option<Timestamp>,
+        /// How long it is valid (`90d`); until it is revoked if left out.
+        lasts: Option<String>,
+    },
+    /// For an account without a person. It decides nothing.
+    Service {
+        #[schema(value_type = String)]
+        org: OrgId,
+        /// The account: ASCII text without blanks, `/` and `*`.
+        name: String,
+        /// Since when it is valid; at once if left out.
+        #[schema(value_type = Option<String>)]
+        not_before: Option<Timestamp>,
+        /// How long it is valid (`90d`); until it is revoked if left out.
+        lasts: Option<String>,
+    },
 }

@@ -77,6 +77,7 @@ pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError
                 let begin = *start.get_or_insert(at);
                 within = if byte == b'"' { Within::Text } else { Within::Code };
                 let location = || Location::new(&file.name, line_of(&file.text, at));
+                size.conditionals += usize::from(is_if(bytes, at));
                 size.count(byte, at + 1 - begin)
                     .map_err(|message| PolicyError::Syntax { at: location(), message })?;
                 if byte == b';' {
@@ -100,10 +101,19 @@ pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError
     }
 }
 
-/// Counts open brackets and operators, which bound how deep the parser recurses for one rule.
+/// Whether the keyword `if` begins here.
+fn is_if(bytes: &[u8], at: usize) -> bool {
+    let part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    bytes[at..].starts_with(b"if")
+        && !bytes.get(at + 2).is_some_and(part)
+        && !at.checked_sub(1).and_then(|before| bytes.get(before)).is_some_and(part)
+}
+
+/// Counts open brackets, `if`s and operators, which bound how deep the parser and the evaluator recurse for one rule.
 #[derive(Default)]
 struct Complexity {
     depth: usize,
+    conditionals: usize,
     operators: usize,
 }
 
@@ -117,6 +127,9 @@ impl Complexity {
         }
         if self.depth > CEDAR_DEPTH_MAX {
             return Err(format!("a rule may nest brackets at most {CEDAR_DEPTH_MAX} deep"));
+        }
+        if self.conditionals > CEDAR_DEPTH_MAX {
+            return Err(format!("a rule may have at most {CEDAR_DEPTH_MAX} `if`s"));
         }
         if self.operators > CEDAR_OPERATORS_MAX {
             return Err(format!("a rule may have at most {CEDAR_OPERATORS_MAX} operator characters"));

@@ -1,6 +1,6 @@
 //! Authority: nobody decides about their own requests, unless the policy names no approvers.
 
-use effectd_contracts::{Authority, Gate, Principal, TokenKind};
+use effectd_contracts::{Authority, Gate, OrgId, Principal, TokenKind};
 use effectd_policy::{Decider, OrgRole, Policy, PrincipalRole};
 
 use crate::harness::*;
@@ -156,6 +156,31 @@ fn what_no_person_holds_decides_nothing_whatever_its_roles() {
         assert_eq!(policy.may_view_approvals(&who, Some("home")), decides, "{kind:?}");
         let found = [Learner, Look, Operate, Erase].map(|part| policy.may_operate(&who, part));
         assert_eq!((found, policy.role_in(&who, "home")), (parts, role), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_token_acts_in_its_own_organisation_only() {
+    let policy = world_with(
+        "[roles.reader]",
+        "[principals.\"account://any/x\"]\nsubjects = []\nroles = [\"admin\", \"look\"]\norgs = { home = \"owner\" }\n\n\
+         [claims.owners]\norgs = { home = \"owner\" }\n\n[roles.reader]",
+    );
+    let planner = subject("agent://planner");
+    for (org, reaches) in [(None, true), (Some("home"), true), (Some("elsewhere"), false)] {
+        let (kind, own) = (org.map(|_| TokenKind::User), org.map(|org| OrgId::new(org).unwrap()));
+        let claims = vec!["owners".to_owned()];
+        let who = Decider { kind, org: own, claims, ..by("account://any/x", false) };
+        let home = Some("home");
+        assert_eq!(policy.may_decide(&who, &planner, home).is_ok(), reaches, "{org:?}");
+        assert_eq!(policy.may_administer(&who, home).is_ok(), reaches, "{org:?}");
+        assert_eq!(policy.may_view_approvals(&who, home), reaches, "{org:?}");
+        assert_eq!(policy.may_operate_in(&who, PrincipalRole::Look, home), reaches, "{org:?}");
+        assert_eq!(policy.role_in(&who, "home"), reaches.then_some(OrgRole::Owner), "{org:?}");
+        // What belongs to no organisation is for users of this machine; the whole state is for a role of it.
+        assert_eq!(policy.may_decide(&who, &planner, None).is_ok(), org.is_none(), "{org:?}");
+        assert_eq!(policy.may_view_approvals(&who, None), org.is_none(), "{org:?}");
+        assert!(policy.may_administer(&who, None).is_ok() && policy.may_operate(&who, PrincipalRole::Look));
     }
 }
 

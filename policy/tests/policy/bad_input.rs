@@ -264,7 +264,8 @@ fn rules_that_would_overflow_the_parser_are_refused_before_it() {
             "nest brackets at most 24",
         ),
         (chain(60_000), "at most 256 operator characters"),
-        (format!("{permit}{{ {} }};", "if true then true else ".repeat(10_000)), "at most 8192 bytes"),
+        (format!("{permit}{{ {} }};", "if true then true else ".repeat(25)), "at most 24 `if`s"),
+        (format!("{permit}{{ [{}].contains(1) }};", "1, ".repeat(10_000)), "at most 8192 bytes"),
         (format!("{permit}{{ {}true }};", "!".repeat(100_000)), "at most 256 operator characters"),
         (format!("{permit}{{ context{} }};", ".a".repeat(100_000)), "at most 256 operator characters"),
     ];
@@ -272,16 +273,22 @@ fn rules_that_would_overflow_the_parser_are_refused_before_it() {
         let error = refused(TOML, &cedar);
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    // What is just inside the bounds is read, validated and evaluated on a small stack, as worker threads have.
+    // What is just inside the bounds is read, validated and evaluated on half of a worker thread's stack.
     let deep = format!("{permit}{{ {}true{} }};", "(".repeat(20), ")".repeat(20));
-    let nested = format!("{permit}{{ {}true }};", "if context.dry_run then false else ".repeat(200));
+    let nested = format!("{permit}{{ {}true }};", "if context.dry_run then false else ".repeat(24));
     let negated = format!("{permit}{{ {}true{} }};", "!(".repeat(20), ")".repeat(20));
-    let inside = format!("{}\n{deep}\n{nested}\n{negated}\n", chain(110));
+    let mixed = format!(
+        "{permit}{{ {}true{}{} }};",
+        "if context.dry_run then false else (".repeat(20),
+        " && true".repeat(110),
+        ")".repeat(20)
+    );
+    let inside = format!("{}\n{deep}\n{nested}\n{negated}\n{mixed}\n", chain(110));
     let check = move || {
         let policy = compile(TOML, &inside).unwrap();
         assert_permitted(&decide(&policy, |_| ()));
     };
-    std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(check).unwrap().join().unwrap();
+    std::thread::Builder::new().stack_size(1024 * 1024).spawn(check).unwrap().join().unwrap();
 }
 
 #[test]

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use super::requeue::{Pace, Run};
 use super::{CHUNK, Chosen, LetterFilter, Pick, describe, one, quoted, report_none, tool_of};
-use crate::cli::mutation::{self, Answer, Reason, RunMode, Terms, prompt_until};
-use crate::cli::{CliError, Common, Confirm, Depth, Session, eprint_line, line, with_client};
+use crate::cli::mutation::{self, Answer, ChangeArgs, RunMode, Terms, prompt_until};
+use crate::cli::{CliError, Common, Depth, Session, eprint_line, line, with_client};
 use crate::exit::Exit;
 
 /// Go through all causes, most frequent first, and decide about each
@@ -21,13 +21,11 @@ use crate::exit::Exit;
 /// are left to `dlq settle`. Running it again is harmless. Exits with 1 if any letter is left.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd dlq drain --yes\n  effectd dlq drain --rate 20 --yes")]
-pub(super) struct Drain {
+pub(in crate::cli) struct Drain {
     #[command(flatten)]
     which: LetterFilter,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
     #[command(flatten)]
     pace: Pace,
 }
@@ -56,11 +54,11 @@ impl Drain {
             let verb = if cause.code == Code::OutcomeUnknown.as_str() { "leave" } else { "requeue" };
             format!("{verb} {} of cause {} ({})", cause.count, cause.cause, cause.code)
         });
-        if self.confirm.only_shows(&would.collect::<Vec<_>>()) {
+        if self.args.confirm.only_shows(&would.collect::<Vec<_>>()) {
             session.close().await?;
             return Ok(Exit::Done);
         }
-        let mut run = Run::begin(common, session, (self.pace, self.why.clone().into())).await?;
+        let mut run = Run::begin(common, session, (self.pace, self.args.why.clone().into())).await?;
         let ended = self.all(common, causes, &mut run).await;
         // Report what was done, even after an error.
         let tally = run.tally;
@@ -101,7 +99,7 @@ impl Drain {
             if !more || run.is_interrupted() {
                 return Ok(true);
             }
-            if !self.confirm.yes {
+            if !self.args.confirm.yes {
                 eprint_line(&"there are more causes than are listed at once; run this again for the others");
                 return Ok(true);
             }
@@ -126,7 +124,7 @@ impl Drain {
                 Some(Choice::Settle) => self.settle(common, cause, &mut stop).await?,
                 Some(Choice::Drop) => {
                     let picks = self.picks(common, cause, usize::MAX).await?;
-                    discard(common, &picks, &self.why.clone().into()).await?;
+                    discard(common, &picks, &self.args.why.clone().into()).await?;
                 }
                 Some(Choice::Requeue) => {
                     let picks = self.picks(common, cause, run.room()).await?;
@@ -155,7 +153,7 @@ impl Drain {
     /// What the person chose; `None` without a terminal.
     async fn choose(&self, cause: &CauseView, stop: &mut watch::Receiver<bool>) -> Option<Choice> {
         let unknown = cause.code == Code::OutcomeUnknown.as_str();
-        if self.confirm.yes {
+        if self.args.confirm.yes {
             if unknown {
                 eprint_line(
                     &"the outcome of these is unknown: find out whether each happened, then run `effectd dlq settle`",
@@ -219,7 +217,7 @@ impl Drain {
             };
             let settle = Operation::SettleLetter { letter, done };
             let settled =
-                mutation::send_on(common, &settle, &self.why.clone().into(), RunMode::Execute).await?;
+                mutation::send_on(common, &settle, &self.args.why.clone().into(), RunMode::Execute).await?;
             settled.says.iter().for_each(|says| eprint_line(says));
         }
         Ok(())

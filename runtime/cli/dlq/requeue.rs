@@ -11,10 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Chosen, Pick, Results, by_cause, summary};
-use crate::cli::mutation::{self, Reason, RunMode, Terms};
-use crate::cli::{
-    ActionReply, CliError, Common, Confirm, Depth, Session, TIME, eprint_line, is_in_process, span,
-};
+use crate::cli::mutation::{self, ChangeArgs, RunMode, Terms};
+use crate::cli::{ActionReply, CliError, Common, Depth, Session, TIME, eprint_line, is_in_process, span};
 use crate::exit::Exit;
 
 /// The number of letters in each step; the last number repeats.
@@ -39,19 +37,17 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
     after_help = "Examples:\n  effectd dlq requeue 0 --yes\n  effectd dlq requeue --cause 3f2b5f0c9a36e1d0 --yes\n  \
     effectd dlq requeue --all --tool files.write_text --rate 50 --max 1000 --yes"
 )]
-pub(super) struct Requeue {
+pub(in crate::cli) struct Requeue {
     #[command(flatten)]
     chosen: Chosen,
     #[command(flatten)]
-    why: Reason,
-    #[command(flatten)]
-    confirm: Confirm,
+    args: ChangeArgs,
     #[command(flatten)]
     pace: Pace,
 }
 
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(super) struct Pace {
+pub(in crate::cli) struct Pace {
     /// Maximum of letters per second
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
@@ -124,12 +120,12 @@ impl Requeue {
         let picks = self.chosen.picks(&mut session.client, max).await?;
         let causes = by_cause(picks);
         let says = summary("requeue", &causes);
-        if (self.confirm.dry_run || !says.is_empty()) && !self.confirm.confirmed(&says) {
+        if (self.args.confirm.dry_run || !says.is_empty()) && !self.args.confirm.confirmed(&says) {
             session.close().await?;
-            return Ok(self.confirm.declined());
+            return Ok(self.args.confirm.declined());
         }
         let mut results = Results::new(common.output);
-        let mut run = Run::begin(common, session, (self.pace, self.why.clone().into())).await?;
+        let mut run = Run::begin(common, session, (self.pace, self.args.why.clone().into())).await?;
         let mut ended = Ok(());
         for picks in causes.into_values() {
             ended = run.cause(picks, &mut |picks, letters| results.add(picks, letters)).await;

@@ -24,7 +24,7 @@ use crate::settings::config::local_principal;
 #[command(
     after_help = "Example:\n  effectd receipts amend 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12 --success false --note 'the file was empty' --yes"
 )]
-pub(super) struct Amend {
+pub(in crate::cli) struct Amend {
     /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
@@ -84,7 +84,7 @@ impl Amend {
 #[command(
     after_help = "Examples:\n  effectd receipts recompute-reward since:7d\n  effectd receipts recompute-reward --set reward.weight_cost=0.2 -o jsonl"
 )]
-pub(super) struct Recompute {
+pub(in crate::cli) struct Recompute {
     #[command(flatten)]
     which: ReceiptFilter,
 }

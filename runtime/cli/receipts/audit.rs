@@ -9,7 +9,7 @@ use effectd_contracts::{Gate, GateResult, Operation, Outcome, Receipt, ReceiptId
 use effectd_gateway::client::Client;
 use serde_json::{Value, json};
 
-use crate::cli::mutation::{self, RunMode};
+use crate::cli::mutation::{self, RunMode, Terms};
 use crate::cli::progress::Bar;
 use crate::cli::receipt_filter::{PageQuery, ReceiptFilter, each_page};
 use crate::cli::{CliError, Common, Confirm, Depth, Form, Printer, eprint_line, with_client};
@@ -23,7 +23,7 @@ use crate::exit::Exit;
 #[command(
     after_help = "Examples:\n  effectd receipts audit since:7d\n  effectd receipts audit 'subject:agent://planner@*' -o jsonl\n  effectd receipts audit --quarantine --yes"
 )]
-pub(super) struct Audit {
+pub(in crate::cli) struct Audit {
     #[command(flatten)]
     which: ReceiptFilter,
     /// Quarantine the artifacts of receipts that reach into another space
@@ -73,7 +73,7 @@ impl Audit {
                 artifact_id: artifact_id.clone(),
                 reason: Some(format!("cross_space: receipt {receipt}")),
             };
-            mutation::send(common, &operation, RunMode::Execute).await?;
+            mutation::send_on(common, &operation, &Terms::default(), RunMode::Execute).await?;
         }
         Ok(true)
     }

@@ -39,7 +39,7 @@ enum Format {
 #[command(
     after_help = "Examples:\n  effectd receipts export 'tool:files.*' since:7d --format csv\n  effectd receipts export --dataset march until:2026-04-01T00:00:00Z\n  effectd receipts export --bundle receipts.bundle"
 )]
-pub(super) struct Export {
+pub(in crate::cli) struct Export {
     #[command(flatten)]
     which: ReceiptFilter,
     /// Format on standard output

@@ -19,7 +19,7 @@ use crate::exit::Exit;
 #[command(
     after_help = "Examples:\n  effectd receipts stats since:24h\n  effectd receipts stats 'tool:files.*' -o json"
 )]
-pub(super) struct Stats {
+pub(in crate::cli) struct Stats {
     #[command(flatten)]
     which: ReceiptFilter,
 }

@@ -19,7 +19,7 @@ use crate::exit::Exit;
 #[command(
     after_help = "Examples:\n  effectd receipts tail --once 'tool:files.*'\n  effectd receipts tail --once --cursor learner.cursor"
 )]
-pub(super) struct Tail {
+pub(in crate::cli) struct Tail {
     #[command(flatten)]
     which: ReceiptFilter,
     /// The file with the position; created if it is missing

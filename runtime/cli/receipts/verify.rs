@@ -37,7 +37,7 @@ const PAGE_BYTES: usize = 16 * 1_048_576;
 #[command(
     after_help = "Examples:\n  effectd receipts verify\n  effectd receipts export --bundle week.jsonl\n  effectd receipts verify week.jsonl"
 )]
-pub(super) struct Verify {
+pub(in crate::cli) struct Verify {
     /// A bundle or a proof; without it, this store
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub(super) struct Verify {
 /// Print a proof that a receipt is in the log, for somebody without the store
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts proof 0199f6a2-5a4e-7c10-8d53-3f2b5f0c9a12")]
-pub(super) struct Proof {
+pub(in crate::cli) struct Proof {
     /// The receipt, by its own id or its action's
     #[arg(value_name = "RECEIPT")]
     receipt: ReceiptId,
@@ -63,7 +63,7 @@ pub(super) struct Proof {
 /// With a copy kept elsewhere you can later check that nothing before it was changed: `receipts verify --head`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd receipts head")]
-pub(super) struct Head {}
+pub(in crate::cli) struct Head {}
 
 impl Head {
     pub(super) async fn main(&self, common: &Common) -> Result<Exit, CliError> {

@@ -221,6 +221,7 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
     };
     let names_of_secrets = || json!({ "maxItems": CONNECTION_SECRETS_MAX, "items": secret_name() });
     let title = || json!({ "minLength": 1, "maxLength": SESSION_TITLE_BYTES_MAX, "pattern": PRINTABLE });
+    let account = || json!({ "maxLength": ACCOUNT_BYTES_MAX, "pattern": "^[!-)+-.0-~]+$" });
     let words = |words: &[&str]| json!({ "enum": words });
     let codes: BTreeSet<&str> =
         Code::ALL.iter().map(|code| code.as_str()).chain(Kind::ALL.iter().map(|kind| kind.code())).collect();
@@ -321,12 +322,17 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("ShadowFlip", "at", json!({ "format": "date-time" })),
         ("ShadowView", "counted_since", json!({ "format": "date-time" })),
         ("ShadowView", "since", json!({ "format": "date-time" })),
-        ("TokenBody", "kind", reference("TokenKind")),
-        ("TokenBody", "lasts", json!({ "pattern": LASTS })),
-        ("TokenBody", "name", json!({ "maxLength": ACCOUNT_BYTES_MAX, "pattern": "^[!-)+-.0-~]+$" })),
-        ("TokenBody", "not_before", json!({ "format": "date-time" })),
-        ("TokenBody", "org", optional("OrgId")),
-        ("TokenBody", "session_id", optional("SessionId")),
+        ("TokenBody_sandbox", "lasts", json!({ "pattern": LASTS })),
+        ("TokenBody_sandbox", "not_before", json!({ "format": "date-time" })),
+        ("TokenBody_sandbox", "session_id", reference("SessionId")),
+        ("TokenBody_service", "lasts", json!({ "pattern": LASTS })),
+        ("TokenBody_service", "name", account()),
+        ("TokenBody_service", "not_before", json!({ "format": "date-time" })),
+        ("TokenBody_service", "org", reference("OrgId")),
+        ("TokenBody_user", "lasts", json!({ "pattern": LASTS })),
+        ("TokenBody_user", "name", account()),
+        ("TokenBody_user", "not_before", json!({ "format": "date-time" })),
+        ("TokenBody_user", "org", reference("OrgId")),
         ("TokenView", "created_at", json!({ "format": "date-time" })),
         ("TokenView", "kind", reference("TokenKind")),
         ("TokenView", "state", words(&["valid", "not_yet", "expired", "revoked", "ended"])),
@@ -422,8 +428,12 @@ fn complete_operation(path: &str, operation: &mut Value, schemas: &Value) {
     if path != "/healthz" {
         statuses.extend([500, 503]);
     }
-    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
-    for parameter in parameters.into_iter().flatten() {
+    let variables = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<Value> = variables.map(|name| path_parameter(path, name)).collect();
+    if let Some(Value::Array(declared)) = operation.get_mut("parameters") {
+        parameters.append(declared);
+    }
+    for parameter in &mut parameters {
         // Names of topics and groups are refused as a query is.
         statuses.insert(if parameter["in"] != "path" || path.starts_with("/v1/store/") { 400 } else { 404 });
         let name = parameter["name"].as_str().unwrap_or_default();
@@ -432,6 +442,9 @@ fn complete_operation(path: &str, operation: &mut Value, schemas: &Value) {
         } else if parameter["schema"]["type"] == "integer" {
             parameter["schema"] = json!({ "type": "integer", "minimum": 0, "maximum": u64::MAX });
         }
+    }
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
     }
     if let Some(body) = operation.get_mut("requestBody") {
         statuses.extend([400, 408, 413]);
@@ -591,6 +604,30 @@ fn answer(id: &str) -> Option<Value> {
         "secrets_list" => list_of("SecretName"),
         _ => return None,
     })
+}
+
+/// A variable of a path.
+fn path_parameter(path: &str, name: &str) -> Value {
+    let resource = path.split('/').nth(2).unwrap_or_default();
+    let by_default = format!("The {}'s id", resource.trim_end_matches('s'));
+    let description = match (resource, name) {
+        (_, "session_id") => "The session's id",
+        ("actions", "id") if path.starts_with("/{") => "The invocation's id, percent-encoded",
+        ("actions", "id") => "The action's id, percent-encoded",
+        ("tools", "id") => "The tool's id, or an alias",
+        ("notifications", "id") => "The id of the receipt of the action that sent it",
+        (_, "artifact") => "One of the receipt's `artifact_ids`",
+        (_, "group") => "The group's name",
+        (_, "integration") => "The source of the actions, percent-encoded",
+        (_, "key") => "Its key, percent-encoded",
+        (_, "letter") => "The number of the dead letter",
+        (_, "name") => "The secret's name",
+        (_, "org") => "The organisation, percent-encoded",
+        (_, "topic") => "The topic's name",
+        _ => by_default.as_str(),
+    };
+    let kind = if name == "letter" { "integer" } else { "string" };
+    json!({ "name": name, "in": "path", "description": description, "required": true, "schema": { "type": kind } })
 }
 
 /// What a parameter must look like, by the resource of the path and its name.
