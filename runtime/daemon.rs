@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_actors::metrics::IN_FLIGHT;
+use effectd_gateway::metrics::{BACKLOG, CONNECTIONS, REQUESTS_TOTAL};
 use effectd_gateway::socket::make_private;
 use effectd_gateway::{Readiness, Scrape, SharedSettings, Socket, Stage, Tcp};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -27,16 +29,19 @@ use signals::{SignalEvent, Signals};
 pub(crate) const SERVE_STATE_DEFAULT: &str = "/var/lib/effectd";
 /// How often the start checks whether the daemon can accept work.
 const READY_CHECK: Duration = Duration::from_millis(5);
+/// How often a daemon that stops when idle looks whether it is, at most.
+const IDLE_CHECK: Duration = Duration::from_secs(5);
 
 /// Reads the settings again, for a reload.
 pub(crate) type ReadSettings = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
 
-/// Serves until a signal arrives or the pipeline gives up.
+/// Serves until a signal arrives, the pipeline gives up, or the daemon has been idle for `idle_exit`.
 pub(crate) async fn serve(
     mut config: Config,
     settings: Settings,
     log: LogDial,
     read_settings: ReadSettings,
+    idle_exit: Option<Duration>,
 ) -> Result<(), Error> {
     // Listen before anything starts, so that no signal is missed.
     let mut signals = Signals::listen_with_reload()?;
@@ -48,7 +53,7 @@ pub(crate) async fn serve(
         runtime = Runtime::start(config) => Arc::new(runtime?),
     };
     let mut daemon = Daemon::open(runtime, &state, settings, log, read_settings).await?;
-    let ended = daemon.run(&mut signals).await;
+    let ended = daemon.run(&mut signals, idle_exit).await;
     daemon.close(&mut signals).await;
     ended
 }
@@ -108,9 +113,11 @@ impl Daemon {
         })
     }
 
-    /// Handles signals and reports health to the service manager. Returns at a signal to stop; fails if the pipeline gives up.
-    async fn run(&mut self, signals: &mut Signals) -> Result<(), Error> {
+    /// Handles signals and reports health to the service manager. Returns at a signal to stop, or after `idle_exit`; fails if the
+    /// pipeline gives up.
+    async fn run(&mut self, signals: &mut Signals, idle_exit: Option<Duration>) -> Result<(), Error> {
         let (runtime, vitals) = (self.runtime.clone(), self.vitals.clone());
+        let mut idle = std::pin::pin!(idle(idle_exit, || activity(runtime.metrics())));
         let mut broken = std::pin::pin!(runtime.pipeline().fatal());
         let mut ready = std::pin::pin!(ready(&vitals));
         let mut is_ready = false;
@@ -126,6 +133,10 @@ impl Daemon {
                     SignalEvent::Reload => self.reload().await,
                 },
                 reason = &mut broken => return Err(Error::Broken(reason)),
+                () = &mut idle => {
+                    tracing::info!("nobody needs this daemon any more");
+                    return Ok(());
+                }
                 () = &mut ready, if !is_ready => {
                     is_ready = true;
                     tracing::info!(socket = %self.socket.display(), "ready");
@@ -214,5 +225,60 @@ fn door(settings: &Settings) -> effectd_gateway::Settings {
 async fn ready(vitals: &Readiness) {
     while vitals.unhealthy().is_some() {
         tokio::time::sleep(READY_CHECK).await;
+    }
+}
+
+/// What the daemon has to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Activity {
+    is_busy: bool,
+    /// Requests so far: one may come and go between two looks.
+    requests: f64,
+}
+
+fn activity(metrics: &prometheus::Registry) -> Activity {
+    let families = metrics.gather();
+    let sum = |name: &str| -> f64 {
+        let family = families.iter().filter(|family| family.name() == name);
+        let values = family.flat_map(|family| family.get_metric());
+        values.map(|metric| metric.get_gauge().get_value() + metric.get_counter().get_value()).sum()
+    };
+    let is_busy = [CONNECTIONS, BACKLOG, IN_FLIGHT].iter().any(|name| sum(name) > 0.0);
+    Activity { is_busy, requests: sum(REQUESTS_TOTAL) }
+}
+
+/// Resolves when there has been nothing to do for this long; never without a time.
+async fn idle(after: Option<Duration>, look: impl Fn() -> Activity) {
+    let Some(after) = after else {
+        return std::future::pending().await;
+    };
+    let (mut since, mut requests) = (Instant::now(), 0.0);
+    loop {
+        tokio::time::sleep((after / 4).min(IDLE_CHECK)).await;
+        let now = look();
+        if now.is_busy || now.requests > requests {
+            (since, requests) = (Instant::now(), now.requests);
+        } else if since.elapsed() >= after {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_is_idle_when_nobody_asked_for_long_enough() {
+        // Somebody is connected, then asks something between two looks, then nobody.
+        let looks = Cell::new(0_u32);
+        let look = || {
+            looks.set(looks.get() + 1);
+            Activity { is_busy: looks.get() <= 20, requests: f64::from(looks.get().min(40)) }
+        };
+        idle(Some(Duration::from_millis(8)), look).await;
+        assert!(looks.get() > 41, "{}", looks.get());
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use effectd_actors::Registry;
-use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Preset, Source};
+use effectd_policy::{Overlay, Policy, PolicyDir, PolicyError, Source};
 use effectd_sandbox::View;
 
 use crate::error::Error;
@@ -26,11 +26,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Creates the directory if it is missing; with `seed`, also this policy if there is none.
+    /// Creates the directory if it is missing; with `seed`, also a policy of these files if there is none.
     pub(crate) fn prepare(
         path: &Path,
         policy_dir: Option<&Path>,
-        seed: Option<Preset>,
+        seed: Option<[(&str, &str); 2]>,
     ) -> Result<Self, Error> {
         let unusable = |source| Error::State { path: path.to_owned(), source };
         make_private(path).map_err(unusable)?;
@@ -45,8 +45,8 @@ impl State {
             None => path.join("policy"),
         };
         let mut state = Self { path, policy_dir, owner, seeded: false };
-        if let Some(preset) = seed.filter(|_| !state.policy_dir.exists()) {
-            state.seed(preset).map_err(unusable)?;
+        if let Some(files) = seed.filter(|_| !state.policy_dir.exists()) {
+            state.seed(files).map_err(unusable)?;
             state.seeded = true;
         }
         Ok(state)
@@ -148,13 +148,13 @@ impl State {
     }
 
     /// Writes the policy to a draft and renames it, so that a half-written policy is never read.
-    fn seed(&self, preset: Preset) -> io::Result<()> {
+    fn seed(&self, files: [(&str, &str); 2]) -> io::Result<()> {
         let draft = self.path.join("policy.draft");
         if draft.exists() {
             fs::remove_dir_all(&draft)?;
         }
         make_private(&draft)?;
-        for (name, text) in preset.files() {
+        for (name, text) in files {
             let file = draft.join(name);
             // The group cannot write it, whatever the umask.
             let mut options = fs::OpenOptions::new();
@@ -191,6 +191,8 @@ fn make_private(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use effectd_policy::Preset;
+
     use super::*;
 
     #[test]
@@ -208,7 +210,7 @@ mod tests {
     fn a_policy_inside_a_space_is_refused_by_any_path() {
         let folder = tempfile::tempdir().unwrap();
         let (state, space) = (folder.path().join(".effectd"), folder.path().join("workspace"));
-        State::prepare(&state, None, Some(Preset::Household)).unwrap();
+        State::prepare(&state, None, Some(Preset::Household.files())).unwrap();
         fs::create_dir(&space).unwrap();
         fs::rename(state.join("policy"), space.join("policy")).unwrap();
         std::os::unix::fs::symlink(&space, folder.path().join("link")).unwrap();

@@ -38,6 +38,8 @@ pub const RETAIN_EVERY: Duration = Duration::from_secs(3_600);
 pub const RETENTION_BLOBS_LONGER: Duration = Duration::from_secs(86_400);
 /// How long the result of a tool is kept: a planner that was away for a weekend or a week still gets it.
 pub const RESULT_KEPT: Duration = Duration::from_secs(604_800);
+/// Bytes of a long text in one part of a result: as much as a short result has.
+pub const RESULT_PART_BYTES_MAX: usize = 8_192;
 /// Open intents in one page that retention reads.
 pub const RETENTION_INTENTS_PAGE: usize = 500;
 /// Most lines of two texts, together, that are diffed: the time may grow with the square of the lines.

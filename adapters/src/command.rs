@@ -38,8 +38,9 @@ pub struct Params {
 
 impl TypedTool for Run {
     const ID: &'static str = "command.run";
-    const DESCRIPTION: &'static str = "Runs one program of the system in the space, with an argument list and never through a shell, \
-        without network, and only if the policy lists the program or names the command.";
+    const DESCRIPTION: &'static str = "Runs one program of the system in the space, with an argument list and never \
+        through a shell, without network, and only if the policy lists the program or names the command. Use it for \
+        builds, tests and git; change files with the file tools, which can be undone.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -133,8 +133,8 @@ pub struct Params {
 
 impl TypedTool for DiagnoseError {
     const ID: &'static str = "core.diagnose_error";
-    const DESCRIPTION: &'static str = "Explains what an error message usually means, what to do next, and whether a retry may help. It uses \
-        the text alone.";
+    const DESCRIPTION: &'static str = "Explains what an error message usually means, what to do next, and whether a \
+        retry may help. It uses the text alone. Use it when an error message is not clear.";
     const ALIASES: &'static [&'static str] = &["diagnose_error"];
     type Params = Params;
 

@@ -31,8 +31,8 @@ pub struct Params {
 
 impl TypedTool for Local {
     const ID: &'static str = NOTIFY_TOOL;
-    const DESCRIPTION: &'static str = "Notifies the people at this machine: on the desktop, if there is one, and in `effectd \
-        notifications`. A notification cannot be unsent.";
+    const DESCRIPTION: &'static str = "Notifies the people at this machine: on the desktop, if there is one, and in \
+        `effectd notifications`. A notification cannot be unsent. Use it when a person should know something now.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

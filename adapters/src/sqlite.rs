@@ -62,8 +62,9 @@ pub struct Params {
 
 impl TypedTool for Query {
     const ID: &'static str = "sqlite.query";
-    const DESCRIPTION: &'static str = "Queries an SQLite database file of the space with one read-only statement and returns at most 100 \
-        rows. Pass values in args, one for each ? of the statement.";
+    const DESCRIPTION: &'static str = "Queries an SQLite database file of the space with one read-only statement \
+        and returns at most 100 rows. Pass values in args, one for each ? of the statement. Use it to look into a \
+        database.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -21,7 +21,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::service::Service;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
@@ -100,6 +100,27 @@ impl ClientError {
 pub enum ActionReply {
     View(ActionView),
     Problem(Problem),
+}
+
+/// An answer whose body is read in pieces, as they come.
+#[derive(Debug)]
+pub struct StreamedAnswer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    body: Body,
+}
+
+impl StreamedAnswer {
+    /// The next piece of the body; `None` at its end.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|error| ClientError::Broken(error.to_string()))?;
+            if let Ok(piece) = frame.into_data() {
+                return Ok(Some(piece));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// The state that a daemon must serve.
@@ -325,6 +346,19 @@ impl Client {
         let key = HeaderValue::from_str(key).map_err(|error| ClientError::Strange(error.to_string()))?;
         request.headers_mut().insert(IDEMPOTENCY_KEY, key);
         self.status_and_body(request).await
+    }
+
+    /// A POST with headers of its own, whose answer may be a stream. The caller reads it to its end before the next request.
+    pub async fn post_streamed(
+        &mut self,
+        path: &str,
+        body: Bytes,
+        headers: HeaderMap,
+    ) -> Result<StreamedAnswer, ClientError> {
+        let mut request = request(Method::POST, path, self.interactive, body)?;
+        request.headers_mut().extend(headers);
+        let (head, body) = self.send(request).await?.into_parts();
+        Ok(StreamedAnswer { status: head.status.as_u16(), headers: head.headers, body })
     }
 
     async fn status_and_body(&mut self, request: Request<Full<Bytes>>) -> Result<(u16, Bytes), ClientError> {

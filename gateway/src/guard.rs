@@ -22,6 +22,7 @@ use hyper::body::{Frame, SizeHint};
 use crate::app::App;
 use crate::authenticate;
 use crate::limits::AUTH_FAILURES_MAX;
+use crate::mcp;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::routes;
@@ -93,7 +94,7 @@ pub(crate) fn address_rate(app: &App, per_second: u32) -> Rate {
 pub(crate) fn guarded(app: Arc<App>) -> Router {
     let failures = address_rate(&app, AUTH_FAILURES_MAX);
     let guard = Guard { app: app.clone(), addresses: Slots::default(), tokens: Slots::default(), failures };
-    routes::all(app).layer(middleware::from_fn_with_state(Arc::new(guard), check))
+    routes::all(app, mcp::routes()).layer(middleware::from_fn_with_state(Arc::new(guard), check))
 }
 
 async fn check(

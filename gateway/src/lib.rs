@@ -45,6 +45,7 @@ mod health;
 mod host;
 
 mod guard;
+mod mcp;
 mod routes;
 mod scrape;
 pub mod server;

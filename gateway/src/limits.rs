@@ -114,3 +114,23 @@ pub const JWT_SKEW_S_MAX: i64 = 60;
 pub const JWKS_BYTES_MAX: u64 = 262_144;
 /// Values of the claim for roles that count: an account is in fewer groups that matter here.
 pub const CLAIM_VALUES_MAX: usize = 64;
+/// How long one MCP request waits for a person: clients give up after a minute, and ask again.
+pub const MCP_WAIT_MAX: Duration = Duration::from_secs(50);
+/// How often an MCP client is told to ask again for one held action; then it gets an ordinary result. Clients stop at ten.
+pub const MCP_ROUNDS_MAX: u32 = 8;
+/// How long an MCP client may take its list of tools for current: modes and budgets change by the minute.
+pub const MCP_LIST_FRESH: Duration = Duration::from_secs(10);
+/// How often an MCP client hears that its call is still running, if it wants to.
+pub const MCP_PROGRESS_EVERY: Duration = Duration::from_secs(2);
+/// How often a stream for changes of the tool list looks at policy and registry: two pointers.
+pub const MCP_CHANGES_EVERY: Duration = Duration::from_secs(2);
+/// Every so many looks, it lists the tools, since an operator's switches are in neither of the two.
+pub const MCP_CHANGES_LIST_EVERY: u32 = 15;
+/// Largest artifact that an MCP client reads as a resource: it is in memory whole, and for a model's context.
+pub const MCP_ARTIFACT_BYTES_MAX: u64 = 1_048_576;
+/// How often an MCP call with the same key begins anew after it was withdrawn.
+pub const MCP_REPEATS_MAX: u32 = 8;
+/// How long an MCP client may ask again for a held action: as long as results are kept.
+pub const MCP_HANDLE_KEPT: Duration = Duration::from_secs(604_800);
+/// How often an MCP client should ask for a task: people decide in seconds at best.
+pub const MCP_POLL_EVERY: Duration = Duration::from_secs(2);

@@ -1,8 +1,8 @@
 //! The routes. Those under `/v1` stay, and keep their meaning.
 
-mod actions;
+pub(crate) mod actions;
 mod approvals;
-mod artifacts;
+pub(crate) mod artifacts;
 mod breakers;
 mod connections;
 mod dead_letters;
@@ -17,9 +17,9 @@ mod operations;
 mod policy;
 mod preview;
 mod quarantine;
-mod receipts;
+pub(crate) mod receipts;
 mod session;
-mod sessions;
+pub(crate) mod sessions;
 mod store;
 mod stream;
 mod tokens;
@@ -127,6 +127,7 @@ fn described() -> (OpenApiRouter<Arc<App>>, Kinds) {
         kinds.add(&routes.1, of);
         all = all.routes(routes);
     }
+    kinds.add_other("POST /mcp", &[Sandbox, User, Service]);
     (all, kinds)
 }
 
@@ -134,9 +135,11 @@ fn descriptions() -> OpenApi {
     described().0.into_openapi()
 }
 
-pub(crate) fn all(app: Arc<App>) -> Router {
+/// All routes that are described, and `more` that speak a protocol of their own.
+pub(crate) fn all(app: Arc<App>, more: Router<Arc<App>>) -> Router {
     let (routes, kinds) = described();
     Router::from(routes)
+        .merge(more)
         .layer(middleware::from_fn_with_state(Arc::new(kinds), kinds::check))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)

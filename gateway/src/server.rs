@@ -36,6 +36,7 @@ use crate::limits::{
     HEALTH_CONNECTIONS_MAX, HEALTH_CONNECTIONS_PER_USER_MAX, HEALTH_TIME_MAX, LINGER_BYTES_MAX,
     LINGER_TIME_MAX, RETRY_AFTER, SOCKET_CHECK_EVERY,
 };
+use crate::mcp;
 use crate::metrics::Metrics;
 use crate::peer::{self, Caller, Peer};
 use crate::problem::{MEDIA_TYPE, Problem};
@@ -79,7 +80,7 @@ impl Gateway {
     pub fn client(&self, principal: Principal, interactive: bool) -> Client {
         let uid = nix::unistd::geteuid().as_raw();
         let peer = Peer { caller: Caller::User(uid), principal, operator: peer::is_operator(uid) };
-        Client::in_process(routes::all(self.app.clone()).layer(Extension(peer)), interactive)
+        Client::in_process(routes::all(self.app.clone(), mcp::routes()).layer(Extension(peer)), interactive)
     }
 
     /// A client in this process that sends these `Authorization` headers, and is who they say.
@@ -94,13 +95,14 @@ impl Gateway {
                 Ok::<_, Problem>(next.run(request).await)
             }
         };
-        Client::in_process(routes::all(self.app.clone()).layer(middleware::from_fn(admit)), false)
+        let routes = routes::all(self.app.clone(), mcp::routes());
+        Client::in_process(routes.layer(middleware::from_fn(admit)), false)
     }
 
     /// A client in this process for the holder of a token, or for nobody; for tests.
     #[doc(hidden)]
     pub fn client_as(&self, claims: Option<Claims>) -> Client {
-        let routes = routes::all(self.app.clone());
+        let routes = routes::all(self.app.clone(), mcp::routes());
         let Some(claims) = claims else { return Client::in_process(routes, false) };
         let principal = claims.principal.clone();
         let peer = Peer { caller: Caller::Token(Arc::new(claims)), principal, operator: false };
@@ -226,7 +228,7 @@ impl Listener {
         Self {
             all: Slots::shown_by(gauge),
             health: Slots::shown_by(gauge),
-            routes: routes::all(app.clone()),
+            routes: routes::all(app.clone(), mcp::routes()),
             health_routes: routes::health_only(app.clone()),
         }
     }

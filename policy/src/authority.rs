@@ -58,6 +58,22 @@ impl Policy {
         entries.any(|entry| entry.is_planner() && any_matches(&entry.subjects, subject.as_str()))
     }
 
+    /// The subjects that the policy names and that the principal may act for, in order.
+    pub fn subjects_of(&self, principal: &Principal) -> Vec<SubjectId> {
+        let named = self.tables().subjects.keys().filter_map(|name| SubjectId::new(name).ok());
+        let mut own: Vec<_> = named.filter(|subject| self.speaks_for(principal, subject)).collect();
+        own.sort();
+        own
+    }
+
+    /// The spaces that a subject sees, in order.
+    pub fn spaces_shown_to(&self, subject: &SubjectId) -> Vec<SpaceId> {
+        let (tables, name) = (self.tables(), subject.as_str());
+        let Some(holder) = tables.subjects.get(name) else { return Vec::new() };
+        let seen = tables.spaces.iter().filter(|(_, space)| space.visible(name, holder));
+        seen.map(|(id, _)| id.clone()).collect()
+    }
+
     pub fn org_of(&self, space: &SpaceId) -> Option<&str> {
         self.tables().spaces.get(space)?.org.as_deref()
     }

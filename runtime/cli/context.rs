@@ -31,7 +31,7 @@ const FILE: &str = "contexts.toml";
 const NAME_BYTES_MAX: usize = 64;
 
 /// Commands, or all below a name, that work on this machine alone.
-const HERE: &str = "backup, caches, completions, config, context, doctor, init, man, restore, serve, \
+const HERE: &str = "backup, caches, completions, config, context, doctor, init, man, mcp, restore, serve, \
     store check, store migrate, store rebuild, store salvage, support-bundle";
 /// Commands, or all below a name, that destroy something or change who may do what. They take a context only if the same line
 /// names it.
@@ -387,16 +387,21 @@ fn token_id(token: &str) -> String {
     }
 }
 
-/// Writes a draft that only the user may read, and renames it.
 fn write_private(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    let folder = path.parent().unwrap_or(path);
-    make_private(folder).at(folder)?;
+    Ok(write_whole(path, bytes, 0o600).at(path)?)
+}
+
+/// Writes a draft with this mode, and renames it.
+pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    make_private(path.parent().unwrap_or(path))?;
     let draft = path.with_extension("draft");
     let mut options = OpenOptions::new();
-    let written = options.write(true).create(true).truncate(true).mode(0o600).open(&draft);
-    let written = written.and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
-    written.and_then(|()| fs::rename(&draft, path)).at(path)?;
-    Ok(())
+    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&draft)?;
+    // Whatever the umask, and whoever left a draft.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)
 }
 
 /// A name that can be a file's.

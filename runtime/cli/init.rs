@@ -40,7 +40,7 @@ impl Init {
         {
             return Ok(Exit::Done);
         }
-        let state = State::prepare(&state, None, Preset::named(&self.preset))?;
+        let state = State::prepare(&state, None, Preset::named(&self.preset).map(Preset::files))?;
         if !state.seeded() {
             let why = format!("{} already has a policy, which stays unchanged", state.path().display());
             return Err(CliError::request(why).exiting(Exit::Failed));

@@ -23,6 +23,7 @@ mod event_command;
 mod grants;
 mod init;
 mod keys;
+mod mcp;
 mod mutation;
 mod notifications;
 mod orgs;
@@ -98,8 +99,8 @@ struct Arguments {
 /// The arguments of every command.
 #[derive(Debug, Clone, clap::Args)]
 struct Common {
-    /// State directory [default: $EFFECTD_STATE, or ./.effectd; /var/lib/effectd for serve, and for commands that find no
-    /// ./.effectd]
+    /// State directory [default: $EFFECTD_STATE, or ./.effectd, or that of the project around here (`mcp install`);
+    /// /var/lib/effectd for serve, and for commands that find none of these]
     #[arg(long, global = true, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Log more than warnings and errors ($EFFECTD_LOG sets levels in detail)
@@ -201,6 +202,7 @@ enum Command {
     Resume(pause::Resume),
     Undo(undo::Undo),
     Serve(serve::Serve),
+    Mcp(mcp::Mcp),
     Init(init::Init),
     #[command(subcommand)]
     Receipts(receipts::ReceiptsCommand),
@@ -242,7 +244,7 @@ const GROUPS: [(&str, &str); 7] = [
     ("Decide", "approvals grants quarantine policy"),
     ("Organise", "orgs secrets connections sessions tokens"),
     ("Look", "receipts artifacts notifications tools bus top"),
-    ("Operate", "init serve config context check doctor pause resume breaker caches dlq support-bundle"),
+    ("Operate", "init serve mcp config context check doctor pause resume breaker caches dlq support-bundle"),
     ("Store", "store keys backup restore"),
     ("More", "completions man"),
 ];
@@ -386,6 +388,7 @@ pub fn main() -> ExitCode {
         Command::Resume(resume) => block_on(resume.main(&common)),
         Command::Undo(undo) => block_on(undo.main(&common)),
         Command::Serve(serve) => Ok(start_serving(serve, &common)),
+        Command::Mcp(mcp) => block_on(mcp.main(&common)),
         Command::Config(config) => config.main(&common),
         Command::Context(context) => context.main(&common),
         Command::Dlq(dlq) => block_on(dlq.main(&common)),

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::backend::named_state;
-use super::{CliError, Common};
+use super::{CliError, Common, TIME, span};
 use crate::daemon::{SERVE_STATE_DEFAULT, serve};
 use crate::error::chain;
 use crate::exit::Exit;
@@ -25,7 +25,8 @@ use crate::telemetry::{Exporter, LogDial};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  effectd serve --state .effectd\n  \
     effectd serve --state .effectd --socket .effectd/run/planners.sock --set gateway.socket_mode=0660\n  \
-    effectd serve --state .effectd --listen 127.0.0.1:7070")]
+    effectd serve --state .effectd --listen 127.0.0.1:7070\n  \
+    effectd serve --state .effectd --idle-exit 15m")]
 pub(super) struct Serve {
     /// If the policy's files have a fault, go on with the policy that was last in force
     ///
@@ -39,6 +40,18 @@ pub(super) struct Serve {
     /// gateway.tls_key, or gateway.behind_proxy.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Stop when for this long nobody has asked anything or is connected, and nothing is in flight: `15m`
+    ///
+    /// `effectd mcp` starts such daemons. What awaits a person stays on disk.
+    #[arg(long, value_name = TIME, value_parser = idle_time)]
+    idle_exit: Option<Duration>,
+}
+
+fn idle_time(text: &str) -> Result<Duration, String> {
+    match span(text)? {
+        Duration::ZERO => Err("it must be longer than nothing".to_owned()),
+        time => Ok(time),
+    }
 }
 
 /// How long the end waits for the collector of spans.
@@ -73,7 +86,7 @@ impl Serve {
         let read_settings = move || common.settings(Some(&state)).map_err(|error| chain(&error));
         let (stop, stopped) = oneshot::channel();
         let exporting = exporter.map(|exporter| tokio::spawn(exporter.run(stopped)));
-        let ended = serve(config, settings, log, Box::new(read_settings)).await;
+        let ended = serve(config, settings, log, Box::new(read_settings), self.idle_exit).await;
         drop(stop);
         if let Some(exporting) = exporting {
             // The last spans, unless the collector does not answer.

@@ -253,7 +253,7 @@ impl OpenState {
         } else {
             Sandbox::closed(sandbox)
         });
-        let seed = config.seed_demo.then_some(Preset::Household);
+        let seed = config.seed_demo.then(|| Preset::Household.files());
         let state = State::prepare(&config.state, config.policy_dir.as_deref(), seed)?;
         let registry = Arc::new(tool_registry::registry(config.tools)?);
         if depth >= Depth::Policy && !config.last_good_policy {

@@ -11,6 +11,7 @@ use effectd_bus::limits::{BLOB_QUOTA_BYTES, DISK_FREE_BYTES_MIN, SEGMENT_BYTES};
 use effectd_contracts::{Clock, Principal, SystemClock};
 use effectd_sandbox::SandboxConfig;
 use effectd_sandbox::limits::{READY_MAX, READY_MIN, ZYGOTES_MAX};
+use sha2::{Digest, Sha256};
 
 use crate::error::Error;
 use crate::tool_registry::{self, Tools};
@@ -202,4 +203,21 @@ pub(crate) fn state_dir(named: Option<PathBuf>) -> PathBuf {
 /// The state directory that the environment names.
 pub(crate) fn state_of_environment() -> Option<PathBuf> {
     std::env::var_os(STATE_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// The state directory that a project gets from `effectd mcp install`: in the user's state folder, so that no tool reaches it.
+/// `None` if the user has no such folder.
+pub(crate) fn project_state(project: &Path) -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let states = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+    let digest = Sha256::digest(project.as_os_str().as_encoded_bytes());
+    // Short, since the path of a socket is.
+    let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Some(states.join("effectd").join(name))
+}
+
+/// The state directory of the project that this folder is in, if it has one.
+pub(crate) fn state_of_project(folder: &Path) -> Option<PathBuf> {
+    let folder = folder.canonicalize().ok()?;
+    folder.ancestors().filter_map(project_state).find(|state| state.is_dir())
 }

@@ -264,7 +264,8 @@ fn run_example(place: &Place, example: &str) {
     let watches = tells || example.starts_with("effectd check") || example.starts_with("effectd top");
     let _daemon = (watches || example.contains("--patience")).then(|| place.serve(&[]));
     // Full-screen commands are tested in a terminal, elsewhere.
-    if example.starts_with("effectd approvals watch") {
+    // A daemon that stays would keep the state from the others.
+    if example.starts_with("effectd approvals watch") || example.starts_with("effectd mcp try") {
         return;
     }
     let line = if tells || example.starts_with("effectd serve") {

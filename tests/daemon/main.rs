@@ -34,6 +34,8 @@ mod key_rotation;
 mod killed_daemon;
 mod logs;
 mod many_users;
+mod mcp;
+mod mcp_bridge;
 mod monitoring;
 mod notifications;
 mod openapi;

@@ -77,13 +77,14 @@ const LOOK: [&str; 59] = [
 const PROGRAM: [&str; 3] = ["serve", "completions", "man"];
 /// Verbs that ask for actions, decide about them or cancel them: each action has its own receipt, which names who asked and who
 /// decided. The command line has the request, and the policy decides.
-const ACTIONS: [&str; 10] = [
+const ACTIONS: [&str; 11] = [
     "actions run",
     "actions grant request",
     "run",
     "submit",
     "cancel",
     "tools try",
+    "mcp try",
     "undo",
     "approvals approve",
     "approvals deny",
@@ -94,15 +95,18 @@ const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store sa
 /// Verbs that write again what is there already: the index from the journal, the same blocks in another engine, a signed
 /// head of the log as it is; or that remove what commands write again.
 const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "caches clear"];
+/// Verbs that change the configuration of other programs, after a yes.
+const OTHERS: [&str; 1] = ["mcp install"];
 /// Verbs that change the user's own list of contexts.
 const CONTEXTS: [&str; 3] = ["context add", "context use", "context remove"];
 /// Verbs of these kinds that have neither `--yes` nor `--dry-run`: a request says itself whether it is a dry run, and `preview` shows
 /// what it would do; an agent has nobody to ask; a screen shows what a key decides; a new file and a signed head change nothing.
-const PLAIN: [&str; 7] = [
+const PLAIN: [&str; 8] = [
     "run",
     "submit",
     "actions run",
     "actions grant request",
+    "mcp try",
     "approvals watch",
     "support-bundle",
     "receipts head",
@@ -233,7 +237,14 @@ fn what_changes_something_takes_yes_and_dry_run() {
     };
     let leaves: BTreeSet<&str> = all.iter().filter(is_leaf).map(String::as_str).collect();
     let changes: Vec<String> = CHANGES.iter().map(|(line, _)| verb(line)).collect();
-    let known = LOOK.iter().chain(&PROGRAM).chain(&ACTIONS).chain(&NEW).chain(&DERIVED).chain(&CONTEXTS);
+    let known = LOOK
+        .iter()
+        .chain(&PROGRAM)
+        .chain(&ACTIONS)
+        .chain(&NEW)
+        .chain(&DERIVED)
+        .chain(&CONTEXTS)
+        .chain(&OTHERS);
     let known: Vec<&str> = known.copied().chain(changes.iter().map(String::as_str)).collect();
     let classes: BTreeSet<&str> = known.iter().copied().collect();
     assert_eq!(leaves, classes, "a verb is new, or gone: say here what it does");

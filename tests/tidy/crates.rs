@@ -16,13 +16,14 @@ const MAY_USE: [(&str, &[&str]); 7] = [
 ];
 
 /// Third-party crates that stay in one place, and the package it is in.
-const CONFINED: [(&str, &str); 6] = [
+const CONFINED: [(&str, &str); 7] = [
     ("sled", "bus"),
     ("backoff", "actors"),
     ("ractor", "actors"),
     ("cedar-policy", "policy"),
     ("landlock", "sandbox"),
     ("tokio-rustls", "gateway"),
+    ("rmcp", "gateway"),
 ];
 
 /// Features that exist for tests alone.

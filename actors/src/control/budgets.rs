@@ -38,6 +38,17 @@ pub struct Most {
     pub tries: u32,
 }
 
+/// What a subject may still use; what is not limited is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Left {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_micros: Option<u64>,
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Self {
@@ -113,6 +124,26 @@ impl Budgets {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SubjectId, Account>> {
         self.0.all.lock()
+    }
+
+    /// What a subject may still use in its window; `None` if no budget is limited.
+    pub fn left_of(&self, subject: &SubjectId) -> Option<Left> {
+        let (rules, now) = (&self.0.rules, self.0.clock.now());
+        if rules.calls_max.is_none() && rules.cpu_ms_max.is_none() && rules.cost_micros_max.is_none() {
+            return None;
+        }
+        let known = self.lock().get(subject).copied();
+        let mut account = known.unwrap_or_else(|| self.found(subject, now));
+        if self.left(&account.spent, now).is_zero() {
+            account.spent = fresh(now);
+        }
+        let left = |most: Option<u64>, used: u64| most.map(|most| most.saturating_sub(used));
+        let Account { spent, reserved_calls, reserved_cpu_ms, reserved_cost_micros } = account;
+        Some(Left {
+            calls: left(rules.calls_max, spent.calls + reserved_calls),
+            cpu_ms: left(rules.cpu_ms_max, spent.cpu_ms + reserved_cpu_ms),
+            cost_micros: left(rules.cost_micros_max, spent.cost_micros + reserved_cost_micros),
+        })
     }
 
     /// Reserves one call that uses at most this much; `None` if no budget is limited.
@@ -309,7 +340,10 @@ mod tests {
         let place = Fixture::new();
         let budgets = place.by(Rules { cost_micros_max: Some(1_000), ..Rules::default() });
         let dear = Most { price_micros: 300, tries: 3, ..LITTLE };
+        assert_eq!(place.budgets(None, None).left_of(&planner()), None);
         let mut first = budgets.reserve(&planner(), dear).unwrap().unwrap();
+        let left = Left { calls: None, cpu_ms: None, cost_micros: Some(100) };
+        assert_eq!(budgets.left_of(&planner()), Some(left));
         // 900 are reserved, and the rest is not enough for one attempt.
         let spent = budgets.reserve(&planner(), dear).unwrap_err();
         assert_eq!((spent.what, spent.allowed.0), ("budget", 1_000));

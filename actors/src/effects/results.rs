@@ -14,7 +14,7 @@ use effectd_policy::{Decider, Policy};
 use serde_json::{Map, Value};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::limits::RESULT_KEPT;
+use crate::limits::{RESULT_KEPT, RESULT_PART_BYTES_MAX};
 use crate::services::Services;
 use crate::services::answers::Done;
 
@@ -148,6 +148,17 @@ pub fn safe(result: &Value) -> Value {
     prune_result(without_secrets(result))
 }
 
+/// A part of a result, without secrets: the value at a JSON pointer, or of a text as much as fits from a byte on, and the byte where the
+/// next part begins. `None` if the pointer leads nowhere.
+pub fn part(result: &Value, pointer: &str, from: usize) -> Option<(Value, Option<usize>)> {
+    let safe = without_secrets(result);
+    let found = safe.pointer(pointer)?;
+    let Some(text) = found.as_str() else { return Some((prune_result(found.clone()), None)) };
+    let start = text.ceil_char_boundary(from.min(text.len()));
+    let end = text.floor_char_boundary((start + RESULT_PART_BYTES_MAX).min(text.len()));
+    Some((text[start..end].into(), (end < text.len()).then_some(end)))
+}
+
 fn without_secrets(result: &Value) -> Value {
     let mut safe = result.clone();
     redact_secrets(&mut safe);
@@ -228,5 +239,22 @@ orgs = { home = "member" }
         assert_eq!(safe["_truncated"], true);
         assert!(safe.to_string().len() <= 10_240 && !safe.to_string().contains("canary"), "{safe}");
         assert_eq!(super::safe(&json!({ "stdout": "3\n" })), json!({ "stdout": "3\n" }));
+    }
+
+    #[test]
+    fn a_long_text_is_read_in_parts_that_lose_nothing() {
+        let text = "é".repeat(RESULT_PART_BYTES_MAX);
+        let result = json!({ "text": text, "token": "canary", "rows": [1, 2] });
+        let (mut whole, mut from) = (String::new(), Some(0));
+        while let Some(at) = from {
+            let (piece, next) = part(&result, "/text", at).unwrap();
+            whole.push_str(piece.as_str().unwrap());
+            from = next;
+        }
+        assert!(whole == text);
+        assert_eq!(part(&result, "/rows/1", 0).unwrap(), (json!(2), None));
+        assert_eq!(part(&result, "/text", usize::MAX).unwrap(), (json!(""), None));
+        assert_eq!(part(&result, "/nothing", 0), None);
+        assert!(!part(&result, "/token", 0).unwrap().0.to_string().contains("canary"));
     }
 }

@@ -7,7 +7,9 @@ use effectd_contracts::{
     ActionRequest, Code, Contract, Failure, OrgId, Origin, PathSnapshot, Phase, Predicted, Principal,
     Session, Timestamp, TraceId,
 };
-use effectd_policy::{Decision, Facts, Inspection, InspectionFacts, Policy, Verdict, evaluate, inspect};
+use effectd_policy::{
+    Decision, Denier, Facts, Inspection, InspectionFacts, Policy, Verdict, evaluate, inspect,
+};
 
 use super::Trial;
 use crate::action::preview::Preview;
@@ -106,21 +108,41 @@ pub fn example_in(session: &Session, tool: &RegisteredTool) -> ActionRequest {
     session.request(tool.spec().tool_id.clone(), params)
 }
 
-/// What the policy decides now about a request of the session's agent, without a preview. `None` if the tool needs a connection that
-/// the session does not have.
+/// What the policy decides now about a request of the session's agent, as [`decision_of`].
 pub fn decision_in(
     services: &Services,
     session: &Session,
     tool: &RegisteredTool,
     request: &ActionRequest,
 ) -> Option<Decision> {
+    let origin = Origin::Session { session_id: session.session_id.clone() };
+    decision_of(services, tool, request, (&session.agent()?, &origin))
+}
+
+/// What the policy decides now about a request of this principal, from this origin, without a preview. `None` if the tool needs a
+/// connection that is not there.
+pub fn decision_of(
+    services: &Services,
+    tool: &RegisteredTool,
+    request: &ActionRequest,
+    by: (&Principal, &Origin),
+) -> Option<Decision> {
     let (policy, trace_id) = (services.policy(), TraceId::fresh());
-    let origin = &Origin::Session { session_id: session.session_id.clone() };
-    let principal = &session.agent()?;
-    let question = Question::of_planner(services, request, tool, (principal, origin), &trace_id);
+    let question = Question::of_planner(services, request, tool, by, &trace_id);
     let facts = facts(services, &policy, &question, &inspected(services, request, tool, &policy).facts);
     let is_reachable = !facts.tool.uses_network() || facts.connection;
     is_reachable.then(|| evaluate(&facts, &policy))
+}
+
+/// Whether the policy might permit the same tool with other parameters: nothing denies it, or what denies it looks at their contents.
+pub fn might_permit(decision: &Decision) -> bool {
+    match &decision.verdict {
+        Verdict::Permit | Verdict::NeedsApproval { .. } | Verdict::Quarantine { .. } => true,
+        Verdict::Deny { by, .. } => match by {
+            Denier::Safety | Denier::Redaction | Denier::Reach => true,
+            Denier::Rbac | Denier::Abac | Denier::Consent | Denier::Space | Denier::Mode => false,
+        },
+    }
 }
 
 fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &InspectionFacts) -> Facts {

@@ -4,7 +4,7 @@
 
 use effectd_bus::{FamilyName, Store, StoreError};
 use effectd_contracts::{
-    ActionRequest, Code, Failure, Origin, Phase, Session, SessionId, SubjectId, ToolSpec,
+    ActionRequest, Code, Failure, Origin, Phase, Session, SessionId, SpaceId, SubjectId, ToolSpec,
 };
 use effectd_policy::{Decider, OrgRole, Policy, PrincipalRole};
 use serde_json::{Map, Value};
@@ -21,10 +21,10 @@ pub fn is_visible(session: &Session, policy: &Policy, by: &Decider, part: Princi
         || policy.may_operate_in(by, part, Some(session.org.as_str()))
 }
 
-/// Adds the session's space to parameters that leave it out, if the tool wants it.
-pub fn with_space(session: &Session, spec: &ToolSpec, mut params: Map<String, Value>) -> Map<String, Value> {
+/// Adds the space to parameters that leave it out, if the tool wants it.
+pub fn with_space(space: &SpaceId, spec: &ToolSpec, mut params: Map<String, Value>) -> Map<String, Value> {
     if spec.params_schema.pointer("/properties/space_id").is_some() {
-        params.entry("space_id").or_insert_with(|| session.space_id.as_str().into());
+        params.entry("space_id").or_insert_with(|| space.as_str().into());
     }
     params
 }

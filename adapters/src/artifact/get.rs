@@ -28,8 +28,8 @@ pub struct Params {
 
 impl TypedTool for Get {
     const ID: &'static str = ARTIFACT_GET_TOOL;
-    const DESCRIPTION: &'static str =
-        "Writes an artifact of the space to a file. Overwrites an existing file only on request.";
+    const DESCRIPTION: &'static str = "Writes an artifact of the space to a file. Overwrites an existing file only \
+        on request. Use it to bring back what was stored.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -23,8 +23,8 @@ pub struct Params {
 
 impl TypedTool for Put {
     const ID: &'static str = "artifact.put";
-    const DESCRIPTION: &'static str = "Stores a file of the space, or a text, as an artifact: sealed, within the space's quota, with an id \
-        derived from its content.";
+    const DESCRIPTION: &'static str = "Stores a file of the space, or a text, as an artifact: sealed, within the \
+        space's quota, with an id derived from its content. Use it to keep something for later.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -16,7 +16,8 @@ pub struct Params {
 
 impl TypedTool for AppendText {
     const ID: &'static str = "files.append_text";
-    const DESCRIPTION: &'static str = "Appends a text to a text file of the space. Creates a missing file.";
+    const DESCRIPTION: &'static str = "Appends a text to a text file of the space. Creates a missing file. Use it \
+        for logs and lists.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -19,8 +19,9 @@ pub struct Params {
 
 impl TypedTool for ApplyPatch {
     const ID: &'static str = "files.apply_patch";
-    const DESCRIPTION: &'static str = "Applies a unified diff to text files of the space, all of it or nothing. Paths \
-        are beneath the space's root. It changes and creates files; it does not delete or rename any.";
+    const DESCRIPTION: &'static str = "Applies a unified diff to text files of the space, all of it or nothing. \
+        Paths are beneath the space's root. It changes and creates files; it does not delete or rename any. Use it \
+        for several changes at once.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

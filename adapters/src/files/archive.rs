@@ -26,9 +26,9 @@ pub struct Params {
 
 impl TypedTool for Archive {
     const ID: &'static str = "files.archive";
-    const DESCRIPTION: &'static str = "Packs a file or a folder of the space into a .tar.gz or .zip. Overwrites an existing file only on \
-        request. Links and devices are left out and counted; times and owners are not \
-        kept, so that the same content gives the same archive.";
+    const DESCRIPTION: &'static str = "Packs a file or a folder of the space into a .tar.gz or .zip. Overwrites an \
+        existing file only on request. Links and devices are left out and counted; times and owners are not kept, \
+        so that the same content gives the same archive. Use it to hand over many files as one.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

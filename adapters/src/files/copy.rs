@@ -28,8 +28,8 @@ impl TwoPaths {
 
 impl TypedTool for Copy {
     const ID: &'static str = "files.copy";
-    const DESCRIPTION: &'static str =
-        "Copies a file within the space. Overwrites an existing file only on request.";
+    const DESCRIPTION: &'static str = "Copies a file within the space. Overwrites an existing file only on request. \
+        Use it to start from an existing file.";
     type Params = TwoPaths;
 
     fn spec(&self) -> ToolSpec {

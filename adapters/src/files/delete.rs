@@ -19,8 +19,8 @@ pub struct Params {
 
 impl TypedTool for Delete {
     const ID: &'static str = "files.delete";
-    const DESCRIPTION: &'static str = "Deletes a file of the space. With expected_sha256, only if the file has not changed since it was \
-        read.";
+    const DESCRIPTION: &'static str = "Deletes a file of the space. With expected_sha256, only if the file has not \
+        changed since it was read. Use it only for what nobody needs any more.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -24,8 +24,9 @@ pub struct Params {
 
 impl TypedTool for EditText {
     const ID: &'static str = "files.edit_text";
-    const DESCRIPTION: &'static str = "Replaces a passage of a text file of the space. The passage must occur exactly as often as expected \
-        (by default once). With expected_sha256, only if the file has not changed since it was read.";
+    const DESCRIPTION: &'static str = "Replaces a passage of a text file of the space. The passage must occur \
+        exactly as often as expected (by default once). With expected_sha256, only if the file has not changed \
+        since it was read. Use it for small changes.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -22,8 +22,9 @@ pub struct Params {
 
 impl TypedTool for Extract {
     const ID: &'static str = "files.extract";
-    const DESCRIPTION: &'static str = "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or nothing. Refuses paths \
-        outside of the folder, links, devices, duplicate names, and archives that unpack to too much.";
+    const DESCRIPTION: &'static str = "Unpacks a .tar.gz or .zip of the space into a new folder, all of it or \
+        nothing. Refuses paths outside of the folder, links, devices, duplicate names, and archives that unpack to \
+        too much. Use it to work with the contents of an archive.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -18,8 +18,8 @@ pub struct Params {
 
 impl TypedTool for List {
     const ID: &'static str = "files.list";
-    const DESCRIPTION: &'static str =
-        "Lists a folder of the space; with recursive, also everything beneath it.";
+    const DESCRIPTION: &'static str = "Lists a folder of the space; with recursive, also everything beneath it. Use \
+        it to find out what is there.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

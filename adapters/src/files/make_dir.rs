@@ -13,8 +13,8 @@ pub struct Params {
 
 impl TypedTool for MakeDir {
     const ID: &'static str = "files.make_dir";
-    const DESCRIPTION: &'static str =
-        "Creates a folder in the space with its missing parents. An existing folder is not an error.";
+    const DESCRIPTION: &'static str = "Creates a folder in the space with its missing parents. An existing folder \
+        is not an error. Use it for empty folders only: writing a file creates its parents.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

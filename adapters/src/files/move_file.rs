@@ -9,8 +9,8 @@ pub struct Move;
 
 impl TypedTool for Move {
     const ID: &'static str = "files.move";
-    const DESCRIPTION: &'static str = "Moves or renames a file or a folder within the space. Overwrites an existing file only on request, \
-        and never a folder.";
+    const DESCRIPTION: &'static str = "Moves or renames a file or a folder within the space. Overwrites an existing \
+        file only on request, and never a folder. Use it to rename.";
     type Params = TwoPaths;
 
     fn spec(&self) -> ToolSpec {

@@ -19,7 +19,8 @@ pub struct Params {
 
 impl TypedTool for ReadText {
     const ID: &'static str = "files.read_text";
-    const DESCRIPTION: &'static str = "Reads the text of a file of the space, or a piece of it.";
+    const DESCRIPTION: &'static str = "Reads the text of a file of the space, or a piece of it. Use it before you \
+        change a file; next_byte is where the next piece begins.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

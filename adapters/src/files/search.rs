@@ -25,8 +25,8 @@ pub struct Params {
 
 impl TypedTool for Search {
     const ID: &'static str = "files.search";
-    const DESCRIPTION: &'static str = "Finds files beneath a folder of the space by a path pattern (*, ?, **), by text, or by both. Text is \
-        searched line by line.";
+    const DESCRIPTION: &'static str = "Finds files beneath a folder of the space by a path pattern (*, ?, **), by \
+        text, or by both. Text is searched line by line. Use it to find where something is defined or used.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

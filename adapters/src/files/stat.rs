@@ -14,8 +14,9 @@ pub struct Params {
 
 impl TypedTool for Stat {
     const ID: &'static str = "files.stat";
-    const DESCRIPTION: &'static str = "Describes a path of the space: type, size, permissions, modification time and, for files that are \
-        not too large, the digest to pass as expected_sha256.";
+    const DESCRIPTION: &'static str = "Describes a path of the space: type, size, permissions, modification time \
+        and, for files that are not too large, the digest to pass as expected_sha256. Use it to find out whether \
+        something exists or has changed.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

@@ -23,8 +23,8 @@ pub struct Params {
 
 impl TypedTool for Undo {
     const ID: &'static str = UNDO_TOOL;
-    const DESCRIPTION: &'static str = "Undoes the changes that the action of a receipt made in the space, if nothing has changed since. An \
-        undo can be undone.";
+    const DESCRIPTION: &'static str = "Undoes the changes that the action of a receipt made in the space, if \
+        nothing has changed since. An undo can be undone. Use it when a change was wrong.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

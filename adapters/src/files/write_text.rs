@@ -14,8 +14,8 @@ pub struct Params {
 
 impl TypedTool for WriteText {
     const ID: &'static str = "files.write_text";
-    const DESCRIPTION: &'static str =
-        "Writes a text to a file of the space and replaces the previous content.";
+    const DESCRIPTION: &'static str = "Writes a text to a file of the space and replaces the previous content. Use \
+        it for new files, and to change most of a file.";
     type Params = Params;
 
     fn spec(&self) -> ToolSpec {

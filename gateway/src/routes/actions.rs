@@ -1,6 +1,7 @@
 //! Actions, for planners: submit, execute and wait, show, wait, withdraw.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
@@ -94,7 +95,7 @@ pub(crate) async fn submit(
 }
 
 /// How far an action has come when its request is answered.
-pub(super) enum Reached {
+pub(crate) enum Reached {
     Done(Done),
     Held(Held),
     /// It is durable.
@@ -116,7 +117,7 @@ async fn accept(app: &App, peer: &Peer, incoming: Incoming, bytes: u64) -> Resul
 }
 
 /// Executes an action, and waits for it. If the time is over first, it is durable and goes on.
-pub(super) async fn execute(
+pub(crate) async fn execute(
     app: &App,
     peer: &Peer,
     incoming: Incoming,
@@ -173,26 +174,35 @@ pub(crate) async fn wait(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let (action, found) = app.find_meant(&action_id(id)?, &peer).await?;
-    match found {
-        Found::Done(done, share) => return Ok(waited(action, done, share)),
-        Found::Unknown => return Err(unknown(&action)),
+    let (action, _) = app.find_meant(&action_id(id)?, &peer).await?;
+    Ok(match until_ended(&app, &peer, &action, app.wait_time(query.timeout_ms)).await? {
+        Found::Done(done, share) => waited(action, done, share),
+        Found::Held(held) => accepted(ActionView::held(action, &held)),
+        Found::Accepted | Found::Unknown => accepted(ActionView::accepted(action)),
+    })
+}
+
+/// Waits until an action has ended, and returns where it is then. If the time is over first, it has not ended.
+pub(crate) async fn until_ended(
+    app: &App,
+    peer: &Peer,
+    action: &ActionId,
+    wait: Duration,
+) -> Result<Found, Problem> {
+    match app.find(action, peer).await? {
+        Found::Done(done, share) => return Ok(Found::Done(done, share)),
+        Found::Unknown => return Err(unknown(action)),
         Found::Accepted | Found::Held(_) => {}
     }
-    let _waiting = app.wait_slot(&peer)?;
-    let wait = app.wait_time(query.timeout_ms);
-    match tokio::time::timeout(wait, app.pipeline()?.wait(&action)).await {
+    let _waiting = app.wait_slot(peer)?;
+    match tokio::time::timeout(wait, app.pipeline()?.wait(action)).await {
         Ok(Ok(Answer::Done(done))) => {
-            let (done, share) = app.with_result(done, &peer).await.map_err(|busy| busy.about(&action))?;
-            Ok(waited(action, done, share))
+            let (done, share) = app.with_result(done, peer).await.map_err(|busy| busy.about(action))?;
+            Ok(Found::Done(done, share))
         }
-        Ok(Ok(Answer::Refused(failure)) | Err(failure)) => Err(Problem::failed(&failure).about(&action)),
-        Ok(Ok(Answer::Held(held))) => Ok(accepted(ActionView::held(action, &held))),
-        Err(_) => match app.find(&action, &peer).await? {
-            Found::Done(done, share) => Ok(waited(action, done, share)),
-            Found::Held(held) => Ok(accepted(ActionView::held(action, &held))),
-            Found::Accepted | Found::Unknown => Ok(accepted(ActionView::accepted(action))),
-        },
+        Ok(Ok(Answer::Refused(failure)) | Err(failure)) => Err(Problem::failed(&failure).about(action)),
+        Ok(Ok(Answer::Held(held))) => Ok(Found::Held(held)),
+        Err(_) => app.find(action, peer).await,
     }
 }
 

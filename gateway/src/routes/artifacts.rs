@@ -1,19 +1,20 @@
 //! Artifacts: the bytes behind a receipt's `artifact_ids`.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use effectd_actors::effects::artifacts::{self, ArtifactError};
+use effectd_actors::effects::artifacts::{self, ArtifactError, ArtifactReader};
 use effectd_bus::Cause;
 use hyper::body::{Frame, SizeHint};
 use tokio::task::JoinHandle;
 
 use super::receipts;
-use crate::app::AppState;
+use crate::app::{App, AppState};
 use crate::extract::Path;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -26,7 +27,19 @@ pub(crate) async fn get(
     peer: Peer,
     Path((id, artifact)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let receipt = receipts::find(&app, &peer, id)?;
+    let mut reader = open(&app, &peer, id, artifact).await?;
+    let bytes = reader.bytes();
+    Ok(Pieces::response(Some(bytes), move || reader.piece()))
+}
+
+/// Opens an artifact of a receipt, if this peer may read it.
+pub(crate) async fn open(
+    app: &Arc<App>,
+    peer: &Peer,
+    id: String,
+    artifact: String,
+) -> Result<ArtifactReader, Problem> {
+    let receipt = receipts::find(app, peer, id)?;
     // Learners read receipts, not contents.
     if !peer.may_see(&receipt) {
         return Err(Problem::of(Kind::ReceiptUnknown, "no receipt with this id is visible to you"));
@@ -36,21 +49,20 @@ pub(crate) async fn get(
             "only root and the user that the daemon runs as may read a pre-image; `effectd undo` restores it";
         return Err(Problem::of(Kind::OperatorsOnly, why));
     }
+    let app = app.clone();
     let opening = tokio::task::spawn_blocking(move || {
         let services = app.services();
         artifacts::open(&*services.store, &services.files.blobs, &receipt, &artifact)
     });
     let opened = opening.await.unwrap_or_else(|error| Err(ArtifactError::Unreadable(Cause::new(error))));
-    let mut reader = opened.map_err(|error| {
+    opened.map_err(|error| {
         let kind = match error {
             ArtifactError::Unknown | ArtifactError::Gone => Kind::ArtifactUnknown,
             ArtifactError::Quarantined => Kind::ArtifactQuarantined,
             ArtifactError::Unreadable(_) => Kind::Internal,
         };
         Problem::of(kind, error.to_string())
-    })?;
-    let bytes = reader.bytes();
-    Ok(Pieces::response(Some(bytes), move || reader.piece()))
+    })
 }
 
 /// A long body: each piece is read after the client has taken the one before, so that a slow client holds neither memory nor a

@@ -30,6 +30,11 @@ impl Kinds {
         }
     }
 
+    /// A route that no document describes.
+    pub(super) fn add_other(&mut self, route: &str, kinds: &'static [TokenKind]) {
+        self.0.insert(route.to_owned(), kinds);
+    }
+
     /// Whether a token of this kind may use a route.
     fn allow(&self, kind: TokenKind, method: &Method, path: &str) -> bool {
         // Who may get a thing may ask for its head.
@@ -86,6 +91,7 @@ mod tests {
         for (route, expected) in [
             ("GET /healthz", [true, true, true]),
             ("POST /v1/actions", [true, true, true]),
+            ("POST /mcp", [true, true, true]),
             ("HEAD /v1/receipts/{id}", [true, true, true]),
             ("POST /{session_id}/actions/invoke", [true, false, false]),
             ("GET /{session_id}/actions/invocations/{id}", [true, true, false]),

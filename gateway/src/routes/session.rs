@@ -299,7 +299,7 @@ pub(crate) async fn invoke(
         return Err(unknown().into());
     }
     let params = match app.services().registry().get(&tool) {
-        Some(known) => sessions::with_space(&here.session, known.spec(), params),
+        Some(known) => sessions::with_space(&here.session.space_id, known.spec(), params),
         None => params,
     };
     let mut request = here.session.request(tool, params);

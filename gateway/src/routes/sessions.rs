@@ -115,7 +115,7 @@ fn visible(app: &App, peer: &Peer, id: &str, part: PrincipalRole) -> Result<Opti
 
 /// Refuses the account of a token for a subject or space of others, before anything counts or records it. What a sandbox may is its
 /// session's.
-pub(super) fn check_reach(app: &App, peer: &Peer, request: &ActionRequest) -> Result<(), Problem> {
+pub(crate) fn check_reach(app: &App, peer: &Peer, request: &ActionRequest) -> Result<(), Problem> {
     let Some(claims) = peer.claims().filter(|claims| claims.session.is_none()) else { return Ok(()) };
     let policy = app.services().policy();
     let is_own = policy.org_of(&request.space_id) == Some(claims.org.as_str())
@@ -126,7 +126,7 @@ pub(super) fn check_reach(app: &App, peer: &Peer, request: &ActionRequest) -> Re
 }
 
 /// Where an action comes from that names this session.
-pub(super) fn origin(
+pub(crate) fn origin(
     app: &App,
     peer: &Peer,
     session: Option<&str>,

@@ -19,7 +19,7 @@ use crate::limits::{STREAM_BATCH_BYTES, STREAM_HEARTBEAT, STREAM_PAGE};
 use crate::slots::Slot;
 
 /// A comment.
-const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
+pub(crate) const HEARTBEAT: Bytes = Bytes::from_static(b":\n\n");
 
 /// Whether the client may still hear what its stream is about. It is asked before anything is sent.
 pub(crate) type Guard = Box<dyn FnMut() -> bool + Send>;
@@ -38,13 +38,14 @@ pub(crate) struct Stream {
     pub(crate) is_open: bool,
 }
 
-impl Stream {
-    /// The next bytes; `None` at the end.
+impl Source for Stream {
     async fn next(mut self) -> Option<(Bytes, Self)> {
         let bytes = self.bytes().await?;
         (self.guard)().then_some((bytes, self))
     }
+}
 
+impl Stream {
     async fn bytes(&mut self) -> Option<Bytes> {
         if !std::mem::replace(&mut self.is_open, true) {
             return Some(HEARTBEAT);
@@ -116,18 +117,24 @@ pub(super) async fn hear(
     timeout(STREAM_HEARTBEAT, heard).await.unwrap_or(Some(HEARTBEAT))
 }
 
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Stream)>> + Send>>;
+/// Where the bytes of a stream come from.
+pub(crate) trait Source: Sized + Send + 'static {
+    /// The next bytes; `None` at the end.
+    fn next(self) -> impl Future<Output = Option<(Bytes, Self)>> + Send;
+}
+
+type Next<S> = Pin<Box<dyn Future<Output = Option<(Bytes, S)>> + Send>>;
 
 /// A stream as the body of an answer.
-pub(crate) struct StreamBody(Option<Next>);
+pub(crate) struct StreamBody<S>(Option<Next<S>>);
 
-impl StreamBody {
-    pub(crate) fn new(stream: Stream) -> Self {
+impl<S: Source> StreamBody<S> {
+    pub(crate) fn new(stream: S) -> Self {
         Self(Some(Box::pin(stream.next())))
     }
 }
 
-impl HttpBody for StreamBody {
+impl<S: Source> HttpBody for StreamBody<S> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -139,7 +146,7 @@ impl HttpBody for StreamBody {
             return Poll::Ready(None);
         };
         let sent = ready!(next.as_mut().poll(context));
-        let (bytes, next) = sent.map(|(bytes, stream)| (bytes, Box::pin(stream.next()) as Next)).unzip();
+        let (bytes, next) = sent.map(|(bytes, stream)| (bytes, Box::pin(stream.next()) as Next<S>)).unzip();
         self.0 = next;
         Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
     }

@@ -132,7 +132,7 @@ pub(in crate::routes) async fn write(app: &Arc<App>, id: &str) {
             let _ = writeln!(text, "| {} | {action} | {risk} | {mode} |", view.integration);
         }
         let params = json!({ "path": PATH, "text": text }).as_object().cloned()?;
-        let params = sessions::with_space(&session, tool.spec(), params);
+        let params = sessions::with_space(&session.space_id, tool.spec(), params);
         let request = session.request(tool.spec().tool_id.clone(), params);
         let decision = decision_in(app.services(), &session, tool, &request)?;
         if decision.mode != Some(Mode::Allow) {

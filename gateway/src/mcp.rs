@@ -1,0 +1,234 @@
+//! The door for MCP clients: `POST /mcp`, in the dialects of 2026-07-28, 2025-11-25 and 2025-06-18, without the protocol's sessions.
+//!
+//! A call of a tool is an action like any other, on the way of `/v1/actions`. Here an operator is a planner: nothing at this door
+//! decides about an approval, and nobody reads the actions of others.
+//!
+//! Of rmcp this uses the types alone. Its server writes whole requests and results into the log, and starts tasks that nobody joins.
+
+mod call;
+mod caller;
+mod era;
+mod give_up;
+mod held;
+mod progress;
+mod resources;
+mod subscription;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use effectd_contracts::json;
+use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use rmcp::model::{ErrorCode, ErrorData, RequestMetaObject};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use crate::app::{App, AppState};
+use crate::body::BodyBytes;
+use crate::extract::{Payload, Query, json as json_response};
+use crate::peer::Peer;
+use crate::problem::Problem;
+use caller::Place;
+use era::Era;
+
+pub(crate) fn routes() -> Router<Arc<App>> {
+    Router::new().route("/mcp", post(answer))
+}
+
+/// A request or a notification. A notification has no id.
+struct Message {
+    id: Option<Value>,
+    method: String,
+    params: Map<String, Value>,
+    meta: RequestMetaObject,
+}
+
+/// A request, and who sent it how.
+struct Asked {
+    app: Arc<App>,
+    peer: Peer,
+    place: Place,
+    headers: HeaderMap,
+    era: Era,
+    params: Map<String, Value>,
+    meta: RequestMetaObject,
+    /// The size of the body.
+    bytes: u64,
+}
+
+/// A request that gets no result: the protocol's error, and the status of the answer.
+struct Fault {
+    response: Response,
+    id: Value,
+    error: ErrorData,
+}
+
+impl Fault {
+    fn new(status: StatusCode, id: Option<&Value>, error: ErrorData) -> Self {
+        Self { response: status.into_response(), id: id.cloned().unwrap_or_default(), error }
+    }
+}
+
+/// A body that cannot be read has the headers of its problem: when to come again, and whether the connection closes.
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Self {
+        let error = ErrorData::invalid_request(problem.detail.clone(), None);
+        Self { response: problem.into_response(), id: Value::Null, error }
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let Self { response, id, error } = self;
+        let (mut parts, _) = response.into_parts();
+        parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let body = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
+        Response::from_parts(parts, Body::from(body))
+    }
+}
+
+async fn answer(
+    State(app): AppState,
+    peer: Peer,
+    place: Result<Query<Place>, Problem>,
+    headers: HeaderMap,
+    body: Payload,
+) -> Response {
+    handle(app, peer, place, headers, body).await.unwrap_or_else(Fault::into_response)
+}
+
+async fn handle(
+    app: Arc<App>,
+    peer: Peer,
+    place: Result<Query<Place>, Problem>,
+    headers: HeaderMap,
+    body: Payload,
+) -> Result<Response, Fault> {
+    let Query(place) = place?;
+    let is_json = |value: &HeaderValue| value.to_str().is_ok_and(|kind| kind.starts_with("application/json"));
+    if !headers.get(header::CONTENT_TYPE).is_some_and(is_json) {
+        let error = ErrorData::invalid_request("Content-Type must be application/json", None);
+        return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, error));
+    }
+    let BodyBytes { bytes, share } = app.body(body).await?;
+    let Message { id, method, params, meta } = Message::parse(&bytes)?;
+    let bad = |error| Fault::new(StatusCode::BAD_REQUEST, id.as_ref(), error);
+    let era = Era::of(&headers, id.is_some(), &method, &params, &meta).map_err(bad)?;
+    let Some(id) = id else {
+        // Who no longer wants an answer closes its connection: an id alone does not say whose request it is.
+        return Ok(StatusCode::ACCEPTED.into_response());
+    };
+    // From now on, the bounds of pipeline and backlog count the request.
+    drop(share);
+    // An operator is a planner here.
+    let peer = Peer { operator: false, ..peer };
+    let bytes = bytes.len() as u64;
+    let asked = Asked { app, peer, place, headers, era, params, meta, bytes };
+    let result = match method.as_str() {
+        "tools/call" => return Ok(progress::answered(id, asked).await),
+        "subscriptions/listen" if asked.era.is_modern() => match subscription::listen(&id, &asked) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => Err(error),
+        },
+        _ => asked.result(&method).await,
+    };
+    Ok(asked.era.response(&id, result))
+}
+
+impl Asked {
+    async fn result(&self, method: &str) -> Result<Value, ErrorData> {
+        match method {
+            "initialize" if !self.era.is_modern() => Ok(self.era.initialized(&self.headers)),
+            "ping" if !self.era.is_modern() => Ok(json!({})),
+            "server/discover" if self.era.is_modern() => Ok(era::discovered()),
+            "tools/list" => tools::listed(self).await,
+            "resources/list" => resources::listed(self).await,
+            "resources/templates/list" => Ok(resources::templates()),
+            "resources/read" => resources::read(self).await,
+            "tasks/get" | "tasks/update" | "tasks/cancel" if self.era.is_modern() => {
+                self.era.check_tasks()?;
+                held::task(self, method).await
+            }
+            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "there is no such method", None)),
+        }
+    }
+
+    /// A text parameter.
+    fn text(&self, name: &str) -> Result<&str, ErrorData> {
+        let text = self.params.get(name).and_then(Value::as_str);
+        text.ok_or_else(|| ErrorData::invalid_params(format!("params.{name} must be a text"), None))
+    }
+}
+
+impl Message {
+    fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+        let bad = |id: Option<&Value>, error| Fault::new(StatusCode::BAD_REQUEST, id, error);
+        let parsed = json::parse_value(bytes, REQUEST_BYTES_MAX);
+        let parsed = parsed.map_err(|error| bad(None, ErrorData::parse_error(error.to_string(), None)))?;
+        let not = |why: &'static str| bad(None, ErrorData::invalid_request(why, None));
+        let Value::Object(mut message) = parsed else {
+            return Err(not("send one JSON-RPC message, and no batch"));
+        };
+        if message.get("jsonrpc") != Some(&json!("2.0")) {
+            return Err(not("`jsonrpc` must be \"2.0\""));
+        }
+        let id = message.remove("id");
+        if id.as_ref().is_some_and(|id| !id.is_string() && !id.is_i64() && !id.is_u64()) {
+            return Err(not("`id` must be a text or an integer"));
+        }
+        let Some(Value::String(method)) = message.remove("method") else {
+            return Err(not("`method` must be a text; answers are not expected here"));
+        };
+        let params = message.remove("params").unwrap_or_else(|| json!({}));
+        let wrong = |why: &'static str| bad(id.as_ref(), ErrorData::invalid_params(why, None));
+        let Value::Object(mut params) = params else {
+            return Err(wrong("`params` must be an object"));
+        };
+        let meta = params.remove("_meta").unwrap_or_else(|| json!({}));
+        let Value::Object(meta) = meta else {
+            return Err(wrong("`_meta` must be an object"));
+        };
+        Ok(Self { id, method, params, meta: meta.into() })
+    }
+}
+
+/// A value in JSON. What is sent here is plain data with text keys, for which serde_json has no failure.
+fn value(of: impl Serialize) -> Value {
+    serde_json::to_value(of).unwrap_or_default()
+}
+
+/// The error of a request that is no call of a tool. A retry helps if the daemon is at fault.
+fn error_of(problem: &Problem) -> ErrorData {
+    let code = if problem.status >= 500 { ErrorCode::INTERNAL_ERROR } else { ErrorCode::INVALID_PARAMS };
+    ErrorData::new(code, problem.detail.clone(), Some(json!({ "code": problem.code })))
+}
+
+impl Era {
+    /// The answer to a request. Statuses tell errors from results only in the dialect that has them.
+    fn response(&self, id: &Value, result: Result<Value, ErrorData>) -> Response {
+        let (status, message) = self.message(id, result);
+        json_response(status, &message)
+    }
+
+    fn message(&self, id: &Value, result: Result<Value, ErrorData>) -> (StatusCode, Value) {
+        match result {
+            Ok(result) => {
+                (StatusCode::OK, json!({ "jsonrpc": "2.0", "id": id, "result": self.dressed(result) }))
+            }
+            Err(error) => {
+                let status = match error.code {
+                    ErrorCode::METHOD_NOT_FOUND if self.is_modern() => StatusCode::NOT_FOUND,
+                    ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY => StatusCode::BAD_REQUEST,
+                    _ => StatusCode::OK,
+                };
+                (status, json!({ "jsonrpc": "2.0", "id": id, "error": error }))
+            }
+        }
+    }
+}

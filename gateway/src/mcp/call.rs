@@ -1,0 +1,346 @@
+//! Calls of tools. A call becomes an action; its result says how the action ended, or where it waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_actors::effects::results;
+use effectd_actors::preview::foresee;
+use effectd_actors::{Done, Incoming};
+use effectd_contracts::{
+    ActionId, ActionRequest, Failure, IdempotencyKey, Outcome, Principal, ToolId, TraceParent, UNDO_TOOL,
+    canonical,
+};
+use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, ErrorData, MetaObject};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::caller::Caller;
+use super::held::{self, Handle, Waiting};
+use super::tools::{self, PREVIEW, RESULT, UNDO, WAIT};
+use super::{Asked, give_up, value};
+use crate::app::{App, Found};
+use crate::headers;
+use crate::limits::{MCP_REPEATS_MAX, MCP_WAIT_MAX};
+use crate::problem::{Kind, Problem};
+use crate::remediation::By;
+use crate::routes::actions::{Reached, until_ended};
+use crate::routes::{receipts, sessions};
+use crate::views::actions::{State, ended};
+use crate::views::approvals::PreviewView;
+
+/// The client's own key: the same key is the same action.
+const KEY: &str = "effectd/idempotencyKey";
+/// The member of a result that names its receipt, beside the tool's own.
+const RECEIPT: &str = "_receipt";
+/// Claude Code's name for one use of a tool, which a repeat has again.
+const TOOL_USE: &str = "claudecode/toolUseId";
+
+/// Why a call has no result of its tool.
+enum Fault {
+    /// The request is not a call.
+    Protocol(ErrorData),
+    /// What the model is told.
+    Refused(Box<Problem>),
+}
+
+impl From<ErrorData> for Fault {
+    fn from(error: ErrorData) -> Self {
+        Self::Protocol(error)
+    }
+}
+
+impl From<Problem> for Fault {
+    fn from(problem: Problem) -> Self {
+        Self::Refused(Box::new(problem))
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        Problem::from(failure).into()
+    }
+}
+
+/// The answer to `tools/call`. What the policy denies, what is invalid and what fails is a result, so that the model reads it.
+pub(super) async fn tool(mut asked: Asked) -> Result<Value, ErrorData> {
+    let params = Value::Object(std::mem::take(&mut asked.params));
+    let params: CallToolRequestParams = serde_json::from_value(params)
+        .map_err(|error| ErrorData::invalid_params(format!("params: {error}"), None))?;
+    match answered(&asked, params).await {
+        Ok(result) => Ok(result),
+        Err(Fault::Protocol(error)) => Err(error),
+        Err(Fault::Refused(problem)) => Ok(value(refused(*problem))),
+    }
+}
+
+async fn answered(asked: &Asked, params: CallToolRequestParams) -> Result<Value, Fault> {
+    let CallToolRequestParams { name, arguments, request_state, .. } = params;
+    let arguments = arguments.unwrap_or_default();
+    let caller = Caller::of(asked)?;
+    let digest = canonical::digest(&json!({ "name": name, "arguments": arguments }));
+    // Answers to questions that the server never asked: whatever they say, they approve nothing.
+    if let Some(state) = request_state {
+        let Handle { action_id, round, .. } = held::open(asked, &state, &digest)?;
+        let found = until_ended(&asked.app, &asked.peer, &action_id, MCP_WAIT_MAX).await?;
+        let waiting = Waiting { action_id, digest, round: round + 1, is_plain: false };
+        return shown(asked, waiting, found.into()).await;
+    }
+    let waiting = |action_id| Waiting { action_id, digest, round: 0, is_plain: false };
+    match name.as_ref() {
+        WAIT => {
+            let Wait { action_id, timeout_ms } = own(arguments)?;
+            let time = timeout_ms.map_or(MCP_WAIT_MAX, Duration::from_millis).min(MCP_WAIT_MAX);
+            let found = until_ended(&asked.app, &asked.peer, &action_id, time).await?;
+            let waiting = Waiting { is_plain: true, ..waiting(action_id) };
+            shown(asked, waiting, found.into()).await
+        }
+        RESULT => part(asked, own(arguments)?).await,
+        PREVIEW => preview(asked, &caller, own(arguments)?).await,
+        UNDO => {
+            let OfReceipt { receipt_id } = own(arguments)?;
+            let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
+            check_own(&receipt.principal, asked)?;
+            let params = [("receipt_id".to_owned(), value(&receipt.receipt_id))];
+            let request = request(asked, &caller, UNDO_TOOL, params.into_iter().collect())?;
+            let action_id = request.action_id.clone();
+            shown(asked, waiting(action_id), carried_out(asked, &caller, request).await?).await
+        }
+        name => {
+            let tool = tools::by_name(&asked.app.services().registry(), name);
+            let tool = tool.ok_or_else(unknown_tool)?;
+            let request = request(asked, &caller, tool.spec().tool_id.as_str(), arguments)?;
+            let action_id = request.action_id.clone();
+            shown(asked, waiting(action_id), carried_out(asked, &caller, request).await?).await
+        }
+    }
+}
+
+fn unknown_tool() -> ErrorData {
+    ErrorData::invalid_params("there is no tool of this name; tools/list has all names", None)
+}
+
+/// The arguments of one of effectd's own tools.
+fn own<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, Problem> {
+    serde_json::from_value(Value::Object(arguments))
+        .map_err(|error| Problem::of(Kind::QueryInvalid, format!("the arguments do not fit: {error}")))
+}
+
+pub(super) fn check_own(principal: &Principal, asked: &Asked) -> Result<(), Problem> {
+    let unknown = || Problem::of(Kind::ReceiptUnknown, "no receipt with this id is yours");
+    (*principal == asked.peer.principal).then_some(()).ok_or_else(unknown)
+}
+
+/// The request of a call. Its id follows from the client's key, so that a repeat after a lost answer is the same action; without a key,
+/// the tool's own key fields tell whether it is the same.
+fn request(
+    asked: &Asked,
+    caller: &Caller,
+    tool: &str,
+    arguments: Map<String, Value>,
+) -> Result<ActionRequest, Fault> {
+    let registry = asked.app.services().registry();
+    let tool = ToolId::new(tool).ok().and_then(|id| registry.get(&id)).ok_or_else(unknown_tool)?;
+    let mut request = caller.request(tool.spec(), arguments);
+    if let Some(key) = key(asked)? {
+        request.action_id = action_of(&asked.app, caller, &key)?;
+    }
+    request.traceparent = asked.meta.get_traceparent().and_then(|parent| TraceParent::new(parent).ok());
+    headers::apply(&asked.headers, &mut request)?;
+    sessions::check_reach(&asked.app, &asked.peer, &request)?;
+    Ok(request)
+}
+
+fn key(asked: &Asked) -> Result<Option<String>, ErrorData> {
+    for name in [KEY, TOOL_USE] {
+        let Some(given) = asked.meta.get(name) else { continue };
+        // As long as any other idempotency key.
+        let key = given.as_str().and_then(|key| IdempotencyKey::new(key).ok());
+        let wrong =
+            || ErrorData::invalid_params(format!("_meta[{name:?}] must be a short printable text"), None);
+        return Ok(Some(format!("{name}\n{}", key.ok_or_else(wrong)?)));
+    }
+    Ok(None)
+}
+
+/// The action of a key. If it was withdrawn when its client went away, the client has come back for the next one.
+fn action_of(app: &App, caller: &Caller, key: &str) -> Result<ActionId, Problem> {
+    let mut action = caller.action_of(app, key, 0);
+    for turn in 1..=MCP_REPEATS_MAX {
+        let ended = app.receipt_of(&action)?;
+        if ended.is_none_or(|done| done.receipt.outcome != Outcome::Cancelled) {
+            break;
+        }
+        action = caller.action_of(app, key, turn);
+    }
+    Ok(action)
+}
+
+async fn carried_out(asked: &Asked, caller: &Caller, request: ActionRequest) -> Result<Reached, Problem> {
+    let Asked { app, peer, bytes, .. } = asked;
+    let _waiting = app.wait_slot(peer)?;
+    let incoming = Incoming {
+        request: Arc::new(request),
+        principal: peer.principal.clone(),
+        origin: caller.origin.clone(),
+        contract: None,
+        interactive: caller.interactive,
+    };
+    give_up::execute(app, peer, incoming, *bytes).await
+}
+
+impl From<Found> for Reached {
+    fn from(found: Found) -> Self {
+        match found {
+            Found::Done(done, _share) => Self::Done(done),
+            Found::Held(held) => Self::Held(held),
+            Found::Accepted | Found::Unknown => Self::Accepted,
+        }
+    }
+}
+
+async fn shown(asked: &Asked, waiting: Waiting, reached: Reached) -> Result<Value, Fault> {
+    match reached {
+        Reached::Done(done) => {
+            check_own(&done.receipt.principal, asked)?;
+            let (done, _share) = asked.app.with_result(done, &asked.peer).await?;
+            Ok(value(result(waiting.action_id, done)))
+        }
+        Reached::Held(held) => Ok(held::answer(asked, &waiting, Some(&held))?),
+        Reached::Accepted => Ok(held::answer(asked, &waiting, None)?),
+    }
+}
+
+/// The result of an action that has ended.
+pub(super) fn result(action_id: ActionId, done: Done) -> CallToolResult {
+    let receipt_id = done.receipt.receipt_id.clone();
+    let view = match ended(action_id, done) {
+        Ok(view) => view,
+        Err(problem) => return refused(*problem),
+    };
+    let about = json!({
+        "effectd/actionId": view.action_id, "effectd/receiptId": receipt_id, "effectd/outcome": view.outcome,
+        "effectd/alreadyDone": view.already_done,
+    });
+    let safe = view.result.as_ref().map(results::safe);
+    let mut result = match (view.state, view.result_error) {
+        (State::Done, None) => {
+            let mut shown = safe.unwrap_or_else(|| json!({}));
+            // Clients show a model this part alone, and without the id it can undo nothing.
+            if let Some(members) = shown.as_object_mut() {
+                members.insert(RECEIPT.to_owned(), value(&receipt_id));
+            }
+            CallToolResult::structured(shown)
+        }
+        (State::Done, Some(gone)) => text_result(format!("It was done. {}", gone.message), false),
+        (State::Accepted | State::Held | State::Ended, _) => {
+            let outcome = view.outcome.map(value).unwrap_or_default();
+            let why = format!("Nothing was done ({}).", outcome.as_str().unwrap_or("no outcome"));
+            text_result(why, true)
+        }
+    };
+    let is_cut = result.structured_content.as_ref().is_some_and(|safe| safe["_truncated"] == true);
+    if is_cut {
+        let rest = format!("The result is cut. {RESULT} with receipt_id {receipt_id} reads parts of it.");
+        result.content.push(ContentBlock::text(rest));
+    }
+    result.meta = about.as_object().cloned().map(MetaObject);
+    result
+}
+
+pub(super) fn text_result(text: String, is_error: bool) -> CallToolResult {
+    let content = vec![ContentBlock::text(text)];
+    if is_error { CallToolResult::error(content) } else { CallToolResult::success(content) }
+}
+
+/// The result of a call that was refused or failed: why, and what has to change.
+fn refused(problem: Problem) -> CallToolResult {
+    let mut text = format!("{} ({})", problem.detail, problem.code);
+    if let Some(change) = &problem.change {
+        text = format!("{text}. What has to change, by the {}: {}.", by(change.by), change.what);
+    }
+    let mut result = text_result(text, true);
+    let about = [
+        ("effectd/actionId", value(&problem.action_id)),
+        ("effectd/receiptId", value(problem.receipt.as_ref().map(|receipt| &receipt.receipt_id))),
+    ];
+    let about = about.into_iter().filter(|(_, id)| !id.is_null());
+    result.meta = Some(MetaObject(about.map(|(name, id)| (name.to_owned(), id)).collect()));
+    let mut structured = value(Problem { receipt: None, ..problem });
+    if let Some(members) = structured.as_object_mut() {
+        members.retain(|name, _| !["type", "title", "status", "action_id"].contains(&name.as_str()));
+    }
+    result.structured_content = Some(structured);
+    result
+}
+
+/// Who can change something, as a model reads it.
+fn by(by: By) -> &'static str {
+    match by {
+        By::Planner => "caller",
+        By::Operator => "operator",
+        By::Time => "passing of time",
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wait {
+    action_id: ActionId,
+    timeout_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OfReceipt {
+    receipt_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    receipt_id: String,
+    #[serde(default)]
+    pointer: String,
+    #[serde(default)]
+    from: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Foreseen {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+/// A part of an earlier result of the caller's own.
+async fn part(asked: &Asked, Part { receipt_id, pointer, from }: Part) -> Result<Value, Fault> {
+    let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
+    check_own(&receipt.principal, asked)?;
+    let (done, _share) = asked.app.with_result(Done::before(Arc::new(receipt)), &asked.peer).await?;
+    let nothing = || Problem::of(Kind::NotFound, "the result has nothing at this pointer");
+    let whole = done.result?.ok_or_else(nothing)?;
+    let (part, next) = results::part(&whole, &pointer, from).ok_or_else(nothing)?;
+    let mut shown = json!({ "part": part });
+    if let Some(next) = next {
+        shown["next"] = next.into();
+    }
+    Ok(value(CallToolResult::structured(shown)))
+}
+
+/// What a call would change.
+async fn preview(
+    asked: &Asked,
+    caller: &Caller,
+    Foreseen { tool, arguments }: Foreseen,
+) -> Result<Value, Fault> {
+    let found = tools::by_name(&asked.app.services().registry(), &tool);
+    let found = found.ok_or_else(|| Problem::of(Kind::ToolUnknown, "there is no tool of this name"))?;
+    let request = caller.request(found.spec(), arguments);
+    sessions::check_reach(&asked.app, &asked.peer, &request)?;
+    let _permit = asked.app.preview_permit()?;
+    let foresight = foresee(asked.app.services(), &request, caller.by()).await?;
+    let view = results::safe(&value(PreviewView::of(&request, foresight)));
+    Ok(value(CallToolResult::structured(view)))
+}

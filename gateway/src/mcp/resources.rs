@@ -1,0 +1,128 @@
+//! Resources: the caller's own receipts, and the artifacts that they name.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use effectd_actors::effects::artifacts;
+use effectd_actors::execution::history;
+use effectd_bus::{Cursor, Order, ReceiptQuery};
+use effectd_contracts::Receipt;
+use rmcp::model::{
+    CacheScope, ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult, Resource,
+    ResourceContents, ResourceTemplate,
+};
+use serde_json::{Value, json};
+
+use super::call::check_own;
+use super::caller::Caller;
+use super::{Asked, error_of, value};
+use crate::app::App;
+use crate::limits::{INVOCATIONS_DEFAULT, MCP_ARTIFACT_BYTES_MAX};
+use crate::peer::Peer;
+use crate::problem::{Kind, Problem};
+use crate::routes::{artifacts as opened, receipts};
+
+const RECEIPTS: &str = "effectd://receipts/";
+const ARTIFACTS: &str = "/artifacts/";
+const JSON: &str = "application/json";
+
+/// The receipts of the session, or of the caller if it has none, the newest first, each with its artifacts.
+pub(super) async fn listed(asked: &Asked) -> Result<Value, ErrorData> {
+    let wrong = |_| ErrorData::invalid_params("cursor is not from here", None);
+    let cursor = asked.params.get("cursor").map(|cursor| cursor.as_str().unwrap_or_default().parse());
+    let cursor = cursor.transpose().map_err(wrong)?.map(Cursor);
+    let caller = Caller::of(asked).map_err(|problem| error_of(&problem))?;
+    let principal = asked.peer.principal.clone();
+    let query = ReceiptQuery {
+        principal: Some(principal.clone()),
+        session: caller.session(),
+        order: Order::NewestFirst,
+        cursor,
+        limit: INVOCATIONS_DEFAULT,
+        ..ReceiptQuery::default()
+    };
+    let is_own = move |receipt: &Receipt| receipt.principal == principal;
+    let page = asked.app.blocking(move |app: &App| Ok(history::page(app.store(), &query, false, is_own)?));
+    let page = page.await.map_err(|problem| error_of(&problem))?;
+    let resources = page.receipts.iter().flat_map(resources_of).collect();
+    let mut list = ListResourcesResult::with_all_items(resources).with_ttl_ms(0);
+    list.cache_scope = Some(CacheScope::Private);
+    list.next_cursor = page.next.map(|next| next.to_string());
+    Ok(value(list))
+}
+
+fn resources_of(receipt: &Receipt) -> Vec<Resource> {
+    let uri = format!("{RECEIPTS}{}", receipt.receipt_id);
+    let outcome = value(receipt.outcome);
+    let name = format!("{} {}", receipt.tool_id, outcome.as_str().unwrap_or_default());
+    let mut all = vec![Resource::new(&uri, name).with_mime_type(JSON)];
+    all.extend(artifacts::put_out(receipt).into_iter().map(|id| {
+        let name = format!("artifact of {}", receipt.tool_id);
+        Resource::new(format!("{uri}{ARTIFACTS}{id}"), name)
+    }));
+    all
+}
+
+pub(super) fn templates() -> Value {
+    let receipt = ResourceTemplate::new(format!("{RECEIPTS}{{receipt_id}}"), "receipt").with_mime_type(JSON);
+    let artifact =
+        ResourceTemplate::new(format!("{RECEIPTS}{{receipt_id}}{ARTIFACTS}{{artifact_id}}"), "artifact");
+    let mut list = ListResourceTemplatesResult::with_all_items(vec![receipt, artifact]).with_ttl_ms(0);
+    list.cache_scope = Some(CacheScope::Private);
+    value(list)
+}
+
+/// The answer to `resources/read`. What is not there and what belongs to others look the same.
+pub(super) async fn read(asked: &Asked) -> Result<Value, ErrorData> {
+    let uri = asked.text("uri")?;
+    let contents = contents(&asked.app, asked, uri).await.map_err(|problem| match problem.status {
+        404 | 403 => {
+            let (why, about) = (problem.detail, Some(json!({ "uri": uri })));
+            if asked.era.is_modern() {
+                ErrorData::invalid_params(why, about)
+            } else {
+                ErrorData::resource_not_found(why, about)
+            }
+        }
+        _ => error_of(&problem),
+    })?;
+    let mut read = ReadResourceResult::new(vec![contents]).with_ttl_ms(0);
+    read.cache_scope = Some(CacheScope::Private);
+    Ok(value(read))
+}
+
+async fn contents(app: &Arc<App>, asked: &Asked, uri: &str) -> Result<ResourceContents, Problem> {
+    let unknown = || Problem::of(Kind::NotFound, "you have no resource of this URI");
+    let rest = uri.strip_prefix(RECEIPTS).ok_or_else(unknown)?;
+    let (id, artifact) = rest.split_once(ARTIFACTS).map_or((rest, None), |(id, name)| (id, Some(name)));
+    let receipt = receipts::find(app, &asked.peer, id.to_owned())?;
+    check_own(&receipt.principal, asked)?;
+    match artifact {
+        None => Ok(ResourceContents::text(value(&receipt).to_string(), uri).with_mime_type(JSON)),
+        Some(name) => Ok(match String::from_utf8(bytes_of(app, &asked.peer, id, name).await?) {
+            Ok(text) => ResourceContents::text(text, uri),
+            Err(other) => ResourceContents::blob(BASE64_STANDARD.encode(other.as_bytes()), uri)
+                .with_mime_type("application/octet-stream"),
+        }),
+    }
+}
+
+async fn bytes_of(app: &Arc<App>, peer: &Peer, id: &str, name: &str) -> Result<Vec<u8>, Problem> {
+    let mut reader = opened::open(app, peer, id.to_owned(), name.to_owned()).await?;
+    let bytes = reader.bytes();
+    if bytes > MCP_ARTIFACT_BYTES_MAX {
+        let why = format!("the artifact has {bytes} bytes; artifact_get writes it to a file of the space");
+        return Err(Problem::of(Kind::QueryInvalid, why));
+    }
+    let read = move |_: &App| {
+        let mut all = Vec::new();
+        while let Some(piece) =
+            reader.piece().map_err(|error| Problem::of(Kind::ArtifactUnknown, error.to_string()))?
+        {
+            all.extend(piece);
+        }
+        Ok(all)
+    };
+    app.blocking(read).await
+}

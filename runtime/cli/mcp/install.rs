@@ -1,0 +1,397 @@
+//! `effectd mcp install`: a policy for a project, and the lines in the configuration of an agent that name effectd.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use effectd_policy::Preset;
+use serde_json::{Map, Value, json};
+use similar::TextDiff;
+
+use super::{Place, Project};
+use crate::cli::backend::named_state;
+use crate::cli::context::write_whole;
+use crate::cli::{CliError, Common, Confirm, data, eprint_line, line, print_json};
+use crate::exit::Exit;
+use crate::state::State;
+
+/// The name under which agents know effectd.
+const NAME: &str = "effectd";
+/// What the preset says about the folder of its space.
+const PRESET_ROOT: &str = "root = \"./workspace\"";
+
+/// Make a policy for this project, and tell an agent to use effectd
+///
+/// The policy is the preset `coding` with the project as its one space: the agent reads and writes files, and each write can be
+/// undone; a person decides about deletions and about programs. An existing policy stays as it is. Without an agent, only the
+/// policy is made.
+/// claude-code: .mcp.json in the project. codex: ~/.codex/config.toml ($CODEX_HOME). gemini: ~/.gemini/settings.json. Other settings stay.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  effectd mcp install claude-code --dry-run\n  effectd mcp install claude-code --yes\n  \
+    effectd mcp install codex --print\n  effectd mcp install --print -o json"
+)]
+pub(super) struct Install {
+    /// The agent
+    #[arg(value_name = "AGENT", value_enum)]
+    agent: Option<Agent>,
+    /// Only print the lines for the configuration of an agent
+    #[arg(long, conflicts_with_all = ["yes", "dry_run"])]
+    print: bool,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Agent {
+    ClaudeCode,
+    Codex,
+    Gemini,
+}
+
+impl Install {
+    pub(super) fn main(self, common: &Common, project: &Project, place: &Place) -> Result<Exit, CliError> {
+        let mut server = Server::of(common, project, self.print)?;
+        server.args.extend(place.named().flat_map(|(name, value)| [format!("--{name}"), value]));
+        if self.print {
+            let lines = server.lines(self.agent);
+            let shown = json!({ "command": server.command, "args": server.args, "lines": lines });
+            if !print_json(common.output, &shown) {
+                data(lines.trim_end());
+            }
+            return Ok(Exit::Done);
+        }
+        let state = project.new_state(common)?;
+        let policy = NewPolicy::of(project, &state)?;
+        let edit = self.agent.map(|agent| Edit::of(agent, &server, project)).transpose()?;
+        let edit = edit.filter(|edit| edit.old != edit.new);
+        let says: Vec<String> =
+            policy.iter().map(NewPolicy::says).chain(edit.iter().map(Edit::says)).collect();
+        if says.is_empty() {
+            eprint_line(&"there is nothing to change");
+        } else if !self.confirm.confirmed(&says) {
+            return Ok(self.confirm.declined());
+        }
+        if let Some(policy) = &policy {
+            State::prepare(&state, None, Some(policy.files()))?;
+        }
+        if let Some(edit) = &edit {
+            edit.write()?;
+        }
+        let shown = json!({
+            "state": state,
+            "policy": state.join("policy"),
+            "policy_written": policy.is_some(),
+            "file": edit.as_ref().map(|edit| &edit.file),
+        });
+        if !print_json(common.output, &shown) {
+            line(&state.join("policy").display().to_string());
+        }
+        if self.agent.is_some() {
+            eprint_line(&"an agent's own shell and editor go around effectd: turn them off (docs/mcp.md)");
+        }
+        eprint_line(&"`effectd mcp try` shows whether it works");
+        Ok(Exit::Done)
+    }
+}
+
+/// The policy of a project that has none.
+struct NewPolicy {
+    folder: PathBuf,
+    project: PathBuf,
+    text: String,
+}
+
+impl NewPolicy {
+    fn of(project: &Project, state: &Path) -> Result<Option<Self>, CliError> {
+        let folder = state.join("policy");
+        if folder.exists() {
+            return Ok(None);
+        }
+        let project = &project.folder;
+        if state.starts_with(project) {
+            let (state, project) = (state.display(), project.display());
+            return Err(CliError::request(format!(
+                "the state {state} would be inside of the project {project}, where tools could change it; go to the project's own \
+                 folder, or name another state with --state"
+            )));
+        }
+        let root = project.to_str().ok_or_else(|| {
+            CliError::request(format!("the path {} is not UTF-8; a policy cannot name it", project.display()))
+        })?;
+        let [(_, preset), _] = Preset::Coding.files();
+        let text = preset.replacen(PRESET_ROOT, &format!("root = {}", toml::Value::from(root)), 1);
+        Ok(Some(Self { folder, project: project.clone(), text }))
+    }
+
+    fn files(&self) -> [(&str, &str); 2] {
+        let [(policy, _), rules] = Preset::Coding.files();
+        [(policy, self.text.as_str()), rules]
+    }
+
+    fn says(&self) -> String {
+        let (folder, project) = (self.folder.display(), self.project.display());
+        let [(_, preset), _] = Preset::Coding.files();
+        let to = self.folder.join("policy.toml").display().to_string();
+        let diff = diff(preset, &self.text, "preset coding", &to);
+        format!(
+            "write the policy `coding` to {folder}: in {project} the agent reads and writes files, and each write can be undone; a \
+             person decides about deletions, and about programs other than `git status`, `git diff` and `git log`\n{diff}"
+        )
+    }
+}
+
+fn diff(old: &str, new: &str, from: &str, to: &str) -> String {
+    TextDiff::from_lines(old, new).unified_diff().header(from, to).to_string().trim_end().to_owned()
+}
+
+/// How an agent starts effectd.
+struct Server {
+    command: String,
+    args: Vec<String>,
+}
+
+impl Server {
+    /// Agents start it in the folder of their project; others need its name.
+    fn of(common: &Common, project: &Project, for_others: bool) -> Result<Self, CliError> {
+        let program = std::env::current_exe()
+            .map_err(|error| CliError::request(format!("this program cannot be found on disk: {error}")))?;
+        let text = |path: &Path| {
+            let text = path.to_str().map(str::to_owned);
+            text.ok_or_else(|| CliError::request(format!("the path {} is not UTF-8", path.display())))
+        };
+        let mut args = vec!["mcp".to_owned()];
+        if project.is_named && for_others {
+            args.extend(["--project".to_owned(), text(&project.folder)?]);
+        }
+        if let Some(state) = named_state(common) {
+            let state = std::path::absolute(&state).unwrap_or(state);
+            args.extend(["--state".to_owned(), text(&state)?]);
+        }
+        Ok(Self { command: text(&program)?, args })
+    }
+
+    /// The lines for the configuration of an agent. Most have the same.
+    fn lines(&self, agent: Option<Agent>) -> String {
+        match agent {
+            Some(Agent::Codex) => {
+                let [command, args] = self.toml_lines();
+                format!("[mcp_servers.{NAME}]\n{command}\n{args}\n")
+            }
+            Some(Agent::ClaudeCode | Agent::Gemini) | None => {
+                let entry = json!({ "command": self.command, "args": self.args });
+                pretty(&json!({ "mcpServers": { NAME: entry } }))
+            }
+        }
+    }
+
+    fn toml_lines(&self) -> [String; 2] {
+        let command = toml::Value::from(self.command.as_str());
+        let args = toml::Value::from(self.args.clone());
+        [format!("command = {command}"), format!("args = {args}")]
+    }
+
+    /// The configuration with this server. An entry keeps what else it has. The error says why that cannot be done.
+    fn in_json(&self, old: &str) -> Result<String, String> {
+        let text = if old.trim().is_empty() { "{}" } else { old };
+        let mut all: Value = serde_json::from_str(text)
+            .map_err(|error| format!("is not plain JSON ({error}), perhaps because of comments"))?;
+        fn below<'v>(value: &'v mut Value, name: &str) -> Result<&'v mut Map<String, Value>, String> {
+            let entries = value.as_object_mut().ok_or("has another shape")?;
+            let entry = entries.entry(name).or_insert_with(|| json!({}));
+            entry.as_object_mut().ok_or_else(|| format!("has another shape at {name:?}"))
+        }
+        below(&mut all, "mcpServers")?;
+        let entry = below(&mut all["mcpServers"], NAME)?;
+        let wanted = [("command", json!(self.command)), ("args", json!(self.args))];
+        if wanted.iter().all(|(name, value)| entry.get(*name) == Some(value)) {
+            return Ok(old.to_owned());
+        }
+        entry.extend(wanted.map(|(name, value)| (name.to_owned(), value)));
+        Ok(pretty(&all))
+    }
+
+    /// The same in TOML. The text is edited line by line, so that comments and order stay; then it is compared with what it should
+    /// say.
+    fn in_toml(&self, old: &str) -> Result<String, String> {
+        let read = |text: &str| toml::from_str::<toml::Table>(text);
+        let before = read(old).map_err(|error| format!("is not valid TOML ({})", error.message()))?;
+        let mut wanted = before.clone();
+        let servers = wanted.entry("mcp_servers").or_insert_with(|| toml::Table::new().into());
+        let servers = servers.as_table_mut().ok_or("has another shape at mcp_servers")?;
+        let entry = servers.entry(NAME).or_insert_with(|| toml::Table::new().into());
+        let entry = entry.as_table_mut().ok_or("has another shape at mcp_servers.effectd")?;
+        entry.insert("command".to_owned(), self.command.as_str().into());
+        entry.insert("args".to_owned(), self.args.clone().into());
+        if wanted == before {
+            return Ok(old.to_owned());
+        }
+        let header = format!("[mcp_servers.{NAME}]");
+        let mut lines: Vec<String> = old.lines().map(str::to_owned).collect();
+        let at = match lines.iter().position(|line| line.trim() == header) {
+            Some(at) => at + 1,
+            None => {
+                if lines.last().is_some_and(|line| !line.trim().is_empty()) {
+                    lines.push(String::new());
+                }
+                lines.push(header);
+                lines.len()
+            }
+        };
+        let end = lines[at..].iter().position(|line| line.trim_start().starts_with('['));
+        let end = end.map_or(lines.len(), |end| at + end);
+        let is_ours = |line: &String| {
+            let name = line.split('=').next().unwrap_or_default().trim();
+            line.contains('=') && (name == "command" || name == "args")
+        };
+        let kept: Vec<String> = lines[at..end].iter().filter(|line| !is_ours(line)).cloned().collect();
+        lines.splice(at..end, self.toml_lines().into_iter().chain(kept));
+        let new = lines.join("\n") + "\n";
+        if read(&new).is_ok_and(|read| read == wanted) {
+            Ok(new)
+        } else {
+            Err("has an entry in a form that this command does not edit".to_owned())
+        }
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// A change of an agent's configuration.
+struct Edit {
+    file: PathBuf,
+    old: String,
+    new: String,
+}
+
+impl Edit {
+    fn of(agent: Agent, server: &Server, project: &Project) -> Result<Self, CliError> {
+        let file = agent.file(project)?;
+        // A link stays one, wherever it leads.
+        let file = file.canonicalize().unwrap_or(file);
+        let shown = file.display();
+        let old = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read.map_err(|error| CliError::request(format!("{shown} cannot be read: {error}")))?,
+        };
+        let new = match agent {
+            Agent::Codex => server.in_toml(&old),
+            Agent::ClaudeCode | Agent::Gemini => server.in_json(&old),
+        };
+        let new = new.map_err(|why| {
+            let lines = server.lines(Some(agent));
+            CliError::request(format!(
+                "{shown} {why}; nothing was changed. Put this into it yourself:\n{lines}"
+            ))
+        })?;
+        Ok(Self { file, old, new })
+    }
+
+    fn says(&self) -> String {
+        let file = self.file.display().to_string();
+        let from = if self.old.is_empty() { "/dev/null" } else { file.as_str() };
+        format!("write {file}\n{}", diff(&self.old, &self.new, from, &file))
+    }
+
+    fn write(&self) -> Result<(), CliError> {
+        let before = fs::metadata(&self.file).ok().map(|metadata| metadata.permissions().mode() & 0o777);
+        let written = write_whole(&self.file, self.new.as_bytes(), before.unwrap_or(0o600));
+        written
+            .map_err(|error| CliError::request(format!("{} cannot be written: {error}", self.file.display())))
+    }
+}
+
+impl Agent {
+    fn file(self, project: &Project) -> Result<PathBuf, CliError> {
+        let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let home = || {
+            let home = folder("HOME");
+            home.ok_or_else(|| CliError::request("the agent's configuration is in your home: set HOME"))
+        };
+        Ok(match self {
+            Agent::ClaudeCode => project.folder.join(".mcp.json"),
+            Agent::Codex => match folder("CODEX_HOME") {
+                Some(folder) => folder.join("config.toml"),
+                None => home()?.join(".codex/config.toml"),
+            },
+            Agent::Gemini => home()?.join(".gemini/settings.json"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use effectd_policy::{Overlay, Policy, Source};
+
+    use super::*;
+
+    fn server() -> Server {
+        Server { command: "/usr/bin/effectd".to_owned(), args: vec!["mcp".to_owned()] }
+    }
+
+    #[test]
+    fn other_settings_in_json_stay_in_their_order() {
+        let old = r#"{ "theme": "dark", "mcpServers": { "git": { "command": "uvx" }, "effectd": { "trust": true, "args": [] } }, "a": 1 }"#;
+        let new = server().in_json(old).unwrap();
+        let expected = r#"{
+  "theme": "dark",
+  "mcpServers": {
+    "git": {
+      "command": "uvx"
+    },
+    "effectd": {
+      "trust": true,
+      "args": [
+        "mcp"
+      ],
+      "command": "/usr/bin/effectd"
+    }
+  },
+  "a": 1
+}
+"#;
+        assert_eq!(new, expected);
+        assert_eq!(server().in_json(&new).unwrap(), new, "the second time changes nothing");
+        assert_eq!(server().in_json("").unwrap(), server().lines(None));
+        for other in ["// mine\n{}", "[]", "{ \"mcpServers\": [] }", "{ \"mcpServers\": { \"effectd\": 1 } }"]
+        {
+            assert!(server().in_json(other).is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn other_settings_in_toml_stay_with_their_comments() {
+        let lines = server().lines(Some(Agent::Codex));
+        assert_eq!(server().in_toml("").unwrap(), lines);
+        let old = "model = \"o9\" # mine\n\n[mcp_servers.git]\ncommand = \"uvx\"\n";
+        let new = server().in_toml(old).unwrap();
+        assert_eq!(new, format!("{old}\n{lines}"));
+        assert_eq!(server().in_toml(&new).unwrap(), new, "the second time changes nothing");
+        let other = "[mcp_servers.effectd]\ncommand = \"old\"\n# slow\nstartup_timeout_sec = 20\n\n[mcp_servers.effectd.env]\nA = \"b\"\n";
+        let [command, args] = server().toml_lines();
+        let expected = other.replace("command = \"old\"", &format!("{command}\n{args}"));
+        assert_eq!(server().in_toml(other).unwrap(), expected);
+        for strange in ["a = ", "mcp_servers = 1", "mcp_servers = { git = { command = \"uvx\" } }"] {
+            assert!(server().in_toml(strange).is_err(), "{strange}");
+        }
+        let many = "[mcp_servers.effectd]\nargs = [\n  \"x\",\n]\n";
+        assert!(server().in_toml(many).is_err(), "it is not edited by half");
+    }
+
+    #[test]
+    fn the_policy_of_a_project_names_its_folder() {
+        let project = Project { folder: PathBuf::from("/srv/a \"b\""), is_named: false };
+        let policy = NewPolicy::of(&project, Path::new("/srv/state")).unwrap().unwrap();
+        let [(_, text), (name, rules)] = policy.files();
+        let source = Source::new(text, [(name.to_owned(), rules.to_owned())]);
+        let compiled = Policy::compile(&source, &Overlay::default()).unwrap();
+        let roots: Vec<_> = compiled.spaces().filter_map(|space| compiled.space_root(space)).collect();
+        assert_eq!(roots, std::slice::from_ref(&project.folder));
+        assert!(policy.says().contains("-root = \"./workspace\"\n+root ="), "{}", policy.says());
+        assert!(NewPolicy::of(&project, &project.folder.join("state")).is_err());
+    }
+}

@@ -1,0 +1,338 @@
+//! The way to the daemon: finds or starts it, and passes messages on.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use effectd_gateway::client::{Client, ClientError, StreamedAnswer, percent_encoded};
+use hyper::header::CONTENT_TYPE;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::message::{Events, INTERNAL_ERROR, Message, failure, one_line};
+use super::start::{Ended, Starting};
+use super::{Place, Project, no_policy};
+use crate::cli::backend::{client_of, daemon_client, named_state};
+use crate::cli::{CliError, Common};
+use crate::error::{Error, chain};
+use crate::exit::Exit;
+use crate::state::State;
+
+/// How long a daemon may take to start: on a slow disk it replays some of its journal.
+const START_TIME_MAX: Duration = Duration::from_secs(30);
+/// The pause between two looks whether it answers.
+const START_CHECK: Duration = Duration::from_millis(10);
+/// The pause before another start, if somebody else has the state: a daemon that answers soon, or a command that ends soon.
+const IN_USE_PAUSE: Duration = Duration::from_millis(500);
+/// Connections that wait for the next message: agents ask one thing at a time, or a few.
+const IDLE_CLIENTS_MAX: usize = 4;
+/// The longest answer that is no stream.
+const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
+
+/// Messages for the agent, each one line.
+pub(super) type Lines = mpsc::Sender<Vec<u8>>;
+
+/// A daemon, perhaps one that does not run yet.
+pub(super) struct Link {
+    common: Common,
+    /// The state of the project; `None` if the command line names a socket alone, whose daemon is not ours to start.
+    state: Option<PathBuf>,
+    project: PathBuf,
+    /// The route for this agent.
+    path: String,
+    idle: Mutex<Vec<Client>>,
+    /// Held while one of us starts the daemon.
+    starting: tokio::sync::Mutex<()>,
+    /// The version that a legacy agent has agreed on.
+    negotiated: Mutex<Option<String>>,
+}
+
+impl Link {
+    pub(super) fn of(common: &Common, project: &Project, place: &Place) -> Result<Self, CliError> {
+        let mut common = common.clone();
+        let by_socket = named_state(&common).is_none() && common.settings(None)?.names_socket();
+        if !by_socket {
+            common.state = Some(project.state(&common)?);
+        }
+        let query = place.named().map(|(name, value)| format!("&{name}={}", percent_encoded(&value)));
+        Ok(Self {
+            path: format!("/mcp{}", query.collect::<String>().replacen('&', "?", 1)),
+            state: common.state.clone().filter(|_| !by_socket),
+            common,
+            project: project.folder.clone(),
+            idle: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
+            negotiated: Mutex::default(),
+        })
+    }
+
+    fn client(&self) -> Result<Client, CliError> {
+        match &self.state {
+            Some(state) => client_of(&self.common, state),
+            None => daemon_client(&self.common),
+        }
+    }
+
+    /// A client of the daemon, which is started if none answers.
+    async fn connected(&self) -> Result<Client, CliError> {
+        let idle = self.idle.lock().pop();
+        let mut client = match idle {
+            Some(client) => client,
+            None => self.client()?,
+        };
+        match (client.connect().await, &self.state) {
+            (Ok(()), _) => Ok(client),
+            (Err(error), Some(state)) if is_absent(&error) => self.started(state).await,
+            (Err(error), _) => Err(error.into()),
+        }
+    }
+
+    /// Starts a daemon and waits until one answers: the state's lock decides whose it is.
+    async fn started(&self, state: &Path) -> Result<Client, CliError> {
+        // A daemon on an empty state would deny everything and seem to work.
+        State::existing(state)?;
+        let _one = self.starting.lock().await;
+        let end = Instant::now() + START_TIME_MAX;
+        let mut starting: Option<Starting> = None;
+        loop {
+            // A new client each time: a state gets its id when it is first opened.
+            let mut client = self.client()?;
+            match client.connect().await {
+                Ok(()) => {
+                    starting.into_iter().for_each(Starting::leave);
+                    return Ok(client);
+                }
+                Err(error) if !is_absent(&error) || Instant::now() >= end => return Err(error.into()),
+                Err(_) => {}
+            }
+            let begun = match &mut starting {
+                Some(begun) => begun,
+                None => starting.insert(Starting::begin(state)?),
+            };
+            match begun.ended() {
+                None => tokio::time::sleep(START_CHECK).await,
+                Some(Ended::InUse) => {
+                    tokio::time::sleep(IN_USE_PAUSE).await;
+                    starting = None;
+                }
+                Some(Ended::Failed(why)) => return Err(CliError::request(why).exiting(Exit::Unavailable)),
+            }
+        }
+    }
+
+    /// Passes a message on, and each message of the answer to `lines`. A request always gets an answer.
+    pub(super) async fn pass(&self, message: &Message, lines: &Lines) {
+        let answered = match self.send(message, lines).await {
+            Err(CliError::Runtime(Error::NoState(_))) => Ok(false),
+            sent => sent.map(|()| true),
+        };
+        let answer = match (&message.id, answered) {
+            (None, _) | (_, Ok(true)) => return,
+            (Some(id), Ok(false)) => no_policy::answer(id, message, &self.project),
+            (Some(id), Err(error)) => failure(id, INTERNAL_ERROR, &chain(&error), Some(error.to_json())),
+        };
+        // An agent that is gone needs no answer.
+        let _ = lines.send(one_line(answer.to_string().into_bytes())).await;
+    }
+
+    /// The result of a request of this program's own.
+    pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, CliError> {
+        let message = Message::request(method, params);
+        let message = message.map_err(|error| ClientError::Strange(error.to_string()))?;
+        let (lines, mut answers) = mpsc::channel::<Vec<u8>>(1);
+        let read = async {
+            let mut last = Value::Null;
+            while let Some(line) = answers.recv().await {
+                let read: Value = serde_json::from_slice(&line).unwrap_or_default();
+                if read.get("method").is_none() {
+                    last = read;
+                }
+            }
+            last
+        };
+        let send = async {
+            let sent = self.send(&message, &lines).await;
+            drop(lines);
+            sent
+        };
+        let (sent, mut answer) = tokio::join!(send, read);
+        if matches!(&sent, Err(CliError::Runtime(Error::NoState(_)))) {
+            return Err(CliError::request(no_policy::advice(&self.project)));
+        }
+        sent?;
+        match answer.get_mut("result") {
+            Some(result) => Ok(result.take()),
+            None => {
+                let why = answer["error"]["message"].as_str().unwrap_or("the answer has no result");
+                Err(CliError::request(why).exiting(Exit::Failed))
+            }
+        }
+    }
+
+    /// Hands the messages of `subscriptions/listen` to `lines`, until the daemon ends the stream. Only a request of the agent is worth
+    /// the start of a daemon, which a person may have stopped.
+    pub(super) async fn listen(&self, lines: &Lines) -> Result<(), CliError> {
+        if let Some(state) = &self.state {
+            State::existing(state)?;
+        }
+        let wanted = json!({ "notifications": { "toolsListChanged": true } });
+        let message = Message::request("subscriptions/listen", wanted);
+        let message = message.map_err(|error| ClientError::Strange(error.to_string()))?;
+        self.exchange(self.client()?, &message, lines).await
+    }
+
+    async fn send(&self, message: &Message, lines: &Lines) -> Result<(), CliError> {
+        self.exchange(self.connected().await?, message, lines).await
+    }
+
+    async fn exchange(&self, mut client: Client, message: &Message, lines: &Lines) -> Result<(), CliError> {
+        let headers = message.headers(self.negotiated.lock().as_deref());
+        let mut answer = client.post_streamed(&self.path, message.bytes.clone(), headers).await?;
+        let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
+        if is_stream {
+            self.read_stream(message, &mut answer, lines).await?;
+        } else {
+            self.read_whole(message, &mut answer, lines).await?;
+        }
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_CLIENTS_MAX {
+            idle.push(client);
+        }
+        Ok(())
+    }
+
+    async fn read_stream(
+        &self,
+        message: &Message,
+        answer: &mut StreamedAnswer,
+        lines: &Lines,
+    ) -> Result<(), CliError> {
+        let (mut events, mut is_answered) = (Events::default(), false);
+        loop {
+            let piece = match answer.piece().await {
+                Ok(Some(piece)) => piece,
+                Ok(None) => break,
+                // There is one answer, and the agent has it.
+                Err(_) if is_answered => break,
+                Err(error) => return Err(error.into()),
+            };
+            for event in events.read(&piece)? {
+                is_answered |= is_answer(&event);
+                self.note(message, &event);
+                let _ = lines.send(one_line(event)).await;
+            }
+        }
+        if !is_answered && message.id.is_some() {
+            let why = "the daemon ended the stream before its answer";
+            return Err(ClientError::Broken(why.to_owned()).into());
+        }
+        Ok(())
+    }
+
+    async fn read_whole(
+        &self,
+        message: &Message,
+        answer: &mut StreamedAnswer,
+        lines: &Lines,
+    ) -> Result<(), CliError> {
+        let mut body = Vec::new();
+        while let Some(piece) = answer.piece().await? {
+            body.extend_from_slice(&piece);
+            if body.len() > ANSWER_BYTES_MAX {
+                let why = format!("an answer is longer than {ANSWER_BYTES_MAX} bytes");
+                return Err(ClientError::Strange(why).into());
+            }
+        }
+        let Some(id) = &message.id else {
+            // Nobody waits for an answer to a notification.
+            return Ok(());
+        };
+        if answer.status >= 400 {
+            body = refusal(id, answer.status, &body).to_string().into_bytes();
+        } else if !is_answer(&body) {
+            let why = format!("status {} without an answer", answer.status);
+            return Err(ClientError::Strange(why).into());
+        }
+        self.note(message, &body);
+        let _ = lines.send(one_line(body)).await;
+        Ok(())
+    }
+
+    /// Remembers the version of a legacy agent.
+    fn note(&self, message: &Message, answer: &[u8]) {
+        if message.method == "initialize" {
+            let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
+            *self.negotiated.lock() = answer["result"]["protocolVersion"].as_str().map(str::to_owned);
+        }
+    }
+}
+
+/// Whether no daemon serves the state yet.
+fn is_absent(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoDaemon(_) => true,
+        // It was just started, by somebody else, on a state that had no id.
+        ClientError::OtherState { expected, .. } => expected.id.is_none(),
+        ClientError::NotPermitted(_)
+        | ClientError::Broken(_)
+        | ClientError::Failed(_)
+        | ClientError::Strange(_)
+        | ClientError::Refused(_)
+        | ClientError::Unreachable { .. }
+        | ClientError::Untrusted { .. }
+        | ClientError::TokenRefused { .. } => false,
+    }
+}
+
+/// Whether this is an answer, not a notification.
+fn is_answer(message: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Parts {
+        method: Option<IgnoredAny>,
+        result: Option<IgnoredAny>,
+        error: Option<IgnoredAny>,
+    }
+    let parts = serde_json::from_slice::<Parts>(message);
+    parts.is_ok_and(|parts| parts.method.is_none() && (parts.result.is_some() || parts.error.is_some()))
+}
+
+/// What the daemon refused, as the answer to this request. It may not have read the request far enough to know its id.
+fn refusal(id: &Value, status: u16, body: &[u8]) -> Value {
+    let mut said: Value = serde_json::from_slice(body).unwrap_or_default();
+    if said["error"].is_object() {
+        said["id"] = id.clone();
+        return said;
+    }
+    let why = said["detail"].as_str().map_or_else(|| format!("status {status}"), str::to_owned);
+    failure(id, INTERNAL_ERROR, &why, said.is_object().then_some(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_the_answer_to_its_request() {
+        let told =
+            json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32_020, "message": "headers" } });
+        let answer = refusal(&json!(7), 400, told.to_string().as_bytes());
+        assert_eq!((&answer["id"], &answer["error"]), (&json!(7), &told["error"]));
+        let problem = json!({ "code": "overloaded", "detail": "too many connections" });
+        let answer = refusal(&json!("a"), 503, problem.to_string().as_bytes());
+        let error = json!({ "code": INTERNAL_ERROR, "message": "too many connections", "data": problem });
+        assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": "a", "error": error }));
+        assert_eq!(refusal(&json!(1), 502, b"<html>")["error"]["message"], "status 502");
+    }
+
+    #[test]
+    fn a_notification_is_no_answer() {
+        assert!(is_answer(br#"{"id":1,"result":{}}"#) && is_answer(br#"{"id":null,"error":{"code":1}}"#));
+        for other in [r#"{"method":"notifications/progress"}"#, "{}", "", "[]", "<html>"] {
+            assert!(!is_answer(other.as_bytes()), "{other}");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! `effectd mcp`: the bridge between an agent and a daemon, what it starts, and what `mcp install` writes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, channel};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::harness::{LONG, Place, Ran, Serving, program, run_to_end, until};
+use crate::runbook::blocks;
+
+const PAGE: &str = "docs/mcp.md";
+const LEGACY: &str = "2025-11-25";
+
+/// A project, and the home of the user who works on it.
+struct Desk {
+    place: Place,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let place = Place::new();
+        for folder in ["home", "my-project"] {
+            std::fs::create_dir(place.path(folder)).unwrap();
+        }
+        Self { place }
+    }
+
+    /// With a policy whose tools may be as slow as this machine.
+    fn installed() -> Self {
+        let desk = Self::new();
+        let told = desk.effectd(&["mcp", "install", "--yes", "-o", "json"]).json(0);
+        assert_eq!(told["policy_written"], true, "{told}");
+        let file = Path::new(told["policy"].as_str().unwrap()).join("policy.toml");
+        let times = "\n[timeouts]\nlow_ms = 60000\nmedium_ms = 59000\nhigh_ms = 59000\n";
+        std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + times).unwrap();
+        desk
+    }
+
+    fn project(&self) -> PathBuf {
+        self.place.path("my-project")
+    }
+
+    fn home(&self, name: &str) -> PathBuf {
+        self.place.path("home").join(name)
+    }
+
+    /// The states of all projects.
+    fn states(&self) -> Vec<PathBuf> {
+        let found = std::fs::read_dir(self.home(".local/state/effectd"));
+        found.into_iter().flatten().map(|entry| entry.unwrap().path()).collect()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.place.command(arguments);
+        command.current_dir(self.project()).env("HOME", self.place.path("home"));
+        command
+    }
+
+    fn effectd(&self, arguments: &[&str]) -> Ran {
+        run_to_end(self.command(arguments), "")
+    }
+
+    fn agent(&self, arguments: &[&str]) -> Agent {
+        let mut child = self.command(&[&["mcp"], arguments].concat()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if send.send(serde_json::from_str(&line).unwrap_or(Value::String(line))).is_err() {
+                    return;
+                }
+            }
+        });
+        Agent { child, lines }
+    }
+
+    /// The daemons of this desk's projects.
+    fn daemons(&self) -> Vec<Pid> {
+        let states = self.states();
+        let is_ours = |word: &[u8]| states.iter().any(|state| state.as_os_str().as_encoded_bytes() == word);
+        let found = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            let serves = words.get(1).is_some_and(|word| *word == b"serve") && words.into_iter().any(is_ours);
+            serves.then(|| Pid::from_raw(pid))
+        });
+        found.collect()
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        for pid in self.daemons() {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+}
+
+/// An agent at the other end of a bridge.
+struct Agent {
+    child: Child,
+    lines: Receiver<Value>,
+}
+
+impl Agent {
+    fn send(&mut self, message: &str) {
+        let input = self.child.stdin.as_mut().unwrap();
+        input.write_all(message.as_bytes()).and_then(|()| input.write_all(b"\n")).unwrap();
+    }
+
+    fn notify(&mut self, method: &str) {
+        self.send(&json!({ "jsonrpc": "2.0", "method": method }).to_string());
+    }
+
+    /// The next message.
+    #[track_caller]
+    fn hear(&self) -> Value {
+        self.lines.recv_timeout(LONG).expect("the bridge says something")
+    }
+
+    /// The answer to a request. Notifications may come before it.
+    #[track_caller]
+    fn ask(&mut self, id: &str, method: &str, params: &Value) -> Value {
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.send(&request.to_string());
+        loop {
+            let message = self.hear();
+            if message["id"] == id {
+                return message;
+            }
+            assert!(message.get("method").is_some(), "{message}");
+        }
+    }
+
+    #[track_caller]
+    fn begin(&mut self) -> Value {
+        let params = json!({
+            "protocolVersion": LEGACY, "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+        });
+        let answer = self.ask("begin", "initialize", &params);
+        assert_eq!(answer["result"]["protocolVersion"], LEGACY, "{answer}");
+        self.notify("notifications/initialized");
+        answer
+    }
+
+    /// Closes its end, and returns the exit code of the bridge.
+    fn leave(mut self) -> Option<i32> {
+        drop(self.child.stdin.take());
+        self.child.wait().unwrap().code()
+    }
+}
+
+#[test]
+fn without_a_policy_an_agent_hears_which_command_makes_one() {
+    let desk = Desk::new();
+    let mut agent = desk.agent(&[]);
+    let begun = agent.begin();
+    let advice = begun["result"]["instructions"].as_str().unwrap().to_owned();
+    assert!(advice.contains("effectd mcp install") && advice.contains("my-project"), "{advice}");
+    assert_eq!(agent.ask("p", "ping", &json!({}))["result"], json!({}));
+    let listed = agent.ask("l", "tools/list", &json!({}));
+    assert_eq!(listed["result"]["tools"], json!([]), "{listed}");
+    assert_eq!(listed["result"]["_meta"]["effectd/advice"], advice.as_str());
+    let called = agent.ask("c", "tools/call", &json!({ "name": "files_list", "arguments": {} }));
+    assert_eq!(called["error"]["message"], advice.as_str(), "{called}");
+    let meta = json!({ "_meta": { "io.modelcontextprotocol/protocolVersion": "2026-07-28" } });
+    let found = agent.ask("d", "server/discover", &meta)["result"].clone();
+    assert_eq!(found["supportedVersions"], json!(["2026-07-28", LEGACY, "2025-06-18"]), "{found}");
+    assert_eq!((&found["resultType"], &found["instructions"]), (&json!("complete"), &json!(advice)));
+    let tried = desk.effectd(&["mcp", "try"]);
+    assert_eq!(tried.code(), 2);
+    assert!(tried.stderr().contains(&advice), "{}", tried.stderr());
+    assert_eq!(desk.states(), Vec::<PathBuf>::new(), "nobody asked for a state");
+    assert_eq!(desk.effectd(&["mcp", "install", "--yes"]).code(), 0);
+    assert_eq!(agent.hear()["method"], "notifications/tools/list_changed");
+    assert_eq!(desk.daemons(), Vec::<Pid>::new(), "nobody asked for a tool");
+    assert_eq!(agent.leave(), Some(0));
+}
+
+#[test]
+fn bad_lines_and_a_daemon_that_is_gone_are_answered() {
+    let desk = Desk::new();
+    let mut agent = desk.agent(&["--socket", "nowhere.sock"]);
+    for (line, code) in [("nonsense", -32_700), ("[{}]", -32_600)] {
+        agent.send(line);
+        let answer = agent.hear();
+        assert_eq!((&answer["error"]["code"], &answer["id"]), (&json!(code), &Value::Null), "{answer}");
+    }
+    agent.send(&"x".repeat(16 * 1_048_576 + 1));
+    let answer = agent.hear();
+    assert!(answer["error"]["message"].as_str().unwrap().contains("at most 16777216 bytes"), "{answer}");
+    // Neither an empty line nor a notification has an answer.
+    agent.send("");
+    agent.notify("notifications/cancelled");
+    let answer = agent.ask("p", "ping", &json!({}));
+    assert_eq!(answer["error"]["code"], -32_603, "{answer}");
+    let why = answer["error"]["message"].as_str().unwrap();
+    assert!(why.contains("nowhere.sock") && why.contains("effectd serve"), "{why}");
+    assert_eq!(agent.leave(), Some(0));
+    assert_eq!(desk.states(), Vec::<PathBuf>::new());
+}
+
+/// The next connection of the bridge, and the request on it, in lower case.
+fn accept(listener: &UnixListener) -> (UnixStream, String) {
+    let mut accepted = None;
+    until("the bridge connects", || {
+        accepted = listener.accept().ok().map(|(stream, _)| stream);
+        accepted.is_some()
+    });
+    let mut stream = accepted.unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let mut request = Vec::new();
+    let mut piece = [0; 4_096];
+    // Each body here ends with the brace of its object.
+    while !request.ends_with(b"}") {
+        let length = stream.read(&mut piece).unwrap();
+        assert_ne!(length, 0, "{}", String::from_utf8_lossy(&request));
+        request.extend_from_slice(&piece[..length]);
+    }
+    (stream, String::from_utf8(request).unwrap().to_lowercase())
+}
+
+#[test]
+fn a_stream_holds_up_no_other_and_is_closed_when_cancelled() {
+    let desk = Desk::new();
+    let listener = UnixListener::bind(desk.project().join("fake.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut agent = desk.agent(&["--socket", "fake.sock"]);
+    agent.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {} }).to_string());
+    let (mut first, request) = accept(&listener);
+    for part in
+        ["post /mcp http/1.1\r\n", "accept: application/json, text/event-stream\r\n", "\"tools/call\""]
+    {
+        assert!(request.contains(part), "{part}: {request}");
+    }
+    let progress = json!({ "jsonrpc": "2.0", "method": "notifications/progress" });
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    first.write_all(format!("{head}: begun\n\ndata: {progress}\n\n").as_bytes()).unwrap();
+    assert_eq!(agent.hear(), progress);
+    agent.send(&json!({ "jsonrpc": "2.0", "id": 2, "method": "ping" }).to_string());
+    let (mut second, _) = accept(&listener);
+    let pong = json!({ "jsonrpc": "2.0", "id": 2, "result": {} });
+    let body = format!("{pong:#}");
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    second.write_all((head + &body).as_bytes()).unwrap();
+    assert_eq!(agent.hear(), pong);
+    let cancelled =
+        json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } });
+    agent.send(&cancelled.to_string());
+    assert_eq!(first.read(&mut [0; 16]).unwrap(), 0, "the daemon sees that nobody waits");
+    drop((listener, second));
+    assert_eq!(agent.leave(), Some(0));
+}
+
+#[test]
+fn a_daemon_that_cannot_start_says_why() {
+    let desk = Desk::installed();
+    let policy = desk.states()[0].join("policy/policy.toml");
+    std::fs::write(policy, "this is no policy").unwrap();
+    let mut agent = desk.agent(&[]);
+    let answer = agent.ask("p", "ping", &json!({}));
+    let why = answer["error"]["message"].as_str().unwrap();
+    assert!(why.contains("the policy cannot be used") && why.contains("daemon.log"), "{why}");
+    assert_eq!(agent.leave(), Some(0));
+}
+
+#[test]
+fn an_agent_lists_and_calls_tools_through_the_bridge() {
+    let desk = Desk::installed();
+    let mut agent = desk.agent(&[]);
+    agent.begin();
+    assert_eq!(agent.ask("p", "ping", &json!({}))["result"], json!({}));
+    let listed = agent.ask("l", "tools/list", &json!({}))["result"]["tools"].clone();
+    let tools = listed.as_array().unwrap();
+    assert!(tools.iter().any(|tool| tool["name"] == "files_write_text"), "{listed}");
+    let arguments = json!({ "path": "workspace/hello.txt", "text": "hello\n" });
+    let called = agent.ask("c", "tools/call", &json!({ "name": "files_write_text", "arguments": arguments }));
+    assert!(called["result"].is_object() && called["result"]["isError"] != true, "{called}");
+    assert_eq!(std::fs::read_to_string(desk.project().join("hello.txt")).unwrap(), "hello\n");
+    // Another terminal, in a folder of the project.
+    std::fs::create_dir(desk.project().join("src")).unwrap();
+    let mut receipts = desk.command(&["receipts", "list", "-o", "json"]);
+    receipts.current_dir(desk.project().join("src"));
+    let receipts = run_to_end(receipts, "").json(0);
+    assert!(receipts.to_string().contains("files.write_text"), "{receipts}");
+    // The bridge comes back to a daemon that was killed.
+    for pid in desk.daemons() {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
+    until("the bridge has a daemon again", || agent.ask("again", "ping", &json!({}))["result"] == json!({}));
+    assert_eq!(agent.leave(), Some(0));
+    let tried = desk.effectd(&["mcp", "try"]);
+    assert_eq!(tried.code(), 0, "{}{}", tried.stdout(), tried.stderr());
+    assert!(tried.stdout().contains("files_list: works"), "{}", tried.stdout());
+}
+
+#[test]
+fn two_agents_that_start_at_once_share_one_daemon() {
+    let desk = Desk::installed();
+    let mut agents = [desk.agent(&[]), desk.agent(&[])];
+    for agent in &mut agents {
+        agent.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "ping" }).to_string());
+    }
+    for agent in &agents {
+        assert_eq!(agent.hear()["result"], json!({}));
+    }
+    until("one daemon is left", || desk.daemons().len() == 1);
+    for agent in agents {
+        assert_eq!(agent.leave(), Some(0));
+    }
+    assert_eq!(desk.daemons().len(), 1, "it stays for the next agent");
+}
+
+#[test]
+fn a_daemon_that_nobody_uses_ends_if_it_may() {
+    let place = Place::seeded();
+    let daemon = place.serve(&["--idle-exit", "1s"]);
+    daemon.get("/healthz").json(200);
+    assert_eq!(daemon.wait(), 0);
+    assert!(place.log().contains("nobody needs this daemon any more"), "{}", place.log());
+    let refused = place.effectd(&["serve", "--state", ".effectd", "--idle-exit", "0"], None);
+    assert_eq!(refused.code(), 2, "{}", refused.stderr());
+}
+
+#[test]
+fn install_shows_the_change_asks_and_keeps_other_settings() {
+    let desk = Desk::new();
+    let gemini = "{\n  \"theme\": \"dark\",\n  \"mcpServers\": {\n    \"git\": {\n      \"command\": \"uvx\"\n    }\n  }\n}\n";
+    let codex = "# mine\nmodel = \"o9\"\n";
+    for (file, text) in [(".gemini/settings.json", gemini), (".codex/config.toml", codex)] {
+        let file = desk.home(file);
+        std::fs::create_dir(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    let files = [
+        desk.project().join(".mcp.json"),
+        desk.home(".gemini/settings.json"),
+        desk.home(".codex/config.toml"),
+    ];
+    let read = || files.clone().map(|file| std::fs::read_to_string(file).unwrap_or_default());
+    let before = read();
+    let shown = desk.effectd(&["mcp", "install", "claude-code", "--dry-run"]);
+    assert_eq!(shown.code(), 0, "{}", shown.stderr());
+    for says in ["+root = \"", "my-project", "a person decides about deletions", "+    \"effectd\": {"] {
+        assert!(shown.stdout().contains(says), "{says}: {}", shown.stdout());
+    }
+    let refused = desk.effectd(&["mcp", "install", "codex"]);
+    assert_eq!(refused.code(), 2);
+    assert!(refused.stderr().contains("add --yes"), "{}", refused.stderr());
+    assert_eq!((read(), desk.states().len()), (before.clone(), 0), "nothing is written without a yes");
+
+    for (nth, agent) in ["claude-code", "gemini", "codex"].iter().enumerate() {
+        let done = desk.effectd(&["mcp", "install", agent, "--yes", "-o", "json"]).json(0);
+        assert_eq!(done["policy_written"], nth == 0, "{done}");
+        let state = Path::new(done["state"].as_str().unwrap());
+        assert!(state.join("policy/coding.cedar").is_file(), "{done}");
+        assert_eq!(std::fs::metadata(state).unwrap().permissions().mode() & 0o777, 0o700);
+        let again = desk.effectd(&["mcp", "install", agent, "--yes"]);
+        assert!(again.code() == 0 && again.stderr().contains("nothing to change"), "{}", again.stderr());
+    }
+    assert_eq!(desk.states().len(), 1);
+    let [claude, gemini, codex] = read();
+    let entry = json!({ "command": Path::new(program()).canonicalize().unwrap(), "args": ["mcp"] });
+    let claude: Value = serde_json::from_str(&claude).unwrap();
+    assert_eq!(claude, json!({ "mcpServers": { "effectd": entry } }));
+    let gemini: Value = serde_json::from_str(&gemini).unwrap();
+    let servers = json!({ "git": { "command": "uvx" }, "effectd": entry });
+    assert_eq!(gemini, json!({ "theme": "dark", "mcpServers": servers }));
+    let printed = desk.effectd(&["mcp", "install", "codex", "--print"]).stdout();
+    assert_eq!(codex, format!("{}\n{printed}", before[2]));
+    for file in &files[1..] {
+        assert_eq!(
+            std::fs::metadata(file).unwrap().permissions().mode() & 0o777,
+            0o640,
+            "{}",
+            file.display()
+        );
+    }
+
+    std::fs::write(&files[1], "{ // mine\n}").unwrap();
+    let refused = desk.effectd(&["mcp", "install", "gemini", "--yes"]);
+    assert_eq!(refused.code(), 2);
+    assert!(refused.stderr().contains("Put this into it yourself"), "{}", refused.stderr());
+    assert_eq!(std::fs::read_to_string(&files[1]).unwrap(), "{ // mine\n}");
+}
+
+#[test]
+fn a_project_around_its_own_state_is_refused() {
+    let desk = Desk::new();
+    let mut command = desk.command(&["mcp", "install", "--yes"]);
+    command.current_dir(desk.place.path("home"));
+    let refused = run_to_end(command, "");
+    assert_eq!(refused.code(), 2);
+    assert!(refused.stderr().contains("where tools could change it"), "{}", refused.stderr());
+    assert_eq!(desk.states(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn every_example_of_the_mcp_page_works() {
+    let desk = Desk::new();
+    std::fs::create_dir(desk.place.path("bin")).unwrap();
+    std::os::unix::fs::symlink(program(), desk.place.path("bin/effectd")).unwrap();
+    let blocks = blocks(PAGE).into_iter().map(|(_, block)| block).filter(|block| !block.contains("cargo"));
+    let script: String = blocks.collect();
+    let ran = Command::new("sh")
+        .args(["-e", "-c", &script])
+        .current_dir(desk.place.path(""))
+        .env_clear()
+        .env("PATH", format!("{}:/usr/bin:/bin", desk.place.path("bin").display()))
+        .env("HOME", desk.place.path("home"))
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    let (told, words) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success(), "{words}\n{told}");
+    for said in ["files_list: works", "\"--project\""] {
+        assert!(told.contains(said), "{said}: {told}");
+    }
+}
