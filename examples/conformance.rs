@@ -1,5 +1,5 @@
-//! The program `effectd` with the tools that MCP's own conformance suite calls; `.ci/outside` runs it. Each call goes the whole way of
-//! an action, with gates, sandbox and receipt. What the suite wants beyond tools, effectd does not have: `.ci/conformance-*.yml` says why.
+//! The program `effectd` with the tools that MCP's own conformance suite calls; `.ci/mcp/run` runs it. Each call goes the whole way of
+//! an action, with gates, sandbox and receipt. What the suite wants beyond tools, effectd does not have: `.ci/mcp/expected-*.yml` says why.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -26,8 +26,6 @@ enum Does {
     Answer,
     AnswerLate,
     Fail,
-    /// Its schema has every keyword that a list of tools must hand on.
-    Describe,
 }
 
 const TOOLS: effectd::Tools = &[
@@ -37,41 +35,7 @@ const TOOLS: effectd::Tools = &[
     // Two that could send more than their result, and must not.
     &Fixture { id: "test.logging_tool", does: Does::Answer },
     &Fixture { id: "test.streaming_elicitation", does: Does::Answer },
-    &Fixture { id: "json.schema_2020_12_tool", does: Does::Describe },
 ];
-
-impl Fixture {
-    fn params_schema(&self) -> Value {
-        match self.does {
-            Does::Answer | Does::AnswerLate | Does::Fail => {
-                json!({ "type": "object", "properties": {}, "additionalProperties": false })
-            }
-            Does::Describe => json!({
-                "$schema": "https://json-schema.org/draft/2020-12/schema",
-                "type": "object",
-                "$defs": {
-                    "address": {
-                        "$anchor": "addressDef",
-                        "type": "object",
-                        "properties": { "street": { "type": "string" }, "city": { "type": "string" } },
-                    },
-                },
-                "properties": {
-                    "name": { "type": "string" },
-                    "address": { "$ref": "#/$defs/address" },
-                    "contactMethod": { "type": "string", "enum": ["phone", "email"] },
-                    "phone": { "type": "string" },
-                    "email": { "type": "string" },
-                },
-                "allOf": [{ "anyOf": [{ "required": ["phone"] }, { "required": ["email"] }] }],
-                "if": { "properties": { "contactMethod": { "const": "phone" } }, "required": ["contactMethod"] },
-                "then": { "required": ["phone"] },
-                "else": { "required": ["email"] },
-                "additionalProperties": false,
-            }),
-        }
-    }
-}
 
 impl Tool for Fixture {
     fn id(&self) -> &'static str {
@@ -85,7 +49,7 @@ impl Tool for Fixture {
             "version": "1.0.0",
             "description": "A fixture of MCP's conformance suite.",
             "caps_required": ["diagnose"],
-            "params_schema": self.params_schema(),
+            "params_schema": { "type": "object", "properties": {}, "additionalProperties": false },
             "result_schema": {
                 "type": "object",
                 "required": ["text"],
@@ -99,20 +63,13 @@ impl Tool for Fixture {
         serde_json::from_value(spec).expect("the description is well-formed")
     }
 
-    fn example(&self) -> Value {
-        match self.does {
-            Does::Answer | Does::AnswerLate | Does::Fail => json!({}),
-            Does::Describe => json!({ "contactMethod": "phone", "phone": "none" }),
-        }
-    }
-
     fn check(&self, _: &Map<String, Value>) -> Result<(), Failure> {
         Ok(())
     }
 
     fn run(&self, _: &Workspace<'_>, _: &ToolCall) -> Result<ToolOutput, Failure> {
         match self.does {
-            Does::Answer | Does::Describe => {}
+            Does::Answer => {}
             Does::AnswerLate => std::thread::sleep(LONG),
             Does::Fail => return Err(Failure::new(Code::ToolFailed, Phase::Dispatch, "failed, as asked")),
         }

@@ -279,6 +279,7 @@ mod tests {
             Activity { is_busy: looks.get() <= 20, requests: f64::from(looks.get().min(40)) }
         };
         idle(Some(Duration::from_millis(8)), look).await;
-        assert!(looks.get() > 41, "{}", looks.get());
+        // How many looks follow the last request depends on the machine.
+        assert!(looks.get() > 40, "{}", looks.get());
     }
 }

@@ -1,4 +1,5 @@
 // Adds the token to every request of a program that has no option for it: node --import ./bearer.mjs
+import http from "node:http";
 import { getGlobalDispatcher, setGlobalDispatcher } from "undici";
 
 const authorization = `Bearer ${process.env.EFFECTD_TOKEN}`;
@@ -11,3 +12,6 @@ function pairs(headers) {
 }
 
 setGlobalDispatcher(getGlobalDispatcher().compose(withToken));
+
+const { request } = http;
+http.request = (options, ...rest) => request({ ...options, headers: { ...options.headers, authorization } }, ...rest);

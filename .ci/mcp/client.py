@@ -26,7 +26,7 @@ def effectd(*arguments):
 def approve():
     """The person: waits for the one question, and approves it."""
     end = time.monotonic() + 30
-    while not (pending := json.loads(effectd("approvals", "list", "-o", "json"))["approvals"]):
+    while not (pending := json.loads(effectd("approvals", "list", "-o", "json"))):
         assert time.monotonic() < end, "nobody asks"
         time.sleep(0.1)
     [question] = pending
@@ -35,7 +35,7 @@ def approve():
 
 def receipts():
     listed = json.loads(effectd("receipts", "list", "--limit", "100", "-o", "json"))
-    return {receipt["receipt_id"] for receipt in listed["receipts"]}
+    return {receipt["receipt_id"] for receipt in listed}
 
 
 async def works(client, name):
@@ -48,7 +48,7 @@ async def works(client, name):
     written = await client.call_tool("files_write_text", {"path": path, "text": name})
     assert not written.is_error, written
     refused = await client.call_tool("files_write_text", {"path": "workspace/.git/config", "text": name})
-    assert refused.is_error and refused.structured_content["code"] == "policy_denied", refused
+    assert refused.is_error and refused.structured_content["code"] == "path_denied", refused
     try:
         await client.call_tool("files_nothing", {})
     except MCPError as error:

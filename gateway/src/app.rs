@@ -374,9 +374,7 @@ impl App {
     /// the memory for results, which the caller keeps until the answer is written; the one for others is short.
     pub(crate) async fn with_result(&self, done: Done, peer: &Peer) -> Result<(Done, BodyShare), Problem> {
         let bytes = done.receipt.kept_result.as_ref().map_or(0, |kept| kept.bytes);
-        let is_long = bytes > SMALL_RESULT_BYTES_MAX;
-        let share = || self.bodies(peer).results.share(peer.holder(), bytes);
-        let share = if is_long { share() } else { Ok(BodyShare::default()) };
+        let share = self.result_share(peer, bytes);
         if done.receipt.principal == peer.principal {
             let share = share?;
             return Ok((results::fill(self.services(), done).await, share));
@@ -391,6 +389,14 @@ impl App {
         };
         done.result = done.result.map(|result| result.map(|result| Arc::new(results::safe(&result))));
         Ok((done, BodyShare::default()))
+    }
+
+    /// The share of an answer with a result of this size. A short one needs none.
+    pub(crate) fn result_share(&self, peer: &Peer, bytes: u64) -> Result<BodyShare, Problem> {
+        if bytes <= SMALL_RESULT_BYTES_MAX {
+            return Ok(BodyShare::default());
+        }
+        self.bodies(peer).results.share(peer.holder(), bytes)
     }
 
     /// Waits until an action ends or needs an approval. Without a pipeline it only reads the receipt.

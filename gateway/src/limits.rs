@@ -114,7 +114,7 @@ pub const JWT_SKEW_S_MAX: i64 = 60;
 pub const JWKS_BYTES_MAX: u64 = 262_144;
 /// Values of the claim for roles that count: an account is in fewer groups that matter here.
 pub const CLAIM_VALUES_MAX: usize = 64;
-/// How long one MCP request waits for a person: clients give up after a minute, and ask again.
+/// How long one MCP request waits, for a tool or for a person: clients give up after a minute, and ask again.
 pub const MCP_WAIT_MAX: Duration = Duration::from_secs(50);
 /// How often an MCP client is told to ask again for one held action; then it gets an ordinary result. Clients stop at ten.
 pub const MCP_ROUNDS_MAX: u32 = 8;

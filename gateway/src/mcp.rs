@@ -24,14 +24,15 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use effectd_contracts::json;
-use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use effectd_contracts::limits::{ID_BYTES_MAX, REQUEST_BYTES_MAX};
 use rmcp::model::{ErrorCode, ErrorData, RequestMetaObject};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::{App, AppState};
-use crate::body::BodyBytes;
-use crate::extract::{Payload, Query, json as json_response};
+use crate::body::{BodyBytes, BodyShare};
+use crate::extract::{Payload, Query, json_holding};
+use crate::limits::HEADER_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::Problem;
 use caller::Place;
@@ -116,29 +117,36 @@ async fn handle(
         let error = ErrorData::invalid_request("Content-Type must be application/json", None);
         return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, error));
     }
-    let BodyBytes { bytes, share } = app.body(body).await?;
-    let Message { id, method, params, meta } = Message::parse(&bytes)?;
+    let BodyBytes { bytes: text, share } = app.body(body).await?;
+    let Message { id, method, params, meta } = Message::parse(&text)?;
+    let bytes = text.len() as u64;
+    // A call may wait, and keeps only what was read.
+    drop(text);
     let bad = |error| Fault::new(StatusCode::BAD_REQUEST, id.as_ref(), error);
     let era = Era::of(&headers, id.is_some(), &method, &params, &meta).map_err(bad)?;
     let Some(id) = id else {
         // Who no longer wants an answer closes its connection: an id alone does not say whose request it is.
         return Ok(StatusCode::ACCEPTED.into_response());
     };
-    // From now on, the bounds of pipeline and backlog count the request.
-    drop(share);
     // An operator is a planner here.
     let peer = Peer { operator: false, ..peer };
-    let bytes = bytes.len() as u64;
     let asked = Asked { app, peer, place, headers, era, params, meta, bytes };
+    let mut result_share = BodyShare::default();
     let result = match method.as_str() {
-        "tools/call" => return Ok(progress::answered(id, asked).await),
+        "tools/call" => {
+            // From now on, the bounds of pipeline and backlog count the request.
+            drop(share);
+            return Ok(progress::answered(id, asked).await);
+        }
         "subscriptions/listen" if asked.era.is_modern() => match subscription::listen(&id, &asked) {
             Ok(stream) => return Ok(stream),
             Err(error) => Err(error),
         },
+        "resources/read" => resources::read(&asked, &mut result_share).await,
         _ => asked.result(&method).await,
     };
-    Ok(asked.era.response(&id, result))
+    let (status, message) = asked.era.message(&id, result);
+    Ok(json_holding(status, &message, result_share))
 }
 
 impl Asked {
@@ -150,7 +158,6 @@ impl Asked {
             "tools/list" => tools::listed(self).await,
             "resources/list" => resources::listed(self).await,
             "resources/templates/list" => Ok(resources::templates()),
-            "resources/read" => resources::read(self).await,
             "tasks/get" | "tasks/update" | "tasks/cancel" if self.era.is_modern() => {
                 self.era.check_tasks()?;
                 held::task(self, method).await
@@ -179,8 +186,10 @@ impl Message {
             return Err(not("`jsonrpc` must be \"2.0\""));
         }
         let id = message.remove("id");
-        if id.as_ref().is_some_and(|id| !id.is_string() && !id.is_i64() && !id.is_u64()) {
-            return Err(not("`id` must be a text or an integer"));
+        // A stream keeps its id, and a call that waits its `_meta`, after the share of the body is given back.
+        let is_short = |id: &Value| id.as_str().is_some_and(|text| text.len() <= ID_BYTES_MAX);
+        if id.as_ref().is_some_and(|id| !is_short(id) && !id.is_i64() && !id.is_u64()) {
+            return Err(not("`id` must be a short text or an integer"));
         }
         let Some(Value::String(method)) = message.remove("method") else {
             return Err(not("`method` must be a text; answers are not expected here"));
@@ -191,6 +200,9 @@ impl Message {
             return Err(wrong("`params` must be an object"));
         };
         let meta = params.remove("_meta").unwrap_or_else(|| json!({}));
+        if meta.to_string().len() > HEADER_BYTES_MAX {
+            return Err(wrong("`_meta` is too large"));
+        }
         let Value::Object(meta) = meta else {
             return Err(wrong("`_meta` must be an object"));
         };
@@ -211,11 +223,6 @@ fn error_of(problem: &Problem) -> ErrorData {
 
 impl Era {
     /// The answer to a request. Statuses tell errors from results only in the dialect that has them.
-    fn response(&self, id: &Value, result: Result<Value, ErrorData>) -> Response {
-        let (status, message) = self.message(id, result);
-        json_response(status, &message)
-    }
-
     fn message(&self, id: &Value, result: Result<Value, ErrorData>) -> (StatusCode, Value) {
         match result {
             Ok(result) => {

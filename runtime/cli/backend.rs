@@ -21,7 +21,9 @@ use crate::error::{Error, chain};
 use crate::exit::Exit;
 use crate::host::in_process::{Idle, Running};
 use crate::host::runtime::Runtime;
-use crate::settings::config::{Config, STATE_DEFAULT, state_of_environment, state_of_project};
+use crate::settings::config::{
+    Config, STATE_DEFAULT, installed_state, state_of_environment, state_of_project,
+};
 use crate::settings::{Settings, SettingsError, default_socket};
 use crate::state::{State, id};
 
@@ -120,13 +122,17 @@ pub(super) fn named_state(common: &Common) -> Option<PathBuf> {
     common.state.clone().or_else(state_of_environment)
 }
 
-/// The state directory of a command: the named one, or `.effectd` if it exists here, or that of the project around here, or the
-/// daemon's default.
+/// The state directory of a command: the named one, or that of the project here, or `.effectd` if it exists here, or that of the
+/// project around here, or the daemon's default.
 pub(super) fn state_dir_of(common: &Common) -> PathBuf {
     named_state(common).unwrap_or_else(|| {
         let here = PathBuf::from(STATE_DEFAULT);
-        let found = here.is_dir().then_some(here).or_else(|| state_of_project(Path::new(".")));
-        found.unwrap_or_else(|| PathBuf::from(SERVE_STATE_DEFAULT))
+        // A project's files, which its agent writes, do not choose its state.
+        let project = Path::new(".").canonicalize().ok().and_then(|folder| installed_state(&folder));
+        let found = project.or_else(|| here.is_dir().then_some(here));
+        found
+            .or_else(|| state_of_project(Path::new(".")))
+            .unwrap_or_else(|| PathBuf::from(SERVE_STATE_DEFAULT))
     })
 }
 

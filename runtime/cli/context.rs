@@ -395,9 +395,10 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
 pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     make_private(path.parent().unwrap_or(path))?;
     let draft = path.with_extension("draft");
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&draft)?;
-    // Whatever the umask, and whoever left a draft.
+    // What is there may be a link to another file. If it cannot be removed, the next line fails.
+    let _ = fs::remove_file(&draft);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;
+    // Whatever the umask.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
     file.sync_all()?;

@@ -16,7 +16,7 @@ use effectd_contracts::{SpaceId, SubjectId};
 use super::backend::named_state;
 use super::{CliError, Common};
 use crate::exit::Exit;
-use crate::settings::config::{STATE_DEFAULT, project_state, state_of_project};
+use crate::settings::config::{project_state, state_of_project};
 use link::Link;
 
 /// Serve an agent: speak MCP on standard input and output
@@ -94,7 +94,7 @@ impl Project {
 
     /// The state directory of the agent in this folder, which may be that of a project around it.
     fn state(&self, common: &Common) -> Result<PathBuf, CliError> {
-        match self.named_state(common).or_else(|| state_of_project(&self.folder)) {
+        match absolute_state(common).or_else(|| state_of_project(&self.folder)) {
             Some(state) => Ok(state),
             None => self.new_state(common),
         }
@@ -102,14 +102,13 @@ impl Project {
 
     /// The state directory for this folder alone.
     fn new_state(&self, common: &Common) -> Result<PathBuf, CliError> {
-        let state = self.named_state(common).or_else(|| project_state(&self.folder));
+        let state = absolute_state(common).or_else(|| project_state(&self.folder));
         state.ok_or_else(|| CliError::request("a project needs a state folder: set HOME or XDG_STATE_HOME"))
     }
+}
 
-    /// The state directory that the command line or the environment names, or `.effectd` in this folder.
-    fn named_state(&self, common: &Common) -> Option<PathBuf> {
-        let here = self.folder.join(STATE_DEFAULT);
-        let named = named_state(common).map(|state| std::path::absolute(&state).unwrap_or(state));
-        named.or_else(|| here.is_dir().then_some(here))
-    }
+/// The state directory that the command line or the environment names. Not `.effectd` in the project: the agent, or whoever wrote
+/// the project's files, could have made it, with a policy in it.
+fn absolute_state(common: &Common) -> Option<PathBuf> {
+    named_state(common).map(|state| std::path::absolute(&state).unwrap_or(state))
 }

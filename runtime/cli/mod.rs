@@ -99,8 +99,8 @@ struct Arguments {
 /// The arguments of every command.
 #[derive(Debug, Clone, clap::Args)]
 struct Common {
-    /// State directory [default: $EFFECTD_STATE, or ./.effectd, or that of the project around here (`mcp install`);
-    /// /var/lib/effectd for serve, and for commands that find none of these]
+    /// State directory [default: $EFFECTD_STATE, or that of the project here (`mcp install`), or ./.effectd, or that of a
+    /// project around here; /var/lib/effectd for serve, and for commands that find none of these]
     #[arg(long, global = true, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Log more than warnings and errors ($EFFECTD_LOG sets levels in detail)

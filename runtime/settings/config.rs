@@ -219,5 +219,10 @@ pub(crate) fn project_state(project: &Path) -> Option<PathBuf> {
 /// The state directory of the project that this folder is in, if it has one.
 pub(crate) fn state_of_project(folder: &Path) -> Option<PathBuf> {
     let folder = folder.canonicalize().ok()?;
-    folder.ancestors().filter_map(project_state).find(|state| state.is_dir())
+    folder.ancestors().find_map(installed_state)
+}
+
+/// The state directory of the project in this folder, named by its real path, if it has one.
+pub(crate) fn installed_state(project: &Path) -> Option<PathBuf> {
+    project_state(project).filter(|state| state.is_dir())
 }

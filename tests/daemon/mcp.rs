@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide};
-use crate::harness::{Daemon, Place, Reply, Serving, Stall, send_on, until};
+use crate::harness::{Daemon, Place, Reply, Serving, Stall, send_on, serve_with, until};
 use crate::tcp::{connect, listening, reads_to_the_end};
 
 const NEW: &str = "2026-07-28";
@@ -54,7 +54,12 @@ impl Sent {
 
     /// Over TCP, with a token and more headers.
     fn over(&self, address: &str, token: &str, more: &[(&str, &str)]) -> Reply {
-        let mut head = format!("POST /mcp HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
+        self.over_at("/mcp", address, token, more)
+    }
+
+    fn over_at(&self, path: &str, address: &str, token: &str, more: &[(&str, &str)]) -> Reply {
+        let mut head =
+            format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
         for (name, value) in self.headers().iter().chain(more) {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -440,6 +445,26 @@ fn a_client_that_goes_away_leaves_the_question_to_the_person() {
 }
 
 #[test]
+fn a_question_that_its_client_has_not_heard_of_stays_open() {
+    let place = asking();
+    let armed = [("EFFECTD_FAILPOINT", "held.after_park:1"), ("EFFECTD_FAILPOINT_FAULT", "stall")];
+    let log = [("EFFECTD_LOG", "info,effectd_gateway=debug")];
+    let daemon = serve_with(&place, &[], &[&armed[..], &log].concat());
+    let sent = Sent::modern("tools/call", note("gone", "g"), json!({}));
+    let questions = |daemon: &Daemon| daemon.get("/v1/approvals").json(200)["approvals"].clone();
+    let cut = daemon.send("POST", "/mcp", &sent.headers(), &sent.body);
+    until("the question is on disk", || questions(&daemon)[0].is_object());
+    drop(cut);
+    until("the client is missed", || place.log().contains("the client of an action went away"));
+    daemon.kill();
+    let daemon = place.serve(&[]);
+    let question = questions(&daemon)[0]["approval_id"].clone();
+    assert_eq!(decide(&daemon, question.as_str().unwrap(), "approve", &json!({})).status, 200);
+    until("the note is written", || text(&place, "gone") == "g");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
 fn protocol_faults_are_errors_and_nothing_breaks() {
     let place = Place::seeded();
     let daemon = place.serve(&[]);
@@ -447,6 +472,9 @@ fn protocol_faults_are_errors_and_nothing_breaks() {
     let deep = format!("{}1{}", "[".repeat(500), "]".repeat(500));
     let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{deep}}}}}"#);
     let twice = r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}"#;
+    let long_id = format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(257));
+    let long_meta = json!({ "jsonrpc": "2.0", "id": 1, "method": "ping", "params": { "_meta": { "x": "x".repeat(32_768) } } });
+    let long_meta = long_meta.to_string();
     for (body, code) in [
         ("", -32700),
         ("{", -32700),
@@ -457,6 +485,8 @@ fn protocol_faults_are_errors_and_nothing_breaks() {
         (r#"{"id":1,"method":"ping"}"#, -32600),
         (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, -32600),
         (r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, -32600),
+        (long_id.as_str(), -32600),
+        (long_meta.as_str(), -32602),
         (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, -32600),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":[]}"#, -32602),
         (r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":1}}"#, -32602),
@@ -527,6 +557,16 @@ fn a_session_acts_over_tcp_and_sees_only_its_own() {
         |token: &str| result(&list.over(&address, token, &[]))["resources"].as_array().unwrap().clone();
     assert!(listed(&token).iter().any(|resource| resource["uri"] == uri.as_str()));
     assert!(!listed(&other).iter().any(|resource| resource["uri"] == uri.as_str()));
+    // As at `/v1/preview`, a sandbox asks nothing beforehand.
+    let tools = result(&Sent::modern("tools/list", json!({}), json!({})).over(&address, &token, &[]));
+    assert!(
+        names(&tools).contains(&"effectd_wait") && !names(&tools).contains(&"effectd_preview"),
+        "{tools}"
+    );
+    let preview =
+        json!({ "name": "effectd_preview", "arguments": { "tool": "files_list", "arguments": {} } });
+    let preview = Sent::modern("tools/call", preview, json!({})).over(&address, &token, &[]);
+    assert_eq!(error(&preview, 200), -32602);
     // Without a token, and from a page of another site.
     assert_eq!(list.over(&address, "wrong", &[]).status, 401);
     assert_eq!(list.over(&address, &token, &[("origin", "http://evil.example")]).status, 403);
@@ -619,6 +659,38 @@ fn changes_of_the_list_are_told_to_who_listens() {
     assert_eq!(daemon.stop(), 0);
     let last = messages.next().unwrap();
     assert_eq!((&last["id"], &last["result"]["resultType"]), (&json!(7), &json!("complete")), "{last}");
+}
+
+#[test]
+fn a_place_of_others_tells_nothing() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let policy = std::fs::read_to_string(&file).unwrap();
+    let more = "[orgs.office]\n\n[spaces.\"shared:garden\"]\nroot = \"./garden\"\nband = \"GREEN\"\nvisible_to = [\"role:planner\"]\n\
+                org = \"office\"\n\n[subjects.\"agent://other@deviceB\"]\nroles = [\"planner\"]\n\n\
+                [principals.\"account://home/ada\"]\nsubjects = [\"agent://planner@deviceA\"]\n\n";
+    let wider = policy.replacen("[principals.", &format!("{more}[principals."), 1);
+    assert_ne!(wider, policy);
+    std::fs::write(&file, wider).unwrap();
+    let (daemon, address) = listening(&place, &["--set", "control.budget_calls_max=100"]);
+    let create = ["tokens", "create", "--kind", "user", "--org", "home", "--name", "ada", "--yes"];
+    let created = place.effectd(&create, None);
+    let printed = created.stdout();
+    let list = Sent::modern("tools/list", json!({}), json!({}));
+    // A token's organisation has one of the two spaces, and the token reaches no other.
+    let own = result(&list.over(&address, printed.trim(), &[]));
+    assert!(names(&own).contains(&"effectd_preview"), "{own}");
+    assert_eq!(own["_meta"]["effectd/budgetLeft"]["calls"], 100);
+    let others = list.over_at("/mcp?space=shared:garden", &address, printed.trim(), &[]);
+    assert_eq!(error(&others, 200), -32602);
+    // What another subject sees and has left is not told.
+    let asked = |path: &str| daemon.ask("POST", path, &list.headers(), &list.body);
+    let spaces = asked("/mcp?subject=agent://other@deviceB");
+    assert_eq!(error(&spaces, 200), -32602);
+    assert!(!spaces.body.contains("shared:"), "{spaces:?}");
+    let other = result(&asked("/mcp?subject=agent://other@deviceB&space=shared:household"));
+    assert_eq!((names(&other).len(), other.get("_meta")), (0, None), "{other}");
+    assert_eq!(daemon.stop(), 0);
 }
 
 /// The messages on a stream of events.

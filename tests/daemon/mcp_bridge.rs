@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::approvals::{asking, held};
 use crate::harness::{LONG, Place, Ran, Serving, program, run_to_end, until};
 use crate::runbook::blocks;
 
@@ -187,7 +188,8 @@ fn without_a_policy_an_agent_hears_which_command_makes_one() {
 #[test]
 fn bad_lines_and_a_daemon_that_is_gone_are_answered() {
     let desk = Desk::new();
-    let mut agent = desk.agent(&["--socket", "nowhere.sock"]);
+    // With a state, too: nobody starts a daemon at a socket that is named.
+    let mut agent = desk.agent(&["--state", "elsewhere", "--socket", "nowhere.sock"]);
     for (line, code) in [("nonsense", -32_700), ("[{}]", -32_600)] {
         agent.send(line);
         let answer = agent.hear();
@@ -278,6 +280,8 @@ fn a_daemon_that_cannot_start_says_why() {
 #[test]
 fn an_agent_lists_and_calls_tools_through_the_bridge() {
     let desk = Desk::installed();
+    // A stranger's project may have a state in it. Neither the agent nor a person in that folder gets that one.
+    std::fs::create_dir_all(desk.project().join(".effectd/policy")).unwrap();
     let mut agent = desk.agent(&[]);
     agent.begin();
     assert_eq!(agent.ask("p", "ping", &json!({}))["result"], json!({}));
@@ -290,10 +294,12 @@ fn an_agent_lists_and_calls_tools_through_the_bridge() {
     assert_eq!(std::fs::read_to_string(desk.project().join("hello.txt")).unwrap(), "hello\n");
     // Another terminal, in a folder of the project.
     std::fs::create_dir(desk.project().join("src")).unwrap();
-    let mut receipts = desk.command(&["receipts", "list", "-o", "json"]);
-    receipts.current_dir(desk.project().join("src"));
-    let receipts = run_to_end(receipts, "").json(0);
-    assert!(receipts.to_string().contains("files.write_text"), "{receipts}");
+    for folder in ["", "src"] {
+        let mut receipts = desk.command(&["receipts", "list", "-o", "json"]);
+        receipts.current_dir(desk.project().join(folder));
+        let receipts = run_to_end(receipts, "").json(0);
+        assert!(receipts.to_string().contains("files.write_text"), "{folder}: {receipts}");
+    }
     // The bridge comes back to a daemon that was killed.
     for pid in desk.daemons() {
         kill(pid, Signal::SIGKILL).unwrap();
@@ -323,11 +329,14 @@ fn two_agents_that_start_at_once_share_one_daemon() {
 }
 
 #[test]
-fn a_daemon_that_nobody_uses_ends_if_it_may() {
-    let place = Place::seeded();
-    let daemon = place.serve(&["--idle-exit", "1s"]);
-    daemon.get("/healthz").json(200);
-    assert_eq!(daemon.wait(), 0);
+fn a_daemon_that_nobody_uses_ends_and_keeps_what_is_held() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let id = held(&daemon, "i-1", "i.txt", "i");
+    assert_eq!(daemon.stop(), 0);
+    assert_eq!(place.serve(&["--idle-exit", "1s"]).wait(), 0);
+    let listed = place.effectd(&["approvals", "list", "-o", "json"], None).json(0);
+    assert_eq!(listed[0]["approval_id"], id.as_str(), "{listed}");
     assert!(place.log().contains("nobody needs this daemon any more"), "{}", place.log());
     let refused = place.effectd(&["serve", "--state", ".effectd", "--idle-exit", "0"], None);
     assert_eq!(refused.code(), 2, "{}", refused.stderr());
@@ -361,6 +370,14 @@ fn install_shows_the_change_asks_and_keeps_other_settings() {
     assert!(refused.stderr().contains("add --yes"), "{}", refused.stderr());
     assert_eq!((read(), desk.states().len()), (before.clone(), 0), "nothing is written without a yes");
 
+    // A stranger's project may have links to what is yours.
+    let precious = desk.home("precious");
+    std::fs::write(&precious, "{}").unwrap();
+    std::os::unix::fs::symlink(&precious, &files[0]).unwrap();
+    let refused = desk.effectd(&["mcp", "install", "claude-code", "--yes"]);
+    assert!(refused.code() == 2 && refused.stderr().contains("a link out of"), "{}", refused.stderr());
+    std::fs::rename(&files[0], desk.project().join(".mcp.draft")).unwrap();
+
     for (nth, agent) in ["claude-code", "gemini", "codex"].iter().enumerate() {
         let done = desk.effectd(&["mcp", "install", agent, "--yes", "-o", "json"]).json(0);
         assert_eq!(done["policy_written"], nth == 0, "{done}");
@@ -371,6 +388,7 @@ fn install_shows_the_change_asks_and_keeps_other_settings() {
         assert!(again.code() == 0 && again.stderr().contains("nothing to change"), "{}", again.stderr());
     }
     assert_eq!(desk.states().len(), 1);
+    assert_eq!(std::fs::read_to_string(precious).unwrap(), "{}");
     let [claude, gemini, codex] = read();
     let entry = json!({ "command": Path::new(program()).canonicalize().unwrap(), "args": ["mcp"] });
     let claude: Value = serde_json::from_str(&claude).unwrap();
@@ -409,7 +427,7 @@ fn a_project_around_its_own_state_is_refused() {
 
 #[test]
 fn every_example_of_the_mcp_page_works() {
-    let desk = Desk::new();
+    let desk = Desk::installed();
     std::fs::create_dir(desk.place.path("bin")).unwrap();
     std::os::unix::fs::symlink(program(), desk.place.path("bin/effectd")).unwrap();
     let blocks = blocks(PAGE).into_iter().map(|(_, block)| block).filter(|block| !block.contains("cargo"));

@@ -25,7 +25,7 @@ use crate::limits::{MCP_REPEATS_MAX, MCP_WAIT_MAX};
 use crate::problem::{Kind, Problem};
 use crate::remediation::By;
 use crate::routes::actions::{Reached, until_ended};
-use crate::routes::{receipts, sessions};
+use crate::routes::receipts;
 use crate::views::actions::{State, ended};
 use crate::views::approvals::PreviewView;
 
@@ -65,29 +65,34 @@ impl From<Failure> for Fault {
 /// The answer to `tools/call`. What the policy denies, what is invalid and what fails is a result, so that the model reads it.
 pub(super) async fn tool(mut asked: Asked) -> Result<Value, ErrorData> {
     let params = Value::Object(std::mem::take(&mut asked.params));
-    let params: CallToolRequestParams = serde_json::from_value(params)
+    // Answers to questions that the server never asked are left out: whatever they say, they approve nothing.
+    let CallToolRequestParams { name, arguments, request_state, .. } = serde_json::from_value(params)
         .map_err(|error| ErrorData::invalid_params(format!("params: {error}"), None))?;
-    match answered(&asked, params).await {
+    match answered(&asked, &name, arguments.unwrap_or_default(), request_state).await {
         Ok(result) => Ok(result),
         Err(Fault::Protocol(error)) => Err(error),
         Err(Fault::Refused(problem)) => Ok(value(refused(*problem))),
     }
 }
 
-async fn answered(asked: &Asked, params: CallToolRequestParams) -> Result<Value, Fault> {
-    let CallToolRequestParams { name, arguments, request_state, .. } = params;
-    let arguments = arguments.unwrap_or_default();
+async fn answered(
+    asked: &Asked,
+    name: &str,
+    arguments: Map<String, Value>,
+    request_state: Option<String>,
+) -> Result<Value, Fault> {
     let caller = Caller::of(asked)?;
     let digest = canonical::digest(&json!({ "name": name, "arguments": arguments }));
-    // Answers to questions that the server never asked: whatever they say, they approve nothing.
     if let Some(state) = request_state {
+        // No bound counts them while the call waits.
+        drop(arguments);
         let Handle { action_id, round, .. } = held::open(asked, &state, &digest)?;
         let found = until_ended(&asked.app, &asked.peer, &action_id, MCP_WAIT_MAX).await?;
         let waiting = Waiting { action_id, digest, round: round + 1, is_plain: false };
         return shown(asked, waiting, found.into()).await;
     }
     let waiting = |action_id| Waiting { action_id, digest, round: 0, is_plain: false };
-    match name.as_ref() {
+    match name {
         WAIT => {
             let Wait { action_id, timeout_ms } = own(arguments)?;
             let time = timeout_ms.map_or(MCP_WAIT_MAX, Duration::from_millis).min(MCP_WAIT_MAX);
@@ -96,7 +101,7 @@ async fn answered(asked: &Asked, params: CallToolRequestParams) -> Result<Value,
             shown(asked, waiting, found.into()).await
         }
         RESULT => part(asked, own(arguments)?).await,
-        PREVIEW => preview(asked, &caller, own(arguments)?).await,
+        PREVIEW if caller.previews => preview(asked, &caller, own(arguments)?).await,
         UNDO => {
             let OfReceipt { receipt_id } = own(arguments)?;
             let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
@@ -147,7 +152,6 @@ fn request(
     }
     request.traceparent = asked.meta.get_traceparent().and_then(|parent| TraceParent::new(parent).ok());
     headers::apply(&asked.headers, &mut request)?;
-    sessions::check_reach(&asked.app, &asked.peer, &request)?;
     Ok(request)
 }
 
@@ -338,7 +342,6 @@ async fn preview(
     let found = tools::by_name(&asked.app.services().registry(), &tool);
     let found = found.ok_or_else(|| Problem::of(Kind::ToolUnknown, "there is no tool of this name"))?;
     let request = caller.request(found.spec(), arguments);
-    sessions::check_reach(&asked.app, &asked.peer, &request)?;
     let _permit = asked.app.preview_permit()?;
     let foresight = foresee(asked.app.services(), &request, caller.by()).await?;
     let view = results::safe(&value(PreviewView::of(&request, foresight)));

@@ -4,7 +4,8 @@
 use effectd_actors::RegisteredTool;
 use effectd_actors::services::sessions as records;
 use effectd_contracts::{
-    ActionId, ActionRequest, Digest, Origin, Phase, Principal, SessionId, SpaceId, SubjectId, ToolSpec,
+    ActionId, ActionRequest, Digest, Origin, Phase, Principal, SessionId, SpaceId, SubjectId, TokenKind,
+    ToolSpec,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -32,6 +33,8 @@ pub(super) struct Caller {
     pub(super) subject: SubjectId,
     pub(super) space: SpaceId,
     pub(super) interactive: bool,
+    /// Whether it may ask beforehand what a call would change: as at `/v1/preview`, a sandbox may not, since nothing counts or records it.
+    pub(super) previews: bool,
 }
 
 impl Caller {
@@ -50,8 +53,10 @@ impl Caller {
                 chosen(app, peer, place)?
             }
         };
+        sessions::check_place(app, peer, &subject, &space)?;
         let interactive = headers::interactive(&asked.headers);
-        Ok(Self { principal: peer.principal.clone(), origin, subject, space, interactive })
+        let previews = peer.claims().is_none_or(|claims| claims.kind != TokenKind::Sandbox);
+        Ok(Self { principal: peer.principal.clone(), origin, subject, space, interactive, previews })
     }
 
     /// The session, if it has one.
@@ -105,7 +110,9 @@ fn chosen(app: &App, peer: &Peer, place: &Place) -> Result<(SubjectId, SpaceId),
         }
         (None, several) => return Err(ambiguous("subject", several)),
     };
-    let mut spaces = policy.spaces_shown_to(&subject);
+    // What a subject of others sees is not told.
+    let is_own = policy.speaks_for(&peer.principal, &subject);
+    let mut spaces = if is_own { policy.spaces_shown_to(&subject) } else { Vec::new() };
     if let Some(claims) = peer.claims() {
         spaces.retain(|space| policy.org_of(space) == Some(claims.org.as_str()));
     }
@@ -113,7 +120,7 @@ fn chosen(app: &App, peer: &Peer, place: &Place) -> Result<(SubjectId, SpaceId),
         (Some(asked), _) => asked.clone(),
         (None, [only]) => only.clone(),
         (None, []) => {
-            return Err(Problem::of(Kind::NotFound, format!("the policy shows {subject} no space")));
+            return Err(Problem::of(Kind::NotFound, format!("the policy shows you no space of {subject}")));
         }
         (None, several) => return Err(ambiguous("space", several)),
     };

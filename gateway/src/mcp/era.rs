@@ -23,8 +23,8 @@ const SUPPORTED: [ProtocolVersion; 3] =
 
 const INSTRUCTIONS: &str = "effectd carries out actions for you: it asks the policy, and a person where the policy says so, runs the tool in a \
     sandbox, and keeps a receipt. Paths begin with `workspace/`, the root of your space. A result that is an error says what has to change. \
-    What waits for a person is not done yet: call effectd_wait instead of repeating it. effectd_preview shows what a call would change, and \
-    effectd_undo takes back what one has changed.";
+    What waits for a person is not done yet: call effectd_wait instead of repeating it. effectd_preview, if you have it, shows what a call would \
+    change, and effectd_undo takes back what one has changed.";
 
 #[derive(Debug, Clone)]
 pub(super) struct Era {
@@ -45,13 +45,11 @@ impl Era {
         let header = one(headers, VERSION)?;
         let modern = ProtocolVersion::V_2026_07_28;
         let is_modern = header.is_some_and(|header| header >= modern.as_str());
+        check_names(headers, is_modern, method, params)?;
         if method == "initialize" && !is_modern {
-            return Self::beginning(headers, header, params);
+            return Self::beginning(header, params);
         }
         let named = meta.protocol_version();
-        if is_modern {
-            check_names(headers, method, params)?;
-        }
         let version = match (named, header) {
             (Some(named), Some(header)) if named.as_str() == header => {
                 if !SUPPORTED.contains(&named) {
@@ -81,18 +79,11 @@ impl Era {
     }
 
     /// The dialect that a client of the older ones gets: the one that it asks for, or the newest of them.
-    fn beginning(
-        headers: &HeaderMap,
-        header: Option<&str>,
-        params: &Map<String, Value>,
-    ) -> Result<Self, ErrorData> {
+    fn beginning(header: Option<&str>, params: &Map<String, Value>) -> Result<Self, ErrorData> {
         let asked = params.get("protocolVersion").and_then(Value::as_str).unwrap_or_default();
         if header.is_some_and(|header| header != asked) {
             let why = "MCP-Protocol-Version must be params.protocolVersion";
             return Err(ErrorData::invalid_request(why, None));
-        }
-        if one(headers, METHOD)?.is_some_and(|method| method != "initialize") {
-            return Err(mismatch("Mcp-Method must be the method of the body"));
         }
         let mut spoken = SUPPORTED.into_iter().filter(ProtocolVersion::has_initialize);
         let version = spoken.find(|version| version.as_str() == asked);
@@ -181,9 +172,16 @@ fn one<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str>
     text.map(Some).ok_or_else(unclear)
 }
 
-/// Fails unless the headers name what the body does.
-fn check_names(headers: &HeaderMap, method: &str, params: &Map<String, Value>) -> Result<(), ErrorData> {
-    if one(headers, METHOD)? != Some(method) {
+/// Fails unless the headers name what the body does. In older dialects they may be missing, but not wrong: who routes by them does not
+/// know the dialect.
+fn check_names(
+    headers: &HeaderMap,
+    is_modern: bool,
+    method: &str,
+    params: &Map<String, Value>,
+) -> Result<(), ErrorData> {
+    let given = one(headers, METHOD)?;
+    if given != Some(method) && (is_modern || given.is_some()) {
         return Err(mismatch("Mcp-Method must be the method of the body"));
     }
     let named_by = match method {
@@ -193,8 +191,8 @@ fn check_names(headers: &HeaderMap, method: &str, params: &Map<String, Value>) -
         _ => return Ok(()),
     };
     let Some(name) = params.get(named_by).and_then(Value::as_str) else { return Ok(()) };
-    let header = one(headers, NAME)?.and_then(decoded);
-    if header.as_deref() != Some(name) {
+    let given = one(headers, NAME)?;
+    if given.and_then(decoded).as_deref() != Some(name) && (is_modern || given.is_some()) {
         return Err(ErrorData::header_mismatch(format!("Mcp-Name must be params.{named_by}"), None));
     }
     Ok(())
@@ -282,6 +280,13 @@ mod tests {
         assert_eq!(call(&named("=?base64?!?="), NEW), mismatch);
         assert_eq!(call(&[&named("files_list")[..], &[(NAME, "files_list")]].concat(), NEW), mismatch);
         assert_eq!(call(&named("files_list"), "2025-11-25"), mismatch);
+        // An older dialect needs no such headers, and yet they may not name something else.
+        let old =
+            |headers: &[(&'static str, &str)]| read(headers, "tools/call", json!({ "name": "files_list" }));
+        assert!(old(&[(METHOD, "tools/call"), (NAME, "files_list")]).is_ok() && old(&[]).is_ok());
+        for wrong in [(METHOD, "tools/list"), (NAME, "files_stat")] {
+            assert_eq!(old(&[wrong]).unwrap_err(), mismatch, "{wrong:?}");
+        }
         let right = json!({ "name": "files_list", "_meta": meta(NEW) });
         for name in ["files_list", "=?base64?ZmlsZXNfbGlzdA==?="] {
             assert!(read(&named(name), "tools/call", right.clone()).is_ok(), "{name}");

@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::app::App;
 use crate::host::Stage;
+use crate::limits::MCP_WAIT_MAX;
 use crate::peer::Peer;
 use crate::problem::Problem;
 use crate::routes::actions::{self, Reached};
@@ -25,7 +26,7 @@ struct Running {
     by: Decider,
 }
 
-/// Executes an action as `/v1/actions?wait` does.
+/// Executes an action as `/v1/actions?wait` does, and answers before the client loses patience: a call without an answer is repeated.
 pub(super) async fn execute(
     app: &Arc<App>,
     peer: &Peer,
@@ -34,8 +35,8 @@ pub(super) async fn execute(
 ) -> Result<Reached, Problem> {
     let (action, by) = (incoming.request.action_id.clone(), peer.decider());
     let execution = {
-        let (app, peer) = (app.clone(), peer.clone());
-        Box::pin(async move { actions::execute(&app, &peer, incoming, bytes, None).await }) as Execution
+        let (app, peer, wait) = (app.clone(), peer.clone(), MCP_WAIT_MAX.min(app.wait_time(None)));
+        Box::pin(async move { actions::execute(&app, &peer, incoming, bytes, wait).await }) as Execution
     };
     let mut running = Running { execution: None, app: app.clone(), action, by };
     let reached = running.execution.insert(execution).await;
@@ -61,9 +62,11 @@ impl Drop for Running {
 
 async fn withdraw(app: &App, action: &ActionId, by: &Decider) {
     // If nobody can say whether it waits for a person, it goes on.
-    let Ok(None) = hold_of(app.store(), action) else { return };
-    let Ok(pipeline) = app.pipeline() else { return };
-    // What has begun or ended meanwhile has, or gets, its own receipt.
-    let is_withdrawn = matches!(pipeline.cancel(action, by).await, Ok(Withdrawal::Now(_)));
+    let is_free = matches!(hold_of(app.store(), action), Ok(None));
+    let is_withdrawn = match app.pipeline() {
+        // What has begun or ended meanwhile has, or gets, its own receipt.
+        Ok(pipeline) if is_free => matches!(pipeline.cancel(action, by).await, Ok(Withdrawal::Now(_))),
+        Ok(_) | Err(_) => false,
+    };
     tracing::debug!(%action, is_withdrawn, "the client of an action went away");
 }

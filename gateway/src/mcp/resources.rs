@@ -18,6 +18,7 @@ use super::call::check_own;
 use super::caller::Caller;
 use super::{Asked, error_of, value};
 use crate::app::App;
+use crate::body::BodyShare;
 use crate::limits::{INVOCATIONS_DEFAULT, MCP_ARTIFACT_BYTES_MAX};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -73,10 +74,10 @@ pub(super) fn templates() -> Value {
     value(list)
 }
 
-/// The answer to `resources/read`. What is not there and what belongs to others look the same.
-pub(super) async fn read(asked: &Asked) -> Result<Value, ErrorData> {
+/// The answer to `resources/read`, and its share of the memory for results. What is not there and what belongs to others look the same.
+pub(super) async fn read(asked: &Asked, share: &mut BodyShare) -> Result<Value, ErrorData> {
     let uri = asked.text("uri")?;
-    let contents = contents(&asked.app, asked, uri).await.map_err(|problem| match problem.status {
+    let contents = contents(asked, uri, share).await.map_err(|problem| match problem.status {
         404 | 403 => {
             let (why, about) = (problem.detail, Some(json!({ "uri": uri })));
             if asked.era.is_modern() {
@@ -92,7 +93,8 @@ pub(super) async fn read(asked: &Asked) -> Result<Value, ErrorData> {
     Ok(value(read))
 }
 
-async fn contents(app: &Arc<App>, asked: &Asked, uri: &str) -> Result<ResourceContents, Problem> {
+async fn contents(asked: &Asked, uri: &str, share: &mut BodyShare) -> Result<ResourceContents, Problem> {
+    let app = &asked.app;
     let unknown = || Problem::of(Kind::NotFound, "you have no resource of this URI");
     let rest = uri.strip_prefix(RECEIPTS).ok_or_else(unknown)?;
     let (id, artifact) = rest.split_once(ARTIFACTS).map_or((rest, None), |(id, name)| (id, Some(name)));
@@ -100,7 +102,7 @@ async fn contents(app: &Arc<App>, asked: &Asked, uri: &str) -> Result<ResourceCo
     check_own(&receipt.principal, asked)?;
     match artifact {
         None => Ok(ResourceContents::text(value(&receipt).to_string(), uri).with_mime_type(JSON)),
-        Some(name) => Ok(match String::from_utf8(bytes_of(app, &asked.peer, id, name).await?) {
+        Some(name) => Ok(match String::from_utf8(bytes_of(app, &asked.peer, (id, name), share).await?) {
             Ok(text) => ResourceContents::text(text, uri),
             Err(other) => ResourceContents::blob(BASE64_STANDARD.encode(other.as_bytes()), uri)
                 .with_mime_type("application/octet-stream"),
@@ -108,13 +110,19 @@ async fn contents(app: &Arc<App>, asked: &Asked, uri: &str) -> Result<ResourceCo
     }
 }
 
-async fn bytes_of(app: &Arc<App>, peer: &Peer, id: &str, name: &str) -> Result<Vec<u8>, Problem> {
+async fn bytes_of(
+    app: &Arc<App>,
+    peer: &Peer,
+    (id, name): (&str, &str),
+    share: &mut BodyShare,
+) -> Result<Vec<u8>, Problem> {
     let mut reader = opened::open(app, peer, id.to_owned(), name.to_owned()).await?;
     let bytes = reader.bytes();
     if bytes > MCP_ARTIFACT_BYTES_MAX {
         let why = format!("the artifact has {bytes} bytes; artifact_get writes it to a file of the space");
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
+    *share = app.result_share(peer, bytes)?;
     let read = move |_: &App| {
         let mut all = Vec::new();
         while let Some(piece) =

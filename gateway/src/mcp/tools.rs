@@ -67,8 +67,10 @@ pub(super) async fn listed(asked: &Asked) -> Result<Value, ErrorData> {
     }
     let caller = Caller::of(asked).map_err(|problem| error_of(&problem))?;
     let listing = asked.app.blocking(move |app| {
-        let left = app.services().control.budgets.left_of(&caller.subject);
-        Ok((list(app, &caller)?, left))
+        let tools = list(app, &caller)?;
+        // Who could be allowed nothing as this subject is told nothing of it, either.
+        let left = (!tools.is_empty()).then(|| app.services().control.budgets.left_of(&caller.subject));
+        Ok((tools, left.flatten()))
     });
     let (tools, left) = listing.await.map_err(|problem| error_of(&problem))?;
     let fresh_ms = u64::try_from(MCP_LIST_FRESH.as_millis()).unwrap_or(u64::MAX);
@@ -98,7 +100,7 @@ pub(super) fn list(app: &App, caller: &Caller) -> Result<Vec<Tool>, Problem> {
         }
     }
     if !tools.is_empty() {
-        tools.extend(own(undoes));
+        tools.extend(own(undoes, caller.previews));
     }
     tools.sort_by(|one, other| one.name.cmp(&other.name));
     let twice = tools.windows(2).filter(|pair| pair[0].name == pair[1].name);
@@ -180,7 +182,7 @@ fn meta<'n>(members: impl IntoIterator<Item = (&'n str, Value)>) -> MetaObject {
 }
 
 /// effectd's own tools: about actions, not actions themselves.
-fn own(undoes: bool) -> Vec<Tool> {
+fn own(undoes: bool, previews: bool) -> Vec<Tool> {
     let text = |about: &str| json!({ "type": "string", "minLength": 1, "description": about });
     let number = |about: &str| json!({ "type": "integer", "minimum": 0, "description": about });
     let receipt = || text("The receipt of the call: _receipt in its result");
@@ -209,7 +211,9 @@ fn own(undoes: bool) -> Vec<Tool> {
                 "from": number("The byte of a text to begin at"),
             }),
         ),
-        tool(
+    ];
+    if previews {
+        tools.push(tool(
             PREVIEW,
             "Preview a call",
             "Shows what a call of another tool would change, as a diff, and whether the policy would allow it, ask a person or deny it. \
@@ -217,8 +221,8 @@ fn own(undoes: bool) -> Vec<Tool> {
              {\"tool\":\"files_write_text\",\"arguments\":{\"path\":\"workspace/a.txt\",\"text\":\"hello\"}}",
             &["tool", "arguments"],
             json!({ "tool": text("The name of the tool"), "arguments": { "type": "object", "description": "Its arguments" } }),
-        ),
-    ];
+        ));
+    }
     if undoes {
         let mut undo = tool(
             UNDO,

@@ -83,7 +83,7 @@ pub(crate) async fn submit(
     let action = incoming.request.action_id.clone();
     let reached = match wait {
         None => accept(&app, &peer, incoming, bytes).await,
-        Some(asked_ms) => execute(&app, &peer, incoming, bytes, asked_ms).await,
+        Some(asked_ms) => execute(&app, &peer, incoming, bytes, app.wait_time(asked_ms)).await,
     };
     let response = match reached {
         Ok(Reached::Done(done)) => answered(action, app.with_result(done, &peer).await),
@@ -122,10 +122,9 @@ pub(crate) async fn execute(
     peer: &Peer,
     incoming: Incoming,
     bytes: u64,
-    asked_ms: Option<u64>,
+    wait: Duration,
 ) -> Result<Reached, Problem> {
     let action = incoming.request.action_id.clone();
-    let wait = app.wait_time(asked_ms);
     match tokio::time::timeout(wait, app.pipeline()?.exec(incoming.clone())).await {
         Ok(Answer::Done(done)) => Ok(Reached::Done(done)),
         Ok(Answer::Held(held)) => Ok(Reached::Held(held)),

@@ -306,7 +306,8 @@ pub(crate) async fn invoke(
     let trace = headers::apply(&headers, &mut request)?;
     let trace = AnswerTrace::of_request(&request, trace);
     // From now on, the bounds of pipeline and backlog count the request.
-    drop(share);
+    let size = bytes.len() as u64;
+    drop((bytes, share));
     let id = request.action_id.clone();
     let incoming = Incoming {
         request: Arc::new(request),
@@ -315,7 +316,7 @@ pub(crate) async fn invoke(
         contract: None,
         interactive: !here.session.unattended,
     };
-    let reached = actions::execute(&app, &here.peer, incoming, bytes.len() as u64, None).await;
+    let reached = actions::execute(&app, &here.peer, incoming, size, app.wait_time(None)).await;
     let response = match reached {
         Ok(reached) => here.reached(&app, &id, reached, None).await,
         Err(problem) => Err(problem.into()),

@@ -4,7 +4,9 @@ use axum::extract::State;
 use effectd_actors::services::sessions;
 use effectd_actors::{OrgRole, PrincipalRole};
 use effectd_bus::StoreError;
-use effectd_contracts::{ActionId, ActionRequest, Operation, Origin, Phase, Session, SessionId};
+use effectd_contracts::{
+    ActionId, ActionRequest, Operation, Origin, Phase, Session, SessionId, SpaceId, SubjectId,
+};
 
 use super::operations::{self, ChangeOf, ChangeQuery};
 use super::session::write_guide;
@@ -113,15 +115,25 @@ fn visible(app: &App, peer: &Peer, id: &str, part: PrincipalRole) -> Result<Opti
     Ok(found.filter(|session| sessions::is_visible(session, &policy, &by, part)))
 }
 
+/// [`check_place`] for a request.
+pub(crate) fn check_reach(app: &App, peer: &Peer, request: &ActionRequest) -> Result<(), Problem> {
+    let checked = check_place(app, peer, &request.subject_id, &request.space_id);
+    checked.map_err(|problem| problem.about(&request.action_id))
+}
+
 /// Refuses the account of a token for a subject or space of others, before anything counts or records it. What a sandbox may is its
 /// session's.
-pub(crate) fn check_reach(app: &App, peer: &Peer, request: &ActionRequest) -> Result<(), Problem> {
+pub(crate) fn check_place(
+    app: &App,
+    peer: &Peer,
+    subject: &SubjectId,
+    space: &SpaceId,
+) -> Result<(), Problem> {
     let Some(claims) = peer.claims().filter(|claims| claims.session.is_none()) else { return Ok(()) };
     let policy = app.services().policy();
-    let is_own = policy.org_of(&request.space_id) == Some(claims.org.as_str())
-        && policy.speaks_for(&peer.principal, &request.subject_id);
-    let unknown =
-        || Problem::of(Kind::NotFound, "you have no such subject or space").about(&request.action_id);
+    let is_own =
+        policy.org_of(space) == Some(claims.org.as_str()) && policy.speaks_for(&peer.principal, subject);
+    let unknown = || Problem::of(Kind::NotFound, "you have no such subject or space");
     is_own.then_some(()).ok_or_else(unknown)
 }
 

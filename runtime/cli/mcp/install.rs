@@ -5,12 +5,12 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use effectd_contracts::json::parse_value;
 use effectd_policy::Preset;
 use serde_json::{Map, Value, json};
 use similar::TextDiff;
 
-use super::{Place, Project};
-use crate::cli::backend::named_state;
+use super::{Place, Project, absolute_state};
 use crate::cli::context::write_whole;
 use crate::cli::{CliError, Common, Confirm, data, eprint_line, line, print_json};
 use crate::exit::Exit;
@@ -18,6 +18,8 @@ use crate::state::State;
 
 /// The name under which agents know effectd.
 const NAME: &str = "effectd";
+/// The longest configuration of an agent.
+const CONFIG_BYTES_MAX: usize = 1_048_576;
 /// What the preset says about the folder of its space.
 const PRESET_ROOT: &str = "root = \"./workspace\"";
 
@@ -165,8 +167,7 @@ impl Server {
         if project.is_named && for_others {
             args.extend(["--project".to_owned(), text(&project.folder)?]);
         }
-        if let Some(state) = named_state(common) {
-            let state = std::path::absolute(&state).unwrap_or(state);
+        if let Some(state) = absolute_state(common) {
             args.extend(["--state".to_owned(), text(&state)?]);
         }
         Ok(Self { command: text(&program)?, args })
@@ -195,7 +196,8 @@ impl Server {
     /// The configuration with this server. An entry keeps what else it has. The error says why that cannot be done.
     fn in_json(&self, old: &str) -> Result<String, String> {
         let text = if old.trim().is_empty() { "{}" } else { old };
-        let mut all: Value = serde_json::from_str(text)
+        // A name that stands twice, or a number that is not exact, would be lost.
+        let mut all = parse_value(text.as_bytes(), CONFIG_BYTES_MAX)
             .map_err(|error| format!("is not plain JSON ({error}), perhaps because of comments"))?;
         fn below<'v>(value: &'v mut Value, name: &str) -> Result<&'v mut Map<String, Value>, String> {
             let entries = value.as_object_mut().ok_or("has another shape")?;
@@ -210,6 +212,24 @@ impl Server {
         }
         entry.extend(wanted.map(|(name, value)| (name.to_owned(), value)));
         Ok(pretty(&all))
+    }
+
+    /// The same in a file that came with the project, perhaps from a stranger: more in the entry, such as `env` or `url`, could make
+    /// something else of effectd.
+    fn in_project_json(&self, old: &str) -> Result<String, String> {
+        let new = self.in_json(old)?;
+        let all: Value = serde_json::from_str(&new).map_err(|error| error.to_string())?;
+        let is_plain = |name: &str, value: &Value| {
+            ["command", "args"].contains(&name)
+                || value.is_number()
+                || *value == "stdio"
+                || *value == json!({})
+        };
+        let mut entry = all["mcpServers"][NAME].as_object().into_iter().flatten();
+        match entry.find(|(name, value)| !is_plain(name, value)) {
+            Some((name, _)) => Err(format!("has {name:?} in its entry for effectd")),
+            None => Ok(new),
+        }
     }
 
     /// The same in TOML. The text is edited line by line, so that comments and order stay; then it is compared with what it should
@@ -270,16 +290,19 @@ struct Edit {
 impl Edit {
     fn of(agent: Agent, server: &Server, project: &Project) -> Result<Self, CliError> {
         let file = agent.file(project)?;
-        // A link stays one, wherever it leads.
+        // A link stays one. That of a project, perhaps made by a stranger, must not lead out of it.
         let file = file.canonicalize().unwrap_or(file);
         let shown = file.display();
-        let old = match fs::read_to_string(&file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            read => read.map_err(|error| CliError::request(format!("{shown} cannot be read: {error}")))?,
-        };
+        if agent == Agent::ClaudeCode && !file.starts_with(&project.folder) {
+            let why = format!(".mcp.json is a link out of the project, to {shown}; remove it first");
+            return Err(CliError::request(why));
+        }
+        let old = read_config(&file)
+            .map_err(|error| CliError::request(format!("{shown} cannot be read: {error}")))?;
         let new = match agent {
             Agent::Codex => server.in_toml(&old),
-            Agent::ClaudeCode | Agent::Gemini => server.in_json(&old),
+            Agent::ClaudeCode => server.in_project_json(&old),
+            Agent::Gemini => server.in_json(&old),
         };
         let new = new.map_err(|why| {
             let lines = server.lines(Some(agent));
@@ -296,11 +319,29 @@ impl Edit {
         format!("write {file}\n{}", diff(&self.old, &self.new, from, &file))
     }
 
+    /// The agent may have changed the file while a person read what would change.
     fn write(&self) -> Result<(), CliError> {
         let before = fs::metadata(&self.file).ok().map(|metadata| metadata.permissions().mode() & 0o777);
-        let written = write_whole(&self.file, self.new.as_bytes(), before.unwrap_or(0o600));
+        let written = match read_config(&self.file) {
+            Ok(now) if now == self.old => {
+                write_whole(&self.file, self.new.as_bytes(), before.unwrap_or(0o600))
+            }
+            Ok(_) => Err(io::Error::other("it has changed meanwhile; run this command again")),
+            Err(error) => Err(error),
+        };
         written
             .map_err(|error| CliError::request(format!("{} cannot be written: {error}", self.file.display())))
+    }
+}
+
+/// The text of a configuration; empty if there is none.
+fn read_config(file: &Path) -> io::Result<String> {
+    match fs::metadata(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Ok(found) if !found.is_file() || found.len() > CONFIG_BYTES_MAX as u64 => {
+            Err(io::Error::other(format!("it is not a file of at most {CONFIG_BYTES_MAX} bytes")))
+        }
+        found => found.and_then(|_| fs::read_to_string(file)),
     }
 }
 
@@ -357,10 +398,46 @@ mod tests {
         assert_eq!(new, expected);
         assert_eq!(server().in_json(&new).unwrap(), new, "the second time changes nothing");
         assert_eq!(server().in_json("").unwrap(), server().lines(None));
-        for other in ["// mine\n{}", "[]", "{ \"mcpServers\": [] }", "{ \"mcpServers\": { \"effectd\": 1 } }"]
-        {
+        let strange = [
+            "// mine\n{}",
+            "[]",
+            "{ \"mcpServers\": [] }",
+            "{ \"mcpServers\": { \"effectd\": 1 } }",
+            "{ \"theme\": 1, \"theme\": 2 }",
+            "{ \"id\": 12345678901234567890 }",
+        ];
+        for other in strange {
             assert!(server().in_json(other).is_err(), "{other}");
         }
+    }
+
+    #[test]
+    fn an_entry_that_came_with_the_project_leads_nowhere_else() {
+        let entry = |more: &str| {
+            let file =
+                r#"{ "mcpServers": { "effectd": { "command": "/usr/bin/effectd", "args": ["mcp"]MORE } } }"#;
+            server().in_project_json(&file.replace("MORE", more))
+        };
+        for plain in ["", r#", "type": "stdio", "env": {}, "timeout": 9"#] {
+            assert!(entry(plain).is_ok(), "{plain}");
+        }
+        for strange in
+            [r#", "env": { "EFFECTD_STATE": "evil" }"#, r#", "type": "http", "url": "https://evil""#]
+        {
+            assert!(entry(strange).is_err(), "{strange}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_changes_meanwhile_or_is_huge_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("settings.json");
+        let edit = Edit { file: file.clone(), old: String::new(), new: "{}".to_owned() };
+        edit.write().unwrap();
+        assert_eq!(read_config(&file).unwrap(), "{}");
+        assert!(edit.write().is_err(), "it is no longer empty");
+        fs::File::create(&file).unwrap().set_len(1 << 30).unwrap();
+        assert!(read_config(&file).is_err() && read_config(folder.path()).is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::message::{Events, INTERNAL_ERROR, Message, failure, one_line};
 use super::start::{Ended, Starting};
 use super::{Place, Project, no_policy};
-use crate::cli::backend::{client_of, daemon_client, named_state};
+use crate::cli::backend::{client_of, daemon_client};
 use crate::cli::{CliError, Common};
 use crate::error::{Error, chain};
 use crate::exit::Exit;
@@ -38,7 +38,7 @@ pub(super) type Lines = mpsc::Sender<Vec<u8>>;
 /// A daemon, perhaps one that does not run yet.
 pub(super) struct Link {
     common: Common,
-    /// The state of the project; `None` if the command line names a socket alone, whose daemon is not ours to start.
+    /// The state of the project; `None` if the command line or the environment names a socket, whose daemon is not ours to start.
     state: Option<PathBuf>,
     project: PathBuf,
     /// The route for this agent.
@@ -53,7 +53,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn of(common: &Common, project: &Project, place: &Place) -> Result<Self, CliError> {
         let mut common = common.clone();
-        let by_socket = named_state(&common).is_none() && common.settings(None)?.names_socket();
+        let by_socket = common.settings(None)?.names_socket();
         if !by_socket {
             common.state = Some(project.state(&common)?);
         }
