@@ -273,10 +273,13 @@ fn run_example(place: &Place, example: &str) {
     } else {
         example.to_owned()
     };
-    let ran = std::process::Command::new("sh")
-        .args(["-c", &line])
-        .current_dir(place.path(""))
-        .env_clear()
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &line]).current_dir(place.path("")).env_clear();
+    // Only there: other commands would use the state that `mcp install` makes.
+    if example.starts_with("effectd mcp") {
+        shell.env("XDG_STATE_HOME", place.path("agents"));
+    }
+    let ran = shell
         .env("PATH", format!("{}:/usr/bin:/bin", place.path("bin").display()))
         .env("XDG_CONFIG_HOME", place.path("config"))
         .output()
