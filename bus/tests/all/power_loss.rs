@@ -19,7 +19,6 @@ const CUTS_PER_DISK: u32 = 10;
 /// Works on a fresh disk, cuts the power several times, and returns how many of the cuts lost something.
 fn cuts(scratch: &Path, cuts: u32, lines_between: u32, order: Order) -> u32 {
     let image = scratch.join("disk.img");
-    let copy = scratch.join("copy.img");
     make_ext4(&image, 192);
     let disk = Mount::image(&image, scratch.join("disk"));
     let mut worker = Worker::start(&disk.path().join("state"), &Order { stops: true, ..order.clone() });
@@ -31,6 +30,8 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, order: Order) -> u32 {
         }
         worker.stop();
         worker.said().iter().for_each(|line| witness.hear(line));
+        // A file of its own: where the last copy is still mounted for who is slow to close its files, the kernel would show that one.
+        let copy = scratch.join(format!("copy-{cut}.img"));
         copy_image(&image, &copy);
         worker.go_on();
         let after = Mount::image(&copy, scratch.join("after"));
@@ -44,6 +45,7 @@ fn cuts(scratch: &Path, cuts: u32, lines_between: u32, order: Order) -> u32 {
             }
             Err(_) => lost += 1,
         }
+        std::fs::remove_file(&copy).unwrap();
     }
     drop(worker.kill());
     lost
