@@ -275,9 +275,10 @@ fn run_example(place: &Place, example: &str) {
     };
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", &line]).current_dir(place.path("")).env_clear();
-    // Only there: other commands would use the state that `mcp install` makes.
+    // Only there: other commands would use the state that `mcp install` makes, which is not in the project.
+    let elsewhere = tempfile::tempdir().unwrap();
     if example.starts_with("effectd mcp") {
-        shell.env("XDG_STATE_HOME", place.path("agents"));
+        shell.env("XDG_STATE_HOME", elsewhere.path());
     }
     let ran = shell
         .env("PATH", format!("{}:/usr/bin:/bin", place.path("bin").display()))
