@@ -1,6 +1,6 @@
 //! The child process that is killed: this test binary, working on a store and reporting what was answered.
 
-use std::io::{BufRead, BufReader, PipeWriter, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,8 +19,6 @@ use effectd_bus::{
 };
 use effectd_contracts::{Digest, Status, SystemClock};
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 
 use crate::watchdog;
 
@@ -53,15 +51,11 @@ pub(crate) struct Order {
     pub(crate) open_max: Option<Duration>,
     /// Old blocks are dropped all the time.
     pub(crate) retains: bool,
-    /// The parent stops it and then reads all its output; its end is not noticed.
-    pub(crate) stops: bool,
 }
 
 pub(crate) struct Worker {
     child: Child,
     lines: Receiver<String>,
-    /// The child's end of the pipe, so that the parent can append a line after the child's output.
-    behind: Option<PipeWriter>,
 }
 
 impl Worker {
@@ -89,7 +83,6 @@ impl Worker {
             command.env("EFFECTD_FAILPOINT", failpoint).env("EFFECTD_FAILPOINT_FD", "1");
         }
         let (output, input) = std::io::pipe().unwrap();
-        let behind = order.stops.then(|| input.try_clone().unwrap());
         let child = command.stdout(input).stderr(Stdio::inherit()).spawn().unwrap();
         // The command holds the child's end, too.
         drop(command);
@@ -101,7 +94,7 @@ impl Worker {
                 let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }
         });
-        Worker { child, lines, behind }
+        Worker { child, lines }
     }
 
     /// The next report; `None` when the child has ended.
@@ -130,32 +123,8 @@ impl Worker {
         }
     }
 
-    fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).unwrap())
-    }
-
-    /// Stops the child where it is, in all of its threads.
-    pub(crate) fn stop(&self) {
-        nix::sys::signal::kill(self.pid(), Signal::SIGSTOP).unwrap();
-        let status = waitpid(self.pid(), Some(WaitPidFlag::WUNTRACED)).unwrap();
-        assert!(matches!(status, WaitStatus::Stopped(..)), "{status:?}");
-    }
-
-    pub(crate) fn go_on(&self) {
-        nix::sys::signal::kill(self.pid(), Signal::SIGCONT).unwrap();
-    }
-
-    /// All reports of a stopped child.
-    pub(crate) fn said(&mut self) -> Vec<String> {
-        let behind = self.behind.as_mut().expect("a child that stops");
-        behind.write_all(b"behind\n").unwrap();
-        let lines = std::iter::from_fn(|| self.line());
-        lines.take_while(|line| line != "behind").collect()
-    }
-
     /// Kills the child. Returns its remaining reports, and whether the kill ended it.
     pub(crate) fn kill(mut self) -> (Vec<String>, bool) {
-        self.behind = None;
         self.child.kill().unwrap();
         let status = self.wait();
         (self.rest(), status.signal() == Some(Signal::SIGKILL as i32))

@@ -15,7 +15,7 @@ use effectd_bus::{
 use effectd_contracts::{InvocationBrief, Status, SystemClock, merkle};
 
 use crate::child::{BOTH, Order, Worker, config};
-use crate::mounts::{Mount, copy_image, is_root, make_ext4};
+use crate::mounts::{Mount, is_root, make_ext4};
 
 const ACTIONS: u64 = 200;
 
@@ -223,12 +223,13 @@ fn the_hashes_of_a_salvaged_log_survive_a_power_loss() {
     let scratch = tempfile::Builder::new().prefix("effectd-power").tempdir_in("/dev/shm").unwrap();
     let state = tempfile::tempdir().unwrap();
     fill_in(state.path(), JournalKind::Files);
-    let (image, copy) = (scratch.path().join("disk.img"), scratch.path().join("copy.img"));
+    let image = scratch.path().join("disk.img");
     make_ext4(&image, 64);
     let disk = Mount::image(&image, scratch.path().join("disk"));
     salvage(&config(state.path()), &disk.path().join("out")).unwrap();
-    copy_image(&image, &copy);
-    let after = Mount::image(&copy, scratch.path().join("after"));
+    disk.cut_power();
+    disk.unmount();
+    let after = Mount::image(&image, scratch.path().join("disk"));
     let hashes = |state: &Path| std::fs::read(state.join("log/level-0")).unwrap();
     assert!(!hashes(state.path()).is_empty());
     assert_eq!(hashes(&after.path().join("out")), hashes(state.path()));
