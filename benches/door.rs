@@ -19,6 +19,8 @@ use serde_json::json;
 
 #[path = "figures/lines.rs"]
 mod lines;
+#[path = "figures/program.rs"]
+mod program;
 
 const PAIRS: usize = 7;
 const GOAL: f64 = 0.8;
@@ -64,7 +66,7 @@ fn main() {
 }
 
 fn effectd(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_effectd"));
+    let mut command = program::program(env!("CARGO_BIN_EXE_effectd"));
     command.current_dir(folder).args(arguments).args(["--state", ".effectd"]);
     command
 }

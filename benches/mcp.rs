@@ -11,7 +11,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use effectd::adapters::{Tool, Workspace};
@@ -20,6 +20,8 @@ use serde_json::{Map, Value, json};
 
 #[path = "figures/lines.rs"]
 mod lines;
+#[path = "figures/program.rs"]
+mod program;
 
 const TOOLS: usize = 1_000;
 const CALL_GOAL: Duration = Duration::from_micros(300);
@@ -136,7 +138,7 @@ impl<'a> Daemon<'a> {
         std::fs::create_dir(folder).expect("a folder");
         let program = std::env::current_exe().expect("a program");
         let effectd = |arguments: &[&str]| {
-            let mut command = Command::new(&program);
+            let mut command = program::program(&program);
             command.current_dir(folder).args(arguments).args(["--state", ".effectd"]).stdout(Stdio::null());
             command
         };

@@ -17,7 +17,6 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +31,8 @@ use effectd_contracts::{
 
 #[path = "figures/journal.rs"]
 mod journal;
+#[path = "figures/program.rs"]
+mod program;
 
 const RECEIPTS: usize = 100_000;
 const IN_FLIGHT: usize = 64;
@@ -83,7 +84,7 @@ fn main() {
 /// Runs the program itself, and returns its time and its output.
 fn effectd(state: &Path, arguments: &[&str]) -> (f64, Vec<u8>) {
     let begun = Instant::now();
-    let ran = Command::new(env!("CARGO_BIN_EXE_effectd"))
+    let ran = program::program(env!("CARGO_BIN_EXE_effectd"))
         .args(arguments)
         .arg("--state")
         .arg(state)

@@ -15,7 +15,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ use tokio::task::JoinHandle;
 
 #[path = "figures/lines.rs"]
 mod lines;
+#[path = "figures/program.rs"]
+mod program;
 
 const IDLE: usize = 5_000;
 const LISTENERS: usize = 1_000;
@@ -90,7 +92,7 @@ fn judge(what: &str, value: f64, holds: bool, bound: &str) -> u32 {
 
 fn serve(folder: &Path) -> Daemon {
     let effectd = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_effectd"));
+        let mut command = program::program(env!("CARGO_BIN_EXE_effectd"));
         command.args(arguments).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
         command
     };

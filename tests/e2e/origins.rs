@@ -11,7 +11,7 @@ use effectd::contracts::{
 };
 use effectd::internal::{Config, Runtime};
 use effectd_actors::action::decisions::published;
-use effectd_actors::approvals::decide::approve;
+use effectd_actors::approvals::decide::{approve, deny};
 use effectd_actors::approvals::{Approve, Held, Hold, HoldState, invocation, repository};
 use effectd_actors::limits::{CONNECTIONS_MAX, SECRETS_MAX, SESSIONS_SUBJECT_MAX};
 use effectd_actors::operator::connections::set_secret;
@@ -166,6 +166,29 @@ async fn an_approval_of_one_plan_runs_no_other() {
         (InvocationStatus::Denied, Some(DeniedReason::Human))
     );
     assert!(refused.error.is_some_and(|error| error.contains("denied it")));
+    assert!(runtime.stop().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invocation_is_found_also_in_the_moment_it_ends() {
+    let place = allowing(&[]);
+    let runtime = place.runtime().await;
+    let services = runtime.pipeline().services();
+    for n in 0..100 {
+        let action = id(&format!("m-{n}"));
+        let held = held(&runtime, writes(action.as_str(), action.as_str(), None, Origin::Arbiter)).await;
+        let watch = async {
+            loop {
+                let found = invocation::find(services, &action).await.unwrap();
+                if found.expect("it is somewhere").receipt_id.is_some() {
+                    break;
+                }
+            }
+        };
+        let by = operator();
+        let ((), denied) = tokio::join!(watch, deny(services, &held.approval_id, &by, None));
+        denied.unwrap();
+    }
     assert!(runtime.stop().await);
 }
 

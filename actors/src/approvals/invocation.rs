@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use effectd_bus::{Order, ReceiptQuery, Store, StoreError};
+use effectd_bus::{Order, ReceiptQuery, Store, StoreError, StoredReceipt};
 use effectd_contracts::{
     ActionId, ConnectionId, DecisionData, DeniedReason, GrantId, InvocationBrief, InvocationStatus, Millis,
     Mode, ModeSource, OrgId, Outcome, Receipt, ReceiptId, RiskLevel, SessionId, SpaceId, Timestamp, ToolId,
@@ -53,19 +53,29 @@ pub struct Invocation {
 /// The invocation of an action; `None` if there is no such action, or its request named no tool or was invalid.
 pub async fn find(services: &Services, id: &ActionId) -> Result<Option<Invocation>, StoreError> {
     let store = &*services.store;
-    if let Some(stored) = store.receipt_of(id)? {
-        let receipt = stored.parse()?;
-        // The receipt of another action, which answers this one, has that action's session: it is not for readers of this one.
-        let session = if receipt.action_id == *id {
-            receipt.session_id.as_ref().map(ToString::to_string)
-        } else {
-            let own = published(store, id)?.and_then(|published| published.event);
-            own.map(|event| session_of(&event.data))
-        };
-        return Ok(ended(id, &receipt, session));
+    if let Some(receipt) = store.receipt_of(id)? {
+        return by_receipt(store, id, &receipt);
     }
     let has_begun = intent_of(store, id).await?.is_some();
-    unended(services, id, has_begun)
+    let unended = unended(services, id, has_begun)?;
+    // Its receipt may have come meanwhile, and its hold be gone.
+    store.receipt_of(id)?.map_or(Ok(unended), |receipt| by_receipt(store, id, &receipt))
+}
+
+fn by_receipt(
+    store: &dyn Store,
+    id: &ActionId,
+    stored: &StoredReceipt,
+) -> Result<Option<Invocation>, StoreError> {
+    let receipt = stored.parse()?;
+    // The receipt of another action, which answers this one, has that action's session: it is not for readers of this one.
+    let session = if receipt.action_id == *id {
+        receipt.session_id.as_ref().map(ToString::to_string)
+    } else {
+        let own = published(store, id)?.and_then(|published| published.event);
+        own.map(|event| session_of(&event.data))
+    };
+    Ok(ended(id, &receipt, session))
 }
 
 /// The invocation of an action without a receipt.
