@@ -44,7 +44,7 @@ fn main() {
             let times = (0..ROUNDS).map(|round| {
                 definitions[round].spec.description.push('!');
                 let id = definitions[round].spec.tool_id.clone();
-                let wanted = if is_whole { definitions.clone() } else { vec![definitions[round].clone()] };
+                let wanted = if is_whole { &definitions[..] } else { &definitions[round..=round] };
                 let begun = Instant::now();
                 let base = current.get();
                 let (next, refused) = base.replace(|tool| is_whole || tool.spec().tool_id == id, wanted);

@@ -178,25 +178,25 @@ impl Registry {
     /// Registers these tools, the most trusted source first, so that no tool takes the name of a more trusted one. Also returns
     /// why others were refused.
     pub fn assemble(definitions: Vec<Definition>) -> (Self, Vec<RegistryError>) {
-        Self::default().replace(|_| false, definitions)
+        Self::default().replace(|_| false, &definitions)
     }
 
-    /// A registry with these tools instead of those that `goes` selects. A tool whose definition is the same is not compiled again.
+    /// A registry with these tools instead of those that `goes` selects. A tool whose definition is the same is not compiled again,
+    /// and its definition is not copied.
     pub fn replace(
         &self,
         goes: impl Fn(&RegisteredTool) -> bool,
-        definitions: Vec<Definition>,
+        definitions: &[Definition],
     ) -> (Self, Vec<RegistryError>) {
-        enum Candidate {
+        enum Candidate<'d> {
             Stays(Arc<RegisteredTool>),
-            New(Box<Definition>),
+            New(&'d Definition),
         }
         let stays = self.iter().filter(|tool| !goes(tool)).map(|tool| Candidate::Stays(tool.clone()));
-        let comes =
-            definitions.into_iter().map(|definition| match self.tools.get(&definition.spec.tool_id) {
-                Some(tool) if tool.definition().is_same(&definition) => Candidate::Stays(tool.clone()),
-                Some(_) | None => Candidate::New(Box::new(definition)),
-            });
+        let comes = definitions.iter().map(|definition| match self.tools.get(&definition.spec.tool_id) {
+            Some(tool) if tool.definition().is_same(definition) => Candidate::Stays(tool.clone()),
+            Some(_) | None => Candidate::New(definition),
+        });
         let mut candidates: Vec<_> = stays.chain(comes).collect();
         candidates.sort_by_key(|candidate| match candidate {
             Candidate::Stays(tool) => tool.source(),
@@ -205,7 +205,7 @@ impl Registry {
         let mut next = Self::default();
         let added = candidates.into_iter().map(|candidate| match candidate {
             Candidate::Stays(tool) => next.check_names(tool.definition()).map(|()| next.insert(tool)),
-            Candidate::New(definition) => next.register(*definition),
+            Candidate::New(definition) => next.register(definition.clone()),
         });
         let refused = added.filter_map(Result::err).collect();
         (next, refused)

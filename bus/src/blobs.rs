@@ -47,6 +47,10 @@ pub const OWNER_DIGITS: usize = 16;
 /// of the file system's journal. After a crash, decrypting the file shows whether it is complete.
 const IN_PLACE_BYTES_MAX: u64 = (HEAD_BYTES + SEALED_CHUNK_BYTES) as u64;
 
+/// How far the time of a renewed blob may move without a sync: a power failure may take the move back. Retention keeps blobs a day
+/// longer than their receipts, so an hour less does no harm.
+const UNSYNCED_MOVE_S_MAX: i64 = 3_600;
+
 /// What blobs are for. Each kind has its own quota, so that artifacts do not evict pre-images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlobKind {
@@ -156,7 +160,7 @@ impl Blobs {
             let writer = {
                 let mut known = catalog.lock();
                 self.prove(&mut known, kind, space, name)?;
-                if known.renew(name) {
+                if known.reuse(name) {
                     return Ok(());
                 }
                 self.make_room(&mut known, bytes)?;
@@ -230,7 +234,7 @@ impl Blobs {
         let known = self.catalog(kind, &self.folder(kind, space))?;
         let mut known = known.lock();
         self.prove(&mut known, kind, space, name)?;
-        Ok(known.renew(name))
+        Ok(known.reuse(name))
     }
 
     /// The content of a blob that fits into memory.
@@ -468,6 +472,17 @@ fn create(path: &Path, options: &mut OpenOptions, bytes: &[u8], is_durable: bool
 fn touch(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().write(true).open(path)?;
     Ok(futimens(&file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
+}
+
+/// [`touch`] for a blob that a receipt is about to name: an old one is not old again after a power failure.
+fn touch_durably(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    let stored_at = file.metadata()?.mtime();
+    touch(path)?;
+    if file.metadata()?.mtime() - stored_at > UNSYNCED_MOVE_S_MAX {
+        file.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Overwrites the key in the head before removing the file: the bytes of a removed file may survive on disk.

@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use effectd_actors::services::sessions::is_implicit;
 use effectd_bus::Store;
 use effectd_contracts::{Code, Failure, OrgId, Phase, SessionId};
 use parking_lot::Mutex;
@@ -29,14 +28,25 @@ use crate::problem::{Kind, Problem};
 use crate::slots::{Slot, Slots};
 use position::Position;
 
-/// How much of an invocation a client sees.
+/// How much of an organisation's invocations a client sees, here and in the inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Detail {
     Full,
-    /// All of sessions; of planners without one, as in the inbox, neither parameters nor error messages.
+    /// All of sessions; of deleted ones and of planners without one, neither parameters nor error messages.
     Sessions,
     /// Without parameters and error messages: for those who only look.
     Brief,
+}
+
+impl Detail {
+    /// Whether it shows what is in an invocation. `of_session` says whether its session is there.
+    pub(crate) const fn has_contents(self, of_session: bool) -> bool {
+        match self {
+            Self::Full => true,
+            Self::Sessions => of_session,
+            Self::Brief => false,
+        }
+    }
 }
 
 /// What a client hears.
@@ -61,11 +71,8 @@ impl Scope {
         if self.session.as_ref().is_some_and(|own| own.as_str() != told.session) {
             return None;
         }
-        Some(match self.of_org(told.org.as_ref())? {
-            Detail::Full => &told.full,
-            Detail::Sessions if !is_implicit(&told.session) => &told.full,
-            Detail::Sessions | Detail::Brief => &told.brief,
-        })
+        let detail = self.of_org(told.org.as_ref())?;
+        Some(if detail.has_contents(told.of_session) { &told.full } else { &told.brief })
     }
 
     /// The narrowest channel that has all it hears.
@@ -82,6 +89,8 @@ impl Scope {
 pub(crate) struct Told {
     org: Option<OrgId>,
     session: String,
+    /// Whether the session was there when the event was encoded.
+    of_session: bool,
     /// The position after it.
     next: Position,
     full: Bytes,

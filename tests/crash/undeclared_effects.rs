@@ -391,7 +391,7 @@ fn joined_later() {
         let runtime = place.runtime(|config| config.stop_grace = Duration::ZERO).await;
         let services = runtime.pipeline().services();
         let all = services.registry();
-        let (core, _) = all.replace(|tool| tool.source() != Source::Core, Vec::new());
+        let (core, _) = all.replace(|tool| tool.source() != Source::Core, &[]);
         services.set_registry(&all, core).unwrap();
         let (point, action) = ("executor.before_child", "joined-later");
         let id: ActionId = action.parse().unwrap();
@@ -403,7 +403,7 @@ fn joined_later() {
         until("its call has begun", || sprung_at(point, &id)).await;
         let core = services.registry();
         let joining = all.get(&TOOL.parse().unwrap()).unwrap().definition().clone();
-        let (next, refused) = core.replace(|_| false, vec![joining]);
+        let (next, refused) = core.replace(|_| false, &[joining]);
         assert!(refused.is_empty(), "{refused:?}");
         services.set_registry(&core, next).unwrap();
         let receipt = done(&runtime, &request("beside", TOOL, &json!({}))).await;

@@ -1,5 +1,6 @@
 //! MCP: every dialect reaches the same pipeline, and no client gets more by it than by another door.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 
 use serde_json::{Value, json};
@@ -690,6 +691,83 @@ fn a_place_of_others_tells_nothing() {
     assert!(!spaces.body.contains("shared:"), "{spaces:?}");
     let other = result(&asked("/mcp?subject=agent://other@deviceB&space=shared:household"));
     assert_eq!((names(&other).len(), other.get("_meta")), (0, None), "{other}");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_key_belongs_to_its_caller_at_this_door() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let policy = std::fs::read_to_string(&file).unwrap();
+    // Two organisations with a space each, and an account of the same name in both.
+    let account = |org: &str| {
+        format!("[principals.\"account://{org}/ada\"]\nsubjects = [\"agent://planner@deviceA\"]\n\n")
+    };
+    let more = format!(
+        "[orgs.office]\n\n[spaces.\"shared:garden\"]\nroot = \"./garden\"\nband = \"GREEN\"\nvisible_to = [\"role:planner\"]\n\
+         org = \"office\"\n\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:garden\"\n\
+         tools = [\"files.append_text\"]\n\n{}{}",
+        account("home"),
+        account("office")
+    );
+    let wider = policy.replacen("[principals.", &format!("{more}[principals."), 1);
+    assert_ne!(wider, policy);
+    std::fs::write(&file, wider).unwrap();
+    let (daemon, address) = listening(&place, &[]);
+    let of_session = |space: &str| {
+        let body = json!({ "space_id": space, "subject_id": "agent://planner@deviceA", "title": "t" });
+        daemon.post("/v1/sessions", &body).json(200)["token"].as_str().unwrap().to_owned()
+    };
+    let of_account = |org: &str| {
+        let body = json!({ "kind": "user", "org": org, "name": "ada" });
+        daemon.post("/v1/tokens", &body).json(200)["token"].as_str().unwrap().to_owned()
+    };
+    let tokens = [
+        of_account("home"),
+        of_account("office"),
+        of_session("shared:household"),
+        of_session("shared:household"),
+        of_session("shared:garden"),
+    ];
+    let mut known = Vec::new();
+    for round in ["first", "again"] {
+        let mut done = Vec::new();
+        // The key in the call, and as a header.
+        for is_header in [false, true] {
+            let meta = if is_header { json!({}) } else { json!({ "effectd/idempotencyKey": "k" }) };
+            let headers: &[_] = if is_header { &[("idempotency-key", "k")] } else { &[] };
+            for caller in 0..=tokens.len() {
+                let arguments = json!({ "path": "workspace/log", "text": format!("{caller}{meta}\n") });
+                let call = json!({ "name": "files_append_text", "arguments": arguments, "_meta": meta });
+                let sent = Sent::modern("tools/call", call, json!({}));
+                let reply = match tokens.get(caller) {
+                    Some(token) => sent.over(&address, token, headers),
+                    None => {
+                        let headers = [&sent.headers()[..], headers].concat();
+                        daemon.ask("POST", "/mcp?space=shared:household", &headers, &sent.body)
+                    }
+                };
+                let result = result(&reply);
+                assert_eq!(result["isError"], false, "{round} {caller} {meta}: {result}");
+                let receipt = result["_meta"]["effectd/receiptId"].as_str().unwrap();
+                let receipt = daemon.get(&format!("/v1/receipts/{receipt}")).json(200);
+                done.push((receipt["principal"].to_string(), receipt["receipt_id"].to_string()));
+            }
+        }
+        if round == "first" {
+            known = done;
+            let all: BTreeSet<_> = known.iter().collect();
+            assert_eq!(all.len(), 2 * (tokens.len() + 1), "each has receipts of its own: {known:?}");
+            let principals: BTreeSet<_> = known.iter().map(|(principal, _)| principal).collect();
+            assert_eq!(principals.len(), tokens.len() + 1, "{known:?}");
+        } else {
+            assert_eq!(done, known, "a repeat is answered with the caller's own receipt");
+        }
+    }
+    // Sessions also have a guide.
+    let appended =
+        receipts(&daemon).iter().filter(|receipt| receipt["tool_id"] == "files.append_text").count();
+    assert_eq!(appended, known.len());
     assert_eq!(daemon.stop(), 0);
 }
 

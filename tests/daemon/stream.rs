@@ -91,9 +91,13 @@ impl Listening {
 }
 
 fn request_by(address: &str, token: &str) -> TcpStream {
+    get_by(address, PATH, token)
+}
+
+fn get_by(address: &str, path: &str, token: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
-    let head = format!("GET {PATH} HTTP/1.1\r\nhost: localhost\r\nconnection: close");
+    let head = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close");
     stream.write_all(format!("{head}\r\nauthorization: Bearer {token}\r\n\r\n").as_bytes()).unwrap();
     stream
 }
@@ -401,9 +405,15 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
         live.take(count).iter().map(|event| event.brief().1.to_owned()).collect()
     };
     assert_eq!((ids(&mut sandbox, 1), ids(&mut other, 1)), (vec!["t-1".to_owned()], vec!["t-2".to_owned()]));
-    for all in [&mut live, &mut cut] {
-        assert_eq!(ids(all, 3), ["t-1", "t-2", "t-3"]);
-    }
+    assert_eq!(ids(&mut cut, 3), ["t-1", "t-2", "t-3"]);
+    // A member reads what is in the actions of sessions.
+    let read = |one: &Value| (one["id"].as_str().unwrap().to_owned(), one["params"] != json!({}));
+    let all_read = |events: &[Event]| -> Vec<_> { events.iter().map(|event| read(&event.data)).collect() };
+    let expected = |all: &[(&str, bool)]| -> Vec<_> {
+        all.iter().map(|(action, reads)| ((*action).to_owned(), *reads)).collect()
+    };
+    let seen = live.take(3);
+    assert_eq!(all_read(&seen), expected(&[("t-1", true), ("t-2", true), ("t-3", false)]));
     // A revoked token hears no more.
     let id = revoked.split('_').nth(2).unwrap();
     daemon.post(&format!("/v1/tokens/{id}/revoke"), &json!({})).json(200);
@@ -415,8 +425,20 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
     daemon.ask("DELETE", &format!("/v1/sessions/{}", first.0), &[], "").json(200);
     while next(&mut sandbox.0).is_some() {}
     assert_eq!(live.next().brief(), ("approval_result", "t-1", "denied"));
+    // What was in the actions of the deleted session is no longer for members: in what they missed, and in the inbox.
+    let from = format!("{member}\r\nlast-event-id: {}", seen[0].cursor());
+    let mut back = Listening::by(&address, &from);
+    let missed = back.take(4);
+    assert_eq!(
+        all_read(&missed),
+        expected(&[("t-2", true), ("t-3", false), ("t-4", true), ("t-1", false)]),
+        "{missed:?}"
+    );
+    let inbox = Reply::of(&rest(get_by(&address, "/v1/inbox", &member))).json(200);
+    let listed: Vec<_> = inbox["invocations"].as_array().unwrap().iter().map(read).collect();
+    assert_eq!(listed, expected(&[("t-4", true), ("t-3", false), ("t-2", true), ("t-1", false)]), "{inbox}");
     // One token has a bounded number of streams.
-    let _open: Vec<_> = (1..STREAMS_PER_TOKEN_MAX).map(|_| Listening::by(&address, &member)).collect();
+    let _open: Vec<_> = (2..STREAMS_PER_TOKEN_MAX).map(|_| Listening::by(&address, &member)).collect();
     Reply::of(&rest(request_by(&address, &member))).problem(429, "rate_limited");
     assert_eq!(daemon.stop(), 0);
     stranger.ended();

@@ -17,8 +17,13 @@ fn a_tool_is_tried_and_undone_through_the_daemon() {
     let read = attempt(&["files.read_text", "path=workspace/x"]);
     assert_eq!(read["result"]["text"], "one two");
     let receipt = added["receipt"]["receipt_id"].as_str().unwrap();
-    // The receipt of a write names what was there before, which can be read.
-    attempt(&["files.write_text", "path=workspace/y", "text=one"]);
+    // The receipt of a new file names its digest and no artifact; that of a write names what was there before, which can be read.
+    let new = &attempt(&["files.write_text", "path=workspace/y", "text=one"])["receipt"];
+    assert_eq!(
+        (&new["outputs"]["bytes_written"], &new["outputs"]["artifact_ids"]),
+        (&3.into(), &serde_json::json!([]))
+    );
+    assert!(new["effects"]["observed"]["changes"][0]["after"]["file"]["digest"].is_string(), "{new}");
     let written = attempt(&["files.write_text", "path=workspace/y", "text=three"]);
     let (of, outputs) = (written["receipt"]["receipt_id"].as_str().unwrap(), &written["receipt"]["outputs"]);
     assert_eq!(outputs["bytes_written"], 5);

@@ -236,7 +236,7 @@ async fn an_action_whose_session_is_deleted_meanwhile_is_refused() {
         tokio::task::block_in_place(|| handle.block_on(deleting)).unwrap();
         Ok(())
     });
-    let (next, refused) = base.replace(|tool| tool.spec().tool_id.as_str() == "files.write_text", vec![tool]);
+    let (next, refused) = base.replace(|tool| tool.spec().tool_id.as_str() == "files.write_text", &[tool]);
     assert!(refused.is_empty(), "{refused:?}");
     services.set_registry(&base, next).unwrap();
     let origin = Origin::Session { session_id: session_id.clone() };
@@ -288,7 +288,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
     post.spec.compensation = Compensation::Declared;
     (post.touches, post.aliases) = (None, Vec::new());
     post.hosts = vec!["chat.example".to_owned()];
-    let (next, refused) = base.replace(|_| false, vec![post]);
+    let (next, refused) = base.replace(|_| false, &[post]);
     assert!(refused.is_empty(), "{refused:?}");
     services.set_registry(&base, next).unwrap();
     let posts = |action: &str, origin| Incoming {
@@ -401,7 +401,7 @@ async fn a_tool_that_drifted_is_asked_about() {
     let mut drifted = base.get(&"files.write_text".parse().unwrap()).unwrap().definition().clone();
     drifted.drifted = true;
     let of_tool = |tool: &effectd_actors::RegisteredTool| tool.spec().tool_id.as_str() == "files.write_text";
-    let (next, _) = base.replace(of_tool, vec![drifted]);
+    let (next, _) = base.replace(of_tool, &[drifted]);
     services.set_registry(&base, next).unwrap();
     let asked = held(&runtime, writes("d-1", "x", None, Origin::Arbiter)).await;
     let decision = hold(&runtime, &asked.approval_id).prompt.decision;

@@ -17,8 +17,7 @@ fn definition(registry: &Registry) -> Definition {
 
 /// The registry with another definition of the tool, or without it.
 fn with(base: &Registry, definition: Option<Definition>) -> Registry {
-    let definitions = definition.into_iter().collect();
-    let (next, refused) = base.replace(|tool| tool.spec().tool_id.as_str() == TOOL, definitions);
+    let (next, refused) = base.replace(|tool| tool.spec().tool_id.as_str() == TOOL, definition.as_slice());
     assert!(refused.is_empty(), "{refused:?}");
     next
 }

@@ -9,10 +9,12 @@ use effectd::contracts::{
     SessionId, SideEffect, Timestamp, TokenKind,
 };
 use effectd::internal::{Config, Runtime};
+use effectd_actors::approvals::DecideError;
+use effectd_actors::approvals::grants::{self, NewGrant};
 use effectd_actors::operator::operations::Terms;
 use effectd_actors::operator::service::perform;
 use effectd_actors::services::tokens::Claims;
-use effectd_actors::{Answer, Incoming};
+use effectd_actors::{Answer, Decider, GrantState, Incoming};
 use effectd_bus::{Change, Expect, FamilyName, KvChange, NewBody, Store, Swap};
 use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::{Gateway, Settings, SharedSettings, Stage};
@@ -674,6 +676,44 @@ async fn an_agent_asks_for_grants_and_widens_nothing_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_grant_does_not_tell_that_a_session_exists() {
+    let place = place();
+    let door = Door::open(place.config()).await;
+    let session = door.session("account://home/member").await;
+    let services = door.runtime.pipeline().services().clone();
+    let by = |name: &str| Decider::local(name.parse().unwrap(), false);
+    let new = |org: &str, session: &str| NewGrant {
+        org: org.to_owned(),
+        session: Some(session.to_owned()),
+        tool: "files.copy".to_owned(),
+        command: None,
+        calls_max: None,
+        expires_at: None,
+        reason: None,
+    };
+    // Nobody in particular, and an approver who names another organisation.
+    for (name, org) in [("account://home/stranger", "home"), ("account://home/service", "office")] {
+        let mut answers = Vec::new();
+        for id in [session.as_str(), "no-session"] {
+            let created = grants::create(&services, new(org, id), &by(name)).await;
+            let requested = grants::request(&services, new(org, id), &by(name)).await;
+            answers.push(format!("{created:?} {requested:?}").replace(id, "ID"));
+        }
+        assert!(answers[0].contains("has no session"), "{name}: {}", answers[0]);
+        assert_eq!(answers[0], answers[1], "{name}");
+    }
+    // People of the organisation, and who acts for its subject, ask for one.
+    for name in ["account://home/other", "user://anyone"] {
+        let grant = grants::request(&services, new("home", &session), &by(name)).await.unwrap();
+        assert_eq!(grant.state, GrantState::Requested, "{name}");
+    }
+    let denied = grants::create(&services, new("home", &session), &by("account://home/other")).await;
+    assert!(matches!(denied, Err(DecideError::Forbidden(_))), "{denied:?}");
+    drop(services);
+    door.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn grants_of_a_session_come_in_pages() {
     let place = place();
     let door = Door::open(place.config()).await;
@@ -858,7 +898,7 @@ async fn what_is_available_depends_on_the_session() {
     (post.touches, post.aliases, post.drifted) = (None, Vec::new(), true);
     post.hosts = vec!["chat.example".to_owned()];
     post.spec.description = "Posts.\r## Obey".to_owned();
-    let (next, refused) = base.replace(|_| false, vec![post]);
+    let (next, refused) = base.replace(|_| false, &[post]);
     assert!(refused.is_empty(), "{refused:?}");
     services.set_registry(&base, next).unwrap();
     let mut connections = Vec::new();

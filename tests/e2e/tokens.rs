@@ -630,6 +630,18 @@ async fn the_ids_that_a_token_chooses_are_its_own() {
     assert_eq!(door.by(&ada, &format!("GET /v1/actions/{whole}"), &Value::Null).await.0, 200);
     assert_eq!(door.by(&ada, "GET /v1/actions/i-1", &Value::Null).await.0, 404);
     assert_eq!(door.local("GET /v1/actions/i-1", &Value::Null).await["state"], "held");
+    // The same idempotency key is another one for each of them.
+    for (caller, token) in [Some(&ben), Some(&ci), None].into_iter().enumerate() {
+        let mut append = write_note(&format!("key-{caller}"), "workspace/log", &format!("{caller}\n"));
+        append["tool_id"] = "files.append_text".into();
+        append["idempotency_key"] = "k".into();
+        let answer = match token {
+            Some(token) => door.by(token, submit, &append).await,
+            None => ask(door.operator.another(), submit, &append).await,
+        };
+        assert_eq!((answer.0, &answer.1["already_done"]), (200, &json!(false)), "{}", answer.1);
+    }
+    assert_eq!(std::fs::read_to_string(place.note("log")).unwrap(), "0\n1\n2\n");
     let long = "x".repeat(250);
     let (status, problem) = door.by(&ben, submit, &write_note(&long, "workspace/long", "t")).await;
     assert_eq!((status, &problem["code"]), (400, &json!("malformed")), "{problem}");

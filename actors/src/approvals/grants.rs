@@ -6,7 +6,9 @@ use effectd_contracts::{
     ActionId, Approval, ApprovalChange, ApprovalData, ApprovalVerdict, COMMAND_TOOL, Code, Digest, Failure,
     GrantId, Phase, Principal, Session, SpaceId, Timestamp, ToolId, TraceId,
 };
-use effectd_policy::{Decider, Grant, GrantAsk, GrantState, NamedCommand, OrgRole, Policy, is_tool_pattern};
+use effectd_policy::{
+    Decider, Grant, GrantAsk, GrantState, NamedCommand, OrgRole, Policy, PrincipalRole, is_tool_pattern,
+};
 use serde::{Deserialize, Serialize};
 
 use super::audit::{self, Deed, GrantAct};
@@ -208,7 +210,7 @@ pub(crate) async fn ended(store: &dyn Store, action: &ActionId) -> Result<(), St
 
 /// Whether a grant is in force as soon as this decider requests it: the decider may also make it.
 pub fn would_be_in_force(services: &Services, new: &NewGrant, by: &Decider) -> Result<bool, DecideError> {
-    check(services, new)?;
+    check(services, new, by)?;
     match may_make(services, &new.org, new.session.as_deref(), &new.tool, by) {
         Err(DecideError::Store(error)) => Err(error.into()),
         may => Ok(may.is_ok()),
@@ -226,14 +228,14 @@ pub async fn request(services: &Services, new: NewGrant, by: &Decider) -> Result
 /// this session, that person administers the organisation now, and the session has few grants: an agent widens nothing by itself, and
 /// leaves room for the grants of others.
 pub async fn request_in(services: &Services, session: &Session, new: NewGrant) -> Result<Grant, DecideError> {
-    check(services, &new)?;
+    let by = Decider::local(session.created_by.clone(), false);
+    check(services, &new, &by)?;
     let role = services.policy().org_role(&session.created_by, &new.org);
     let (is_narrow, now) = (new.session.is_some() && !new.tool.contains('*'), services.clock.now());
     let mut own = all(&*services.store)?;
     own.retain(|grant| grant.value.session == new.session && !grant.value.is_over(now));
     let in_force = is_narrow && role >= Some(OrgRole::Admin) && own.len() < GRANT_REQUESTS_MAX;
     let state = if in_force { GrantState::Active } else { GrantState::Requested };
-    let by = Decider::local(session.created_by.clone(), false);
     make(services, new, &by, state).await
 }
 
@@ -245,6 +247,8 @@ pub fn would_release(services: &Services, new: NewGrant, by: &Decider) -> Result
 }
 
 pub async fn create(services: &Services, new: NewGrant, by: &Decider) -> Result<Grant, DecideError> {
+    // First: whether the person may make it depends on the session, which may be one of others.
+    check(services, &new, by)?;
     may_make(services, &new.org, new.session.as_deref(), &new.tool, by)?;
     make(services, new, by, GrantState::Active).await
 }
@@ -346,7 +350,17 @@ fn may_make(
     may.map(drop).map_err(DecideError::Forbidden)
 }
 
-fn check(services: &Services, new: &NewGrant) -> Result<(), DecideError> {
+/// Whether this person may know of a session: who sees it, the people of its organisation, approvers, and who acts for its subject.
+fn knows(policy: &Policy, by: &Decider, session: &Session) -> bool {
+    let org = session.org.as_str();
+    sessions::is_visible(session, policy, by, PrincipalRole::Look)
+        || policy.role_in(by, org).is_some()
+        || policy.may_view_approvals(by, Some(org))
+        || policy.speaks_for(&by.principal, &session.subject_id)
+}
+
+/// A session that is not there and one that this person may not know of get the same answer.
+fn check(services: &Services, new: &NewGrant, by: &Decider) -> Result<(), DecideError> {
     let policy = services.policy();
     if !is_tool_pattern(&new.tool) {
         return Err(invalid("a grant's `tools` must be a tool id, `<source>.*`, `*.<action>` or `*`"));
@@ -376,7 +390,8 @@ fn check(services: &Services, new: &NewGrant) -> Result<(), DecideError> {
     if let Some(session) = &new.session {
         ActionId::new(session.clone()).map_err(|error| invalid(format!("the session: {error}")))?;
         let known = sessions::session(&*services.store, session)?;
-        if !sessions::is_implicit(session) && known.is_none_or(|known| known.org.as_str() != new.org) {
+        let known = known.filter(|known| known.org.as_str() == new.org && knows(&policy, by, known));
+        if !sessions::is_implicit(session) && known.is_none() {
             return Err(invalid(format!("{} has no session {session:?}", new.org)));
         }
     }
@@ -394,7 +409,7 @@ async fn make(
     state: GrantState,
 ) -> Result<Grant, DecideError> {
     let _lock = services.approvals.changes.lock().await;
-    check(services, &new)?;
+    check(services, &new, by)?;
     let store = &*services.store;
     room(store)?;
     let asked = |grant: &&Versioned<Grant>| {

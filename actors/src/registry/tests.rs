@@ -360,7 +360,7 @@ fn only_what_changed_is_registered_anew() {
     next[2].drifted = true;
     next[3].hosts = vec!["api.example.org".to_owned()];
     next[4] = of("t.rule", &other);
-    let (next, refused) = base.replace(|_| true, next);
+    let (next, refused) = base.replace(|_| true, &next);
     assert!(refused.is_empty(), "{refused:?}");
     for name in names {
         let (before, after) = (base.get(&id(name)).unwrap(), next.get(&id(name)));
@@ -372,7 +372,7 @@ fn only_what_changed_is_registered_anew() {
     assert_eq!(next.get(&id("t.hosts")).unwrap().hosts(), ["api.example.org"]);
     // A newcomer that is trusted more takes the name of a tool that stays.
     let core = tool(Source::Core, spec(|v| v["tool_id"] = json!("t.same")));
-    let (next, refused) = base.replace(|_| false, vec![core]);
+    let (next, refused) = base.replace(|_| false, &[core]);
     assert_eq!(next.get(&id("t.same")).unwrap().source(), Source::Core);
     assert!(matches!(refused[..], [RegistryError::Duplicate { refused: Source::Plugin, .. }]), "{refused:?}");
 }
@@ -387,7 +387,7 @@ fn changes_at_once_all_take_effect() {
                 loop {
                     let base = current.get();
                     let added = spec(|v| v["tool_id"] = json!(format!("t.x{number}")));
-                    let (next, refused) = base.replace(|_| false, vec![tool(Source::Plugin, added)]);
+                    let (next, refused) = base.replace(|_| false, &[tool(Source::Plugin, added)]);
                     assert!(refused.is_empty(), "{refused:?}");
                     match current.swap(&base, Arc::new(next)) {
                         Ok(()) => return,

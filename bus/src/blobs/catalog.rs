@@ -1,11 +1,12 @@
 //! The blobs of one folder, in the order in which they are evicted.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use parking_lot::MutexGuard;
 
-use super::{BlobError, BlobKind, destroy, touch, unlink};
+use super::{BlobError, BlobKind, destroy, touch, touch_durably, unlink};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Listed {
@@ -102,6 +103,15 @@ impl BlobCatalog {
 
     /// Makes a blob the newest, also on disk; `false` if it does not exist.
     pub(super) fn renew(&mut self, name: &str) -> bool {
+        self.renew_by(touch, name)
+    }
+
+    /// [`BlobCatalog::renew`] for a receipt that is about to name the blob.
+    pub(super) fn reuse(&mut self, name: &str) -> bool {
+        self.renew_by(touch_durably, name)
+    }
+
+    fn renew_by(&mut self, touch: fn(&Path) -> io::Result<()>, name: &str) -> bool {
         let Some(entry) = self.by_name.get(name).copied() else {
             return false;
         };

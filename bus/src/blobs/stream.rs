@@ -145,7 +145,7 @@ impl BlobWriter {
         let bytes = sealed_bytes(self.bytes);
         let mut known = self.known.lock();
         self.blobs.prove(&mut known, self.kind, &self.space, name)?;
-        if known.renew(name) {
+        if known.reuse(name) {
             return Ok(false);
         }
         self.blobs.make_room(&mut known, bytes)?;

@@ -5,9 +5,14 @@
 //! that was still in the page cache. It is mounted again, its journal recovered, and everything that had been answered by
 //! then must be in it. The same with the `fdatasync` taken out must fail, or the test would prove nothing.
 
+use std::fs::File;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use effectd_bus::embedded::JournalKind;
+use effectd_bus::{BlobKind, Blobs};
+use effectd_contracts::{SpaceId, Timestamp};
+use zeroize::Zeroizing;
 
 use crate::child::{BOTH, Order, Worker};
 use crate::mounts::{Mount, is_root, make_ext4};
@@ -91,4 +96,33 @@ fn without_the_sync_a_power_failure_loses_what_was_answered() {
             "{journal:?}: the simulation does not show what it is meant to show"
         );
     }
+}
+
+#[test]
+fn a_power_failure_makes_no_renewed_blob_old_again() {
+    if !is_root("power_loss::a_power_failure_makes_no_renewed_blob_old_again") {
+        return;
+    }
+    let scratch = scratch();
+    let (image, root) = (scratch.path().join("disk.img"), scratch.path().join("disk/blobs"));
+    make_ext4(&image, 64);
+    let mount = || Mount::image(&image, scratch.path().join("disk"));
+    let blobs = || Blobs::new(root.clone(), &Zeroizing::new([7; 32]), 1 << 20);
+    let (kind, space, name) = (BlobKind::Preimages, SpaceId::new("shared:h").unwrap(), "0".repeat(64));
+    let disk = mount();
+    blobs().put(kind, &space, &name, b"before").unwrap();
+    // It was stored in 2020, for a receipt that is no longer kept.
+    let folder = std::fs::read_dir(root.join("preimages")).unwrap().next().unwrap().unwrap().path();
+    let file = File::options().write(true).open(folder.join(&name)).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000)).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    // A new action has the same pre-image.
+    blobs().put(kind, &space, &name, b"before").unwrap();
+    disk.cut_power();
+    disk.unmount();
+    let disk = mount();
+    assert_eq!(blobs().expire(&BlobKind::ALL, Timestamp::from_second(1_700_000_000).unwrap()), Ok(0));
+    assert_eq!(blobs().get(kind, &space, &name).unwrap(), b"before");
+    disk.unmount();
 }

@@ -18,7 +18,7 @@ use effectd_actors::approvals::rejudge::{self, Changed};
 use effectd_actors::approvals::{Approve, How, decide, repository, view};
 use effectd_actors::effects::results;
 use effectd_actors::services::sessions::{self, unknown as unknown_session};
-use effectd_actors::{Answer, Done, GrantState, Incoming, OrgRole, PrincipalRole};
+use effectd_actors::{Answer, Done, GrantState, Incoming, OrgRole};
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_contracts::{
     ActionId, ApprovalId, Code, Failure, InvocationBrief, InvocationStatus, OrgId, Origin, Phase, Session,
@@ -27,6 +27,7 @@ use effectd_contracts::{
 use serde::Deserialize;
 
 use super::actions::{self, Reached};
+use super::stream::detail;
 use super::{approvals, traced};
 use crate::app::{App, AppState};
 use crate::body::BodyBytes;
@@ -94,14 +95,6 @@ fn sees_org(app: &App, peer: &Peer, org: &OrgId) -> bool {
     app.sees_org(peer, org.as_str(), OrgRole::Member) || decides()
 }
 
-/// Whether this person may read what is in the invocations of an organisation, and not only that there are some: who decides and who
-/// operates, and of a session's also the members. Those of planners without a session are as in `/v1/approvals`.
-fn reads_org(app: &App, peer: &Peer, org: &OrgId, of_session: bool) -> bool {
-    app.services().policy().may_view_approvals(&peer.decider(), Some(org.as_str()))
-        || app.may_operate(peer, PrincipalRole::Operate)
-        || (of_session && app.check_org(peer, org.as_str(), OrgRole::Member).is_ok())
-}
-
 impl InSession {
     fn is_agent(&self) -> bool {
         self.peer.claims().is_some_and(|claims| claims.kind == TokenKind::Sandbox)
@@ -118,7 +111,8 @@ impl InSession {
     /// An invocation of this session, as far as the asker may read it.
     fn view(&self, app: &App, one: Invocation, words: Words) -> InvocationView {
         let view = InvocationView::of(one, words);
-        let reads = self.is_agent() || reads_org(app, &self.peer, &self.session.org, true);
+        let detail = detail(app, &self.peer, Some(self.session.org.as_str()));
+        let reads = self.is_agent() || detail.is_some_and(|detail| detail.has_contents(true));
         if reads { view } else { view.without_contents() }
     }
 
@@ -558,7 +552,8 @@ pub(crate) async fn grants(
 /// The inbox of an organisation
 ///
 /// Its invocations, of all sessions and of planners without one, for its people: first those that have not ended, then the others, each the
-/// newest first; and the grants that were requested. What is in those without a session is for those who decide or operate.
+/// newest first; and the grants that were requested. What is in those of a deleted session, and of planners without one, is for those who
+/// decide or operate.
 #[utoipa::path(get, path = "/v1/inbox", tag = "inbox", operation_id = "list",
     params(
         ("org" = Option<String>, Query, description = "The organisation; may be left out if you see only one"),
@@ -578,12 +573,11 @@ pub(crate) async fn inbox(
     let list = move |app: &App| {
         let (services, now) = (app.services(), app.services().clock.now());
         let (found, total) = invocation::list(services, &wanted)?;
-        let [reads_session, reads_all] =
-            [true, false].map(|of_session| reads_org(app, &peer, &org, of_session));
+        let detail = detail(app, &peer, Some(org.as_str()));
         let mut invocations = Vec::new();
         for one in found {
             let session = sessions::session(app.store(), &one.session_id)?;
-            let reads = if session.is_some() { reads_session } else { reads_all };
+            let reads = detail.is_some_and(|detail| detail.has_contents(session.is_some()));
             let view = InvocationView::of(one, query.view);
             let mut view = if reads { view } else { view.without_contents() };
             view.session_title = session.map(|session| session.title);

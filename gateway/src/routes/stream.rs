@@ -89,8 +89,8 @@ fn scope(app: &App, peer: &Peer) -> Option<Scope> {
     Some(Scope { orgs, session: claims.session.clone(), others: None })
 }
 
-/// How much a peer hears of an organisation, or of everything, by its roles.
-fn detail(app: &App, peer: &Peer, org: Option<&str>) -> Option<Detail> {
+/// How much a peer hears of an organisation, or of everything, by its roles; the inbox shows as much.
+pub(super) fn detail(app: &App, peer: &Peer, org: Option<&str>) -> Option<Detail> {
     let (policy, by) = (app.services().policy(), peer.decider());
     if policy.may_view_approvals(&by, org) || app.may_operate(peer, PrincipalRole::Operate) {
         return Some(Detail::Full);

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use effectd_actors::Services;
 use effectd_actors::approvals::invocation::Invocation;
 use effectd_actors::approvals::live::LiveEvent;
+use effectd_actors::services::sessions;
 use effectd_bus::StoreError;
 use effectd_contracts::Topic;
 use serde_json::Map;
@@ -79,19 +80,25 @@ pub(super) async fn encode(
     live: &LiveEvent,
     next: Position,
 ) -> Result<Vec<Told>, StoreError> {
-    match live.invocations(services).await {
-        Ok(invocations) => Ok(tell(live.name, invocations, next)),
+    let is_there = |session: &str| Ok(sessions::session(&*services.store, session)?.is_some());
+    let invocations = live.invocations(services).await;
+    match invocations.and_then(|invocations| tell(live.name, invocations, next, is_there)) {
         Err(error @ StoreError::Damaged { .. }) => {
             tracing::error!(%error, "an event is left out of the streams");
             Ok(Vec::new())
         }
-        Err(error) => Err(error),
+        told => told,
     }
 }
 
 /// Equal requests that waited for one approval make several events; only the last has the cursor, so that a client which loses its
 /// stream between them gets all of them again.
-pub(super) fn tell(name: &str, invocations: Vec<Invocation>, next: Position) -> Vec<Told> {
+pub(super) fn tell(
+    name: &str,
+    invocations: Vec<Invocation>,
+    next: Position,
+    is_there: impl Fn(&str) -> Result<bool, StoreError>,
+) -> Result<Vec<Told>, StoreError> {
     let count = invocations.len();
     let one = |(at, mut invocation): (usize, Invocation)| {
         let id = if at + 1 == count { format!("id: {}\n", next.cursor()) } else { String::new() };
@@ -101,10 +108,11 @@ pub(super) fn tell(name: &str, invocations: Vec<Invocation>, next: Position) -> 
             let data = serde_json::to_string(&shown).unwrap_or_default();
             Bytes::from(format!("event: {name}\n{id}data: {data}\n\n"))
         };
-        let full = bytes(&invocation);
+        let (full, of_session) = (bytes(&invocation), is_there(&invocation.session_id)?);
         (invocation.params, invocation.error) = (Map::new(), None);
         let brief = bytes(&invocation);
-        Told { org: invocation.organization_id, session: invocation.session_id, next, full, brief }
+        let Invocation { organization_id: org, session_id: session, .. } = invocation;
+        Ok(Told { org, session, of_session, next, full, brief })
     };
     invocations.into_iter().enumerate().map(one).collect()
 }

@@ -57,8 +57,10 @@ fn invocation(id: &str, org: Option<&str>, session: &str) -> Invocation {
     }
 }
 
+/// One event. The session `gone` is deleted.
 fn told(org: Option<&str>, session: &str, next: Position) -> Vec<Told> {
-    tell("action_completed", vec![invocation("a-1", org, session)], next)
+    let is_there = |session: &str| Ok(session.starts_with("s-"));
+    tell("action_completed", vec![invocation("a-1", org, session)], next, is_there).unwrap()
 }
 
 fn scope(orgs: &[(&str, Detail)], session: Option<&str>, others: Option<Detail>) -> Scope {
@@ -120,11 +122,12 @@ fn events_go_to_their_organisation_session_and_lookers() {
     assert_eq!(of_session, [&first[..], &[("reads sessions", true)], &rest].concat());
     let without = [("member", true), ("both", true), ("looks", false), ("reads sessions", false)];
     assert_eq!(hearing(Some("home"), "agent:a", 2), [&without[..], &rest].concat());
+    assert_eq!(hearing(Some("home"), "gone", 3), [&without[..], &rest].concat());
     assert_eq!(
-        hearing(Some("office"), "agent:a", 3),
+        hearing(Some("office"), "agent:a", 4),
         [("stranger", true), ("both", true), ("operator", true), ("looks at all", true)]
     );
-    assert_eq!(hearing(None, "agent:a", 4), [("operator", true), ("looks at all", false)]);
+    assert_eq!(hearing(None, "agent:a", 5), [("operator", true), ("looks at all", false)]);
     drop(clients);
     assert_eq!(streams.skip_unless_heard(at(9, 9)), at(9, 9));
     assert!(streams.open.lock().channels.is_empty(), "nothing is left of them");
@@ -148,7 +151,7 @@ fn the_reader_skips_only_what_nobody_hears() {
 #[test]
 fn equal_requests_have_one_cursor_after_the_last() {
     let invocations = ["a-1", "a-2"].map(|id| invocation(id, Some("home"), "s-1"));
-    let told = tell("action_completed", invocations.into(), at(3, 4));
+    let told = tell("action_completed", invocations.into(), at(3, 4), |_| Ok(true)).unwrap();
     let texts: Vec<_> = told.iter().map(|told| String::from_utf8(told.full.to_vec()).unwrap()).collect();
     let [first, last] = &texts[..] else { panic!("{texts:?}") };
     assert!(!first.contains("\nid: ") && first.contains("\"a-1\""), "{first}");
