@@ -20,7 +20,7 @@ use crate::extract::{Json, Payload, Reply};
 use crate::health::{Readiness, StoreHealth};
 use crate::host::{Host, Stage};
 use crate::limits::{
-    BACKLOG_RESERVE_PART, BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, BODIES_TOKEN_PART,
+    BACKLOG_RESERVE_PART, BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, BODIES_PART,
     CHANGE_BYTES_MAX, PREVIEWS_ASKED_MAX, RESULTS_BYTES_MAX,
 };
 use crate::metrics::Metrics;
@@ -63,10 +63,10 @@ struct Bodies {
 }
 
 impl Bodies {
-    /// One holder may take one part in this many.
+    /// One holder may take one part in this many of the results.
     fn new(part: usize) -> Self {
-        let budget = |most: usize| BodyBudget::new(most, most / part);
-        Self { requests: budget(BODIES_BYTES_MAX), results: budget(RESULTS_BYTES_MAX) }
+        let budget = |most: usize, part: usize| BodyBudget::new(most, most / part);
+        Self { requests: budget(BODIES_BYTES_MAX, BODIES_PART), results: budget(RESULTS_BYTES_MAX, part) }
     }
 }
 
@@ -93,7 +93,7 @@ impl App {
             token_rate: settings.get().token_rate_max.map(|most| Rate::new("token", most, &clock)),
             oidc: Issuer::new(),
             at_socket: Bodies::new(1),
-            over_tcp: Bodies::new(BODIES_TOKEN_PART),
+            over_tcp: Bodies::new(BODIES_PART),
             streams: Streams::new(&*host.services().store, &metrics.streams),
             host,
             pipeline,

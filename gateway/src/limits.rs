@@ -50,8 +50,9 @@ pub const BODIES_BYTES_MAX: usize = 67_108_864;
 /// Bytes of all long results in answers that are not written yet, at the socket and over TCP each. A short result takes no share: the
 /// bound of connections is enough.
 pub const RESULTS_BYTES_MAX: usize = 67_108_864;
-/// One token may have one part in this many of these bytes: 16 of the largest requests at once, and others have room.
-pub const BODIES_TOKEN_PART: usize = 4;
+/// One token, and of requests also one user, may have one part in this many of these bytes: 16 of the largest requests at once, and others
+/// have room, first of all those who can stop it.
+pub const BODIES_PART: usize = 4;
 /// Most entries of the log in one answer: with the largest receipts, an answer stays below what a client reads.
 /// Clients depend on it.
 pub const LOG_LIST_MAX: usize = 500;

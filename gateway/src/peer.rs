@@ -58,9 +58,15 @@ impl Peer {
     }
 
     /// The whole id of an action that this peer submits. Over the network it begins with the session or the principal, so that nobody
-    /// takes the id of another's action, or learns that there is one.
+    /// takes the id of another's action, or learns that there is one. At the socket, it is not that of an account.
     pub(crate) fn whole_id(&self, id: &ActionId) -> Result<ActionId, Failure> {
-        let Some(claims) = self.claims() else { return Ok(id.clone()) };
+        let Some(claims) = self.claims() else {
+            if id.as_str().starts_with("account://") {
+                let message = "an action_id that begins with account:// is for the account's own actions";
+                return Err(Failure::new(Code::Malformed, Phase::Accept, message));
+            }
+            return Ok(id.clone());
+        };
         let owner = claims.session.as_ref().map_or(claims.principal.as_str(), SessionId::as_str);
         if id.as_str().strip_prefix(owner).is_some_and(|rest| rest.starts_with('/')) {
             return Ok(id.clone());
@@ -94,5 +100,22 @@ impl Peer {
 
     pub(crate) fn may_see(&self, receipt: &Receipt) -> bool {
         self.operator || receipt.principal == self.principal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn nobody_at_the_socket_takes_an_id_of_an_account() {
+        let principal = Principal::new("user://alice").unwrap();
+        let peer = Peer { caller: Caller::User(1), principal, operator: false };
+        let [own, other] = ["a/b", "account://home/ada/x"].map(|id| ActionId::new(id).unwrap());
+        assert_eq!(peer.whole_id(&own).unwrap(), own);
+        assert_eq!(peer.whole_id(&other).unwrap_err().code, Code::Malformed);
+        // Who may see it asks for it by this id.
+        assert_eq!(peer.meant_ids(&other), std::slice::from_ref(&other));
     }
 }

@@ -391,10 +391,10 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     Ok(write_whole(path, bytes, 0o600).at(path)?)
 }
 
-/// Writes a draft with this mode, and renames it.
+/// Writes a draft with this mode, and renames it. The draft's name is one that nobody else gives a file.
 pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     make_private(path.parent().unwrap_or(path))?;
-    let draft = path.with_extension("draft");
+    let draft = path.with_extension("effectd-draft");
     // What is there may be a link to another file. If it cannot be removed, the next line fails.
     let _ = fs::remove_file(&draft);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft)?;

@@ -207,6 +207,25 @@ fn one_user_leaves_room_in_the_backlog_for_others() {
 }
 
 #[test]
+fn one_users_slow_bodies_leave_memory_for_operators() {
+    if !is_root("one_users_slow_bodies_leave_memory_for_operators") {
+        return;
+    }
+    let place = Place::seeded();
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = place.path("shared.sock");
+    let socket = ["--socket", socket.to_str().unwrap(), "--set", "gateway.socket_mode=0660"];
+    let daemon = place.serve(&[&socket[..], &["--set", "gateway.body_time_ms_max=600000"]].concat());
+    // More than all memory for bodies, and each lacks its last byte.
+    let long = "x".repeat(1_000_000);
+    let head = format!("POST /v1/actions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", long.len() + 1);
+    let _slow = hold(&daemon, FIRST, 80, &format!("{head}{long}"));
+    // One that is read whole is no JSON.
+    daemon.ask("POST", "/v1/actions", &[], &long).problem(400, "malformed");
+    ask(&daemon, SECOND, "POST", "/v1/actions", &long).problem(400, "malformed");
+}
+
+#[test]
 fn an_operators_read_of_a_long_result_takes_its_share() {
     if !is_root("an_operators_read_of_a_long_result_takes_its_share") {
         return;

@@ -250,6 +250,13 @@ fn what_is_refused_is_a_result_that_says_what_to_change() {
     assert!(denied["_meta"]["effectd/receiptId"].is_string(), "{denied}");
     let failed = call("files_read_text", json!({ "path": "workspace/nothing" }));
     assert_eq!(failed["structuredContent"]["code"], "file_not_found");
+    let wait = json!({ "name": "effectd_wait", "arguments": { "action_id": "nothing" } });
+    let lost = modern(&daemon, "tools/call", wait);
+    assert_eq!(
+        (&lost["isError"], &lost["structuredContent"]["code"]),
+        (&json!(true), &json!("action_unknown"))
+    );
+    assert!(!lost.to_string().contains("again"), "{lost}");
     let unknown = Sent::modern("tools/call", json!({ "name": "files_nothing" }), json!({})).to(&daemon);
     assert_eq!(error(&unknown, 200), -32602);
     assert_eq!(daemon.stop(), 0);

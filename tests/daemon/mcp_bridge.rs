@@ -266,6 +266,21 @@ fn a_stream_holds_up_no_other_and_is_closed_when_cancelled() {
 }
 
 #[test]
+fn a_call_whose_answer_is_lost_is_not_called_safe_to_repeat() {
+    let desk = Desk::new();
+    let listener = UnixListener::bind(desk.project().join("fake.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut agent = desk.agent(&["--socket", "fake.sock"]);
+    agent.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {} }).to_string());
+    drop(accept(&listener));
+    let answer = agent.hear();
+    assert_eq!(answer["error"]["data"]["code"], "outcome_unknown", "{answer}");
+    let why = answer["error"]["message"].as_str().unwrap();
+    assert!(why.contains("may have been carried out") && !why.contains("safe"), "{why}");
+    assert_eq!(agent.leave(), Some(0));
+}
+
+#[test]
 fn a_daemon_that_cannot_start_says_why() {
     let desk = Desk::installed();
     let policy = desk.states()[0].join("policy/policy.toml");
@@ -376,7 +391,10 @@ fn install_shows_the_change_asks_and_keeps_other_settings() {
     std::os::unix::fs::symlink(&precious, &files[0]).unwrap();
     let refused = desk.effectd(&["mcp", "install", "claude-code", "--yes"]);
     assert!(refused.code() == 2 && refused.stderr().contains("a link out of"), "{}", refused.stderr());
-    std::fs::rename(&files[0], desk.project().join(".mcp.draft")).unwrap();
+    std::fs::rename(&files[0], desk.project().join(".mcp.effectd-draft")).unwrap();
+    // A file of yours, by a name that a draft could have.
+    let own = desk.home(".gemini/settings.draft");
+    std::fs::write(&own, "mine").unwrap();
 
     for (nth, agent) in ["claude-code", "gemini", "codex"].iter().enumerate() {
         let done = desk.effectd(&["mcp", "install", agent, "--yes", "-o", "json"]).json(0);
@@ -389,6 +407,7 @@ fn install_shows_the_change_asks_and_keeps_other_settings() {
     }
     assert_eq!(desk.states().len(), 1);
     assert_eq!(std::fs::read_to_string(precious).unwrap(), "{}");
+    assert_eq!(std::fs::read_to_string(own).unwrap(), "mine");
     let [claude, gemini, codex] = read();
     let entry = json!({ "command": Path::new(program()).canonicalize().unwrap(), "args": ["mcp"] });
     let claude: Value = serde_json::from_str(&claude).unwrap();
@@ -417,12 +436,16 @@ fn install_shows_the_change_asks_and_keeps_other_settings() {
 #[test]
 fn a_project_around_its_own_state_is_refused() {
     let desk = Desk::new();
-    let mut command = desk.command(&["mcp", "install", "--yes"]);
-    command.current_dir(desk.place.path("home"));
-    let refused = run_to_end(command, "");
-    assert_eq!(refused.code(), 2);
-    assert!(refused.stderr().contains("where tools could change it"), "{}", refused.stderr());
-    assert_eq!(desk.states(), Vec::<PathBuf>::new());
+    let (home, link) = (desk.place.path("home"), desk.place.path("link"));
+    std::os::unix::fs::symlink(&home, &link).unwrap();
+    for named in [&home, &link] {
+        let mut command = desk.command(&["mcp", "install", "--yes"]);
+        command.current_dir(&home).env("HOME", named);
+        let refused = run_to_end(command, "");
+        assert_eq!(refused.code(), 2, "{}", refused.stdout());
+        assert!(refused.stderr().contains("where tools could change it"), "{}", refused.stderr());
+        assert_eq!(desk.states(), Vec::<PathBuf>::new());
+    }
 }
 
 #[test]

@@ -878,6 +878,14 @@ async fn the_inbox_gets_back_what_is_not_listed() {
     );
     // One that cannot be read does not hide the other.
     let damaged = KvChange::Put(NewBody::Clear(b"{".to_vec()));
+    change_entries(&*door.runtime.pipeline().services().store, "held-spaces", 1, damaged.clone()).await;
+    let page = get(&mut door.user("home", "admin"), waiting).await;
+    assert!(!page["invocations"].as_array().unwrap().is_empty(), "{page}");
+    // The sweep at the next start lists it again.
+    door.stop().await;
+    let door = Door::open(place.config()).await;
+    let listed = async { while get(&mut door.user("home", "admin"), waiting).await["total"] != 2 {} };
+    tokio::time::timeout(Duration::from_secs(60), listed).await.unwrap();
     change_entries(&*door.runtime.pipeline().services().store, "holds", 1, damaged).await;
     let page = get(&mut door.user("home", "admin"), waiting).await;
     assert_eq!(page["invocations"].as_array().unwrap().len(), 1, "{page}");

@@ -149,7 +149,7 @@ pub fn holds(
     Ok((page.entries.iter().filter_map(readable).collect(), page.after))
 }
 
-fn readable(entry: &KvEntry) -> Option<Versioned<Hold>> {
+fn readable<T: DeserializeOwned>(entry: &KvEntry) -> Option<Versioned<T>> {
     read(entry).inspect_err(|error| tracing::error!(%error, "a hold cannot be read")).ok()
 }
 
@@ -161,7 +161,7 @@ pub fn seen(
     sees: impl Fn(&Hold) -> bool,
 ) -> Result<(Vec<Hold>, Option<String>), StoreError> {
     let family = FamilyName::new(HOLDS)?;
-    let pick = |entry: &KvEntry| Ok(readable(entry).map(|hold| hold.value).filter(&sees));
+    let pick = |entry: &KvEntry| Ok(readable::<Hold>(entry).map(|hold| hold.value).filter(&sees));
     let Some(spaces) = spaces else {
         return page(entries_from(store, &family, ("", after), HELD_PAGE), HELD_PAGE, pick);
     };
@@ -177,21 +177,23 @@ pub fn seen(
 /// The actions of a hold, and when they were accepted.
 type Actions = Vec<(ActionId, Timestamp)>;
 
-/// The holds of a space by their ids, without opening them.
+/// The holds of a space by their ids, without opening them. One entry that cannot be read does not hide the others.
 pub(crate) fn held_in(store: &dyn Store, space: &SpaceId) -> Result<Vec<(String, Actions)>, StoreError> {
     let (family, prefix) = (FamilyName::new(SPACES)?, space_key(space, ""));
-    let found = entries_from(store, &family, (prefix.as_str(), None), HELD_PAGE).map(|entry| {
-        let entry = entry?;
-        Ok((entry.key[prefix.len()..].to_owned(), read::<Actions>(&entry)?.value))
-    });
+    let found =
+        entries_from(store, &family, (prefix.as_str(), None), HELD_PAGE).filter_map(|entry| match entry {
+            Ok(entry) => Some(Ok((entry.key[prefix.len()..].to_owned(), readable::<Actions>(&entry)?.value))),
+            Err(error) => Some(Err(error)),
+        });
     found.collect()
 }
 
-/// Lists a hold by its space, if an earlier build of this stored format wrote it and did not.
+/// Lists a hold by its space, if an earlier build of this stored format wrote it and did not, or its entry cannot be read.
 pub(crate) async fn list_by_space(approvals: &Approvals, at: &Versioned<Hold>) -> Result<(), StoreError> {
     let store = &*approvals.store;
     let key = space_key(&at.value.decision.request.space_id, at.value.approval_id.as_str());
-    if store.entry(&FamilyName::new(SPACES)?, &key)?.is_some() {
+    let listed = store.entry(&FamilyName::new(SPACES)?, &key)?;
+    if listed.is_some_and(|entry| readable::<Actions>(&entry).is_some()) {
         return Ok(());
     }
     let _lock = approvals.changes.lock().await;

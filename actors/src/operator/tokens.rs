@@ -73,8 +73,10 @@ pub(super) fn check(
         }
         (TokenKind::User | TokenKind::Service, None, Some(name)) => {
             bounded("name of an account", name.len(), ACCOUNT_BYTES_MAX)?;
-            if !is_account_name(name) {
-                return invalid("the name of an account is ASCII text without blanks, `/` and `*`");
+            if !is_account_name(name) || new.org.as_str().contains('/') {
+                return invalid(
+                    "the name of an account is ASCII text without blanks, `/` and `*`, and its organisation's has no `/`",
+                );
             }
         }
         (TokenKind::Sandbox, ..) => return invalid("a sandbox token needs a session, and has no name"),

@@ -87,9 +87,10 @@ impl Token {
     }
 }
 
-/// The principal of an account. A name has no slash, so that no two organisations share one.
+/// The principal of an account. Neither name has a slash, so that no two organisations share one, and no account's action id, which
+/// begins with its principal, is that of another.
 pub fn account(org: &OrgId, name: &str) -> Result<Principal, IdInvalid> {
-    if !is_account_name(name) {
+    if !is_account_name(name) || org.as_str().contains('/') {
         return Err(IdInvalid::NotPrintable { kind: "the name of an account" });
     }
     Principal::new(format!("account://{org}/{name}"))
@@ -278,5 +279,7 @@ mod tests {
         for wrong in ["", "a/b", "*", "a b", "é", "a\n"] {
             assert!(account(&org, wrong).is_err(), "{wrong:?}");
         }
+        // The action `c/x` of `account://a/b` would be the action `x` of `account://a/b/c`.
+        assert!(account(&OrgId::new("a/b").unwrap(), "c").is_err());
     }
 }

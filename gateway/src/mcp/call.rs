@@ -96,7 +96,8 @@ async fn answered(
         WAIT => {
             let Wait { action_id, timeout_ms } = own(arguments)?;
             let time = timeout_ms.map_or(MCP_WAIT_MAX, Duration::from_millis).min(MCP_WAIT_MAX);
-            let found = until_ended(&asked.app, &asked.peer, &action_id, time).await?;
+            let found =
+                until_ended(&asked.app, &asked.peer, &action_id, time).await.map_err(unknown_action)?;
             let waiting = Waiting { is_plain: true, ..waiting(action_id) };
             shown(asked, waiting, found.into()).await
         }
@@ -123,6 +124,14 @@ async fn answered(
 
 fn unknown_tool() -> ErrorData {
     ErrorData::invalid_params("there is no tool of this name; tools/list has all names", None)
+}
+
+/// Elsewhere, an unknown action may be submitted again by its id. A call has no such id: repeated, it is another action.
+fn unknown_action(mut problem: Problem) -> Problem {
+    if problem.code == "action_unknown" {
+        "you have no action of this id".clone_into(&mut problem.detail);
+    }
+    problem
 }
 
 /// The arguments of one of effectd's own tools.

@@ -109,10 +109,11 @@ fn is_if(bytes: &[u8], at: usize) -> bool {
         && !at.checked_sub(1).and_then(|before| bytes.get(before)).is_some_and(part)
 }
 
-/// Counts open brackets, `if`s and operators, which bound how deep the parser and the evaluator recurse for one rule.
+/// Counts open brackets, conditions, `if`s and operators, which bound how deep the parser and the evaluator recurse for one rule.
 #[derive(Default)]
 struct Complexity {
     depth: usize,
+    conditions: usize,
     conditionals: usize,
     operators: usize,
 }
@@ -120,13 +121,21 @@ struct Complexity {
 impl Complexity {
     fn count(&mut self, byte: u8, bytes: usize) -> Result<(), String> {
         match byte {
-            b'(' | b'[' | b'{' => self.depth += 1,
+            b'(' | b'[' => self.depth += 1,
+            b'{' => {
+                // Outside of all brackets, it begins a `when` or `unless`; each nests those after it.
+                self.conditions += usize::from(self.depth == 0);
+                self.depth += 1;
+            }
             b')' | b']' | b'}' => self.depth = self.depth.saturating_sub(1),
             b'&' | b'|' | b'+' | b'-' | b'*' | b'!' | b'.' | b'=' | b'<' | b'>' => self.operators += 1,
             _ => {}
         }
         if self.depth > CEDAR_DEPTH_MAX {
             return Err(format!("a rule may nest brackets at most {CEDAR_DEPTH_MAX} deep"));
+        }
+        if self.conditions > CEDAR_DEPTH_MAX {
+            return Err(format!("a rule may have at most {CEDAR_DEPTH_MAX} conditions"));
         }
         if self.conditionals > CEDAR_DEPTH_MAX {
             return Err(format!("a rule may have at most {CEDAR_DEPTH_MAX} `if`s"));

@@ -265,6 +265,7 @@ fn rules_that_would_overflow_the_parser_are_refused_before_it() {
         ),
         (chain(60_000), "at most 256 operator characters"),
         (format!("{permit}{{ {} }};", "if true then true else ".repeat(25)), "at most 24 `if`s"),
+        (format!("{permit}{{ true }}{};", "unless{false}".repeat(24)), "at most 24 conditions"),
         (format!("{permit}{{ [{}].contains(1) }};", "1, ".repeat(10_000)), "at most 8192 bytes"),
         (format!("{permit}{{ {}true }};", "!".repeat(100_000)), "at most 256 operator characters"),
         (format!("{permit}{{ context{} }};", ".a".repeat(100_000)), "at most 256 operator characters"),
@@ -283,7 +284,8 @@ fn rules_that_would_overflow_the_parser_are_refused_before_it() {
         " && true".repeat(110),
         ")".repeat(20)
     );
-    let inside = format!("{}\n{deep}\n{nested}\n{negated}\n{mixed}\n", chain(110));
+    let conditions = format!("{permit}{{ true }}{};", "unless{false}".repeat(23));
+    let inside = format!("{}\n{deep}\n{nested}\n{negated}\n{mixed}\n{conditions}\n", chain(110));
     let check = move || {
         let policy = compile(TOML, &inside).unwrap();
         assert_permitted(&decide(&policy, |_| ()));

@@ -112,7 +112,9 @@ impl NewPolicy {
             return Ok(None);
         }
         let project = &project.folder;
-        if state.starts_with(project) {
+        // The state may not exist yet, and a link may lead to it.
+        let real = state.ancestors().find_map(|above| above.canonicalize().ok());
+        if state.starts_with(project) || real.is_some_and(|real| real.starts_with(project)) {
             let (state, project) = (state.display(), project.display());
             return Err(CliError::request(format!(
                 "the state {state} would be inside of the project {project}, where tools could change it; go to the project's own \

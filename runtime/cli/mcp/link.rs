@@ -185,7 +185,8 @@ impl Link {
     }
 
     async fn send(&self, message: &Message, lines: &Lines) -> Result<(), CliError> {
-        self.exchange(self.connected().await?, message, lines).await
+        let sent = self.exchange(self.connected().await?, message, lines).await;
+        sent.map_err(|error| lost(message, error))
     }
 
     async fn exchange(&self, mut client: Client, message: &Message, lines: &Lines) -> Result<(), CliError> {
@@ -269,6 +270,19 @@ impl Link {
             *self.negotiated.lock() = answer["result"]["protocolVersion"].as_str().map(str::to_owned);
         }
     }
+}
+
+/// What to say of a call whose answer is lost. Other requests may be repeated, but a call without a key of its own is then another action.
+fn lost(message: &Message, error: CliError) -> CliError {
+    if let CliError::Client(ClientError::Broken(why)) = &error
+        && message.method == "tools/call"
+    {
+        let why = format!(
+            "the connection to the daemon broke: {why}; the call may have been carried out, so look before you repeat it"
+        );
+        return CliError::request(why).exiting(Exit::Unknown);
+    }
+    error
 }
 
 /// Whether no daemon serves the state yet.
