@@ -135,11 +135,6 @@ impl App {
         policy.may_view_approvals(&by, None) || orgs.any(|org| policy.may_view_approvals(&by, Some(org)))
     }
 
-    /// Whether this peer may read all receipts and their events: an operator, or a learner by the policy.
-    pub(crate) fn may_learn(&self, peer: &Peer) -> bool {
-        self.services().policy().may_learn(&peer.decider())
-    }
-
     /// Whether this peer may do this part of an operator's work.
     pub(crate) fn may_operate(&self, peer: &Peer, part: PrincipalRole) -> bool {
         self.services().policy().may_operate(&peer.decider(), part)

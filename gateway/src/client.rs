@@ -38,6 +38,8 @@ use crate::views::whoami::WhoamiView;
 
 /// The largest answer that is read at once: a receipt with the largest output of a tool fits several times.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
+/// What is sent with a body, and changes nothing.
+const LOOKS: [&str; 3] = ["/v1/policy/check", "/v1/policy/explain", "/v1/preview"];
 /// How long an answer from a URL may take to begin. Longer than a daemon lets a request wait.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 
@@ -131,13 +133,14 @@ pub struct ExpectedState {
     pub id: Option<String>,
 }
 
+#[derive(Debug)]
 enum Transport {
     /// A daemon; the client connects on demand, and again after the connection broke.
     Daemon(Connection),
     InProcess(TowerToHyperService<Router>),
 }
 
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 enum Address {
     Socket {
         path: PathBuf,
@@ -160,29 +163,18 @@ impl Notice {
     }
 }
 
+#[derive(Debug)]
 struct Connection {
     address: Address,
     sender: Option<SendRequest<Full<Bytes>>>,
     notice: Option<Arc<Notice>>,
 }
 
+#[derive(Debug)]
 pub struct Client {
     transport: Transport,
     /// A person waits at a terminal.
     interactive: bool,
-}
-
-impl std::fmt::Debug for Client {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let address = match &self.transport {
-            Transport::Daemon(Connection { address: Address::Socket { path, .. }, .. }) => {
-                path.display().to_string()
-            }
-            Transport::Daemon(Connection { address: Address::Url(remote), .. }) => remote.url.clone(),
-            Transport::InProcess(_) => "this process".to_owned(),
-        };
-        f.debug_struct("Client").field("address", &address).finish_non_exhaustive()
-    }
 }
 
 impl Client {
@@ -238,6 +230,14 @@ impl Client {
     pub async fn connect(&mut self) -> Result<(), ClientError> {
         match &mut self.transport {
             Transport::Daemon(connection) => connection.ready().await.map(drop),
+            Transport::InProcess(_) => Ok(()),
+        }
+    }
+
+    /// Says what the client may change, before a view takes the screen over.
+    pub async fn announce(&mut self) -> Result<(), ClientError> {
+        match &mut self.transport {
+            Transport::Daemon(connection) => connection.announce().await,
             Transport::InProcess(_) => Ok(()),
         }
     }
@@ -415,7 +415,9 @@ impl Client {
                 Err(never) => match never {},
             },
             Transport::Daemon(connection) => {
-                connection.announce(request.method()).await?;
+                if request.method() != Method::GET && !LOOKS.contains(&request.uri().path()) {
+                    connection.announce().await?;
+                }
                 connection.send(request).await
             }
         }
@@ -464,8 +466,8 @@ impl Connection {
     }
 
     /// Before the first request that may change something: says what it changes.
-    async fn announce(&mut self, method: &Method) -> Result<(), ClientError> {
-        let unsaid = |notice: &Arc<Notice>| *method != Method::GET && !notice.said.load(Ordering::Relaxed);
+    async fn announce(&mut self) -> Result<(), ClientError> {
+        let unsaid = |notice: &Arc<Notice>| !notice.said.load(Ordering::Relaxed);
         let Some(notice) = self.notice.clone().filter(unsaid) else {
             return Ok(());
         };

@@ -128,12 +128,13 @@ pub(crate) struct Operator(pub(crate) Peer);
 
 /// A peer that may look at what operators see.
 pub(crate) struct Viewer {
+    pub(crate) peer: Peer,
     /// Whether it may also operate: error messages, which may quote contents, are only for operators.
     pub(crate) operates: bool,
 }
 
 /// A peer that may erase subjects.
-pub(crate) struct Eraser(pub(crate) Operator);
+pub(crate) struct Eraser(pub(crate) Peer);
 
 /// The peer, if it is root or the daemon's user, or has this part of an operator's work by the policy.
 async fn with_part(parts: &mut Parts, app: &Arc<App>, part: PrincipalRole) -> Result<Peer, Problem> {
@@ -161,7 +162,7 @@ impl FromRequestParts<Arc<App>> for Viewer {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let peer = with_part(parts, app, PrincipalRole::Look).await?;
-        Ok(Self { operates: app.may_operate(&peer, PrincipalRole::Operate) })
+        Ok(Self { operates: app.may_operate(&peer, PrincipalRole::Operate), peer })
     }
 }
 
@@ -169,7 +170,7 @@ impl FromRequestParts<Arc<App>> for Eraser {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        with_part(parts, app, PrincipalRole::Erase).await.map(|peer| Self(Operator(peer)))
+        with_part(parts, app, PrincipalRole::Erase).await.map(Self)
     }
 }
 
@@ -199,9 +200,11 @@ impl FromRequestParts<Arc<App>> for Reader {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
         let peer = Peer::from_request_parts(parts, app).await?;
-        if app.may_learn(&peer) {
+        if app.may_operate(&peer, PrincipalRole::Learner) {
             let [looks, operates] =
                 [PrincipalRole::Look, PrincipalRole::Operate].map(|part| app.may_operate(&peer, part));
+            // What is on the other topics need not be of the token's organisation.
+            let looks = looks && peer.claims().is_none();
             return Ok(Self { peer, looks, operates });
         }
         let why = "only operators and principals with the role `learner` or `look` may read events";
@@ -214,13 +217,16 @@ impl Reader {
         &self.peer
     }
 
-    /// Fails if a learner may not read this topic.
+    /// Fails if a learner, or a token, may not read this topic.
     pub(crate) fn check_topic(&self, topic: &str) -> Result<(), Problem> {
         let learned = [Topic::ActionExecuted, Topic::Amendments].map(Topic::as_str);
         if self.looks || learned.contains(&topic) {
             return Ok(());
         }
-        let why = format!("a learner reads the topics {}; the others are for operators", learned.join(", "));
+        let why = format!(
+            "learners and tokens read the topics {}; the others are for operators at the socket",
+            learned.join(", ")
+        );
         Err(Problem::of(Kind::OperatorsOnly, why))
     }
 

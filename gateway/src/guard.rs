@@ -3,12 +3,10 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
@@ -17,7 +15,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use effectd_actors::control::rates::Rate;
-use hyper::body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 
 use crate::app::App;
 use crate::authenticate;
@@ -58,32 +56,6 @@ struct Admitted {
     slots: [Option<Slot>; 2],
 }
 
-/// The body of an answer, with the slots of its request until it is sent or given up.
-struct AnswerBody {
-    body: Body,
-    _slots: [Option<Slot>; 2],
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 /// A rate for each address.
 pub(crate) fn address_rate(app: &App, per_second: u32) -> Rate {
     let most = NonZeroU32::new(per_second).unwrap_or(NonZeroU32::MIN);
@@ -108,7 +80,12 @@ async fn check(
         Ok(Admitted { peer: Some(peer), slots }) => {
             parts.extensions.insert(peer);
             let response = next.run(Request::from_parts(parts, body)).await;
-            (response.map(|body| Body::new(AnswerBody { body, _slots: slots })), false)
+            // The body holds the slots until it is sent or given up.
+            let holding = move |error: axum::Error| {
+                let _slots = &slots;
+                error
+            };
+            (response.map(|body| Body::new(body.map_err(holding))), false)
         }
         Ok(Admitted { peer: None, .. }) => ("ok".into_response(), false),
         Err(problem) => {
@@ -142,25 +119,18 @@ impl Guard {
             return Err(Problem::of(Kind::CrossSite, "only pages of this host may change something"));
         }
         let from = link.client(headers, &settings);
-        let slot = self.slot_of(from, &settings)?;
+        // Behind a proxy, connections are not bounded for each address, so requests are.
+        let all = settings.network_connections();
+        let slot = settings.behind_proxy.then(|| self.addresses.take(Holder::Address(from), all));
+        let slot = slot.map(|slot| slot.ok_or_else(routes::too_many_connections)).transpose()?;
         let is_probe = parts.method == Method::GET && parts.uri.path() == "/healthz";
         if is_probe && !headers.contains_key(header::AUTHORIZATION) {
             return Ok(Admitted { peer: None, slots: [slot, None] });
         }
         let known = authenticate::peer(&self.app, headers).await;
         let peer = known.map_err(|problem| self.failed(from, problem))?;
-        let own = self.tokens.take(peer.holder(), settings.network_connections());
-        let own = own.ok_or_else(routes::too_many_connections)?;
+        let own = self.tokens.take(peer.holder(), all).ok_or_else(routes::too_many_connections)?;
         Ok(Admitted { peer: Some(peer), slots: [slot, Some(own)] })
-    }
-
-    /// A slot for a request through the proxy, whose connections are not bounded for each address.
-    fn slot_of(&self, from: IpAddr, settings: &Settings) -> Result<Option<Slot>, Problem> {
-        if !settings.behind_proxy {
-            return Ok(None);
-        }
-        let slot = self.addresses.take(Holder::Address(from), settings.network_connections());
-        slot.map(Some).ok_or_else(routes::too_many_connections)
     }
 
     /// Counts a request without a valid token for its address.

@@ -4,9 +4,8 @@
 //! Each key verifies one algorithm. A token's header says by which key and algorithm it was signed, and a pair that the issuer does
 //! not have is refused: no token chooses how it is verified.
 
-use std::fs::{File, Metadata, metadata};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use effectd_actors::limits::ACCOUNT_BYTES_MAX;
@@ -25,7 +24,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::limits::{CLAIM_VALUES_MAX, JWKS_BYTES_MAX, JWT_SKEW_S_MAX};
-use crate::settings::OidcSettings;
+use crate::settings::{OidcSettings, Stamp, stamp};
 
 /// The issuer's keys, as its file has them now.
 #[derive(Default)]
@@ -36,9 +35,6 @@ struct Loaded {
     stamp: Option<Stamp>,
     keys: Vec<Key>,
 }
-
-/// The inode, the size, and when the kernel last saw a change of the file or of its permissions.
-type Stamp = (u64, u64, i64, i64);
 
 #[derive(Clone)]
 struct Key {
@@ -94,8 +90,7 @@ impl Issuer {
     fn key(&self, settings: &OidcSettings, id: &str, algorithm: Algorithm) -> Option<Key> {
         let mut loaded = self.0.lock();
         let file = settings.jwks_file.as_str();
-        let stamp = |found: Metadata| (found.ino(), found.len(), found.ctime(), found.ctime_nsec());
-        let stamp: Option<Stamp> = metadata(file).ok().map(stamp);
+        let stamp = stamp(file);
         if loaded.as_ref().is_none_or(|loaded| loaded.stamp != stamp || loaded.file != file) {
             let keys = read(Path::new(file)).unwrap_or_else(|error| {
                 tracing::warn!(%error, file, "the issuer's keys cannot be read; no JWT is accepted");

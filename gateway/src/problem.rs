@@ -88,7 +88,7 @@ kinds! {
 
 /// An error, and what has to change.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
     /// `urn:effectd:problem:<code>`; never changes its meaning.
     #[serde(rename = "type")]
@@ -135,14 +135,8 @@ impl Problem {
 
     /// An action that was not accepted, or that failed.
     pub fn failed(failure: &Failure) -> Self {
-        let code = failure.code;
-        let mut problem = Self::new(
-            code.as_str(),
-            status(code),
-            failure.retryable,
-            code.meaning(),
-            failure.message.clone(),
-        );
+        let (code, detail) = (failure.code, failure.message.clone());
+        let mut problem = Self::new(code.as_str(), status(code), failure.retryable, code.meaning(), detail);
         problem.phase = Some(failure.phase);
         problem.gate = failure.gate;
         problem.change = Some(remediation::of(failure));
@@ -208,14 +202,7 @@ impl Problem {
             code: code.to_owned(),
             retryable,
             retry_after_ms: (retryable && status >= 429).then(|| millis(RETRY_AFTER)),
-            phase: None,
-            gate: None,
-            rule: None,
-            change: None,
-            action_id: None,
-            receipt: None,
-            error: None,
-            invocation: None,
+            ..Self::default()
         }
     }
 }

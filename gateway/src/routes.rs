@@ -41,8 +41,6 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use kinds::Kinds;
-
 use crate::app::{App, AppState};
 use crate::headers::AnswerTrace;
 use crate::peer::Peer;
@@ -86,7 +84,6 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
             grants: list;
             groups: list, seek, show;
             health: metrics;
-            log: entries;
             policy: explain, show;
             preview: preview;
             quarantine: list;
@@ -113,7 +110,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         }
         // What stays with the users of this machine, whatever the policy says.
         [] {
-            log: rotate;
+            log: entries, rotate;
             policy: check, files, reload, shadow, start_shadow, stop_shadow;
             store: erase, journal, retain;
             tokens: create, list, revoke, rotate;
@@ -121,26 +118,22 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
     }
 }
 
-fn described() -> (OpenApiRouter<Arc<App>>, Kinds) {
-    let (mut all, mut kinds) = (OpenApiRouter::with_openapi(openapi::header()), Kinds::default());
-    for (of, routes) in table() {
-        kinds.add(&routes.1, of);
-        all = all.routes(routes);
-    }
-    kinds.add_other("POST /mcp", &[Sandbox, User, Service]);
-    (all, kinds)
+fn described() -> OpenApiRouter<Arc<App>> {
+    let none = OpenApiRouter::with_openapi(openapi::header());
+    table().into_iter().fold(none, |all, (kinds, (schemas, paths, handlers))| {
+        let checked = handlers.route_layer(middleware::from_fn_with_state(kinds, kinds::check));
+        all.routes((schemas, paths, checked))
+    })
 }
 
 fn descriptions() -> OpenApi {
-    described().0.into_openapi()
+    described().into_openapi()
 }
 
-/// All routes that are described, and `more` that speak a protocol of their own.
+/// All routes that are described, and `more` that speak a protocol of their own and are for every kind of token.
 pub(crate) fn all(app: Arc<App>, more: Router<Arc<App>>) -> Router {
-    let (routes, kinds) = described();
-    Router::from(routes)
+    Router::from(described())
         .merge(more)
-        .layer(middleware::from_fn_with_state(Arc::new(kinds), kinds::check))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(app.clone(), observe))

@@ -7,21 +7,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use crate::app::App;
 use crate::error::GatewayError;
 use crate::host::Stage;
-use crate::limits::{
-    ACCEPT_PAUSE, HEADER_BYTES_MAX, HEADERS_MAX, HEALTH_TIME_MAX, SCRAPE_TIME_MAX, SCRAPES_MAX,
-};
+use crate::limits::{ACCEPT_PAUSE, HEALTH_TIME_MAX, SCRAPE_TIME_MAX, SCRAPES_MAX};
 use crate::routes;
+use crate::server::{Service, serve_connection};
 
 /// A listening TCP socket.
 #[derive(Debug)]
@@ -39,7 +34,7 @@ impl Scrape {
 
     /// Serves until the stage is no longer open. When this returns, every connection has ended.
     pub(crate) async fn serve(self, app: Arc<App>, mut stage: watch::Receiver<Stage>) {
-        let (router, places) = (routes::scraped(app.clone()), Arc::new(Semaphore::new(SCRAPES_MAX)));
+        let (routes, places) = (routes::scraped(app.clone()), Arc::new(Semaphore::new(SCRAPES_MAX)));
         let mut connections = JoinSet::new();
         while *stage.borrow_and_update() == Stage::Open {
             tokio::select! {
@@ -48,9 +43,12 @@ impl Scrape {
                 Some(_) = connections.join_next() => {}
                 accepted = self.0.accept() => match (accepted, places.clone().try_acquire_owned()) {
                     (Ok((stream, _)), Ok(place)) => {
-                        let router = router.clone();
+                        let (routes, time) = (routes.clone(), HEALTH_TIME_MAX);
+                        let service = Service { routes, sender: (), keep_alive: false, header_time: time, linger_time: time };
+                        let answer = serve_connection(stream, service, stage.clone());
                         connections.spawn(async move {
-                            answer(stream, router).await;
+                            // A slow client loses its connection.
+                            let _ = tokio::time::timeout(SCRAPE_TIME_MAX, answer).await;
                             drop(place);
                         });
                     }
@@ -63,22 +61,5 @@ impl Scrape {
             }
         }
         connections.shutdown().await;
-    }
-}
-
-/// Answers one request. A slow client loses its connection.
-async fn answer(stream: TcpStream, router: Router) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .keep_alive(false)
-        .header_read_timeout(HEALTH_TIME_MAX)
-        .max_headers(HEADERS_MAX)
-        .max_header_size(HEADER_BYTES_MAX)
-        .max_buf_size(2 * HEADER_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    match tokio::time::timeout(SCRAPE_TIME_MAX, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection for monitoring ended early"),
-        Err(_) => tracing::debug!("a connection for monitoring took too long"),
     }
 }

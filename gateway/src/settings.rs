@@ -1,7 +1,9 @@
 //! The gateway's settings, and how they are shared while it runs.
 
+use std::fs::metadata;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,6 +121,15 @@ impl Default for Settings {
             oidc: OidcSettings::default(),
         }
     }
+}
+
+/// Inode, size, and when the kernel last saw a change of a file or of its permissions.
+pub(crate) type Stamp = (u64, u64, i64, i64);
+
+/// How a file is now; `None` if it is missing.
+pub(crate) fn stamp(file: &str) -> Option<Stamp> {
+    let found = metadata(file).ok()?;
+    Some((found.ino(), found.len(), found.ctime(), found.ctime_nsec()))
 }
 
 /// Settings that can be replaced while the gateway runs. Every new connection and request reads the current ones.

@@ -131,7 +131,13 @@ impl Door {
         let stream = WriteTimeout::new(stream, settings.write_time_max);
         let link = Link::new(from, to);
         let lengths = link.lengths.clone();
-        let service = self.service(link, &settings);
+        let service = Service {
+            routes: self.routes.clone(),
+            sender: Arc::new(link),
+            keep_alive: true,
+            header_time: settings.header_time_max,
+            linger_time: LINGER_TIME_MAX,
+        };
         let (acceptor, stage) = (tls.map(|tls| tls.acceptor.clone()), self.stage.clone());
         connections.spawn(async move {
             match acceptor {
@@ -152,16 +158,6 @@ impl Door {
             }
             drop(slot);
         });
-    }
-
-    fn service(&self, link: Link, settings: &Settings) -> Service<Arc<Link>> {
-        Service {
-            routes: self.routes.clone(),
-            sender: Arc::new(link),
-            keep_alive: true,
-            header_time: settings.header_time_max,
-            linger_time: LINGER_TIME_MAX,
-        }
     }
 }
 

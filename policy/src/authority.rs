@@ -138,11 +138,6 @@ impl Policy {
         self.may(by, PrincipalRole::Admin, None, org)
     }
 
-    /// Whether `by` may read the receipts of everybody, and their events.
-    pub fn may_learn(&self, by: &Decider) -> bool {
-        self.may_operate(by, PrincipalRole::Learner)
-    }
-
     /// Whether `by` may do this part of an operator's work. Who has any part may also look, and who may look may learn. A service
     /// only looks and learns, a sandbox does neither, and no token erases.
     pub fn may_operate(&self, by: &Decider, part: PrincipalRole) -> bool {

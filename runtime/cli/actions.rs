@@ -131,12 +131,6 @@ pub(super) enum Scope {
     Org,
 }
 
-/// An answer that is a grant.
-#[derive(Deserialize)]
-struct Granted {
-    grant: Value,
-}
-
 /// A list of actions, or a page of grants.
 #[derive(Deserialize)]
 struct Rows {
@@ -169,8 +163,8 @@ impl ActionsCommand {
                     "integration": integration, "action": action, "scope": scope, "maxCalls": max_calls,
                 });
                 let path = session.path(client, "grants").await?;
-                let Granted { grant } = client.post(&path, &body).await?;
-                Ok(print_one(form, &GRANTS, &grant, grant_cells))
+                let answer: Value = client.post(&path, &body).await?;
+                Ok(print_one(form, &GRANTS, &answer["grant"], grant_cells))
             }
             Self::Grants(GrantsVerb::List(session)) => {
                 let path = session.path(client, "grants").await?;

@@ -196,9 +196,10 @@ fn report_in_process(common: &Common, socket: &Path, state: &Path) -> Result<(),
         existing => drop(existing?),
     }
     eprint_line(&format!(
-        "no daemon answers on {}; working on the store in {} directly",
+        "no daemon answers on {}; working on the store in {} directly, state {}",
         socket.display(),
-        state.display()
+        state.display(),
+        id::read(state)?.as_deref().unwrap_or("not used yet")
     ));
     Ok(())
 }

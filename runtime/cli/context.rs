@@ -13,7 +13,6 @@ use std::sync::Arc;
 use clap::Subcommand;
 use effectd_gateway::client::{Notice, Remote};
 use effectd_gateway::socket::make_private;
-use effectd_gateway::views::whoami::WhoamiView;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -343,16 +342,14 @@ fn variable(name: &str) -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
-/// What a command says before it changes something: always at a URL, and for people also on this machine if they have contexts, so that
-/// it could have gone elsewhere.
-pub(super) fn notice(common: &Common) -> Option<Arc<Notice>> {
-    let has_contexts = || Contexts::read().is_ok_and(|all| !all.contexts.is_empty());
-    let is_needed = common.remote.is_some() || (common.output == Form::Table && has_contexts());
-    is_needed.then(|| Arc::new(Notice::new(announce)))
-}
-
-fn announce(target: &str, who: &WhoamiView) {
-    eprint_line(&format!("target {target}, state {}, as {}", who.state_id, who.principal));
+/// What a command says before it changes something: always at a URL, on this machine to people. Behind `mcp` is an agent.
+pub(super) fn notice(common: &Common, command: &str) -> Option<Arc<Notice>> {
+    let is_needed = common.remote.is_some() || (common.output == Form::Table && command != "mcp");
+    is_needed.then(|| {
+        Arc::new(Notice::new(|target, who| {
+            eprint_line(&format!("target {target}, state {}, as {}", who.state_id, who.principal));
+        }))
+    })
 }
 
 /// The user's folder for effectd.

@@ -354,7 +354,7 @@ pub fn main() -> ExitCode {
         Ok(remote) => common.remote = remote,
         Err(error) => return exit_of(Err(error)).into(),
     }
-    common.notice = context::notice(&common);
+    common.notice = context::notice(&common, &name);
     if let Command::Serve(serve) = command {
         return start_serving(serve, &common).into();
     }

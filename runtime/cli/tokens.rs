@@ -1,7 +1,7 @@
 //! `effectd tokens …`: tokens for those who reach effectd over TCP. A value is printed once, on standard output.
 
 use clap::{Subcommand, ValueEnum};
-use effectd_contracts::{OrgId, SessionId, Timestamp};
+use effectd_contracts::{OrgId, SessionId, Timestamp, TokenKind};
 use effectd_gateway::views::tokens::{TokenBody, TokenList, TokenView};
 use hyper::Method;
 
@@ -88,21 +88,12 @@ impl TokensCommand {
         match self {
             Self::List => Ok(print_rows(common.output, &COLUMNS, &all(common).await?, cells)),
             Self::Create(Create { kind, session, org, name, lasts, not_before, args }) => {
-                let body = match (kind, session, org.zip(name)) {
-                    (KindWord::Sandbox, Some(session_id), None) => {
-                        TokenBody::Sandbox { session_id, not_before, lasts }
-                    }
-                    (KindWord::User, None, Some((org, name))) => {
-                        TokenBody::User { org, name, not_before, lasts }
-                    }
-                    (KindWord::Service, None, Some((org, name))) => {
-                        TokenBody::Service { org, name, not_before, lasts }
-                    }
-                    (KindWord::Sandbox | KindWord::User | KindWord::Service, ..) => {
-                        let why = "a sandbox token needs --session, any other --org and --name";
-                        return Err(CliError::request(why));
-                    }
+                let kind = match kind {
+                    KindWord::Sandbox => TokenKind::Sandbox,
+                    KindWord::User => TokenKind::User,
+                    KindWord::Service => TokenKind::Service,
                 };
+                let body = TokenBody { kind, session_id: session, org, name, not_before, lasts };
                 run(common, "/v1/tokens", json_body(&body), args).await
             }
             Self::Revoke(change) => run_on(common, change, "/revoke").await,

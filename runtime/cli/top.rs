@@ -191,6 +191,7 @@ impl Top {
 
 /// Draws and refreshes until an event ends the view.
 async fn watch(client: &mut Client, mut snapshot: Snapshot, every: Duration) -> Result<(), CliError> {
+    client.announce().await?;
     let mut screen = Screen::take("`effectd top --once`")?;
     let mut events = Events::of_terminal(every)?;
     let mut cursor = Cursor { focus: Focus::All, row: 0, opened: None, news: String::new() };

@@ -289,24 +289,26 @@ fn a_change_says_its_target_first_and_a_look_does_not() {
 }
 
 #[test]
-fn a_change_here_says_its_target_to_who_has_contexts() {
+fn a_change_here_says_its_target_and_a_look_does_not() {
     let place = Place::seeded();
-    let _daemon = place.serve(&[]);
+    let daemon = place.serve(&[]);
     let said = |line: &[&str]| {
         let ran = run(&place, line, &[]);
         assert_eq!(ran.code(), 0, "{line:?}: {}", ran.stderr());
         ran.stderr()
     };
-    assert!(!said(&["pause", "--yes"]).contains("target"));
-    add(&place, "far", "http://127.0.0.1:7070");
     let state = std::fs::read_to_string(place.state().join("id")).unwrap();
-    let resumed = said(&["resume", "--yes"]);
-    let (first, rest) = resumed.split_once('\n').unwrap();
+    let paused = said(&["pause", "--yes"]);
+    let (first, rest) = paused.split_once('\n').unwrap();
     let says = format!(", state {}, as user://", state.trim());
-    assert!(first.starts_with("effectd: target ") && first.contains(&says), "{resumed}");
-    assert!(!rest.contains("target"), "once: {resumed}");
-    assert!(!said(&["pause", "--yes", "-o", "json"]).contains("target"));
-    assert!(!said(&["sessions", "list"]).contains("target"));
+    assert!(first.starts_with("effectd: target ") && first.contains(&says), "{paused}");
+    assert!(!rest.contains("target"), "once: {paused}");
+    for look in [&["resume", "--yes", "-o", "json"][..], &["sessions", "list"], &["policy", "check"]] {
+        assert!(!said(look).contains("target"), "{look:?}");
+    }
+    assert_eq!(daemon.stop(), 0);
+    let direct = format!("directly, state {}\n", state.trim());
+    assert!(said(&["pause", "--yes"]).contains(&direct));
 }
 
 #[test]

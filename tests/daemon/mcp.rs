@@ -575,6 +575,13 @@ fn a_session_acts_over_tcp_and_sees_only_its_own() {
         json!({ "name": "effectd_preview", "arguments": { "tool": "files_list", "arguments": {} } });
     let preview = Sent::modern("tools/call", preview, json!({})).over(&address, &token, &[]);
     assert_eq!(error(&preview, 200), -32602);
+    // What stays with the users of the machine is no tool.
+    for name in ["erase", "rotate_key", "create_token", "restore", "journal"] {
+        for name in [format!("effectd_{name}"), format!("effectd.{name}")] {
+            let call = Sent::modern("tools/call", json!({ "name": name, "arguments": {} }), json!({}));
+            assert_eq!(error(&call.over(&address, &token, &[]), 200), -32602, "{name}");
+        }
+    }
     // Without a token, and from a page of another site.
     assert_eq!(list.over(&address, "wrong", &[]).status, 401);
     assert_eq!(list.over(&address, &token, &[("origin", "http://evil.example")]).status, 403);

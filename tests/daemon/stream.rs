@@ -394,6 +394,8 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
         daemon.post(&path, &write_note(action, action, "s")).json(202);
     };
     let (first, second) = (session(), session());
+    let brief = json!({ "kind": "user", "org": "home", "name": "user", "lasts": "5s" });
+    let mut short = Listening::by(&address, &text(&daemon.post("/v1/tokens", &brief).json(200), "token"));
     let (member, revoked) = (account("home"), account("home"));
     let tokens = [&first.1, &second.1, &member, &revoked, &account("office")];
     let [mut sandbox, mut other, mut live, mut cut, stranger] =
@@ -421,6 +423,13 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
     assert_eq!((ids(&mut other, 1), ids(&mut live, 1)), (vec!["t-4".to_owned()], vec!["t-4".to_owned()]));
     cut.ended();
     assert_eq!(Reply::of(&rest(request_by(&address, &revoked))).status, 401);
+    // Nor does one that has expired.
+    until("it expires", || daemon.get("/v1/tokens").body.contains("\"expired\""));
+    held_in(&second.0, "t-5");
+    assert_eq!((ids(&mut other, 1), ids(&mut live, 1)), (vec!["t-5".to_owned()], vec!["t-5".to_owned()]));
+    while let Some(event) = next(&mut short.0) {
+        assert_ne!(event.brief().1, "t-5");
+    }
     // With its session, the token of a sandbox ends. Others hear that its question was denied.
     daemon.ask("DELETE", &format!("/v1/sessions/{}", first.0), &[], "").json(200);
     while next(&mut sandbox.0).is_some() {}

@@ -10,12 +10,13 @@ use crate::operator::acts;
 use crate::seeding;
 use crate::verbs::{CHANGES, place_to_change, valid_token};
 
-/// The output of a run without ids, times, hashes and the note that no daemon runs, which differ between runs.
+/// The output of a run without ids, times, hashes and the note of where it works, which differ between runs.
 fn told(ran: &Ran) -> (i32, String, String) {
     let stderr = ran.stderr();
+    let names_place =
+        |line: &str| line.contains("no daemon answers on") || line.starts_with("effectd: target ");
     // Without a daemon, the command itself logs what the daemon would log.
-    let said =
-        stderr.lines().filter(|line| !line.contains("no daemon answers on") && !line.starts_with(" WARN "));
+    let said = stderr.lines().filter(|line| !names_place(line) && !line.starts_with(" WARN "));
     let said: Vec<&str> = said.collect();
     (ran.code(), plain(&ran.stdout()), plain(&said.join("\n")))
 }

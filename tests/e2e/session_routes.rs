@@ -846,6 +846,45 @@ async fn the_inbox_has_the_invocations_of_all_sessions() {
     door.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_org_the_inbox_is_of_all_that_one_sees() {
+    let place = place();
+    let file = place.state().join("policy/policy.toml");
+    let office = "\n[spaces.\"shared:office\"]\nroot = \"./office\"\nband = \"GREEN\"\n\
+                  visible_to = [\"role:planner\"]\norg = \"office\"\n";
+    std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + office).unwrap();
+    let door = Door::open(place.config()).await;
+    let mut planner = door.gateway.client(place.config().principal, false);
+    for (id, space, folder) in [
+        ("h-1", "shared:household", "workspace"),
+        ("o-1", "shared:office", "office"),
+        ("h-2", "shared:household", "workspace"),
+        ("p-1", "shared:household", "workspace"),
+    ] {
+        let mut note = write_note(id, &format!("{folder}/{id}"), "t");
+        (note["space_id"], note["params"]["space_id"]) = (space.into(), space.into());
+        let waits = id == "p-1";
+        if !waits {
+            note["subject_id"] = "agent://stranger@nowhere".into();
+        }
+        let (status, body) = ask(&mut planner, "POST", "/v1/actions?wait", &note.to_string()).await;
+        assert_eq!(status, if waits { 202 } else { 403 }, "{id}: {body}");
+    }
+    for (query, ids, total) in [
+        ("", &["p-1", "h-2", "o-1", "h-1"][..], 4),
+        ("?limit=2&offset=1", &["h-2", "o-1"], 4),
+        ("?status=denied&offset=1", &["o-1", "h-1"], 3),
+        ("?org=office", &["o-1"], 1),
+    ] {
+        let page = get(&mut planner, &format!("/v1/inbox{query}")).await;
+        let listed = page["invocations"].as_array().unwrap().iter();
+        let found: Vec<_> = listed.map(|one| one["id"].as_str().unwrap()).collect();
+        assert_eq!((found.as_slice(), &page["total"]), (ids, &json!(total)), "{query}: {page}");
+    }
+    drop(planner);
+    door.stop().await;
+}
+
 /// Changes all entries of a family, or the first.
 async fn change_entries(store: &dyn Store, family: &str, max: usize, change: KvChange) {
     let family = FamilyName::new(family).unwrap();

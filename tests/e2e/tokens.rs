@@ -339,8 +339,9 @@ async fn what_cannot_be_a_token_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_token_may_use_what_it_is_for() {
-    const LOCAL: [&str; 14] = [
+    const LOCAL: [&str; 15] = [
         "DELETE /v1/policy/shadow",
+        "GET /v1/log/entries",
         "GET /v1/policy/files",
         "GET /v1/policy/shadow",
         "GET /v1/store/journal",
@@ -409,6 +410,12 @@ async fn every_kind_of_token_may_use_what_it_is_for() {
         let changes = ["POST /v1/actions", "DELETE /v1/actions/x"].contains(&line.as_str());
         assert!(fits && (method == "GET" || changes || path.starts_with("/x/actions")), "a sandbox: {line}");
     }
+    // Who may get a thing may ask for its head, and each kind speaks MCP.
+    for token in [&user, &service, &sandbox] {
+        assert_eq!(door.by(token, "HEAD /v1/tools", &Value::Null).await.0, 200);
+        assert_ne!(door.by(token, "POST /mcp", &json!({})).await.1["code"], "token_forbidden");
+    }
+    assert_eq!(door.by(&sandbox, "HEAD /v1/tree", &Value::Null).await.0, 403);
     // What no token may do is no operation of another route, either.
     for operation in [
         json!({ "do": "rotate_device_key" }),
@@ -417,6 +424,13 @@ async fn every_kind_of_token_may_use_what_it_is_for() {
     ] {
         let (status, problem) = door.by(&user, "POST /v1/operations", &operation).await;
         assert_eq!((status, &problem["code"]), (403, &json!("token_forbidden")), "{problem}");
+    }
+    // Nor is it a tool.
+    for tool in ["effectd.erase", "effectd.rotate_key", "effectd.create_token"] {
+        let mut asked = write_note(tool, "workspace/x", "t");
+        asked["tool_id"] = tool.into();
+        let (status, problem) = door.by(&service, "POST /v1/actions?wait", &asked).await;
+        assert_eq!((status, &problem["code"]), (404, &json!("unknown_tool")), "{problem}");
     }
     // The roles count where the kind does not refuse.
     let (status, paused) = door.by(&user, "POST /v1/operations", &json!({ "do": "pause" })).await;
@@ -585,6 +599,71 @@ async fn a_token_acts_in_its_own_organisation_only() {
     assert_eq!(door.by(&ada, &format!("DELETE /v1/actions/{whole}"), &Value::Null).await.0, 200);
     let (_, listed) = door.by(&ada, "GET /v1/approvals", &Value::Null).await;
     assert_eq!(listed, json!({ "approvals": [] }), "it was withdrawn");
+    door.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_roles_of_a_token_end_at_its_organisation() {
+    let place = place();
+    let door = Door::open(&place, unlimited()).await;
+    let (ada, ben) = (door.account("user", "ada").await, door.account("user", "ben").await);
+    let eve = door.token(json!({ "kind": "user", "org": "office", "name": "eve" })).await;
+    // It leaves a receipt, an event, a dead letter and, after Ada's judgement, an amendment.
+    let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n";
+    let note = write_note("q-1", "workspace/q", key);
+    let (_, problem) = door.by(&ben, "POST /v1/actions?wait", &note).await;
+    assert_eq!(problem["code"], "safety_quarantined", "{problem}");
+    let receipt = text(&problem["receipt"]["receipt_id"]);
+    let (amend, judged) =
+        (format!("POST /v1/receipts/{receipt}/amendments"), json!({ "success": false, "note": "a key" }));
+    let (status, amended) = door.by(&ada, &amend, &judged).await;
+    assert_eq!(status, 200, "{amended}");
+    for (line, list) in [
+        ("GET /v1/receipts", "receipts"),
+        ("GET /v1/store/topics/ACTION_EXECUTED", "events"),
+        ("GET /v1/store/topics/AMENDMENTS", "events"),
+        ("GET /v1/dlq", "letters"),
+    ] {
+        let (status, own) = door.by(&ada, line, &Value::Null).await;
+        assert_eq!((status, own[list].as_array().map(Vec::len)), (200, Some(1)), "{line}: {own}");
+        let (status, none) = door.by(&eve, line, &Value::Null).await;
+        assert_eq!((status, &none[list]), (200, &json!([])), "{line}: {none}");
+        let all = door.local(line, &Value::Null).await;
+        assert!(!all[list].as_array().unwrap().is_empty(), "{line}: {all}");
+    }
+    assert_eq!(door.by(&eve, "GET /v1/dlq/causes", &Value::Null).await, (200, json!([])));
+    let (status, problem) = door.by(&ada, "GET /v1/store/topics/ACTION_DECISION", &Value::Null).await;
+    assert_eq!((status, &problem["code"]), (403, &json!("operators_only")), "{problem}");
+    // What is named looks as if it were not there, and stays.
+    let letters = door.by(&ada, "GET /v1/dlq", &Value::Null).await.1;
+    let letter = letters["letters"][0]["letter"].to_string();
+    for (line, id, none, body) in [
+        ("GET /v1/receipts/ID", &receipt, "no-such-receipt", &Value::Null),
+        ("GET /v1/receipts/ID/explanation", &receipt, "no-such-receipt", &Value::Null),
+        ("GET /v1/receipts/ID/proof", &receipt, "no-such-receipt", &Value::Null),
+        ("GET /v1/receipts/ID/amendments", &receipt, "no-such-receipt", &Value::Null),
+        ("POST /v1/receipts/ID/amendments", &receipt, "no-such-receipt", &judged),
+        ("GET /v1/dlq/ID", &letter, "99", &Value::Null),
+        ("GET /v1/quarantine/ID", &letter, "99", &Value::Null),
+        ("POST /v1/dlq/ID/requeue", &letter, "99", &Value::Null),
+        ("POST /v1/dlq/ID/purge", &letter, "99", &Value::Null),
+    ] {
+        let there = door.by(&eve, &line.replace("ID", id), body).await;
+        let not_there = door.by(&eve, &line.replace("ID", none), body).await;
+        assert_eq!((there.0, &there), (404, &not_there), "{line}");
+    }
+    for operation in [
+        r#"{ "do": "requeue_letters", "letters": [ID] }"#,
+        r#"{ "do": "drop_letters", "letters": [ID] }"#,
+        r#"{ "do": "settle_letter", "letter": ID, "done": true }"#,
+    ] {
+        let on = |letter: &str| serde_json::from_str::<Value>(&operation.replace("ID", letter)).unwrap();
+        let there = door.by(&eve, "POST /v1/operations", &on(&letter)).await;
+        let not_there = door.by(&eve, "POST /v1/operations", &on("99")).await;
+        assert_eq!((there.0, &there), (404, &not_there), "{operation}");
+    }
+    let (status, view) = door.by(&ada, &format!("GET /v1/dlq/{letter}"), &Value::Null).await;
+    assert_eq!((status, &view["action_id"]), (200, &json!(format!("{}/q-1", account("ben")))), "{view}");
     door.close().await;
 }
 
@@ -771,6 +850,20 @@ async fn each_token_has_its_rate_and_only_its_holder_spends_it() {
     assert_eq!(status(&ben).await, 200);
     door.clock.advance(Duration::from_millis(500));
     assert_eq!([status(&ada).await, status(&ada).await], [200, 429]);
+    door.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_requests_of_one_token_that_wait_are_bounded() {
+    let place = place();
+    let door = Door::open(&place, Settings { connections_per_user_max: 1, ..unlimited() }).await;
+    let ben = door.account("user", "ben").await;
+    door.held(&ben, "w-1").await;
+    let (wait, none) = ("GET /v1/actions/w-1/wait?timeout_ms=3000", Value::Null);
+    let (one, other) = tokio::join!(door.by(&ben, wait, &none), door.by(&ben, wait, &none));
+    let mut statuses = [one.0, other.0];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [202, 503], "{one:?} {other:?}");
     door.close().await;
 }
 

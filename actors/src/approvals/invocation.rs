@@ -91,7 +91,7 @@ fn unended(services: &Services, id: &ActionId, has_begun: bool) -> Result<Option
 /// Which invocations are listed.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    pub org: OrgId,
+    pub orgs: Vec<OrgId>,
     /// Only those of this session.
     pub session: Option<SessionId>,
     pub status: Option<InvocationBrief>,
@@ -109,7 +109,9 @@ pub fn list(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>, Op
     let mut total = wanted.session.is_none().then_some(open as u64);
     if let Some(total) = &mut total {
         for status in InvocationBrief::ALL.into_iter().filter(|status| is_wanted(*status)) {
-            *total += store.invocations(&wanted.org, status)?;
+            for org in &wanted.orgs {
+                *total += store.invocations(org, status)?;
+            }
         }
     }
     let skip = wanted.offset.saturating_sub(open);
@@ -121,41 +123,50 @@ pub fn list(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>, Op
 
 /// Receipts that are read at once.
 const RECEIPTS_PAGE: usize = 100;
-/// Most pages of receipts that one list reads: requests that made no invocation have receipts, too, and one list must not read them all.
+/// Most pages of receipts that one list reads of an organisation: requests that made no invocation have receipts, too, and one list must
+/// not read them all.
 const RECEIPT_PAGES_MAX: usize = 200;
 
-/// Adds invocations by their receipts, until the page is full.
+/// Adds invocations by their receipts, the newest of all organisations first, until the page is full.
 fn add_ended(
     store: &dyn Store,
     wanted: &Wanted,
-    mut skip: usize,
+    skip: usize,
     page: &mut Vec<Invocation>,
 ) -> Result<(), StoreError> {
-    let mut query = ReceiptQuery {
-        org: Some(wanted.org.clone()),
-        session: wanted.session.clone(),
-        invocation: wanted.status,
-        order: Order::NewestFirst,
-        limit: RECEIPTS_PAGE,
-        ..ReceiptQuery::default()
-    };
-    for _ in 0..RECEIPT_PAGES_MAX {
-        let found = store.receipts(&query)?;
-        for stored in &found.receipts {
-            if page.len() >= wanted.limit {
-                return Ok(());
+    let room = wanted.limit.saturating_sub(page.len());
+    if room == 0 {
+        return Ok(());
+    }
+    let mut newest = BTreeMap::new();
+    for org in &wanted.orgs {
+        let mut query = ReceiptQuery {
+            org: Some(org.clone()),
+            session: wanted.session.clone(),
+            invocation: wanted.status,
+            order: Order::NewestFirst,
+            limit: RECEIPTS_PAGE,
+            ..ReceiptQuery::default()
+        };
+        let mut left = skip + room;
+        for _ in 0..RECEIPT_PAGES_MAX {
+            let found = store.receipts(&query)?;
+            for stored in found.receipts {
+                if left > 0 && stored.parse()?.outcome.project().invocation.is_some() {
+                    newest.insert(Reverse(stored.ordinal), stored.receipt_id);
+                    left -= 1;
+                }
             }
-            let Some(invocation) = of_receipt(&stored.action_id, &stored.parse()?) else { continue };
-            if skip > 0 {
-                skip -= 1;
-            } else {
-                page.push(invocation);
+            query.cursor = found.cursor;
+            if left == 0 || query.cursor.is_none() {
+                break;
             }
         }
-        query.cursor = found.cursor;
-        if query.cursor.is_none() {
-            break;
-        }
+    }
+    for id in newest.values().skip(skip).take(room) {
+        // Retention may have dropped it since.
+        let Some(stored) = store.receipt(id)? else { continue };
+        page.extend(of_receipt(&stored.action_id, &stored.parse()?));
     }
     Ok(())
 }
@@ -164,7 +175,9 @@ fn add_ended(
 /// the page is opened.
 fn unended_page(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>, usize), StoreError> {
     let (store, policy) = (&*services.store, services.policy());
-    let is_of_org = |space: &SpaceId| policy.org_of(space) == Some(wanted.org.as_str());
+    let is_of_org = |space: &SpaceId| {
+        policy.org_of(space).is_some_and(|org| wanted.orgs.iter().any(|wanted| wanted.as_str() == org))
+    };
     let mut found = BTreeMap::new();
     if let Some(session) = &wanted.session {
         for id in repository::open_in(store, session.as_str())? {
@@ -172,7 +185,7 @@ fn unended_page(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>
             found.extend(members.map(|member| (member.action_id, member.accepted_at)));
         }
     } else {
-        for space in policy.spaces_of(wanted.org.as_str()) {
+        for space in wanted.orgs.iter().flat_map(|org| policy.spaces_of(org.as_str())) {
             found.extend(repository::held_in(store, space)?.into_iter().flat_map(|(_, actions)| actions));
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::{Asked, call};
 use crate::extract::json as json_response;
 use crate::limits::MCP_PROGRESS_EVERY;
-use crate::streams::body::{Source, StreamBody};
+use crate::streams::body::streamed;
 
 type Work = Pin<Box<dyn Future<Output = (StatusCode, Value)> + Send>>;
 
@@ -28,7 +28,7 @@ pub(super) async fn answered(id: Value, asked: Asked) -> Response {
     };
     match timeout(MCP_PROGRESS_EVERY, &mut work).await {
         Ok((status, message)) => json_response(status, &message),
-        Err(_) => events(Progress { work: Some(work), token, told: 0 }),
+        Err(_) => events(streamed(Progress { work: Some(work), token, told: 0 }, Progress::next)),
     }
 }
 
@@ -38,9 +38,9 @@ fn hears_events(headers: &HeaderMap) -> bool {
 }
 
 /// Messages as server-sent events.
-pub(super) fn events(source: impl Source) -> Response {
+pub(super) fn events(body: Body) -> Response {
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    (head, Body::new(StreamBody::new(source))).into_response()
+    (head, body).into_response()
 }
 
 pub(super) fn event(message: &Value) -> Bytes {
@@ -55,7 +55,7 @@ struct Progress {
     told: u32,
 }
 
-impl Source for Progress {
+impl Progress {
     async fn next(mut self) -> Option<(Bytes, Self)> {
         let work = self.work.as_mut()?;
         // The time before the first sign has passed already.
@@ -89,7 +89,8 @@ mod tests {
             sleep(MCP_PROGRESS_EVERY * 5 / 2).await;
             (StatusCode::OK, json!({ "id": 1, "result": "r" }))
         });
-        let response = events(Progress { work: Some(work), token: json!("t"), told: 0 });
+        let progress = Progress { work: Some(work), token: json!("t"), told: 0 };
+        let response = events(streamed(progress, Progress::next));
         assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8(body.to_vec()).unwrap();

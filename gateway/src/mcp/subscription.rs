@@ -19,7 +19,7 @@ use crate::limits::{MCP_CHANGES_EVERY, MCP_CHANGES_LIST_EVERY, STREAM_HEARTBEAT}
 use crate::peer::Peer;
 use crate::problem::Problem;
 use crate::slots::Slot;
-use crate::streams::body::{HEARTBEAT, Source};
+use crate::streams::body::{HEARTBEAT, streamed};
 
 /// The member of `_meta` that names the request whose stream a notification is on.
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
@@ -35,7 +35,7 @@ pub(super) fn listen(id: &Value, asked: &Asked) -> Result<Response, ErrorData> {
     let id = id.clone();
     let changes =
         Changes { app, peer, caller, hears, id, seen: None, looks: 0, step: Step::Begin, _slot: slot };
-    Ok(events(changes))
+    Ok(events(streamed(changes, Changes::next)))
 }
 
 /// How far a stream has come.
@@ -66,7 +66,7 @@ struct Changes {
     _slot: Slot,
 }
 
-impl Source for Changes {
+impl Changes {
     async fn next(mut self) -> Option<(Bytes, Self)> {
         match self.step {
             Step::Begin => {
@@ -84,9 +84,7 @@ impl Source for Changes {
             Step::End => None,
         }
     }
-}
 
-impl Changes {
     /// The next change, a comment if there is none for a while, or the result when the daemon stops. `None` if the token has ended.
     async fn listened(&mut self) -> Option<Bytes> {
         let mut stage = self.app.stage.clone();

@@ -1,6 +1,9 @@
 //! JWTs of an issuer with three keys, by the clock of the test.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests write the issuer's file")]
 
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt;
+
 use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};

@@ -1,17 +1,15 @@
 //! Artifacts: the bytes behind a receipt's `artifact_ids`.
 
-use std::pin::Pin;
+use std::io;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use effectd_actors::effects::artifacts::{self, ArtifactError, ArtifactReader};
 use effectd_bus::Cause;
-use hyper::body::{Frame, SizeHint};
-use tokio::task::JoinHandle;
+use futures_util::stream::unfold;
 
 use super::receipts;
 use crate::app::{App, AppState};
@@ -29,7 +27,7 @@ pub(crate) async fn get(
 ) -> Result<Response, Problem> {
     let mut reader = open(&app, &peer, id, artifact).await?;
     let bytes = reader.bytes();
-    Ok(Pieces::response(Some(bytes), move || reader.piece()))
+    Ok(pieces(Some(bytes), move || reader.piece()))
 }
 
 /// Opens an artifact of a receipt, if this peer may read it.
@@ -65,66 +63,26 @@ pub(crate) async fn open(
     })
 }
 
-/// A long body: each piece is read after the client has taken the one before, so that a slow client holds neither memory nor a
-/// thread.
-pub(super) struct Pieces {
-    /// Remaining bytes, if known.
-    left: Option<u64>,
-    reader: Option<Reader>,
-    reading: Option<JoinHandle<(Reader, Piece)>>,
-}
-
-type Piece = std::io::Result<Option<Vec<u8>>>;
-type Reader = Box<dyn FnMut() -> Piece + Send>;
-
-impl Pieces {
-    /// The response with these pieces, until `piece` returns `None`.
-    pub(super) fn response<E: std::error::Error + Send + Sync + 'static>(
-        left: Option<u64>,
-        mut piece: impl FnMut() -> Result<Option<Vec<u8>>, E> + Send + 'static,
-    ) -> Response {
-        let body = Body::new(Self {
-            left,
-            reader: Some(Box::new(move || piece().map_err(std::io::Error::other))),
-            reading: None,
-        });
-        ([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response()
-    }
-}
-
-impl HttpBody for Pieces {
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some(mut reader) = self.reader.take() {
-            self.reading = Some(tokio::task::spawn_blocking(move || {
-                let piece = reader();
-                (reader, piece)
-            }));
-        }
-        let Some(reading) = &mut self.reading else {
-            return Poll::Ready(None);
-        };
-        let read = ready!(Pin::new(reading).poll(context));
-        self.reading = None;
-        Poll::Ready(match read {
-            Ok((reader, Ok(Some(piece)))) => {
-                self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
-                self.reader = Some(reader);
-                Some(Ok(Frame::data(Bytes::from(piece))))
-            }
-            Ok((_, Ok(None))) => None,
+/// An answer in these pieces, until `piece` returns `None`. Each is read after the client has taken the one before, so that a slow client
+/// holds neither memory nor a thread.
+pub(super) fn pieces<P, E>(bytes: Option<u64>, piece: P) -> Response
+where
+    P: FnMut() -> Result<Option<Vec<u8>>, E> + Send + 'static,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let next = |piece: Option<P>| async move {
+        let mut piece = piece?;
+        let reading = tokio::task::spawn_blocking(move || (piece().map_err(io::Error::other), piece));
+        match reading.await {
+            Ok((read, piece)) => read.transpose().map(|read| (read, Some(piece))),
             // The connection breaks off, so the client sees that bytes are missing.
-            Ok((_, Err(error))) => Some(Err(error)),
-            Err(error) => Some(Err(std::io::Error::other(error))),
-        })
+            Err(error) => Some((Err(io::Error::other(error)), None)),
+        }
+    };
+    let body = Body::from_stream(unfold(Some(piece), next));
+    let mut response = ([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response();
+    if let Some(bytes) = bytes {
+        response.headers_mut().insert(header::CONTENT_LENGTH, bytes.into());
     }
-
-    fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
-    }
+    response
 }

@@ -1,13 +1,15 @@
 //! Dead letters, for operators: list, review, requeue and drop them.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use effectd_actors::Services;
-use effectd_bus::StoreError;
 use effectd_contracts::Operation;
 
 use super::operations;
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Path, Query, Reply, Viewer};
+use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::dead_letters::{
     self as views, CauseView, LetterList, LetterNow, LetterQuery, LetterView, ReviewView,
@@ -24,6 +26,7 @@ pub(crate) async fn list(
     by: Viewer,
     Query(query): Query<LetterQuery>,
 ) -> Reply<LetterList> {
+    let query = of(&by.peer, query);
     let list = move |services: &Services| views::list(services, &query);
     let Json(mut list) = app.store_query(list).await?;
     if !by.operates {
@@ -46,6 +49,7 @@ pub(crate) async fn causes(
     by: Viewer,
     Query(query): Query<LetterQuery>,
 ) -> Reply<Vec<CauseView>> {
+    let query = of(&by.peer, query);
     let causes = move |services: &Services| views::causes(services, &query);
     let Json(mut causes) = app.store_query(causes).await?;
     if !by.operates {
@@ -57,9 +61,13 @@ pub(crate) async fn causes(
 /// One dead letter, with the decision that failed
 #[utoipa::path(get, path = "/v1/dlq/{letter}", tag = "dlq",
     responses((status = 200, description = "What was asked, without secrets and personal data; its approval, attempts, cause and receipt", body = LetterView), Problems<403, 404>))]
-pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<String>) -> Reply<LetterView> {
-    let letter = number(&letter)?;
-    app.store_query(move |services| views::one(services, letter)?.ok_or(UNKNOWN)).await
+pub(crate) async fn show(
+    State(app): AppState,
+    Operator(by): Operator,
+    Path(letter): Path<String>,
+) -> Reply<LetterView> {
+    let (letter, query) = (number(&letter)?, of(&by, LetterQuery::default()));
+    app.store_query(move |services| views::one(services, &query, letter)).await
 }
 
 /// One quarantined action, for review
@@ -71,11 +79,17 @@ pub(crate) async fn show(State(app): AppState, _: Operator, Path(letter): Path<S
 )]
 pub(crate) async fn review(
     State(app): AppState,
-    _: Operator,
+    Operator(by): Operator,
     Path(letter): Path<String>,
 ) -> Reply<ReviewView> {
-    let letter = number(&letter)?;
-    app.store_query(move |services| views::review(services, letter)?.ok_or(UNKNOWN)).await
+    let (letter, query) = (number(&letter)?, of(&by, LetterQuery::default()));
+    app.store_query(move |services| views::review(services, &query, letter)).await
+}
+
+/// The query of this peer: a token has the dead letters of its own organisation only.
+pub(super) fn of(by: &Peer, query: LetterQuery) -> LetterQuery {
+    let org = by.claims().map(|claims| claims.org.to_string());
+    LetterQuery { org: org.or(query.org), ..query }
 }
 
 /// Requeue a dead letter
@@ -104,10 +118,9 @@ pub(crate) async fn purge(
     perform(&app, &by, Operation::DropLetters { letters }).await
 }
 
-const UNKNOWN: StoreError = StoreError::NotFound { what: "the dead letter" };
-
 /// Performs an operation on one letter, and returns its outcome.
-async fn perform(app: &App, by: &Operator, operation: Operation) -> Reply<LetterNow> {
+async fn perform(app: &Arc<App>, by: &Operator, operation: Operation) -> Reply<LetterNow> {
+    operations::check_door(app, &by.0, &operation).await?;
     let performed = operations::perform_to_end(app, by, operation).await?;
     let unknown = || Problem::of(Kind::LetterUnknown, "there is no such dead letter");
     performed.letters.into_iter().next().map(Json).ok_or_else(unknown)

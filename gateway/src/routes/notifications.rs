@@ -1,12 +1,14 @@
 //! Notifications that tools have sent. Only operators see them, since the text may be anything.
 
 use axum::extract::State;
-use effectd_actors::operator::notifications;
+use effectd_actors::Services;
+use effectd_actors::operator::notifications::{self, WithText};
 use effectd_contracts::ReceiptId;
 
 use crate::app::{App, AppState};
 use crate::extract::{After, Json, Operator, Path, Query, Reply};
 use crate::limits::OPERATOR_PAGE_MAX;
+use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
 use crate::views::notifications::{NotificationList, NotificationView};
 
@@ -25,16 +27,22 @@ async fn catch_up(app: &App) -> Result<(), Problem> {
     responses((status = 200, description = "A page of them, oldest first", body = NotificationList), Problems<403>))]
 pub(crate) async fn list(
     State(app): AppState,
-    _: Operator,
+    Operator(by): Operator,
     Query(After { after }): Query<After>,
 ) -> Reply<NotificationList> {
     catch_up(&app).await?;
     app.store_query(move |services| {
-        let page =
-            notifications::list(&*services.store, &services.files.blobs, after.as_deref(), OPERATOR_PAGE_MAX);
-        page.map(NotificationList::from)
+        let (store, blobs) = (&*services.store, &services.files.blobs);
+        let mut page = notifications::list(store, blobs, after.as_deref(), OPERATOR_PAGE_MAX)?;
+        page.notifications.retain(|one| is_seen(services, &by, one));
+        Ok(page.into())
     })
     .await
+}
+
+/// Whether this operator sees a notification: a token sees those of its organisation.
+fn is_seen(services: &Services, by: &Peer, one: &WithText) -> bool {
+    by.decider().reaches(services.policy().org_of(&one.notification.space_id))
 }
 
 /// One notification
@@ -42,7 +50,7 @@ pub(crate) async fn list(
     responses((status = 200, description = "The notification and its delivery", body = NotificationView), Problems<403, 404>))]
 pub(crate) async fn show(
     State(app): AppState,
-    _: Operator,
+    Operator(by): Operator,
     Path(id): Path<String>,
 ) -> Reply<NotificationView> {
     let unknown = || {
@@ -53,6 +61,6 @@ pub(crate) async fn show(
     catch_up(&app).await?;
     let found =
         app.store_query(move |services| notifications::find(&*services.store, &services.files.blobs, &id));
-    let Json(found) = found.await?;
+    let found = found.await?.0.filter(|one| is_seen(app.services(), &by, one));
     Ok(Json(found.ok_or_else(unknown)?.into()))
 }

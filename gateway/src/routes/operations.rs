@@ -13,11 +13,13 @@ use effectd_contracts::{Operation, Principal, filter};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::dead_letters;
 use crate::app::{App, AppState};
 use crate::extract::{Json, Operator, Path, Payload, Query, Reply};
 use crate::host::Host;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
+use crate::views::dead_letters::{self as letter_views, LetterQuery};
 use crate::views::operations::OperationView;
 
 /// Whether anything is done.
@@ -95,7 +97,7 @@ pub(crate) async fn perform(
     body: Payload,
 ) -> Reply<OperationView> {
     let (operation, _share): (Operation, _) = app.json_body(body, Kind::QueryInvalid).await?;
-    check_door(&by.0, &operation)?;
+    check_door(&app, &by.0, &operation).await?;
     if matches!(operation, Operation::SetCaps { .. } | Operation::ResetCaps { .. }) {
         by.check_administers(&app)?;
     }
@@ -112,9 +114,9 @@ pub(crate) async fn perform(
     Ok(Json(OperationView { token: done.token.filter(|_| by.0.operator), ..done }))
 }
 
-/// Refuses operations that have a route of their own because of their answers or, by a token, stay with the users of this machine or have a
-/// route that keeps the token to its organisation.
-fn check_door(by: &Peer, operation: &Operation) -> Result<(), Problem> {
+/// Refuses operations that have a route of their own because of their answers or, by a token, stay with the users of this machine, have a
+/// route that keeps the token to its organisation, or are on dead letters of others.
+pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation) -> Result<(), Problem> {
     if matches!(operation, Operation::CreateToken { .. } | Operation::RotateToken { .. }) {
         return Err(Problem::of(Kind::QueryInvalid, "use /v1/tokens for this"));
     }
@@ -142,6 +144,18 @@ fn check_door(by: &Peer, operation: &Operation) -> Result<(), Problem> {
     if is_of_org && by.claims().is_some() {
         let why = "with a token, use /v1/sessions, /v1/connections and /v1/secrets for this";
         return Err(Problem::of(Kind::QueryInvalid, why));
+    }
+    let mut letters = Vec::new();
+    if let Operation::RequeueLetters { letters: named } | Operation::DropLetters { letters: named } =
+        operation
+    {
+        letters.clone_from(named);
+    } else if let Operation::SettleLetter { letter, .. } = operation {
+        letters.push(*letter);
+    }
+    if by.claims().is_some() && !letters.is_empty() {
+        let query = dead_letters::of(by, LetterQuery::default());
+        app.store_query(move |services| letter_views::check(services, &query, &letters)).await?;
     }
     Ok(())
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
+use effectd_actors::PrincipalRole;
 use effectd_actors::execution::{history, log};
 use effectd_bus::{Cursor, Order, ReceiptQuery};
 use effectd_contracts::{
-    AmendmentEntry, Filter, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId, Topic,
+    AmendmentEntry, Filter, OrgId, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId, Topic,
 };
 use serde::Deserialize;
 
@@ -38,13 +39,18 @@ pub(crate) async fn show(
     Ok(traced(AnswerTrace::of_receipt(&receipt), Json(receipt)))
 }
 
-/// The receipt of this id, if this peer may read it: an operator, a learner, or who asked for the action.
+/// Whether this peer may read a receipt: an operator, a learner, or who asked for the action. A token learns of its own organisation only.
+fn reads(app: &App, peer: &Peer, receipt: &Receipt) -> bool {
+    let (policy, org) = (app.services().policy(), receipt.org.as_ref().map(OrgId::as_str));
+    peer.may_see(receipt) || policy.may_operate_in(&peer.decider(), PrincipalRole::Learner, org)
+}
+
+/// The receipt of this id, if this peer may read it.
 pub(crate) fn find(app: &App, peer: &Peer, id: String) -> Result<Receipt, Problem> {
     let unknown = || Problem::of(Kind::ReceiptUnknown, "no receipt with this id is visible to you");
     let id = ReceiptId::new(id).map_err(|_| unknown())?;
     let receipt = app.store().receipt(&id)?.ok_or_else(unknown)?.parse()?;
-    let may_read = peer.may_see(&receipt) || app.may_learn(peer);
-    may_read.then_some(receipt).ok_or_else(unknown)
+    reads(app, peer, &receipt).then_some(receipt).ok_or_else(unknown)
 }
 
 /// The amendments to a receipt
@@ -140,7 +146,8 @@ impl ListQuery {
 
 /// Receipts, page by page, and new ones as they come
 ///
-/// All given conditions must hold. Operators and learners see all receipts, others their own. For the next page, pass `next` as `after`.
+/// All given conditions must hold. Operators and learners see all receipts, with a token those of its organisation; others see their own.
+/// For the next page, pass `next` as `after`.
 /// To follow new receipts, pass `follow` as `after` with `order=oldest` and `wait_ms`: the answer comes when there is one, or
 /// empty when the time is over.
 #[utoipa::path(get, path = "/v1/receipts", tag = "receipts",
@@ -221,12 +228,13 @@ async fn page(
     app.blocking(move |app| {
         let filter = history::resolved(app.store(), filter)?;
         query.action_ids = filter.actions();
-        let all = app.may_learn(&peer);
-        if !all {
-            // A filter by another principal matches none of the own receipts.
+        // What the filter says otherwise about the two matches none of these receipts.
+        if app.may_operate(&peer, PrincipalRole::Learner) {
+            query.org = peer.claims().map(|claims| claims.org.clone()).or(query.org);
+        } else {
             query.principal = Some(peer.principal.clone());
         }
-        let sees = |receipt: &Receipt| (all || peer.may_see(receipt)) && filter.matches(receipt);
+        let sees = |receipt: &Receipt| reads(app, &peer, receipt) && filter.matches(receipt);
         Ok(history::page(app.store(), &query, amendments, sees)?.into())
     })
     .await

@@ -350,7 +350,7 @@ impl ListQuery {
         Ok((self.limit.unwrap_or(INVOCATIONS_DEFAULT).clamp(1, INVOCATIONS_MAX), offset))
     }
 
-    fn wanted(&self, org: OrgId, session: Option<SessionId>) -> Result<Wanted, Problem> {
+    fn wanted(&self, orgs: Vec<OrgId>, session: Option<SessionId>) -> Result<Wanted, Problem> {
         let (limit, offset) = self.part()?;
         let status = self.status.as_deref().map(|word| {
             // The seven words, too, as far as they mean one of the five.
@@ -361,7 +361,7 @@ impl ListQuery {
                 Problem::of(Kind::QueryInvalid, format!("status is one of {words}"))
             })
         });
-        Ok(Wanted { org, session, status: status.transpose()?, limit, offset })
+        Ok(Wanted { orgs, session, status: status.transpose()?, limit, offset })
     }
 }
 
@@ -382,7 +382,7 @@ pub(crate) async fn invocations(
     query: Result<Query<ListQuery>, Problem>,
 ) -> Result<Json<InvocationList>, Refused> {
     let Query(query) = query?;
-    let wanted = query.wanted(here.session.org.clone(), Some(here.session.session_id.clone()))?;
+    let wanted = query.wanted(vec![here.session.org.clone()], Some(here.session.session_id.clone()))?;
     let list = move |app: &App| Ok(invocation::list(app.services(), &wanted)?.0);
     let found = app.blocking(list).await?;
     let invocations = found.into_iter().map(|one| here.view(&app, one, query.view)).collect();
@@ -549,14 +549,14 @@ pub(crate) async fn grants(
     Ok(Json(app.blocking(list).await?))
 }
 
-/// The inbox of an organisation
+/// The inbox of an organisation, or of all that you see
 ///
 /// Its invocations, of all sessions and of planners without one, for its people: first those that have not ended, then the others, each the
 /// newest first; and the grants that were requested. What is in those of a deleted session, and of planners without one, is for those who
 /// decide or operate.
 #[utoipa::path(get, path = "/v1/inbox", tag = "inbox", operation_id = "list",
     params(
-        ("org" = Option<String>, Query, description = "The organisation; may be left out if you see only one"),
+        ("org" = Option<String>, Query, description = "The organisation; without it, all that you see"),
         ("status" = Option<String>, Query, description = "Only invocations with this status, in five words"),
         ("view" = Option<String>, Query, description = "`brief` for a status in five words"),
         ("limit" = Option<usize>, Query, description = "How many; 50 unless given, and at most 100"),
@@ -568,42 +568,34 @@ pub(crate) async fn inbox(
     peer: Peer,
     Query(query): Query<ListQuery>,
 ) -> Reply<InboxView> {
-    let org = inbox_of(&app, &peer, query.org.clone())?;
-    let wanted = query.wanted(org.clone(), None)?;
+    let policy = app.services().policy();
+    let mut orgs: Vec<_> = policy.orgs().into_iter().filter_map(|org| OrgId::new(org).ok()).collect();
+    orgs.retain(|org| query.org.as_ref().is_none_or(|asked| asked == org) && sees_org(&app, &peer, org));
+    // One that is unknown and one of others look the same.
+    if orgs.is_empty() {
+        return Err(Problem::of(Kind::NotFound, "you see no organisation of this name"));
+    }
+    let wanted = query.wanted(orgs, None)?;
     let list = move |app: &App| {
         let (services, now) = (app.services(), app.services().clock.now());
         let (found, total) = invocation::list(services, &wanted)?;
-        let detail = detail(app, &peer, Some(org.as_str()));
         let mut invocations = Vec::new();
         for one in found {
             let session = sessions::session(app.store(), &one.session_id)?;
+            let detail = one.organization_id.as_ref().and_then(|org| detail(app, &peer, Some(org.as_str())));
             let reads = detail.is_some_and(|detail| detail.has_contents(session.is_some()));
             let view = InvocationView::of(one, query.view);
             let mut view = if reads { view } else { view.without_contents() };
             view.session_title = session.map(|session| session.title);
             invocations.push(view);
         }
-        let grants = grants::in_org(app.store(), org.as_str())?;
-        let views = grants.iter().map(|grant| SessionGrantView::of(grant, now));
-        let grant_requests = views.filter(|grant| grant.state == "requested").collect();
+        let mut grant_requests = Vec::new();
+        for org in &wanted.orgs {
+            let grants = grants::in_org(app.store(), org.as_str())?;
+            let views = grants.iter().map(|grant| SessionGrantView::of(grant, now));
+            grant_requests.extend(views.filter(|grant| grant.state == "requested"));
+        }
         Ok(InboxView { invocations, total: total.unwrap_or_default(), grant_requests })
     };
     app.blocking(list).await.map(Json)
-}
-
-/// The organisation whose inbox is asked for. One that is unknown and one of others look the same.
-fn inbox_of(app: &App, peer: &Peer, asked: Option<OrgId>) -> Result<OrgId, Problem> {
-    let unknown = || Problem::of(Kind::NotFound, "you see no organisation of this name");
-    if peer.claims().is_some_and(|claims| claims.kind == TokenKind::Sandbox) {
-        return Err(Problem::of(Kind::OperatorsOnly, "an agent has no inbox, only its session"));
-    }
-    let policy = app.services().policy();
-    let orgs = policy.orgs().into_iter().filter_map(|org| OrgId::new(org).ok());
-    let seen: Vec<_> = orgs.filter(|org| sees_org(app, peer, org)).collect();
-    match (asked, seen.as_slice()) {
-        (Some(asked), seen) if seen.contains(&asked) => Ok(asked),
-        (None, [org]) => Ok(org.clone()),
-        (None, [_, ..]) => Err(Problem::of(Kind::QueryInvalid, "name one of your organisations as `org`")),
-        (Some(_), _) | (None, []) => Err(unknown()),
-    }
 }

@@ -7,9 +7,11 @@ use axum::response::Response;
 use effectd_actors::Services;
 use effectd_actors::operator::{replay, retention, store_admin};
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::artifacts::Pieces;
+use super::artifacts::pieces;
 use super::operations::{Preview, checked_reason, to_end};
+use super::receipts;
 use crate::app::{App, AppState};
 use crate::extract::{Eraser, Json, Operator, Path, Payload, Query, Reader, Reply, Viewer, integer};
 use crate::host::Stage;
@@ -38,8 +40,8 @@ pub(crate) async fn stats(State(app): AppState, _: Viewer) -> Reply<StoreView> {
 
 /// Events of a topic, in order
 ///
-/// Each is a CloudEvent with its `offset`. Sealed events are not opened: they have no `data` here. Learners read `ACTION_EXECUTED` and
-/// `AMENDMENTS`. To follow new events, pass `next` as `from`, with `wait_ms`.
+/// Each is a CloudEvent with its `offset`. Sealed events are not opened: they have no `data` here. Learners and tokens read `ACTION_EXECUTED`
+/// and `AMENDMENTS`, a token only about actions whose receipts it reads. To follow new events, pass `next` as `from`, with `wait_ms`.
 #[utoipa::path(get, path = "/v1/store/topics/{topic}", tag = "store",
     params(From),
     responses((status = 200, description = "A page of them", body = EventList), Problems<400, 403, 404, 410>))]
@@ -60,8 +62,9 @@ pub(crate) async fn events(
         let known = replay::known_topic(app.store(), &topic);
         let watch = known.and_then(|topic| app.store().watch(&topic));
         let mut news = watch.map_err(|error| Problem::for_operator(&error))?;
-        let list = page(&app, topic.clone(), from).await?;
-        if !list.0.events.is_empty() || wait.is_zero() {
+        let list = page(&app, by.peer(), topic.clone(), from).await?;
+        let has_more = list.0.next < list.0.end;
+        if has_more || !list.0.events.is_empty() || wait.is_zero() {
             return Ok(list);
         }
         tokio::select! {
@@ -74,13 +77,21 @@ pub(crate) async fn events(
     }
 }
 
-async fn page(app: &Arc<App>, topic: String, from: String) -> Reply<EventList> {
-    app.store_query(move |services| {
-        let from = replay::parse_position(&from, services.clock.now())?;
-        let from = replay::offset_of(&*services.store, &topic, from)?;
-        views::events(&*services.store, &services.identity.device(), &topic, from)
-    })
-    .await
+async fn page(app: &Arc<App>, peer: &Peer, topic: String, from: String) -> Reply<EventList> {
+    let peer = peer.clone();
+    let read = move |app: &App| {
+        let (services, store) = (app.services(), app.store());
+        let from = replay::parse_position(&from, services.clock.now());
+        let from = from.and_then(|from| replay::offset_of(store, &topic, from));
+        let list = from.and_then(|from| views::events(store, &services.identity.device(), &topic, from));
+        let mut list = list.map_err(|error| Problem::for_operator(&error))?;
+        if peer.claims().is_some() {
+            let receipt = |event: &Value| event["data"]["receipt_id"].as_str().unwrap_or_default().to_owned();
+            list.events.retain(|event| receipts::find(app, &peer, receipt(event)).is_ok());
+        }
+        Ok(list)
+    };
+    app.blocking(read).await.map(Json)
 }
 
 /// The journal itself, for a backup
@@ -95,7 +106,7 @@ pub(crate) async fn journal(State(app): AppState, peer: Peer) -> Result<Response
         return Err(Problem::of(Kind::OperatorsOnly, why));
     }
     let Json(mut reader) = app.store_query(|services| services.store.read_journal()).await?;
-    Ok(Pieces::response(None, move || reader.piece()))
+    Ok(pieces(None, move || reader.piece()))
 }
 
 /// Run retention
@@ -137,6 +148,6 @@ pub(crate) async fn erase(State(app): AppState, Eraser(by): Eraser, body: Payloa
             })
             .await;
     }
-    let erased = to_end(&app, &by.0, |services, by| store_admin::erase(services, erasure, by)).await?;
+    let erased = to_end(&app, &by, |services, by| store_admin::erase(services, erasure, by)).await?;
     Ok(Json(erased.into()))
 }

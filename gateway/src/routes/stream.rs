@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -13,7 +12,7 @@ use crate::app::{App, AppState};
 use crate::authenticate;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
-use crate::streams::body::{Guard, Stream, StreamBody};
+use crate::streams::body::{Guard, Stream, streamed};
 use crate::streams::position::Position;
 use crate::streams::{Detail, Scope};
 
@@ -55,7 +54,7 @@ pub(crate) async fn events(
         // Proxies that know it pass each event on at once.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    Ok((headers, Body::new(StreamBody::new(stream))).into_response())
+    Ok((headers, streamed(stream, Stream::next)).into_response())
 }
 
 /// Where the client stopped; `None` if it is new.

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use effectd_actors::services::{sessions, tokens};
-use effectd_contracts::{Operation, TokenId, TokenKind, filter};
+use effectd_contracts::{Operation, TokenId, filter};
 
 use super::operations::{self, ChangeOf, ChangeQuery};
 use crate::app::{App, AppState};
@@ -46,17 +46,16 @@ pub(crate) async fn create(
 ) -> Reply<OperationView> {
     by.check_administers(&app)?;
     let (body, _share): (TokenBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
-    let (kind, (session_id, org, name), (not_before, lasts)) = match body {
-        TokenBody::Sandbox { session_id, not_before, lasts } => {
-            let found = sessions::session(app.store(), session_id.as_str())?;
-            let org = found.ok_or_else(|| Problem::of(Kind::NotFound, "there is no such session"))?.org;
-            (TokenKind::Sandbox, (Some(session_id), org, None), (not_before, lasts))
+    let TokenBody { kind, session_id, org, name, not_before, lasts } = body;
+    let org = match (&session_id, org) {
+        (Some(id), None) => {
+            let found = sessions::session(app.store(), id.as_str())?;
+            found.ok_or_else(|| Problem::of(Kind::NotFound, "there is no such session"))?.org
         }
-        TokenBody::User { org, name, not_before, lasts } => {
-            (TokenKind::User, (None, org, Some(name)), (not_before, lasts))
-        }
-        TokenBody::Service { org, name, not_before, lasts } => {
-            (TokenKind::Service, (None, org, Some(name)), (not_before, lasts))
+        (None, Some(org)) => org,
+        (Some(_), Some(_)) | (None, None) => {
+            let why = "a sandbox token needs a session, any other an organisation and a name";
+            return Err(Problem::of(Kind::QueryInvalid, why));
         }
     };
     let begins = not_before.unwrap_or_else(|| app.services().clock.now());

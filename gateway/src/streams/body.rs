@@ -1,14 +1,13 @@
 //! The body of one stream: first what its client missed, then what happens. In between, comments show that the connection lives.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use axum::body::{Bytes, HttpBody};
+use axum::body::{Body, Bytes};
 use effectd_actors::Services;
 use effectd_actors::approvals::live::LiveEvent;
-use hyper::body::Frame;
+use futures_util::StreamExt;
+use futures_util::stream::unfold;
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
@@ -38,14 +37,12 @@ pub(crate) struct Stream {
     pub(crate) is_open: bool,
 }
 
-impl Source for Stream {
-    async fn next(mut self) -> Option<(Bytes, Self)> {
+impl Stream {
+    pub(crate) async fn next(mut self) -> Option<(Bytes, Self)> {
         let bytes = self.bytes().await?;
         (self.guard)().then_some((bytes, self))
     }
-}
 
-impl Stream {
     async fn bytes(&mut self) -> Option<Bytes> {
         if !std::mem::replace(&mut self.is_open, true) {
             return Some(HEARTBEAT);
@@ -117,37 +114,11 @@ pub(super) async fn hear(
     timeout(STREAM_HEARTBEAT, heard).await.unwrap_or(Some(HEARTBEAT))
 }
 
-/// Where the bytes of a stream come from.
-pub(crate) trait Source: Sized + Send + 'static {
-    /// The next bytes; `None` at the end.
-    fn next(self) -> impl Future<Output = Option<(Bytes, Self)>> + Send;
-}
-
-type Next<S> = Pin<Box<dyn Future<Output = Option<(Bytes, S)>> + Send>>;
-
-/// A stream as the body of an answer.
-pub(crate) struct StreamBody<S>(Option<Next<S>>);
-
-impl<S: Source> StreamBody<S> {
-    pub(crate) fn new(stream: S) -> Self {
-        Self(Some(Box::pin(stream.next())))
-    }
-}
-
-impl<S: Source> HttpBody for StreamBody<S> {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(next) = &mut self.0 else {
-            return Poll::Ready(None);
-        };
-        let sent = ready!(next.as_mut().poll(context));
-        let (bytes, next) = sent.map(|(bytes, stream)| (bytes, Box::pin(stream.next()) as Next<S>)).unzip();
-        self.0 = next;
-        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
+/// The body of an answer: what `next` returns, until it returns `None`.
+pub(crate) fn streamed<S, F>(first: S, next: impl FnMut(S) -> F + Send + 'static) -> Body
+where
+    S: Send + 'static,
+    F: Future<Output = Option<(Bytes, S)>> + Send + 'static,
+{
+    Body::from_stream(unfold(first, next).map(Ok::<_, Infallible>))
 }

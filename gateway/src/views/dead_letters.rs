@@ -9,7 +9,7 @@ use effectd_actors::{Registry, Services};
 use effectd_bus::{
     Body, DELIVERIES_EXHAUSTED, DeadLetter, DeadLetterOrigin, Fingerprint, Store, StoreError, TopicName,
 };
-use effectd_contracts::{Approval, Code, DecisionData, Receipt, ReceiptId, Timestamp, ToolId, filter};
+use effectd_contracts::{Approval, Code, DecisionData, Receipt, ReceiptId, SpaceId, ToolId, filter};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -183,6 +183,8 @@ pub struct LetterQuery {
     pub subject: Option<String>,
     /// Of this space.
     pub space: Option<String>,
+    /// Of a space of this organisation.
+    pub org: Option<String>,
     /// With this code.
     pub code: Option<String>,
     /// Not older than this: a time (`2026-01-01T00:00:00Z`) or an age (`2h`).
@@ -204,21 +206,24 @@ impl LetterQuery {
     /// The view of a letter, if it is selected.
     fn selector(
         &self,
-        registry: &Registry,
-        now: Timestamp,
+        services: &Services,
     ) -> Result<impl Fn(&DeadLetter) -> Option<LetterView>, StoreError> {
+        let (registry, policy, now) = (services.registry(), services.policy(), services.clock.now());
         let since = self.since.as_deref().map(|since| filter::moment(since, now)).transpose();
         let since = since.map_err(|error| StoreError::Invalid(error.to_string()))?;
-        let tool = self.tool.as_deref().map(|tool| canonical(registry, tool));
+        let tool = self.tool.as_deref().map(|tool| canonical(&registry, tool));
         Ok(move |letter: &DeadLetter| {
             let view = LetterView::from(letter);
-            let of_tool = view.tool_id.as_deref().map(|tool| canonical(registry, tool));
+            let of_tool = view.tool_id.as_deref().map(|tool| canonical(&registry, tool));
+            let space = view.space_id.as_deref().and_then(|space| SpaceId::new(space).ok());
+            let org = space.and_then(|space| policy.org_of(&space).map(str::to_owned));
             let wanted = [
                 (&self.cause, Some(&view.cause)),
                 (&self.code, Some(&view.code)),
                 (&tool, of_tool.as_ref()),
                 (&self.subject, view.subject_id.as_ref()),
                 (&self.space, view.space_id.as_ref()),
+                (&self.org, org.as_ref()),
             ];
             let fits = wanted.iter().all(|(asked, found)| asked.is_none() || asked.as_ref() == *found);
             let in_time = since.is_none_or(|since| letter.time >= since) && letter.letter >= self.from;
@@ -234,22 +239,39 @@ fn canonical(registry: &Registry, name: &str) -> String {
 }
 
 pub(crate) fn list(services: &Services, query: &LetterQuery) -> Result<LetterList, StoreError> {
-    let registry = services.registry();
-    let select = query.selector(&registry, services.clock.now())?;
+    let select = query.selector(services)?;
     let page = services.store.letters(query.topic()?.as_ref(), query.from, OPERATOR_PAGE_MAX)?;
     Ok(LetterList { letters: page.letters.iter().filter_map(select).collect(), next: page.next })
 }
 
+/// A letter that is selected. One that is not there and one of others fail in the same way.
+fn selected(
+    services: &Services,
+    query: &LetterQuery,
+    number: u64,
+) -> Result<(DeadLetter, LetterView), StoreError> {
+    let select = query.selector(services)?;
+    let found = services.store.letter(number)?.and_then(|letter| {
+        let view = select(&letter)?;
+        Some((letter, view))
+    });
+    found.ok_or(UNKNOWN)
+}
+
+const UNKNOWN: StoreError = StoreError::NotFound { what: "the dead letter" };
+
+/// Fails unless all these letters are selected.
+pub(crate) fn check(services: &Services, query: &LetterQuery, letters: &[u64]) -> Result<(), StoreError> {
+    letters.iter().try_for_each(|letter| selected(services, query, *letter).map(drop))
+}
+
 /// One letter, with its parameters and its approval.
-pub(crate) fn one(services: &Services, number: u64) -> Result<Option<LetterView>, StoreError> {
-    let Some(letter) = services.store.letter(number)? else {
-        return Ok(None);
-    };
-    let mut view = LetterView::from(&letter);
+pub(crate) fn one(services: &Services, query: &LetterQuery, number: u64) -> Result<LetterView, StoreError> {
+    let (letter, mut view) = selected(services, query, number)?;
     view.params = dead_letters::decision(&letter).map(|decision| params(services, &decision));
     view.approval =
         receipt(&*services.store, view.receipt_id.as_deref())?.and_then(|receipt| receipt.approval);
-    Ok(Some(view))
+    Ok(view)
 }
 
 /// The parameters as in an approval: none if the tool is unknown.
@@ -271,28 +293,28 @@ pub struct ReviewView {
     pub params: Map<String, Value>,
 }
 
-/// `None` if no letter of this number is quarantined, or it can no longer be read.
-pub(crate) fn review(services: &Services, number: u64) -> Result<Option<ReviewView>, StoreError> {
-    let Some(letter) = services.store.letter(number)? else {
-        return Ok(None);
-    };
-    let view = LetterView::from(&letter);
-    let decision = dead_letters::decision(&letter).filter(|_| view.is_quarantined());
-    Ok(decision.map(|decision| ReviewView {
+/// Fails if no letter of this number is quarantined, or it can no longer be read.
+pub(crate) fn review(
+    services: &Services,
+    query: &LetterQuery,
+    number: u64,
+) -> Result<ReviewView, StoreError> {
+    let (letter, view) = selected(services, query, number)?;
+    let decision = dead_letters::decision(&letter).filter(|_| view.is_quarantined()).ok_or(UNKNOWN)?;
+    Ok(ReviewView {
         letter: view,
         tool_id: decision.request.tool_id.to_string(),
         space_id: decision.request.space_id.to_string(),
         subject_id: decision.request.subject_id.to_string(),
         principal: decision.principal.to_string(),
         params: params(services, &decision),
-    }))
+    })
 }
 
 /// The causes that selected dead letters have in common, most frequent first.
 pub(crate) fn causes(services: &Services, query: &LetterQuery) -> Result<Vec<CauseView>, StoreError> {
     let store = &*services.store;
-    let registry = services.registry();
-    let select = query.selector(&registry, services.clock.now())?;
+    let select = query.selector(services)?;
     let takes = |letter: &DeadLetter| select(letter).is_some();
     let takes: Option<&dyn Fn(&DeadLetter) -> bool> = if query.is_all() { None } else { Some(&takes) };
     let topic = query.topic()?;

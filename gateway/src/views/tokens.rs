@@ -2,7 +2,7 @@
 
 use effectd_actors::services::tokens::Token;
 use effectd_bus::{Store, StoreError};
-use effectd_contracts::{OrgId, SessionId, Timestamp};
+use effectd_contracts::{OrgId, SessionId, Timestamp, TokenKind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -70,40 +70,21 @@ pub struct TokenList {
 /// A new token.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
-pub enum TokenBody {
-    /// For the agent of a session.
-    Sandbox {
-        #[schema(value_type = String)]
-        session_id: SessionId,
-        /// Since when it is valid; at once if left out.
-        #[schema(value_type = Option<String>)]
-        not_before: Option<Timestamp>,
-        /// How long it is valid (`90d`); until it is revoked if left out.
-        lasts: Option<String>,
-    },
-    /// For a person.
-    User {
-        #[schema(value_type = String)]
-        org: OrgId,
-        /// The account: ASCII text without blanks, `/` and `*`.
-        name: String,
-        /// Since when it is valid; at once if left out.
-        #[schema(value_type = Option<String>)]
-        not_before: Option<Timestamp>,
-        /// How long it is valid (`90d`); until it is revoked if left out.
-        lasts: Option<String>,
-    },
-    /// For an account without a person. It decides nothing.
-    Service {
-        #[schema(value_type = String)]
-        org: OrgId,
-        /// The account: ASCII text without blanks, `/` and `*`.
-        name: String,
-        /// Since when it is valid; at once if left out.
-        #[schema(value_type = Option<String>)]
-        not_before: Option<Timestamp>,
-        /// How long it is valid (`90d`); until it is revoked if left out.
-        lasts: Option<String>,
-    },
+#[serde(deny_unknown_fields)]
+pub struct TokenBody {
+    #[schema(value_type = String)]
+    pub kind: TokenKind,
+    /// The session of a sandbox, and of no other.
+    #[schema(value_type = Option<String>)]
+    pub session_id: Option<SessionId>,
+    /// The organisation of an account, and of no sandbox.
+    #[schema(value_type = Option<String>)]
+    pub org: Option<OrgId>,
+    /// The account: ASCII text without blanks, `/` and `*`.
+    pub name: Option<String>,
+    /// Since when it is valid; at once if left out.
+    #[schema(value_type = Option<String>)]
+    pub not_before: Option<Timestamp>,
+    /// How long it is valid (`90d`); until it is revoked if left out.
+    pub lasts: Option<String>,
 }

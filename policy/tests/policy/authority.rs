@@ -93,8 +93,8 @@ fn a_learner_reads_and_neither_decides_nor_submits() {
     let person = "[principals.\"user://lea\"]\nsubjects = []\nroles = [\"learner\"]\n\n[roles.reader]";
     let policy = world_with("[roles.reader]", person);
     let lea = by("user://lea", false);
-    assert!(policy.may_learn(&lea) && policy.may_learn(&by("user://root", true)));
-    assert!(!policy.may_learn(&by("user://alice", false)));
+    let learns = |by: &Decider| policy.may_operate(by, PrincipalRole::Learner);
+    assert!(learns(&lea) && learns(&by("user://root", true)) && !learns(&by("user://alice", false)));
     // A learner is no approver: with learners alone, the policy still has one user.
     assert!(
         !policy.names_approvers(None)

@@ -181,6 +181,7 @@ pub(super) async fn main(common: &Common) -> Result<Exit, CliError> {
     let mut client = daemon_client(common)?;
     // Fetched before the screen is taken over, so that the error is readable if no daemon runs.
     let waiting = all(&mut client).await?;
+    client.announce().await?;
     let mut screen = Screen::take("`effectd approvals list`")?;
     let mut events = Events::of_terminal(EVERY)?;
     let mut inbox = Inbox::default();

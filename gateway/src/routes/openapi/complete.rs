@@ -71,9 +71,9 @@ pub(super) fn complete(document: &mut Value) {
     if let Some(Value::Object(schemas)) = document.pointer_mut(SCHEMAS) {
         extend_types(schemas);
         name_variants(schemas);
-        for (of, field, bound) in bounds() {
+        for (of, field, bound) in bounds().iter().flat_map(each) {
             if let Some(schema) = schemas.get_mut(of).and_then(|schema| schema["properties"].get_mut(field)) {
-                merge(schema, bound);
+                merge(schema, bound.clone());
             }
         }
     }
@@ -198,104 +198,108 @@ fn extend_types(schemas: &mut Object) {
         problem["examples"] =
             json!([Problem::of(Kind::ReceiptUnknown, "no receipt of this id was made for you")]);
     }
+    // The kind of a token says which other members it has.
+    if let Some(body) = schemas.get_mut("TokenBody") {
+        let cases = [
+            ("sandbox", "For the agent of a session.", &["session_id"][..]),
+            ("user", "For a person.", &["org", "name"]),
+            ("service", "For an account without a person. It decides nothing.", &["org", "name"]),
+        ];
+        let cases = cases.map(|(kind, description, own)| {
+            let mut case = body.clone();
+            for other in ["session_id", "org", "name"].iter().filter(|other| !own.contains(other)) {
+                case["properties"].as_object_mut().and_then(|members| members.remove(*other));
+            }
+            case["properties"]["kind"] = json!({ "type": "string", "enum": [kind] });
+            (case["description"], case["required"]) = (json!(description), json!([own, &["kind"]].concat()));
+            case
+        });
+        *body = json!({ "description": body["description"], "oneOf": cases });
+    }
     // An empty amendment is refused.
     if let Some(amending) = schemas.get_mut("Amending") {
         amending["minProperties"] = json!(1);
     }
 }
 
-/// Bounds of the gateway's own types: type, field, and what holds for it.
-fn bounds() -> Vec<(&'static str, &'static str, Value)> {
+type Bound = (&'static str, &'static str, Value);
+
+/// The bounds of each type that a row is about.
+fn each((types, field, bound): &Bound) -> impl Iterator<Item = (&'static str, &'static str, &Value)> {
+    types.split(' ').map(move |of| (of, *field, bound))
+}
+
+/// Bounds of the gateway's own types: the types, a field, and what holds for it.
+fn bounds() -> Vec<Bound> {
     let name = || json!({ "minLength": 1, "maxLength": ID_BYTES_MAX, "pattern": PRINTABLE });
-    let purpose = || json!({ "pattern": "^(tool|pii):[^\\u0000-\\u001f\\u007f-\\u009f]{1,256}$" });
-    let reason = || json!({ "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE });
-    let subjects = || {
-        let description = format!("At most {ERASURE_SUBJECTS_MAX} different ones.");
-        json!({ "minItems": 1, "items": reference("SubjectId"), "description": description })
-    };
-    let letters = || json!({ "maxItems": OPERATION_LETTERS_MAX });
-    let hosts = || {
-        let host =
-            json!({ "type": "string", "maxLength": HOST_BYTES_MAX, "pattern": "^[a-z0-9-][a-z0-9.-]*$" });
-        json!({ "minItems": 1, "maxItems": CONNECTION_HOSTS_MAX, "items": host })
-    };
-    let names_of_secrets = || json!({ "maxItems": CONNECTION_SECRETS_MAX, "items": secret_name() });
-    let title = || json!({ "minLength": 1, "maxLength": SESSION_TITLE_BYTES_MAX, "pattern": PRINTABLE });
-    let account = || json!({ "maxLength": ACCOUNT_BYTES_MAX, "pattern": "^[!-)+-.0-~]+$" });
+    let purpose = json!({ "pattern": "^(tool|pii):[^\\u0000-\\u001f\\u007f-\\u009f]{1,256}$" });
+    let reason = json!({ "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE });
+    let different = format!("At most {ERASURE_SUBJECTS_MAX} different ones.");
+    let subjects = json!({ "minItems": 1, "items": reference("SubjectId"), "description": different });
+    let host = json!({ "type": "string", "maxLength": HOST_BYTES_MAX, "pattern": "^[a-z0-9-][a-z0-9.-]*$" });
+    let hosts = json!({ "minItems": 1, "maxItems": CONNECTION_HOSTS_MAX, "items": host });
+    let time = || json!({ "format": "date-time" });
+    let title = json!({ "minLength": 1, "maxLength": SESSION_TITLE_BYTES_MAX, "pattern": PRINTABLE });
+    let account = json!({ "type": "string", "maxLength": ACCOUNT_BYTES_MAX, "pattern": "^[!-)+-.0-~]+$" });
     let words = |words: &[&str]| json!({ "enum": words });
+    let grant_state = words(&["requested", "active", "revoked", "expired", "used_up"]);
+    let (letters, secrets) = (
+        json!({ "maxItems": OPERATION_LETTERS_MAX }),
+        json!({ "maxItems": CONNECTION_SECRETS_MAX, "items": secret_name() }),
+    );
+    let quarantine_reason = json!({ "maxLength": QUARANTINE_REASON_BYTES_MAX });
     let codes: BTreeSet<&str> =
         Code::ALL.iter().map(|code| code.as_str()).chain(Kind::ALL.iter().map(|kind| kind.code())).collect();
     vec![
         ("ActionView", "action_id", reference("ActionId")),
         ("Amending", "note", json!({ "maxLength": NOTE_BYTES_MAX })),
         ("Amending", "quality", json!({ "minimum": 0, "maximum": 1 })),
-        ("Amending", "source", name()),
-        ("ApprovalView", "asked_at", json!({ "format": "date-time" })),
-        ("ApprovalView", "expires_at", json!({ "format": "date-time" })),
+        ("Amending ConnectionBody Operation_create_connection", "source", name()),
+        ("ApprovalView", "asked_at", time()),
+        ("ApprovalView GrantView HeldView", "expires_at", time()),
         ("ApprovalView", "state", words(&["pending", "approved", "denied", "expired"])),
-        ("ApproveBody", "calls_max", json!({ "minimum": 1 })),
-        ("ApproveBody", "reason", reason()),
+        ("ApproveBody GrantBody", "calls_max", json!({ "minimum": 1 })),
+        ("ApproveBody DenyBody EraseBody GrantBody", "reason", reason),
         ("AvailableView", "mode", words(&["allow", "require_approval", "deny"])),
         ("AvailableView", "riskLevel", words(&["read", "write", "danger"])),
         ("BreakerView", "state", words(&["closed", "open", "half_open", "releasing"])),
-        ("ConnectionBody", "hosts", hosts()),
-        ("ConnectionBody", "name", name()),
-        ("ConnectionBody", "org", reference("OrgId")),
-        ("ConnectionBody", "secrets", names_of_secrets()),
-        ("ConnectionBody", "source", name()),
-        ("DenyBody", "reason", reason()),
-        ("EraseBody", "reason", reason()),
-        ("EraseBody", "subjects", subjects()),
-        ("GrantBody", "calls_max", json!({ "minimum": 1 })),
+        ("ConnectionBody Operation_create_connection", "hosts", hosts),
+        ("ConnectionBody Operation_create_connection", "name", name()),
+        ("ConnectionBody TokenBody_service TokenBody_user", "org", reference("OrgId")),
+        ("ConnectionBody Operation_create_connection", "secrets", secrets),
+        ("EraseBody Operation_erase", "subjects", subjects),
         (
             "GrantBody",
             "org",
             json!({ "minLength": 1, "maxLength": ID_BYTES_MAX - 4, "pattern": "^([^\\u0000-\\u001f\\u007f-\\u009f]*[^\\u0000-\\u0020\\u007f-\\u00a0])$" }),
         ),
-        ("GrantBody", "reason", reason()),
         (
             "GrantBody",
             "tool",
             json!({ "maxLength": ID_BYTES_MAX, "pattern": "^(\\*|(\\*\\.)?[!-)+-~]([ -)+-~]*[!-)+-~])?|[!-)+-~][ -)+-~]*\\.\\*)$" }),
         ),
         ("GrantBody", "session", optional("ActionId")),
-        ("GrantView", "created_at", json!({ "format": "date-time" })),
-        ("GrantView", "expires_at", json!({ "format": "date-time" })),
-        ("GrantView", "state", words(&["requested", "active", "revoked", "expired", "used_up"])),
-        ("GrantRequest", "maxCalls", json!({ "minimum": 1 })),
-        ("GrantTerms", "maxCalls", json!({ "minimum": 1 })),
-        ("InvocationView", "created_at", json!({ "format": "date-time" })),
+        ("GrantView InvocationView SessionGrantView TokenView", "created_at", time()),
+        ("GrantView SessionGrantView", "state", grant_state),
+        ("GrantRequest GrantTerms", "maxCalls", json!({ "minimum": 1 })),
         ("LetterNow", "letter", json!({ "maximum": u64::MAX })),
-        ("HeldView", "expires_at", json!({ "format": "date-time" })),
         (
             "NotificationView",
             "delivery",
             words(&["waiting", "sending", "delivered", "undelivered", "unknown"]),
         ),
-        ("Operation_create_connection", "hosts", hosts()),
-        ("Operation_create_connection", "name", name()),
-        ("Operation_create_connection", "secrets", names_of_secrets()),
-        ("Operation_create_connection", "source", name()),
-        ("Operation_create_session", "title", title()),
-        ("Operation_delete_secret", "name", secret_name()),
-        ("Operation_drop_letters", "letters", letters()),
-        ("Operation_erase", "subjects", subjects()),
-        ("Operation_quarantine_artifact", "artifact_id", reference("ArtifactId")),
-        ("Operation_quarantine_artifact", "reason", json!({ "maxLength": QUARANTINE_REASON_BYTES_MAX })),
-        ("Operation_release_artifact", "artifact_id", reference("ArtifactId")),
-        ("Operation_requeue_letters", "letters", letters()),
-        ("Operation_reset_breaker", "key", name()),
+        ("Operation_create_session SessionBody", "title", title),
+        ("Operation_delete_secret Operation_set_secret", "name", secret_name()),
+        ("Operation_drop_letters Operation_requeue_letters", "letters", letters),
+        ("Operation_quarantine_artifact Operation_release_artifact", "artifact_id", reference("ArtifactId")),
+        ("Operation_quarantine_artifact QuarantineBody", "reason", quarantine_reason),
+        ("Operation_reset_breaker Operation_trip_breaker", "key", name()),
         ("Operation_seek_group", "group", reference("Name")),
         ("Operation_seek_group", "to", reference("Position")),
         ("Operation_seek_group", "topic", reference("Name")),
-        ("Operation_set_secret", "name", secret_name()),
-        ("Operation_trip_breaker", "key", name()),
-        ("PolicyChange_grant_consent", "purpose", purpose()),
-        ("PolicyChange_grant_consent", "space", reference("SpaceId")),
-        ("PolicyChange_grant_consent", "subject", reference("SubjectId")),
-        ("PolicyChange_revoke_consent", "purpose", purpose()),
-        ("PolicyChange_revoke_consent", "space", reference("SpaceId")),
-        ("PolicyChange_revoke_consent", "subject", reference("SubjectId")),
+        ("PolicyChange_grant_consent PolicyChange_revoke_consent", "purpose", purpose),
+        ("PolicyChange_grant_consent PolicyChange_revoke_consent", "space", reference("SpaceId")),
+        ("PolicyChange_grant_consent PolicyChange_revoke_consent", "subject", reference("SubjectId")),
         ("PolicyChange_set_band", "band", optional("Band")),
         ("PolicyChange_set_band", "space", reference("SpaceId")),
         ("PolicyChange_set_entry", "entry", name()),
@@ -304,36 +308,22 @@ fn bounds() -> Vec<(&'static str, &'static str, Value)> {
         ("PolicyChange_set_org_mode", "mode", optional("Mode")),
         ("PolicyChange_set_org_mode", "org", name()),
         ("PolicyChange_set_org_mode", "tool", name()),
-        ("PreviewView", "tier", reference("RiskTier")),
+        ("PreviewView PromptView", "tier", reference("RiskTier")),
         ("PreviewView", "verdict", words(&["permit", "needs_approval", "deny", "quarantine"])),
         ("Problem", "code", json!({ "enum": codes })),
         ("Problem", "type", json!({ "pattern": format!("^{}[a-z_]+$", problem::TYPE_PREFIX) })),
-        ("PromptView", "tier", reference("RiskTier")),
-        ("QuarantineBody", "reason", json!({ "maxLength": QUARANTINE_REASON_BYTES_MAX })),
         ("QuarantineView", "artifact_id", reference("ArtifactId")),
-        ("QuarantineView", "since", json!({ "format": "date-time" })),
+        ("QuarantineView ShadowView", "since", time()),
         ("SecretBody", "value", json!({ "minLength": 1, "maxLength": SECRET_BYTES_MAX })),
         ("SessionBody", "connections", list_of("ConnectionId")),
         ("SessionBody", "space_id", reference("SpaceId")),
         ("SessionBody", "subject_id", reference("SubjectId")),
-        ("SessionBody", "title", title()),
-        ("SessionGrantView", "created_at", json!({ "format": "date-time" })),
-        ("SessionGrantView", "state", words(&["requested", "active", "revoked", "expired", "used_up"])),
-        ("ShadowFlip", "at", json!({ "format": "date-time" })),
-        ("ShadowView", "counted_since", json!({ "format": "date-time" })),
-        ("ShadowView", "since", json!({ "format": "date-time" })),
-        ("TokenBody_sandbox", "lasts", json!({ "pattern": LASTS })),
-        ("TokenBody_sandbox", "not_before", json!({ "format": "date-time" })),
+        ("ShadowFlip", "at", time()),
+        ("ShadowView", "counted_since", time()),
+        ("TokenBody_sandbox TokenBody_service TokenBody_user", "lasts", json!({ "pattern": LASTS })),
+        ("TokenBody_sandbox TokenBody_service TokenBody_user", "not_before", time()),
         ("TokenBody_sandbox", "session_id", reference("SessionId")),
-        ("TokenBody_service", "lasts", json!({ "pattern": LASTS })),
-        ("TokenBody_service", "name", account()),
-        ("TokenBody_service", "not_before", json!({ "format": "date-time" })),
-        ("TokenBody_service", "org", reference("OrgId")),
-        ("TokenBody_user", "lasts", json!({ "pattern": LASTS })),
-        ("TokenBody_user", "name", account()),
-        ("TokenBody_user", "not_before", json!({ "format": "date-time" })),
-        ("TokenBody_user", "org", reference("OrgId")),
-        ("TokenView", "created_at", json!({ "format": "date-time" })),
+        ("TokenBody_service TokenBody_user", "name", account),
         ("TokenView", "kind", reference("TokenKind")),
         ("TokenView", "state", words(&["valid", "not_yet", "expired", "revoked", "ended"])),
     ]
@@ -697,7 +687,7 @@ mod tests {
     #[test]
     fn every_row_of_the_tables_is_about_something() {
         let document = super::super::document(&Registry::default());
-        for (of, field, _) in bounds() {
+        for (of, field, _) in bounds().iter().flat_map(each) {
             let field = &document["components"]["schemas"][of]["properties"][field];
             assert!(field.is_object(), "{of}: {field}");
         }
