@@ -3,6 +3,7 @@
 pub(crate) mod service_manager;
 pub(crate) mod signals;
 
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,10 @@ const READY_CHECK: Duration = Duration::from_millis(5);
 /// How often a daemon that stops when idle looks whether it is, at most.
 const IDLE_CHECK: Duration = Duration::from_secs(5);
 
+/// Where the log of a daemon is that `effectd mcp` has started.
+pub(crate) const LOG: &str = "run/daemon.log";
+const LOG_BYTES_MAX: u64 = 1_048_576;
+
 /// Reads the settings again, for a reload.
 pub(crate) type ReadSettings = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
 
@@ -53,7 +58,7 @@ pub(crate) async fn serve(
         runtime = Runtime::start(config) => Arc::new(runtime?),
     };
     let mut daemon = Daemon::open(runtime, &state, settings, log, read_settings).await?;
-    let ended = daemon.run(&mut signals, idle_exit).await;
+    let ended = daemon.run(&mut signals, &state, idle_exit).await;
     daemon.close(&mut signals).await;
     ended
 }
@@ -115,9 +120,19 @@ impl Daemon {
 
     /// Handles signals and reports health to the service manager. Returns at a signal to stop, or after `idle_exit`; fails if the
     /// pipeline gives up.
-    async fn run(&mut self, signals: &mut Signals, idle_exit: Option<Duration>) -> Result<(), Error> {
+    async fn run(
+        &mut self,
+        signals: &mut Signals,
+        state: &Path,
+        idle_exit: Option<Duration>,
+    ) -> Result<(), Error> {
         let (runtime, vitals) = (self.runtime.clone(), self.vitals.clone());
-        let mut idle = std::pin::pin!(idle(idle_exit, || activity(runtime.metrics())));
+        let look = || {
+            // Only a daemon that `effectd mcp` has started has one.
+            let _ = bound_log(state);
+            activity(runtime.metrics())
+        };
+        let mut idle = std::pin::pin!(idle(idle_exit, look));
         let mut broken = std::pin::pin!(runtime.pipeline().fatal());
         let mut ready = std::pin::pin!(ready(&vitals));
         let mut is_ready = false;
@@ -247,6 +262,12 @@ fn activity(metrics: &prometheus::Registry) -> Activity {
     Activity { is_busy, requests: sum(REQUESTS_TOTAL) }
 }
 
+/// Empties the log if it is too long. Its writers append, so they go on at its beginning.
+pub(crate) fn bound_log(state: &Path) -> std::io::Result<()> {
+    let log = OpenOptions::new().write(true).open(state.join(LOG))?;
+    if log.metadata()?.len() > LOG_BYTES_MAX { log.set_len(0) } else { Ok(()) }
+}
+
 /// Resolves when there has been nothing to do for this long; never without a time.
 async fn idle(after: Option<Duration>, look: impl Fn() -> Activity) {
     let Some(after) = after else {
@@ -266,9 +287,26 @@ async fn idle(after: Option<Duration>, look: impl Fn() -> Activity) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn a_log_that_is_too_long_begins_again() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(bound_log(state.path()).is_err(), "there is none");
+        std::fs::create_dir(state.path().join("run")).unwrap();
+        let file = state.path().join(LOG);
+        let mut log = OpenOptions::new().create(true).append(true).open(&file).unwrap();
+        log.write_all(&vec![b'x'; 1_048_576]).unwrap();
+        bound_log(state.path()).unwrap();
+        log.write_all(b"x").unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), 1_048_577);
+        bound_log(state.path()).unwrap();
+        log.write_all(b"on").unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), b"on");
+    }
 
     #[tokio::test]
     async fn a_daemon_is_idle_when_nobody_asked_for_long_enough() {

@@ -18,7 +18,7 @@ use crate::control::switches::Switches;
 use crate::effects::snapshot;
 use crate::failpoint::hit;
 use crate::limits::{AHEAD_MAX, STOP_MAX};
-use crate::operator::withdraw::{Withdrawal, withdraw};
+use crate::operator::withdraw::{Withdrawal, give_up, withdraw};
 use crate::services::answers::{Answer, Done, ended};
 use crate::services::{Services, group, sessions};
 use crate::stage::pass;
@@ -257,6 +257,14 @@ impl Pipeline {
             return Err(stopping());
         }
         withdraw(&self.services, action, by).await
+    }
+
+    /// [`Pipeline::cancel`] for an action whose caller is gone. One that waits for a person goes on, and `None` is returned.
+    pub async fn give_up(&self, action: &ActionId, by: &Decider) -> Result<Option<Withdrawal>, Failure> {
+        if self.permits.is_closed() {
+            return Err(stopping());
+        }
+        give_up(&self.services, action, by).await
     }
 
     pub fn receipt_of(&self, action: &ActionId) -> Result<Option<Done>, Failure> {

@@ -55,6 +55,8 @@ pub struct Services {
     pub metrics: Metrics,
     pub settings: Settings,
     policy: RwLock<Arc<Policy>>,
+    /// Sent when policy, registry or an operator may have changed which tools somebody may use. What ends by the clock sends nothing.
+    pub tools_changed: watch::Sender<()>,
     /// The candidate policy.
     pub shadow: Shadow,
     pub files: Files,
@@ -108,8 +110,8 @@ impl Interrupted {
 pub(crate) struct Approvals {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Serialises changes: people decide slowly, and a task that waits for this lock need not retry. Correctness does not depend
-    /// on it: the Store's compare-and-swap decides.
+    /// Serialises changes: people decide slowly, and a task that waits for this lock need not retry. The Store's compare-and-swap
+    /// decides between them; who gives up an action that is in no hold needs the lock.
     pub(crate) changes: tokio::sync::Mutex<()>,
 }
 
@@ -146,6 +148,7 @@ impl Services {
             Control::new(&settings.control, settings.in_flight_max, &store, &clock, &metrics, &tools);
         Arc::new(Self {
             policy: RwLock::new(from.policy),
+            tools_changed: watch::Sender::new(()),
             shadow: Shadow::new(metrics.shadow_decisions.clone()),
             files: Files {
                 roots: from.space_roots,
@@ -196,6 +199,7 @@ impl Services {
     pub fn set_registry(&self, base: &Arc<Registry>, next: Registry) -> Result<(), RegistryError> {
         self.tools.swap(base, Arc::new(next))?;
         self.control.breakers.registry_changed(base);
+        self.tools_changed.send_replace(());
         Ok(())
     }
 
@@ -222,6 +226,7 @@ impl Services {
         *self.policy.write() = policy;
         // After it, so that a candidate which starts meanwhile gets this overlay, too.
         self.shadow.lay_over(|| self.policy());
+        self.tools_changed.send_replace(());
     }
 }
 

@@ -120,13 +120,9 @@ pub const MCP_WAIT_MAX: Duration = Duration::from_secs(50);
 /// How often an MCP client is told to ask again for one held action; then it gets an ordinary result. Clients stop at ten.
 pub const MCP_ROUNDS_MAX: u32 = 8;
 /// How long an MCP client may take its list of tools for current: modes and budgets change by the minute.
-pub const MCP_LIST_FRESH: Duration = Duration::from_secs(10);
+pub const MCP_LIST_FRESH_MS: u64 = 10_000;
 /// How often an MCP client hears that its call is still running, if it wants to.
 pub const MCP_PROGRESS_EVERY: Duration = Duration::from_secs(2);
-/// How often a stream for changes of the tool list looks at policy and registry: two pointers.
-pub const MCP_CHANGES_EVERY: Duration = Duration::from_secs(2);
-/// Every so many looks, it lists the tools, since an operator's switches are in neither of the two.
-pub const MCP_CHANGES_LIST_EVERY: u32 = 15;
 /// Largest artifact that an MCP client reads as a resource: it is in memory whole, and for a model's context.
 pub const MCP_ARTIFACT_BYTES_MAX: u64 = 1_048_576;
 /// How often an MCP call with the same key begins anew after it was withdrawn.
@@ -134,4 +130,4 @@ pub const MCP_REPEATS_MAX: u32 = 8;
 /// How long an MCP client may ask again for a held action: as long as results are kept.
 pub const MCP_HANDLE_KEPT: Duration = Duration::from_secs(604_800);
 /// How often an MCP client should ask for a task: people decide in seconds at best.
-pub const MCP_POLL_EVERY: Duration = Duration::from_secs(2);
+pub const MCP_POLL_MS: u64 = 2_000;

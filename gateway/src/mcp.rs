@@ -18,12 +18,11 @@ mod tools;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use effectd_contracts::json;
+use effectd_contracts::json::parse_value;
 use effectd_contracts::limits::{ID_BYTES_MAX, REQUEST_BYTES_MAX};
 use rmcp::model::{ErrorCode, ErrorData, RequestMetaObject};
 use serde::Serialize;
@@ -31,7 +30,7 @@ use serde_json::{Map, Value, json};
 
 use crate::app::{App, AppState};
 use crate::body::{BodyBytes, BodyShare};
-use crate::extract::{Payload, Query, json_holding};
+use crate::extract::{Payload, Query, json as json_response, json_holding};
 use crate::limits::HEADER_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::Problem;
@@ -63,35 +62,18 @@ struct Asked {
     bytes: u64,
 }
 
-/// A request that gets no result: the protocol's error, and the status of the answer.
-struct Fault {
-    response: Response,
-    id: Value,
-    error: ErrorData,
-}
-
-impl Fault {
-    fn new(status: StatusCode, id: Option<&Value>, error: ErrorData) -> Self {
-        Self { response: status.into_response(), id: id.cloned().unwrap_or_default(), error }
-    }
+/// The answer to a request that gets no result.
+fn fault(status: StatusCode, id: Option<&Value>, error: &ErrorData) -> Response {
+    json_response(status, &json!({ "jsonrpc": "2.0", "id": id, "error": error }))
 }
 
 /// A body that cannot be read has the headers of its problem: when to come again, and whether the connection closes.
-impl From<Problem> for Fault {
-    fn from(problem: Problem) -> Self {
-        let error = ErrorData::invalid_request(problem.detail.clone(), None);
-        Self { response: problem.into_response(), id: Value::Null, error }
-    }
-}
-
-impl IntoResponse for Fault {
-    fn into_response(self) -> Response {
-        let Self { response, id, error } = self;
-        let (mut parts, _) = response.into_parts();
-        parts.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let body = json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
-        Response::from_parts(parts, Body::from(body))
-    }
+fn unreadable(problem: Problem) -> Response {
+    let error = ErrorData::invalid_request(problem.detail.clone(), None);
+    let (mut head, _) = problem.into_response().into_parts();
+    let (of_error, body) = fault(head.status, None, &error).into_parts();
+    head.headers.extend(of_error.headers);
+    Response::from_parts(head, body)
 }
 
 async fn answer(
@@ -100,30 +82,20 @@ async fn answer(
     place: Result<Query<Place>, Problem>,
     headers: HeaderMap,
     body: Payload,
-) -> Response {
-    handle(app, peer, place, headers, body).await.unwrap_or_else(Fault::into_response)
-}
-
-async fn handle(
-    app: Arc<App>,
-    peer: Peer,
-    place: Result<Query<Place>, Problem>,
-    headers: HeaderMap,
-    body: Payload,
-) -> Result<Response, Fault> {
-    let Query(place) = place?;
+) -> Result<Response, Response> {
+    let Query(place) = place.map_err(unreadable)?;
     let is_json = |value: &HeaderValue| value.to_str().is_ok_and(|kind| kind.starts_with("application/json"));
     if !headers.get(header::CONTENT_TYPE).is_some_and(is_json) {
         let error = ErrorData::invalid_request("Content-Type must be application/json", None);
-        return Err(Fault::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, error));
+        return Err(fault(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, &error));
     }
-    let BodyBytes { bytes: text, share } = app.body(body).await?;
+    let BodyBytes { bytes: text, share } = app.body(body).await.map_err(unreadable)?;
     let Message { id, method, params, meta } = Message::parse(&text)?;
     let bytes = text.len() as u64;
     // A call may wait, and keeps only what was read.
     drop(text);
-    let bad = |error| Fault::new(StatusCode::BAD_REQUEST, id.as_ref(), error);
-    let era = Era::of(&headers, id.is_some(), &method, &params, &meta).map_err(bad)?;
+    let era = Era::of(&headers, id.is_some(), &method, &params, &meta);
+    let era = era.map_err(|error| fault(StatusCode::BAD_REQUEST, id.as_ref(), &error))?;
     let Some(id) = id else {
         // Who no longer wants an answer closes its connection: an id alone does not say whose request it is.
         return Ok(StatusCode::ACCEPTED.into_response());
@@ -174,9 +146,10 @@ impl Asked {
 }
 
 impl Message {
-    fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let bad = |id: Option<&Value>, error| Fault::new(StatusCode::BAD_REQUEST, id, error);
-        let parsed = json::parse_value(bytes, REQUEST_BYTES_MAX);
+    /// The error is the answer.
+    fn parse(bytes: &[u8]) -> Result<Self, Response> {
+        let bad = |id: Option<&Value>, error| fault(StatusCode::BAD_REQUEST, id, &error);
+        let parsed = parse_value(bytes, REQUEST_BYTES_MAX);
         let parsed = parsed.map_err(|error| bad(None, ErrorData::parse_error(error.to_string(), None)))?;
         let not = |why: &'static str| bad(None, ErrorData::invalid_request(why, None));
         let Value::Object(mut message) = parsed else {
@@ -194,9 +167,8 @@ impl Message {
         let Some(Value::String(method)) = message.remove("method") else {
             return Err(not("`method` must be a text; answers are not expected here"));
         };
-        let params = message.remove("params").unwrap_or_else(|| json!({}));
         let wrong = |why: &'static str| bad(id.as_ref(), ErrorData::invalid_params(why, None));
-        let Value::Object(mut params) = params else {
+        let Value::Object(mut params) = message.remove("params").unwrap_or_else(|| json!({})) else {
             return Err(wrong("`params` must be an object"));
         };
         let meta = params.remove("_meta").unwrap_or_else(|| json!({}));
@@ -216,26 +188,29 @@ fn value(of: impl Serialize) -> Value {
 }
 
 /// The error of a request that is no call of a tool. A retry helps if the daemon is at fault.
-fn error_of(problem: &Problem) -> ErrorData {
-    let code = if problem.status >= 500 { ErrorCode::INTERNAL_ERROR } else { ErrorCode::INVALID_PARAMS };
-    ErrorData::new(code, problem.detail.clone(), Some(json!({ "code": problem.code })))
+impl From<Problem> for ErrorData {
+    fn from(problem: Problem) -> Self {
+        let code = if problem.status >= 500 { ErrorCode::INTERNAL_ERROR } else { ErrorCode::INVALID_PARAMS };
+        Self::new(code, problem.detail, Some(json!({ "code": problem.code })))
+    }
 }
 
 impl Era {
     /// The answer to a request. Statuses tell errors from results only in the dialect that has them.
     fn message(&self, id: &Value, result: Result<Value, ErrorData>) -> (StatusCode, Value) {
+        let mut message = json!({ "jsonrpc": "2.0", "id": id });
+        let status = match &result {
+            Ok(_) => StatusCode::OK,
+            Err(error) => match error.code {
+                ErrorCode::METHOD_NOT_FOUND if self.is_modern() => StatusCode::NOT_FOUND,
+                ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY => StatusCode::BAD_REQUEST,
+                _ => StatusCode::OK,
+            },
+        };
         match result {
-            Ok(result) => {
-                (StatusCode::OK, json!({ "jsonrpc": "2.0", "id": id, "result": self.dressed(result) }))
-            }
-            Err(error) => {
-                let status = match error.code {
-                    ErrorCode::METHOD_NOT_FOUND if self.is_modern() => StatusCode::NOT_FOUND,
-                    ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY => StatusCode::BAD_REQUEST,
-                    _ => StatusCode::OK,
-                };
-                (status, json!({ "jsonrpc": "2.0", "id": id, "error": error }))
-            }
+            Ok(result) => message["result"] = self.dressed(result),
+            Err(error) => message["error"] = value(error),
         }
+        (status, message)
     }
 }

@@ -1,6 +1,6 @@
 //! The decision: one function, which shows the order of the gates.
 
-use effectd_contracts::{Code, Gate, GateResult, GateResults, Mode, SafetyClass};
+use effectd_contracts::{COMMAND_TOOL, Code, Gate, GateResult, GateResults, Mode, SafetyClass};
 
 use crate::decision::{Decision, Denier, Verdict};
 use crate::facts::Facts;
@@ -43,6 +43,24 @@ pub fn evaluate(facts: &Facts, policy: &Policy) -> Decision {
         return decision.with_verdict(verdict, rule);
     }
     decision.in_mode(facts, &risk, policy)
+}
+
+/// The mode of the calls of a tool, from the facts of one without parameters; `None` if the policy denies every call, whatever its
+/// parameters and the time of day. What only looks at the content of a call, at its hosts, programs and paths, denies no other.
+pub fn offered(facts: &Facts, policy: &Policy) -> Option<Mode> {
+    let of = |facts: &Facts| {
+        let risk = risk::assess(facts, policy.tables());
+        let mode = gates::might_pass(facts, &risk, policy).then(|| mode::resolve(facts, &risk, policy).mode);
+        mode.filter(|mode| *mode != Mode::Deny)
+    };
+    let mut commands = policy.commands().filter(|_| facts.tool.id.as_str() == COMMAND_TOOL);
+    of(facts).or_else(|| {
+        commands.find_map(|command| {
+            let mut facts = facts.clone();
+            facts.inspection.as_mut()?.named_command = Some(command.name.clone());
+            of(&facts)
+        })
+    })
 }
 
 fn undecided(facts: &Facts, risk: &Risk, policy: &Policy) -> Decision {

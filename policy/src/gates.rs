@@ -177,8 +177,39 @@ pub(crate) fn for_space<'c>(cap: &'c str, space: &SpaceId) -> Cow<'c, str> {
     }
 }
 
+/// Whether a call of the tool might pass the gates, with other parameters or at another time. Gates of content decide about none of them.
+pub(crate) fn might_pass(facts: &Facts, risk: &Risk, policy: &Policy) -> bool {
+    rbac(facts, policy).is_ok()
+        && visible(facts, policy).is_ok()
+        && policy.abac().might_permit(facts, risk, (policy.tables(), policy.entities()))
+        && consent(facts, risk, policy, &facts.space).result == GateResult::Ok
+        && space(facts, risk, policy).is_ok()
+}
+
 /// Whether the circumstances allow the action: the clock, the space's visibility, and the Cedar rules.
 fn abac(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Answer, Answer> {
+    visible(facts, policy)?;
+    Err(match policy.abac().ask(facts, risk, (policy.tables(), policy.entities())) {
+        AbacAnswer::Permit { rules } => return Ok(Answer::ok(rules.join(", "))),
+        AbacAnswer::Forbid { rules } => {
+            let rule = rules.join(", ");
+            let text = format!("forbidden by {rule}");
+            let change = "change the rule, or the circumstances that it names";
+            Answer::deny(rule, "rule_forbids", text, change)
+        }
+        AbacAnswer::Silent => {
+            let (text, change) = ("no attribute rule permits it", "add a rule that permits it");
+            Answer::deny("no rule permits", "no_rule_permits", text, change)
+        }
+        AbacAnswer::Failed { message } => {
+            let text = format!("an attribute rule could not be evaluated: {message}");
+            Answer::deny("a rule failed", "rule_failed", text, "correct the rule")
+        }
+    })
+}
+
+/// Checks the clock, and that the subject sees the space.
+fn visible(facts: &Facts, policy: &Policy) -> Result<(), Answer> {
     let tables = policy.tables();
     let max = tables.clock.skew_s_max;
     if let Some(skew) = facts.skew_s.filter(|skew| *skew > max) {
@@ -198,23 +229,7 @@ fn abac(facts: &Facts, risk: &Risk, policy: &Policy) -> Result<Answer, Answer> {
         let change = format!("add the subject to visible_to of the space in {rule}");
         return Err(Answer::deny(rule, "space_invisible", text, change));
     }
-    Err(match policy.abac().ask(facts, risk, (policy.tables(), policy.entities())) {
-        AbacAnswer::Permit { rules } => return Ok(Answer::ok(rules.join(", "))),
-        AbacAnswer::Forbid { rules } => {
-            let rule = rules.join(", ");
-            let text = format!("forbidden by {rule}");
-            let change = "change the rule, or the circumstances that it names";
-            Answer::deny(rule, "rule_forbids", text, change)
-        }
-        AbacAnswer::Silent => {
-            let (text, change) = ("no attribute rule permits it", "add a rule that permits it");
-            Answer::deny("no rule permits", "no_rule_permits", text, change)
-        }
-        AbacAnswer::Failed { message } => {
-            let text = format!("an attribute rule could not be evaluated: {message}");
-            Answer::deny("a rule failed", "rule_failed", text, "correct the rule")
-        }
-    })
+    Ok(())
 }
 
 /// Whether somebody consented to this tool, for this subject, in this space.

@@ -45,7 +45,7 @@ pub use decision::{Clamp, Decision, Denier, Reason, Verdict};
 pub use dir::{DirStamp, PolicyDir};
 pub use document::{Document, OrgRole, PrincipalRole};
 pub use error::{ExampleFailed, Location, PolicyError};
-pub use evaluate::evaluate;
+pub use evaluate::{evaluate, offered};
 pub use explain::{Explanation, StepView, explain};
 pub use facts::{Facts, Finding, InspectionFacts, Param, RedactionCounts, ToolFacts};
 pub use grant::{Grant, GrantAsk, GrantState, is_tool_pattern};

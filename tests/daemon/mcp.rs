@@ -671,6 +671,9 @@ fn changes_of_the_list_are_told_to_who_listens() {
     let changed = messages.next().unwrap();
     assert_eq!(changed["method"], "notifications/tools/list_changed");
     assert_eq!(changed["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 7);
+    // The switch of an operator is in no policy.
+    assert_eq!(place.effectd(&["tools", "disable", "files.write_text", "--yes"], None).code(), 0);
+    assert_eq!(messages.next().unwrap()["method"], "notifications/tools/list_changed");
     assert_eq!(daemon.stop(), 0);
     let last = messages.next().unwrap();
     assert_eq!((&last["id"], &last["result"]["resultType"]), (&json!(7), &json!("complete")), "{last}");

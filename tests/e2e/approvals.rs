@@ -324,3 +324,22 @@ async fn a_question_that_cannot_be_read_keeps_nobody_from_the_others() {
     assert_eq!(done.receipt.outcome, Outcome::Expired);
     assert!(runtime.stop().await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_is_gone_leaves_its_question_open() {
+    let place = dangerous();
+    std::fs::write(place.note("x.txt"), "x").unwrap();
+    let runtime = place.runtime().await;
+    let delete = request("g-1", "files.delete", json!({ "path": "workspace/x.txt" }));
+    let (action, by) = (delete.action_id.clone(), operator(&runtime));
+    let question = held(&runtime, delete).await;
+    assert!(runtime.pipeline().give_up(&action, &by).await.unwrap().is_none());
+    let services = runtime.pipeline().services();
+    approve(services, &question.approval_id, &by, Approve::default()).await.unwrap();
+    match runtime.pipeline().wait(&action).await.unwrap() {
+        Answer::Done(done) => assert_eq!(done.receipt.outcome, Outcome::Executed),
+        other @ (Answer::Held(_) | Answer::Refused(_)) => panic!("{other:?}"),
+    }
+    assert!(!place.note("x.txt").exists());
+    assert!(runtime.stop().await);
+}

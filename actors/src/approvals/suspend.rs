@@ -1,7 +1,10 @@
 //! Suspends an action until a person decides: in a hold of its own, in the hold of an equal request, or in a reopened hold.
 
 use effectd_bus::{Expect, LeaseId, Store, StoreError};
-use effectd_contracts::{ActionId, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData, Timestamp};
+use effectd_contracts::{
+    ActionId, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData, ReceiptId, Timestamp,
+};
+use tokio::sync::MutexGuard;
 
 use super::hold::{Hold, HoldState, Member, Prompt, session_of};
 use super::question::Question;
@@ -15,8 +18,19 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) enum Suspended {
     Waits(Box<Hold>),
+    /// The action was withdrawn meanwhile.
+    Ended(ReceiptId),
     /// The session has too many holds.
     Full,
+}
+
+/// The lock under which nobody is asked about an action that is in no hold; `None` if it is in one.
+pub(crate) async fn unheld<'a>(
+    approvals: &'a Approvals,
+    action: &ActionId,
+) -> Result<Option<MutexGuard<'a, ()>>, StoreError> {
+    let lock = approvals.changes.lock().await;
+    Ok(repository::hold_of(&*approvals.store, action)?.is_none().then_some(lock))
 }
 
 pub(crate) fn new_hold(
@@ -93,6 +107,9 @@ pub(crate) async fn suspend(
             store.ack(lease).await?;
         }
         return Ok(Suspended::Waits(Box::new(known.value)));
+    }
+    if let Some(ended) = store.receipt_of(&member.action_id)? {
+        return Ok(Suspended::Ended(ended.receipt_id));
     }
     let open = repository::asked(store, &new.digest, &new.session)?;
     let open = open.filter(|open| {
@@ -209,4 +226,81 @@ pub(crate) fn announce(
     };
     let at = (&member.trace_id, clock.now());
     step.news(data, &member.action_id, &request.space_id, at);
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use effectd_bus::memory;
+    use effectd_contracts::{ActionRequest, Digest, ManualClock, Origin, TraceId};
+    use effectd_policy::{Facts, Overlay, Policy, Preset, Source, evaluate};
+    use serde_json::{Map, json};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn hold(action: &ActionId) -> Hold {
+        let at = Timestamp::UNIX_EPOCH;
+        let tool = json!({
+            "id": "files.delete", "caps": [], "side_effects": ["filesystem_delete"], "safety_class": "LOW",
+            "risk_level": "danger", "tier": "R4",
+        });
+        let facts = json!({
+            "principal": "user://a", "subject": "agent://a", "space": "shared:code", "now": at, "tool": tool,
+        });
+        let facts: Facts = serde_json::from_value(facts).unwrap();
+        let [(_, text), (name, rules)] = Preset::Coding.files();
+        let source = Source::new(text, [(name.to_owned(), rules.to_owned())]);
+        let policy = Policy::compile(&source, &Overlay::default()).unwrap();
+        let place = (facts.subject.clone(), facts.space.clone());
+        let request = ActionRequest::new(action.clone(), place, (facts.tool.id.clone(), Map::new()));
+        let digest = Digest::of(b"question");
+        Hold {
+            approval_id: ApprovalId::fresh(),
+            state: HoldState::Pending,
+            digest,
+            round: 1,
+            because: None,
+            decision: DecisionData::new(request, facts.principal.clone(), Origin::Arbiter),
+            edited: false,
+            members: vec![Member {
+                action_id: action.clone(),
+                digest,
+                trace_id: TraceId::fresh(),
+                origin: Origin::Arbiter,
+                accepted_at: at,
+            }],
+            session: "s".to_owned(),
+            asked_at: at,
+            expires_at: at.checked_add(Duration::from_secs(60)).unwrap(),
+            prompt: Prompt {
+                decision: evaluate(&facts, &policy),
+                facts,
+                tool_version: "1.0.0".to_owned(),
+                stands: Vec::new(),
+                preview: None,
+                redactions: Vec::new(),
+                hidden: Vec::new(),
+            },
+        }
+    }
+
+    #[tokio::test]
+    async fn nobody_is_asked_about_an_action_while_it_is_given_up() {
+        let clock = Arc::new(ManualClock::at(Timestamp::UNIX_EPOCH));
+        let store = Arc::new(memory::open(clock.clone()).unwrap());
+        let approvals = Approvals { store: store.clone(), clock, changes: tokio::sync::Mutex::default() };
+        let (action, settings) = (ActionId::new("a").unwrap(), Settings::default());
+        let lock = unheld(&approvals, &action).await.unwrap();
+        assert!(lock.is_some());
+        let mut asked = std::pin::pin!(suspend(&approvals, &settings, hold(&action), None));
+        assert!(timeout(Duration::ZERO, &mut asked).await.is_err());
+        assert!(repository::hold_of(&*store, &action).unwrap().is_none());
+        drop(lock);
+        assert!(matches!(asked.await, Ok(Suspended::Waits(_))));
+        assert!(unheld(&approvals, &action).await.unwrap().is_none());
+    }
 }

@@ -112,6 +112,7 @@ impl Execution<'_> {
         let services = self.services;
         services.metrics.quarantined_tools.inc();
         undeclared.quarantine(&*services.store, services.clock.now(), self.action).await;
+        services.tools_changed.send_replace(());
         let failure = match attempted {
             Attempted::Done(_) => undeclared.failure(),
             Attempted::Failed(failure) => undeclared.added_to(failure),

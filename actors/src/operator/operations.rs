@@ -100,6 +100,7 @@ pub async fn recorded<T>(
     hit("operation.begun", &act.action_id).await;
     match work.await {
         Ok((done, Some(outputs))) => {
+            services.tools_changed.send_replace(());
             hit("operation.done", &act.action_id).await;
             Ok((done, Some(finish(services, &act, Ok(outputs)).await?)))
         }

@@ -11,12 +11,13 @@ use effectd_contracts::{
     ActionId, Code, DecisionData, Event, Failure, Phase, Principal, SpaceId, Timestamp, TraceId,
 };
 use effectd_policy::{Decider, Policy, PrincipalRole};
+use tokio::sync::MutexGuard;
 use tracing::Instrument;
 
 use crate::action::decisions::{detached, published};
 use crate::approvals::expiry;
 use crate::approvals::repository::hold_of;
-use crate::approvals::suspend::leave;
+use crate::approvals::suspend::{leave, unheld};
 use crate::execution::recording;
 use crate::messages::Refusal;
 use crate::services::Services;
@@ -39,6 +40,29 @@ fn may(policy: &Policy, by: &Decider, principal: &Principal, space: &SpaceId) ->
 }
 
 pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Result<Withdrawal, Failure> {
+    withdraw_under(services, id, by, None).await
+}
+
+/// [`withdraw`] for an action that waits for no person; `None` if it does. It becomes a question either before this or not at all.
+pub async fn give_up(
+    services: &Services,
+    id: &ActionId,
+    by: &Decider,
+) -> Result<Option<Withdrawal>, Failure> {
+    let lock = unheld(&services.approvals, id).await.map_err(|error| unavailable(&error))?;
+    match lock {
+        Some(lock) => withdraw_under(services, id, by, Some(lock)).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Keeps the lock until the withdrawal is on disk.
+async fn withdraw_under(
+    services: &Services,
+    id: &ActionId,
+    by: &Decider,
+    lock: Option<MutexGuard<'_, ()>>,
+) -> Result<Withdrawal, Failure> {
     let policy = services.policy();
     let may = |principal: &Principal, space: &SpaceId| may(&policy, by, principal, space);
     if let Some(ended) = ended(&*services.store, id, may)? {
@@ -61,7 +85,9 @@ pub async fn withdraw(services: &Services, id: &ActionId, by: &Decider) -> Resul
     let approval = approved.and_then(|approved| approved.record.approval_id.clone());
     let refusal = refusal(services, event, by);
     let span = refusal.action.ticket.span.clone();
-    match recording::withdrawn(services, refusal).await {
+    let recorded = recording::withdrawn(services, refusal).await;
+    drop(lock);
+    match recorded {
         Ok(done) => {
             let answers = &services.in_flight.answers;
             let cleaning = expiry::after_end(&services.approvals, answers, id, approval, false);

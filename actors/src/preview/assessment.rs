@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use effectd_bus::StoreError;
 use effectd_contracts::{
-    ActionRequest, Code, Contract, Failure, OrgId, Origin, PathSnapshot, Phase, Predicted, Principal,
+    ActionRequest, Code, Contract, Failure, Mode, OrgId, Origin, PathSnapshot, Phase, Predicted, Principal,
     Session, Timestamp, TraceId,
 };
 use effectd_policy::{
-    Decision, Denier, Facts, Inspection, InspectionFacts, Policy, Verdict, evaluate, inspect,
+    Decision, Facts, Inspection, InspectionFacts, Policy, Verdict, evaluate, inspect, offered,
 };
 
 use super::Trial;
@@ -108,41 +108,44 @@ pub fn example_in(session: &Session, tool: &RegisteredTool) -> ActionRequest {
     session.request(tool.spec().tool_id.clone(), params)
 }
 
-/// What the policy decides now about a request of the session's agent, as [`decision_of`].
+/// What the policy decides now about a request of the session's agent, without a preview. `None` if the tool needs a connection that is
+/// not there.
 pub fn decision_in(
     services: &Services,
     session: &Session,
     tool: &RegisteredTool,
     request: &ActionRequest,
 ) -> Option<Decision> {
+    let (policy, agent) = (services.policy(), session.agent()?);
     let origin = Origin::Session { session_id: session.session_id.clone() };
-    decision_of(services, tool, request, (&session.agent()?, &origin))
+    let facts = reachable(services, &policy, tool, request, (&agent, &origin))?;
+    Some(evaluate(&facts, &policy))
 }
 
-/// What the policy decides now about a request of this principal, from this origin, without a preview. `None` if the tool needs a
-/// connection that is not there.
-pub fn decision_of(
+/// The mode of this caller's calls of the tool, from one without parameters. `None` if the policy denies every call, whatever its
+/// parameters, or the tool needs a connection that is not there.
+pub fn mode_of(
     services: &Services,
+    tool: &RegisteredTool,
+    bare: &ActionRequest,
+    by: (&Principal, &Origin),
+) -> Option<Mode> {
+    let policy = services.policy();
+    offered(&reachable(services, &policy, tool, bare, by)?, &policy)
+}
+
+/// The facts about a request, unless its tool needs a connection that is not there.
+fn reachable(
+    services: &Services,
+    policy: &Policy,
     tool: &RegisteredTool,
     request: &ActionRequest,
     by: (&Principal, &Origin),
-) -> Option<Decision> {
-    let (policy, trace_id) = (services.policy(), TraceId::fresh());
+) -> Option<Facts> {
+    let trace_id = TraceId::fresh();
     let question = Question::of_planner(services, request, tool, by, &trace_id);
-    let facts = facts(services, &policy, &question, &inspected(services, request, tool, &policy).facts);
-    let is_reachable = !facts.tool.uses_network() || facts.connection;
-    is_reachable.then(|| evaluate(&facts, &policy))
-}
-
-/// Whether the policy might permit the same tool with other parameters: nothing denies it, or what denies it looks at their contents.
-pub fn might_permit(decision: &Decision) -> bool {
-    match &decision.verdict {
-        Verdict::Permit | Verdict::NeedsApproval { .. } | Verdict::Quarantine { .. } => true,
-        Verdict::Deny { by, .. } => match by {
-            Denier::Safety | Denier::Redaction | Denier::Reach => true,
-            Denier::Rbac | Denier::Abac | Denier::Consent | Denier::Space | Denier::Mode => false,
-        },
-    }
+    let facts = facts(services, policy, &question, &inspected(services, request, tool, policy).facts);
+    (!facts.tool.uses_network() || facts.connection).then_some(facts)
 }
 
 fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &InspectionFacts) -> Facts {

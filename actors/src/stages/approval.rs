@@ -130,6 +130,7 @@ impl ApprovalStage {
         hit("held.after_park", id).await;
         Ok(match suspended? {
             Suspended::Waits(hold) => Then::Waits(hold),
+            Suspended::Ended(receipt_id) => Then::Before(receipt_id),
             Suspended::Full => full(settings),
         })
     }

@@ -7,7 +7,7 @@ use effectd_actors::effects::results;
 use effectd_actors::preview::foresee;
 use effectd_actors::{Done, Incoming};
 use effectd_contracts::{
-    ActionId, ActionRequest, Failure, IdempotencyKey, Outcome, Principal, ToolId, TraceParent, UNDO_TOOL,
+    ActionId, ActionRequest, IdempotencyKey, Outcome, Principal, ToolId, ToolSpec, TraceParent, UNDO_TOOL,
     canonical,
 };
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, ErrorData, MetaObject};
@@ -56,12 +56,6 @@ impl From<Problem> for Fault {
     }
 }
 
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Self {
-        Problem::from(failure).into()
-    }
-}
-
 /// The answer to `tools/call`. What the policy denies, what is invalid and what fails is a result, so that the model reads it.
 pub(super) async fn tool(mut asked: Asked) -> Result<Value, ErrorData> {
     let params = Value::Object(std::mem::take(&mut asked.params));
@@ -103,27 +97,25 @@ async fn answered(
         }
         RESULT => part(asked, own(arguments)?).await,
         PREVIEW if caller.previews => preview(asked, &caller, own(arguments)?).await,
-        UNDO => {
-            let OfReceipt { receipt_id } = own(arguments)?;
-            let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
-            check_own(&receipt.principal, asked)?;
-            let params = [("receipt_id".to_owned(), value(&receipt.receipt_id))];
-            let request = request(asked, &caller, UNDO_TOOL, params.into_iter().collect())?;
-            let action_id = request.action_id.clone();
-            shown(asked, waiting(action_id), carried_out(asked, &caller, request).await?).await
-        }
         name => {
-            let tool = tools::by_name(&asked.app.services().registry(), name);
-            let tool = tool.ok_or_else(unknown_tool)?;
-            let request = request(asked, &caller, tool.spec().tool_id.as_str(), arguments)?;
+            let registry = asked.app.services().registry();
+            let (tool, params) = if name == UNDO {
+                let OfReceipt { receipt_id } = own(arguments)?;
+                let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
+                check_own(&receipt.principal, asked)?;
+                let params = [("receipt_id".to_owned(), value(&receipt.receipt_id))];
+                let tool = ToolId::new(UNDO_TOOL).ok().and_then(|id| registry.get(&id).cloned());
+                (tool, params.into_iter().collect())
+            } else {
+                (tools::by_name(&registry, name), arguments)
+            };
+            let unknown =
+                || ErrorData::invalid_params("there is no tool of this name; tools/list has all names", None);
+            let request = request(asked, &caller, tool.ok_or_else(unknown)?.spec(), params)?;
             let action_id = request.action_id.clone();
             shown(asked, waiting(action_id), carried_out(asked, &caller, request).await?).await
         }
     }
-}
-
-fn unknown_tool() -> ErrorData {
-    ErrorData::invalid_params("there is no tool of this name; tools/list has all names", None)
 }
 
 /// Elsewhere, an unknown action may be submitted again by its id. A call has no such id: repeated, it is another action.
@@ -150,12 +142,10 @@ pub(super) fn check_own(principal: &Principal, asked: &Asked) -> Result<(), Prob
 fn request(
     asked: &Asked,
     caller: &Caller,
-    tool: &str,
+    tool: &ToolSpec,
     arguments: Map<String, Value>,
 ) -> Result<ActionRequest, Fault> {
-    let registry = asked.app.services().registry();
-    let tool = ToolId::new(tool).ok().and_then(|id| registry.get(&id)).ok_or_else(unknown_tool)?;
-    let mut request = caller.request(tool.spec(), arguments);
+    let mut request = caller.request(tool, arguments);
     if let Some(key) = key(asked)? {
         request.action_id = action_of(&asked.app, caller, &key)?;
     }
@@ -333,7 +323,7 @@ async fn part(asked: &Asked, Part { receipt_id, pointer, from }: Part) -> Result
     check_own(&receipt.principal, asked)?;
     let (done, _share) = asked.app.with_result(Done::before(Arc::new(receipt)), &asked.peer).await?;
     let nothing = || Problem::of(Kind::NotFound, "the result has nothing at this pointer");
-    let whole = done.result?.ok_or_else(nothing)?;
+    let whole = done.result.map_err(Problem::from)?.ok_or_else(nothing)?;
     let (part, next) = results::part(&whole, &pointer, from).ok_or_else(nothing)?;
     let mut shown = json!({ "part": part });
     if let Some(next) = next {
@@ -352,7 +342,7 @@ async fn preview(
     let found = found.ok_or_else(|| Problem::of(Kind::ToolUnknown, "there is no tool of this name"))?;
     let request = caller.request(found.spec(), arguments);
     let _permit = asked.app.preview_permit()?;
-    let foresight = foresee(asked.app.services(), &request, caller.by()).await?;
+    let foresight = foresee(asked.app.services(), &request, caller.by()).await.map_err(Problem::from)?;
     let view = results::safe(&value(PreviewView::of(&request, foresight)));
     Ok(value(CallToolResult::structured(view)))
 }

@@ -1,7 +1,6 @@
 //! Who acts: the session of a token or of the URL, or a subject in a space. Other doors have them in each request; MCP has no place for
 //! them, so they are in the URL, or follow from the policy if only one of them is possible.
 
-use effectd_actors::RegisteredTool;
 use effectd_actors::services::sessions as records;
 use effectd_contracts::{
     ActionId, ActionRequest, Digest, Origin, Phase, Principal, SessionId, SpaceId, SubjectId, TokenKind,
@@ -75,13 +74,6 @@ impl Caller {
         ActionRequest::new(self.named(ActionId::fresh().as_str()), place, (spec.tool_id.clone(), params))
     }
 
-    /// A call with the parameters of the tool's example.
-    pub(super) fn example(&self, tool: &RegisteredTool) -> ActionRequest {
-        let mut params = tool.example().clone();
-        params.remove("space_id");
-        self.request(tool.spec(), params)
-    }
-
     /// The action of a key: the same for the same caller and key, and nobody else can name it.
     pub(super) fn action_of(&self, app: &App, key: &str, turn: u32) -> ActionId {
         let Self { principal, subject, space, .. } = self;
@@ -100,35 +92,34 @@ impl Caller {
 /// The subject and the space of who has no session.
 fn chosen(app: &App, peer: &Peer, place: &Place) -> Result<(SubjectId, SpaceId), Problem> {
     let policy = app.services().policy();
-    let subjects = policy.subjects_of(&peer.principal);
-    let subject = match (&place.subject, subjects.as_slice()) {
-        (Some(asked), _) => asked.clone(),
-        (None, [only]) => only.clone(),
-        (None, []) => {
-            let why = format!("the policy lets {} act for no subject", peer.principal);
-            return Err(Problem::of(Kind::NotFound, why));
-        }
-        (None, several) => return Err(ambiguous("subject", several)),
-    };
+    let none = || format!("the policy lets {} act for no subject", peer.principal);
+    let subject = only("subject", place.subject.clone(), policy.subjects_of(&peer.principal), none)?;
     // What a subject of others sees is not told.
     let is_own = policy.speaks_for(&peer.principal, &subject);
     let mut spaces = if is_own { policy.spaces_shown_to(&subject) } else { Vec::new() };
     if let Some(claims) = peer.claims() {
         spaces.retain(|space| policy.org_of(space) == Some(claims.org.as_str()));
     }
-    let space = match (&place.space, spaces.as_slice()) {
-        (Some(asked), _) => asked.clone(),
-        (None, [only]) => only.clone(),
-        (None, []) => {
-            return Err(Problem::of(Kind::NotFound, format!("the policy shows you no space of {subject}")));
-        }
-        (None, several) => return Err(ambiguous("space", several)),
-    };
+    let none = || format!("the policy shows you no space of {subject}");
+    let space = only("space", place.space.clone(), spaces, none)?;
     Ok((subject, space))
 }
 
-fn ambiguous<T: ToString>(what: &str, several: &[T]) -> Problem {
-    let names: Vec<_> = several.iter().map(T::to_string).collect();
-    let why = format!("name one in the URL, as /mcp?{what}=…: {}", names.join(", "));
-    Problem::of(Kind::QueryInvalid, why)
+/// The one that is named, or the only one.
+fn only<T: ToString>(
+    what: &str,
+    named: Option<T>,
+    mut all: Vec<T>,
+    none: impl FnOnce() -> String,
+) -> Result<T, Problem> {
+    match (named, all.pop()) {
+        (Some(named), _) => Ok(named),
+        (None, Some(only)) if all.is_empty() => Ok(only),
+        (None, Some(last)) => {
+            let names: Vec<_> = all.iter().chain([&last]).map(T::to_string).collect();
+            let why = format!("name one in the URL, as /mcp?{what}=…: {}", names.join(", "));
+            Err(Problem::of(Kind::QueryInvalid, why))
+        }
+        (None, None) => Err(Problem::of(Kind::NotFound, none())),
+    }
 }

@@ -50,22 +50,15 @@ impl Era {
             return Self::beginning(header, params);
         }
         let named = meta.protocol_version();
-        let version = match (named, header) {
-            (Some(named), Some(header)) if named.as_str() == header => {
-                if !SUPPORTED.contains(&named) {
-                    return Err(ErrorData::unsupported_protocol_version(named, &SUPPORTED));
-                }
-                named
-            }
-            (Some(_), _) => {
-                return Err(mismatch("MCP-Protocol-Version must be the version that _meta names"));
-            }
-            (None, header) => {
-                if is_request && (is_modern || method == "server/discover") {
-                    return Err(incomplete(meta));
-                }
-                known(header)?
-            }
+        if named.as_ref().is_some_and(|named| header != Some(named.as_str())) {
+            let why = "MCP-Protocol-Version must be the version that _meta names";
+            return Err(ErrorData::header_mismatch(why, None));
+        }
+        let version = match named {
+            Some(named) if SUPPORTED.contains(&named) => named,
+            Some(named) => return Err(ErrorData::unsupported_protocol_version(named, &SUPPORTED)),
+            None if is_request && (is_modern || method == "server/discover") => return Err(incomplete(meta)),
+            None => known(header)?,
         };
         let era = Self { version, tasks: false };
         if !era.is_modern() {
@@ -144,10 +137,6 @@ fn capabilities(list_changed: bool) -> ServerCapabilities {
     all
 }
 
-fn mismatch(why: &'static str) -> ErrorData {
-    ErrorData::header_mismatch(why, None)
-}
-
 fn incomplete(meta: &RequestMetaObject) -> ErrorData {
     let missing = meta.missing_required_keys(&ProtocolVersion::V_2026_07_28).join(", ");
     ErrorData::invalid_params(format!("_meta lacks, or has wrong: {missing}"), None)
@@ -182,7 +171,7 @@ fn check_names(
 ) -> Result<(), ErrorData> {
     let given = one(headers, METHOD)?;
     if given != Some(method) && (is_modern || given.is_some()) {
-        return Err(mismatch("Mcp-Method must be the method of the body"));
+        return Err(ErrorData::header_mismatch("Mcp-Method must be the method of the body", None));
     }
     let named_by = match method {
         "tools/call" | "prompts/get" => "name",

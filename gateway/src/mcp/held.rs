@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 
 use super::call::{check_own, result, text_result};
 use super::tools::WAIT;
-use super::{Asked, error_of, value};
+use super::{Asked, value};
 use crate::app::{App, Found};
-use crate::limits::{MCP_HANDLE_KEPT, MCP_POLL_EVERY, MCP_ROUNDS_MAX};
+use crate::limits::{MCP_HANDLE_KEPT, MCP_POLL_MS, MCP_ROUNDS_MAX};
 use crate::problem::Problem;
 
 /// An action that has not ended, and the call that waits for it.
@@ -138,8 +138,7 @@ pub(super) async fn task(asked: &Asked, method: &str) -> Result<Value, ErrorData
     let unknown = || ErrorData::invalid_params("you have no task of this id", None);
     let action_id = ActionId::new(asked.text("taskId")?).map_err(|_| unknown())?;
     let Asked { app, peer, .. } = asked;
-    let found = app.find(&action_id, peer).await.map_err(|problem| error_of(&problem))?;
-    let (done, is_held) = match found {
+    let (done, is_held) = match app.find(&action_id, peer).await? {
         Found::Unknown => return Err(unknown()),
         Found::Done(done, _share) => (Some(done), false),
         Found::Held(_) => (None, true),
@@ -151,13 +150,12 @@ pub(super) async fn task(asked: &Asked, method: &str) -> Result<Value, ErrorData
     match method {
         "tasks/get" => {}
         "tasks/cancel" => {
-            let pipeline = app.pipeline().map_err(|problem| error_of(&problem))?;
-            return match pipeline.cancel(&action_id, &peer.decider()).await {
-                Ok(Withdrawal::Now(_) | Withdrawal::Ended(_) | Withdrawal::Begun) => {
+            let withdrawn = app.pipeline()?.cancel(&action_id, &peer.decider()).await;
+            return match withdrawn.map_err(Problem::from)? {
+                Withdrawal::Now(_) | Withdrawal::Ended(_) | Withdrawal::Begun => {
                     Ok(value(TaskAckResult::default()))
                 }
-                Ok(Withdrawal::Unknown) => Err(unknown()),
-                Err(failure) => Err(error_of(&Problem::from(failure))),
+                Withdrawal::Unknown => Err(unknown()),
             };
         }
         // Nothing was asked, so whatever the client answers counts for nothing.
@@ -188,8 +186,7 @@ fn task_of(app: &App, action_id: &ActionId, is_held: bool) -> Task {
     let asked_at = hold.map_or(begun, |hold| hold.asked_at);
     let words = if is_held { "A person must approve this." } else { "This is being carried out." };
     let task = Task::new(action_id.as_str(), TaskStatus::Working, begun.to_string(), asked_at.to_string());
-    let poll_ms = u64::try_from(MCP_POLL_EVERY.as_millis()).unwrap_or(u64::MAX);
-    task.with_status_message(words).with_poll_interval_ms(poll_ms)
+    task.with_status_message(words).with_poll_interval_ms(MCP_POLL_MS)
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Resources: the caller's own receipts, and the artifacts that they name.
 
-use std::sync::Arc;
-
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use effectd_actors::effects::artifacts;
@@ -16,13 +14,12 @@ use serde_json::{Value, json};
 
 use super::call::check_own;
 use super::caller::Caller;
-use super::{Asked, error_of, value};
+use super::{Asked, value};
 use crate::app::App;
 use crate::body::BodyShare;
 use crate::limits::{INVOCATIONS_DEFAULT, MCP_ARTIFACT_BYTES_MAX};
-use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
-use crate::routes::{artifacts as opened, receipts};
+use crate::routes::{artifacts as artifacts_of, receipts};
 
 const RECEIPTS: &str = "effectd://receipts/";
 const ARTIFACTS: &str = "/artifacts/";
@@ -33,7 +30,7 @@ pub(super) async fn listed(asked: &Asked) -> Result<Value, ErrorData> {
     let wrong = |_| ErrorData::invalid_params("cursor is not from here", None);
     let cursor = asked.params.get("cursor").map(|cursor| cursor.as_str().unwrap_or_default().parse());
     let cursor = cursor.transpose().map_err(wrong)?.map(Cursor);
-    let caller = Caller::of(asked).map_err(|problem| error_of(&problem))?;
+    let caller = Caller::of(asked)?;
     let principal = asked.peer.principal.clone();
     let query = ReceiptQuery {
         principal: Some(principal.clone()),
@@ -45,7 +42,7 @@ pub(super) async fn listed(asked: &Asked) -> Result<Value, ErrorData> {
     };
     let is_own = move |receipt: &Receipt| receipt.principal == principal;
     let page = asked.app.blocking(move |app: &App| Ok(history::page(app.store(), &query, false, is_own)?));
-    let page = page.await.map_err(|problem| error_of(&problem))?;
+    let page = page.await?;
     let resources = page.receipts.iter().flat_map(resources_of).collect();
     let mut list = ListResourcesResult::with_all_items(resources).with_ttl_ms(0);
     list.cache_scope = Some(CacheScope::Private);
@@ -86,7 +83,7 @@ pub(super) async fn read(asked: &Asked, share: &mut BodyShare) -> Result<Value, 
                 ErrorData::resource_not_found(why, about)
             }
         }
-        _ => error_of(&problem),
+        _ => problem.into(),
     })?;
     let mut read = ReadResourceResult::new(vec![contents]).with_ttl_ms(0);
     read.cache_scope = Some(CacheScope::Private);
@@ -100,29 +97,16 @@ async fn contents(asked: &Asked, uri: &str, share: &mut BodyShare) -> Result<Res
     let (id, artifact) = rest.split_once(ARTIFACTS).map_or((rest, None), |(id, name)| (id, Some(name)));
     let receipt = receipts::find(app, &asked.peer, id.to_owned())?;
     check_own(&receipt.principal, asked)?;
-    match artifact {
-        None => Ok(ResourceContents::text(value(&receipt).to_string(), uri).with_mime_type(JSON)),
-        Some(name) => Ok(match String::from_utf8(bytes_of(app, &asked.peer, (id, name), share).await?) {
-            Ok(text) => ResourceContents::text(text, uri),
-            Err(other) => ResourceContents::blob(BASE64_STANDARD.encode(other.as_bytes()), uri)
-                .with_mime_type("application/octet-stream"),
-        }),
-    }
-}
-
-async fn bytes_of(
-    app: &Arc<App>,
-    peer: &Peer,
-    (id, name): (&str, &str),
-    share: &mut BodyShare,
-) -> Result<Vec<u8>, Problem> {
-    let mut reader = opened::open(app, peer, id.to_owned(), name.to_owned()).await?;
+    let Some(name) = artifact else {
+        return Ok(ResourceContents::text(value(&receipt).to_string(), uri).with_mime_type(JSON));
+    };
+    let mut reader = artifacts_of::open(app, &asked.peer, id.to_owned(), name.to_owned()).await?;
     let bytes = reader.bytes();
     if bytes > MCP_ARTIFACT_BYTES_MAX {
         let why = format!("the artifact has {bytes} bytes; artifact_get writes it to a file of the space");
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
-    *share = app.result_share(peer, bytes)?;
+    *share = app.result_share(&asked.peer, bytes)?;
     let read = move |_: &App| {
         let mut all = Vec::new();
         while let Some(piece) =
@@ -132,5 +116,9 @@ async fn bytes_of(
         }
         Ok(all)
     };
-    app.blocking(read).await
+    Ok(match String::from_utf8(app.blocking(read).await?) {
+        Ok(text) => ResourceContents::text(text, uri),
+        Err(other) => ResourceContents::blob(BASE64_STANDARD.encode(other.as_bytes()), uri)
+            .with_mime_type("application/octet-stream"),
+    })
 }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 
 use effectd_actors::control::switches::Switches;
-use effectd_actors::preview::{decision_of, might_permit};
+use effectd_actors::preview::mode_of;
 use effectd_actors::{RegisteredTool, Registry, Source};
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::tool::is_path_name;
 use effectd_contracts::{Digest, Mode, Repeat, RiskLevel, SideEffect, ToolId, ToolSpec, UNDO_TOOL};
-use rmcp::model::{CacheScope, ErrorData, ListToolsResult, MetaObject, Tool, ToolAnnotations};
+use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 
+use super::Asked;
 use super::caller::Caller;
-use super::{Asked, error_of, value};
 use crate::app::App;
-use crate::limits::MCP_LIST_FRESH;
+use crate::limits::MCP_LIST_FRESH_MS;
 use crate::problem::Problem;
 
 pub(super) const WAIT: &str = "effectd_wait";
@@ -44,20 +44,26 @@ fn name_of(id: &ToolId) -> String {
     {
         return plain;
     }
-    let readable = id.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
-    let readable: String = readable.take(NAME_BYTES_MAX - DIGEST_DIGITS - 1).collect();
+    let readable: String = readable(id).collect();
     format!("{readable}-{}", &Digest::of(id.as_str().as_bytes()).hex()[..DIGEST_DIGITS])
+}
+
+/// What comes before the digest in a name.
+fn readable(id: &ToolId) -> impl Iterator<Item = char> {
+    let readable = id.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    readable.take(NAME_BYTES_MAX - DIGEST_DIGITS - 1)
 }
 
 /// The tool of a name; `None` if no tool, or more than one, has it.
 pub(super) fn by_name(registry: &Registry, name: &str) -> Option<Arc<RegisteredTool>> {
-    if !name.contains('-') {
+    let Some((start, _)) = name.rsplit_once('-') else {
         let (source, action) = name.split_once('_')?;
         let id = ToolId::new(format!("{source}.{action}")).ok()?;
         // Not by an alias: names and tools are one to one.
         return registry.get(&id).filter(|tool| name_of(&tool.spec().tool_id) == name).cloned();
-    }
-    let mut found = registry.iter().filter(|tool| name_of(&tool.spec().tool_id) == name);
+    };
+    let has_name = |id: &ToolId| readable(id).eq(start.chars()) && name_of(id) == name;
+    let mut found = registry.iter().filter(|tool| has_name(&tool.spec().tool_id));
     found.next().filter(|_| found.next().is_none()).cloned()
 }
 
@@ -65,60 +71,62 @@ pub(super) async fn listed(asked: &Asked) -> Result<Value, ErrorData> {
     if asked.params.contains_key("cursor") {
         return Err(ErrorData::invalid_params("the list has one page", None));
     }
-    let caller = Caller::of(asked).map_err(|problem| error_of(&problem))?;
+    let caller = Caller::of(asked)?;
     let listing = asked.app.blocking(move |app| {
         let tools = list(app, &caller)?;
         // Who could be allowed nothing as this subject is told nothing of it, either.
         let left = (!tools.is_empty()).then(|| app.services().control.budgets.left_of(&caller.subject));
         Ok((tools, left.flatten()))
     });
-    let (tools, left) = listing.await.map_err(|problem| error_of(&problem))?;
-    let fresh_ms = u64::try_from(MCP_LIST_FRESH.as_millis()).unwrap_or(u64::MAX);
-    let mut list = ListToolsResult::with_all_items(tools).with_ttl_ms(fresh_ms);
-    list.cache_scope = Some(CacheScope::Private);
-    list.meta = left.map(|left| meta([("effectd/budgetLeft", value(left))]));
-    Ok(value(list))
+    let (tools, left) = listing.await?;
+    let mut list = json!({ "resultType": "complete", "ttlMs": MCP_LIST_FRESH_MS, "cacheScope": "private" });
+    if let Some(left) = left {
+        list["_meta"] = json!({ "effectd/budgetLeft": left });
+    }
+    list["tools"] = tools.into();
+    Ok(list)
 }
 
 /// The tools that this caller could be allowed, in the order of their names. If it could be allowed none, there is nothing to wait for,
 /// either.
-pub(super) fn list(app: &App, caller: &Caller) -> Result<Vec<Tool>, Problem> {
+pub(super) fn list(app: &App, caller: &Caller) -> Result<Vec<Value>, Problem> {
     let (services, registry) = (app.services(), app.services().registry());
     let (switches, now) = (Switches::new(app.store()), services.clock.now());
     let (mut tools, mut undoes) = (Vec::new(), false);
     for tool in registry.iter() {
-        let decision = decision_of(services, tool, &caller.example(tool), caller.by());
-        let Some(decision) = decision.filter(might_permit) else { continue };
-        let id = &tool.spec().tool_id;
+        let (id, bare) = (&tool.spec().tool_id, caller.request(tool.spec(), Map::new()));
+        let Some(mode) = mode_of(services, tool, &bare, caller.by()) else { continue };
         if switches.tool_off(id, now)?.is_some() {
             continue;
         }
         if id.as_str() == UNDO_TOOL {
             undoes = true;
         } else {
-            tools.push(described(tool, decision.mode));
+            tools.push(described(tool, mode));
         }
     }
     if !tools.is_empty() {
         tools.extend(own(undoes, caller.previews));
     }
-    tools.sort_by(|one, other| one.name.cmp(&other.name));
-    let twice = tools.windows(2).filter(|pair| pair[0].name == pair[1].name);
-    let twice: Vec<_> = twice.map(|pair| pair[0].name.clone()).collect();
+    let name = |tool: &Value| tool["name"].as_str().unwrap_or_default().to_owned();
+    tools.sort_by_cached_key(name);
+    let twice = tools.windows(2).filter(|pair| pair[0]["name"] == pair[1]["name"]);
+    let twice: Vec<String> = twice.map(|pair| name(&pair[0])).collect();
     if !twice.is_empty() {
         tracing::warn!(names = %twice.join(", "), "two tools have one name for models, and are not listed");
-        tools.retain(|tool| !twice.contains(&tool.name));
+        tools.retain(|tool| !twice.contains(&name(tool)));
     }
     Ok(tools)
 }
 
-fn described(tool: &RegisteredTool, mode: Option<Mode>) -> Tool {
+fn described(tool: &RegisteredTool, mode: Mode) -> Value {
     let spec = tool.spec();
-    let mut described = Tool::new(name_of(&spec.tool_id), description(tool), schema(tool));
-    described.title = Some(title(spec.tool_id.action()));
-    described.annotations = Some(hints(spec));
-    let risk = [("effectd/tool", value(&spec.tool_id)), ("effectd/risk", value(spec.tier()))];
-    described.meta = Some(meta(risk.into_iter().chain(mode.map(|mode| ("effectd/mode", value(mode))))));
+    let mut described = json!({
+        "name": name_of(&spec.tool_id), "title": title(spec.tool_id.action()), "description": description(tool),
+        "annotations": hints(spec),
+        "_meta": { "effectd/tool": spec.tool_id, "effectd/risk": spec.tier(), "effectd/mode": mode },
+    });
+    described["inputSchema"] = schema(tool).into();
     described
 }
 
@@ -168,23 +176,18 @@ fn schema(tool: &RegisteredTool) -> Map<String, Value> {
 }
 
 /// What the declared effects mean in the protocol's four words.
-fn hints(spec: &ToolSpec) -> ToolAnnotations {
+fn hints(spec: &ToolSpec) -> Value {
     let level = spec.level();
-    let destroys = level == RiskLevel::Danger || (level == RiskLevel::Write && !spec.reversible);
-    let is_same_again = spec.repeat == Repeat::Safe || spec.idempotency_key_fields.is_some();
-    ToolAnnotations::new()
-        .read_only(level == RiskLevel::Read)
-        .destructive(destroys)
-        .idempotent(is_same_again)
-        .open_world(spec.side_effects.contains(&SideEffect::NetworkCall))
-}
-
-fn meta<'n>(members: impl IntoIterator<Item = (&'n str, Value)>) -> MetaObject {
-    MetaObject(members.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    json!({
+        "readOnlyHint": level == RiskLevel::Read,
+        "destructiveHint": level == RiskLevel::Danger || (level == RiskLevel::Write && !spec.reversible),
+        "idempotentHint": spec.repeat == Repeat::Safe || spec.idempotency_key_fields.is_some(),
+        "openWorldHint": spec.side_effects.contains(&SideEffect::NetworkCall),
+    })
 }
 
 /// effectd's own tools: about actions, not actions themselves.
-fn own(undoes: bool, previews: bool) -> Vec<Tool> {
+fn own(undoes: bool, previews: bool) -> Vec<Value> {
     let text = |about: &str| json!({ "type": "string", "minLength": 1, "description": about });
     let number = |about: &str| json!({ "type": "integer", "minimum": 0, "description": about });
     let receipt = || text("The receipt of the call: _receipt in its result");
@@ -234,26 +237,21 @@ fn own(undoes: bool, previews: bool) -> Vec<Tool> {
             &["receipt_id"],
             json!({ "receipt_id": receipt() }),
         );
-        undo.annotations = Some(ToolAnnotations::new().read_only(false).destructive(false).open_world(false));
+        undo["annotations"] =
+            json!({ "readOnlyHint": false, "destructiveHint": false, "openWorldHint": false });
         tools.push(undo);
     }
     tools
 }
 
-fn tool(
-    name: &'static str,
-    title: &str,
-    description: &'static str,
-    required: &[&str],
-    fields: Value,
-) -> Tool {
+fn tool(name: &str, title: &str, description: &str, required: &[&str], fields: Value) -> Value {
     let schema = json!({
         "type": "object", "properties": fields, "required": required, "additionalProperties": false,
     });
-    let mut tool = Tool::new(name, description, schema.as_object().cloned().unwrap_or_default());
-    tool.title = Some(title.to_owned());
-    tool.annotations = Some(ToolAnnotations::new().read_only(true).open_world(false));
-    tool
+    let hints = json!({ "readOnlyHint": true, "openWorldHint": false });
+    json!({
+        "name": name, "title": title, "description": description, "inputSchema": schema, "annotations": hints,
+    })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::LazyLock;
 
 use cedar_policy::{
-    Authorizer, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid, PolicyId, PolicySet,
+    Authorizer, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid, Policy, PolicyId, PolicySet,
     Request, RestrictedExpression, Schema, ValidationMode, Validator,
 };
 use effectd_contracts::{Digest, SpaceId, canonical};
@@ -36,6 +36,8 @@ static SCHEMA: LazyLock<Schema> =
 pub(crate) struct Abac {
     authorizer: Authorizer,
     slices: Slices,
+    /// The rules as far as they are the same for every call of a tool: see [`request::for_any_call`].
+    for_any_call: Slices,
     /// All rules in one set; tests compare the slices with it.
     #[cfg(test)]
     whole: PolicySet,
@@ -131,9 +133,11 @@ impl Abac {
         let (needs_preview, params_used) = uses(&rules).map_err(in_file("*.cedar"))?;
         let entities = entities(&names, tables).map_err(in_file(POLICY_FILE))?;
         let slices = Slices::new(&rules).map_err(in_file("*.cedar"))?;
+        let for_any_call = for_any_call(&rules).and_then(|rules| Slices::new(&rules));
         Ok(Self {
             authorizer: Authorizer::new(),
             slices,
+            for_any_call: for_any_call.map_err(in_file("*.cedar"))?,
             #[cfg(test)]
             whole: rules,
             entities,
@@ -183,13 +187,23 @@ impl Abac {
 
     /// Evaluates the rules for a known subject in a known space.
     pub(crate) fn ask(&self, facts: &Facts, risk: &Risk, known: Known<'_>) -> AbacAnswer {
-        self.ask_these(&self.slices_of(facts, known.1), facts, risk, known)
+        self.ask_these(&self.slices_of(&self.slices, facts, known.1), facts, risk, known)
     }
 
-    fn slices_of(&self, facts: &Facts, entities: &Entities) -> Vec<&PolicySet> {
+    /// Whether the rules might permit another call of the tool, at this or another time.
+    pub(crate) fn might_permit(&self, facts: &Facts, risk: &Risk, known: Known<'_>) -> bool {
+        let slices = self.slices_of(&self.for_any_call, facts, known.1);
+        match self.ask_these(&slices, facts, risk, known) {
+            // A condition that fails may be guarded by one that is left out here.
+            AbacAnswer::Permit { .. } | AbacAnswer::Failed { .. } => true,
+            AbacAnswer::Forbid { .. } | AbacAnswer::Silent => false,
+        }
+    }
+
+    fn slices_of<'s>(&self, all: &'s Slices, facts: &Facts, entities: &Entities) -> Vec<&'s PolicySet> {
         let subject = uid(&self.names.subject, facts.subject.as_str());
         let space = uid(&self.names.space, facts.space.as_str());
-        self.slices.of(&subject, &space, entities)
+        all.of(&subject, &space, entities)
     }
 
     /// A rule whose evaluation fails overrides all others; a rule that forbids overrides those that permit.
@@ -269,6 +283,23 @@ fn uses(rules: &PolicySet) -> Result<(bool, HashMap<PolicyId, BTreeSet<String>>)
         }
     }
     Ok((needs_preview, params_used))
+}
+
+/// The rules for [`Abac::might_permit`].
+fn for_any_call(rules: &PolicySet) -> Result<PolicySet, String> {
+    let mut all = PolicySet::new();
+    for rule in rules.policies() {
+        let json = rule.to_json().map_err(|error| error.to_string())?;
+        let rule = match request::for_any_call(json.clone()) {
+            None => continue,
+            Some(same) if same == json => rule.clone(),
+            Some(other) => {
+                Policy::from_json(Some(rule.id().clone()), other).map_err(|error| error.to_string())?
+            }
+        };
+        all.add(rule).map_err(|error| error.to_string())?;
+    }
+    Ok(all)
 }
 
 /// `night-rest (rules.cedar:4)`, or only the location of a rule without an id.

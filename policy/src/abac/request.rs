@@ -152,12 +152,49 @@ pub(crate) fn params_used(rule: &Value, names: &mut BTreeSet<String>) {
 
 /// Whether a rule, as JSON, depends on a preview. A rule that uses the whole context does.
 pub(crate) fn foresees(rule: &Value) -> bool {
-    match rule {
-        Value::Array(items) => items.iter().any(foresees),
-        Value::Object(members) => match part_of_context(rule) {
-            Some(part) => part == PREDICTED,
+    reads(rule, &|part| part == PREDICTED)
+}
+
+/// The parts of the context that differ between two calls of one tool by one caller.
+const OF_CALL: [&str; 4] = ["clock", "cross_space", PARAMS, PREDICTED];
+
+/// What a rule, as JSON, says about every call of a tool: a rule that permits, without the conditions that depend on the call; a rule
+/// that forbids, only if none of its conditions does.
+pub(crate) fn for_any_call(mut rule: Value) -> Option<Value> {
+    let permits = rule["effect"] == "permit";
+    let conditions = rule["conditions"].as_array_mut()?;
+    if !permits {
+        return (!conditions.iter().any(is_of_call)).then_some(rule);
+    }
+    conditions.retain(|condition| condition["kind"] == "when" || !is_of_call(condition));
+    conditions.iter_mut().for_each(|condition| leave_calls_out(&mut condition["body"]));
+    Some(rule)
+}
+
+/// Replaces each part of a conjunction that depends on the call by `true`.
+fn leave_calls_out(condition: &mut Value) {
+    if !is_of_call(condition) {
+        return;
+    }
+    match condition.get_mut("&&") {
+        Some(both) => ["left", "right"].into_iter().for_each(|side| leave_calls_out(&mut both[side])),
+        None => *condition = serde_json::json!({ "Value": true }),
+    }
+}
+
+fn is_of_call(expression: &Value) -> bool {
+    reads(expression, &|part| OF_CALL.contains(&part))
+}
+
+/// Whether an expression uses such a part of the context, or the whole context.
+fn reads(expression: &Value, is_such: &impl Fn(&str) -> bool) -> bool {
+    match expression {
+        Value::Array(items) => items.iter().any(|item| reads(item, is_such)),
+        Value::Object(members) => match part_of_context(expression) {
+            Some(part) => is_such(part),
             None => {
-                members.get("Var").is_some_and(|name| name == "context") || members.values().any(foresees)
+                members.get("Var").is_some_and(|name| name == "context")
+                    || members.values().any(|member| reads(member, is_such))
             }
         },
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use effectd_contracts::{
-    Capability, Code, Compensation, Gate, GateResult, RiskLevel, SafetyClass, SideEffect, Timestamp,
+    Capability, Code, Compensation, Gate, GateResult, Mode, RiskLevel, SafetyClass, SideEffect, Timestamp,
 };
-use effectd_policy::{Denier, Verdict, evaluate};
+use effectd_policy::{Denier, Facts, ToolFacts, Verdict, evaluate, offered};
 use serde_json::json;
 
 use crate::harness::*;
@@ -481,4 +481,46 @@ fn named_commands_are_r1_or_r2_and_floors_hold() {
     let reason = &unnamed.verdict.reasons()[0];
     assert!(reason.text.contains("no command of [commands] has these words"), "{reason:?}");
     assert!(reason.change.starts_with("name the command in [commands]"), "{reason:?}");
+}
+
+#[test]
+fn a_tool_is_offered_unless_every_call_is_denied() {
+    let mode = |toml: &str, rules: &str, change: &dyn Fn(&mut Facts)| {
+        let policy = compile(toml, rules).unwrap();
+        let (mut call, mut bare) = (facts(&policy), facts_of(&policy, &spec(), json!({})));
+        change(&mut call);
+        change(&mut bare);
+        assert!(evaluate(&call, &policy).failure().is_some(), "{rules}");
+        offered(&bare, &policy)
+    };
+    for (effect, condition, is_offered) in [
+        ("forbid", "when { context.params has path && context.params.path like \"notes/*\" }", true),
+        ("forbid", "when { context.clock.hour == 12 }", true),
+        ("forbid", "when { context.tool.source == \"files\" && context.params.text_bytes < 100 }", true),
+        ("forbid", "when { context.tool.source == \"files\" }", false),
+        ("forbid", "unless { context.tool.source == \"notes\" }", false),
+        ("permit", "when { context.tool.source == \"files\" && context.params.text_bytes > 100 }", true),
+        ("permit", "when { context.tool.source == \"notes\" && context.params.text_bytes > 100 }", false),
+        ("permit", "when { !context.dry_run } unless { context.params.text_bytes < 100 }", true),
+        ("permit", "when { context.clock.hour > 12 || context.dry_run }", true),
+    ] {
+        let before = if effect == "forbid" { "permit (principal, action, resource);\n" } else { "" };
+        let rules = format!("{before}{effect} (principal, action, resource) {condition};");
+        assert_eq!(mode(TOML, &rules, &|_| ()).is_some(), is_offered, "{rules}");
+    }
+    assert_eq!(mode(TOML, "", &|_| ()), None, "nothing permits it");
+    let missing = |f: &mut Facts| f.tool.caps.push(Capability::new("files.burn").unwrap());
+    assert_eq!(mode(TOML, CEDAR, &missing), None);
+    assert_eq!(mode(TOML, CEDAR, &|f| f.subject = subject("agent://nobody")), None);
+    let denied = TOML.replacen("[orgs.home]\n", "[orgs.home.modes]\n\"files.write_text\" = \"deny\"\n", 1);
+    assert_eq!(mode(&denied, CEDAR, &|_| ()), None);
+    // Of all programs, only the named one is less than dangerous.
+    let command = |f: &mut Facts| {
+        f.tool = ToolFacts::of(&tool_of_tier(4, RiskLevel::Danger));
+        f.tool.id = "command.run".parse().unwrap();
+    };
+    let amber = TOML.replacen("\"GREEN\"", "\"AMBER\"", 1).replace("tool:files.*", "tool:*");
+    let named = format!("{amber}[commands.show]\nargv = [\"cat\"]\n");
+    assert_eq!(mode(&amber, CEDAR, &command), None);
+    assert_eq!(mode(&named, CEDAR, &command), Some(Mode::Allow));
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use super::link::{Lines, Link};
-use super::message::{INTERNAL_ERROR, INVALID_REQUEST, Message, failure, one_line};
+use super::link::Link;
+use super::message::{INTERNAL_ERROR, INVALID_REQUEST, Lines, Message, failure, say};
 use crate::cli::CliError;
 use crate::error::Error;
 use crate::exit::Exit;
@@ -38,7 +38,7 @@ pub(super) async fn run(link: Link) -> Result<Exit, CliError> {
         requests: JoinSet::new(),
         streams: JoinSet::new(),
         unanswered: Vec::new(),
-        listening: None,
+        listens: false,
     };
     loop {
         let line = tokio::select! {
@@ -59,7 +59,7 @@ pub(super) async fn run(link: Link) -> Result<Exit, CliError> {
         };
         match message {
             Ok(message) => bridge.take(message).await,
-            Err(answer) => say(&bridge.lines, &answer).await,
+            Err(answer) => say(&bridge.lines, answer.to_string().into_bytes()).await,
         }
     }
     bridge.end().await;
@@ -72,11 +72,12 @@ struct Bridge {
     link: Arc<Link>,
     lines: Lines,
     requests: JoinSet<()>,
-    /// Requests that end with the agent: nobody waits for them.
+    /// What ends with the agent: nobody waits for it.
     streams: JoinSet<()>,
     /// The tasks of requests, by the ids that the agent gave them.
     unanswered: Vec<(Value, AbortHandle)>,
-    listening: Option<JoinHandle<()>>,
+    /// Whether a legacy agent is told of changes.
+    listens: bool,
 }
 
 impl Bridge {
@@ -85,13 +86,13 @@ impl Bridge {
             // The daemon sees that nobody waits any more, and withdraws what has not begun.
             self.unanswered.iter().filter(|(other, _)| other == id).for_each(|(_, task)| task.abort());
         }
-        if message.method == "notifications/initialized" && self.listening.is_none() {
-            self.listening = Some(tokio::spawn(listen(self.link.clone(), self.lines.clone())));
+        if message.method == "notifications/initialized" && !std::mem::replace(&mut self.listens, true) {
+            self.streams.spawn(listen(self.link.clone(), self.lines.clone()));
         }
         if self.requests.len() + self.streams.len() >= REQUESTS_MAX {
             if let Some(id) = &message.id {
                 let why = format!("{REQUESTS_MAX} requests are unanswered; send this one again later");
-                say(&self.lines, &failure(id, INTERNAL_ERROR, &why, None)).await;
+                say(&self.lines, failure(id, INTERNAL_ERROR, &why, None).to_string().into_bytes()).await;
             }
             return;
         }
@@ -108,48 +109,35 @@ impl Bridge {
         let _ = timeout(END_TIME_MAX, async { while self.requests.join_next().await.is_some() {} }).await;
         self.requests.shutdown().await;
         self.streams.shutdown().await;
-        if let Some(listening) = self.listening {
-            listening.abort();
-            let _ = listening.await;
-        }
     }
-}
-
-async fn say(lines: &Lines, answer: &Value) {
-    // An agent that is gone needs no answer.
-    let _ = lines.send(one_line(answer.to_string().into_bytes())).await;
 }
 
 /// Tells a legacy agent, which cannot ask for it, that its tools have changed. A daemon that was away may have come back with
 /// others.
 async fn listen(link: Arc<Link>, lines: Lines) {
     let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+    let tell = || say(&lines, changed.to_string().into_bytes());
     let (mut missed, mut had_no_policy, mut pause) = (false, false, LISTEN_PAUSE);
     loop {
         let (news, mut heard) = mpsc::channel::<Vec<u8>>(LINES_MAX);
-        let stream = async {
-            let ended = link.listen(&news).await;
-            drop(news);
-            ended
-        };
-        let tell = async {
+        let hear = async {
             let mut is_heard = false;
             while let Some(line) = heard.recv().await {
                 let message: Value = serde_json::from_slice(&line).unwrap_or_default();
                 is_heard |= message.get("method").is_some();
                 // The first message says that the daemon listens for changes.
                 if message["method"] == changed["method"] || (is_heard && std::mem::take(&mut missed)) {
-                    say(&lines, &changed).await;
+                    tell().await;
                 }
             }
             is_heard
         };
-        let (ended, is_heard) = tokio::join!(stream, tell);
+        let (ended, is_heard) = tokio::join!(link.listen(news), hear);
         missed = true;
         let has_no_policy = matches!(&ended, Err(CliError::Runtime(Error::NoState(_))));
         if had_no_policy && !has_no_policy && !is_heard {
             // A person has made one. The agent's next request starts the daemon.
-            say(&lines, &changed).await;
+            tell().await;
         }
         had_no_policy = has_no_policy;
         pause = if is_heard { LISTEN_PAUSE } else { (pause * 2).min(LISTEN_PAUSE_MAX) };

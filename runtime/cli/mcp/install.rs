@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use effectd_contracts::json::parse_value;
 use effectd_policy::Preset;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use similar::TextDiff;
 
 use super::{Place, Project, absolute_state};
@@ -201,13 +201,11 @@ impl Server {
         // A name that stands twice, or a number that is not exact, would be lost.
         let mut all = parse_value(text.as_bytes(), CONFIG_BYTES_MAX)
             .map_err(|error| format!("is not plain JSON ({error}), perhaps because of comments"))?;
-        fn below<'v>(value: &'v mut Value, name: &str) -> Result<&'v mut Map<String, Value>, String> {
-            let entries = value.as_object_mut().ok_or("has another shape")?;
-            let entry = entries.entry(name).or_insert_with(|| json!({}));
-            entry.as_object_mut().ok_or_else(|| format!("has another shape at {name:?}"))
+        let mut entry = all.as_object_mut().ok_or("has another shape")?;
+        for name in ["mcpServers", NAME] {
+            let below = entry.entry(name).or_insert_with(|| json!({}));
+            entry = below.as_object_mut().ok_or_else(|| format!("has another shape at {name:?}"))?;
         }
-        below(&mut all, "mcpServers")?;
-        let entry = below(&mut all["mcpServers"], NAME)?;
         let wanted = [("command", json!(self.command)), ("args", json!(self.args))];
         if wanted.iter().all(|(name, value)| entry.get(*name) == Some(value)) {
             return Ok(old.to_owned());
@@ -240,10 +238,11 @@ impl Server {
         let read = |text: &str| toml::from_str::<toml::Table>(text);
         let before = read(old).map_err(|error| format!("is not valid TOML ({})", error.message()))?;
         let mut wanted = before.clone();
-        let servers = wanted.entry("mcp_servers").or_insert_with(|| toml::Table::new().into());
-        let servers = servers.as_table_mut().ok_or("has another shape at mcp_servers")?;
-        let entry = servers.entry(NAME).or_insert_with(|| toml::Table::new().into());
-        let entry = entry.as_table_mut().ok_or("has another shape at mcp_servers.effectd")?;
+        let mut entry = &mut wanted;
+        for name in ["mcp_servers", NAME] {
+            let below = entry.entry(name).or_insert_with(|| toml::Table::new().into());
+            entry = below.as_table_mut().ok_or_else(|| format!("has another shape at {name:?}"))?;
+        }
         entry.insert("command".to_owned(), self.command.as_str().into());
         entry.insert("args".to_owned(), self.args.clone().into());
         if wanted == before {
@@ -291,7 +290,7 @@ struct Edit {
 
 impl Edit {
     fn of(agent: Agent, server: &Server, project: &Project) -> Result<Self, CliError> {
-        let file = agent.file(project)?;
+        let (file, insert) = agent.config(project)?;
         // A link stays one. That of a project, perhaps made by a stranger, must not lead out of it.
         let file = file.canonicalize().unwrap_or(file);
         let shown = file.display();
@@ -301,12 +300,7 @@ impl Edit {
         }
         let old = read_config(&file)
             .map_err(|error| CliError::request(format!("{shown} cannot be read: {error}")))?;
-        let new = match agent {
-            Agent::Codex => server.in_toml(&old),
-            Agent::ClaudeCode => server.in_project_json(&old),
-            Agent::Gemini => server.in_json(&old),
-        };
-        let new = new.map_err(|why| {
+        let new = insert(server, &old).map_err(|why| {
             let lines = server.lines(Some(agent));
             CliError::request(format!(
                 "{shown} {why}; nothing was changed. Put this into it yourself:\n{lines}"
@@ -347,20 +341,22 @@ fn read_config(file: &Path) -> io::Result<String> {
     }
 }
 
+/// How a server gets into the text of a configuration. The error says why it does not.
+type Insert = fn(&Server, &str) -> Result<String, String>;
+
 impl Agent {
-    fn file(self, project: &Project) -> Result<PathBuf, CliError> {
+    /// Where its configuration is, and how a server gets into it.
+    fn config(self, project: &Project) -> Result<(PathBuf, Insert), CliError> {
         let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = || {
-            let home = folder("HOME");
-            home.ok_or_else(|| CliError::request("the agent's configuration is in your home: set HOME"))
-        };
+        let unknown = || CliError::request("the agent's configuration is in your home: set HOME");
+        let home = |file: &str| folder("HOME").map(|home| home.join(file)).ok_or_else(unknown);
         Ok(match self {
-            Agent::ClaudeCode => project.folder.join(".mcp.json"),
+            Agent::ClaudeCode => (project.folder.join(".mcp.json"), Server::in_project_json),
             Agent::Codex => match folder("CODEX_HOME") {
-                Some(folder) => folder.join("config.toml"),
-                None => home()?.join(".codex/config.toml"),
+                Some(folder) => (folder.join("config.toml"), Server::in_toml),
+                None => (home(".codex/config.toml")?, Server::in_toml),
             },
-            Agent::Gemini => home()?.join(".gemini/settings.json"),
+            Agent::Gemini => (home(".gemini/settings.json")?, Server::in_json),
         })
     }
 }

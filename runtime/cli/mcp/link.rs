@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use effectd_gateway::client::{Client, ClientError, StreamedAnswer, percent_encoded};
+use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use hyper::header::CONTENT_TYPE;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::message::{Events, INTERNAL_ERROR, Message, failure, one_line};
+use super::message::{Events, INTERNAL_ERROR, Lines, Message, failure, say};
 use super::start::{Ended, Starting};
 use super::{Place, Project, no_policy};
 use crate::cli::backend::{client_of, daemon_client};
@@ -29,11 +29,6 @@ const START_CHECK: Duration = Duration::from_millis(10);
 const IN_USE_PAUSE: Duration = Duration::from_millis(500);
 /// Connections that wait for the next message: agents ask one thing at a time, or a few.
 const IDLE_CLIENTS_MAX: usize = 4;
-/// The longest answer that is no stream.
-const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
-
-/// Messages for the agent, each one line.
-pub(super) type Lines = mpsc::Sender<Vec<u8>>;
 
 /// A daemon, perhaps one that does not run yet.
 pub(super) struct Link {
@@ -46,8 +41,6 @@ pub(super) struct Link {
     idle: Mutex<Vec<Client>>,
     /// Held while one of us starts the daemon.
     starting: tokio::sync::Mutex<()>,
-    /// The version that a legacy agent has agreed on.
-    negotiated: Mutex<Option<String>>,
 }
 
 impl Link {
@@ -65,7 +58,6 @@ impl Link {
             project: project.folder.clone(),
             idle: Mutex::default(),
             starting: tokio::sync::Mutex::default(),
-            negotiated: Mutex::default(),
         })
     }
 
@@ -125,44 +117,26 @@ impl Link {
 
     /// Passes a message on, and each message of the answer to `lines`. A request always gets an answer.
     pub(super) async fn pass(&self, message: &Message, lines: &Lines) {
-        let answered = match self.send(message, lines).await {
-            Err(CliError::Runtime(Error::NoState(_))) => Ok(false),
-            sent => sent.map(|()| true),
+        let (Err(error), Some(id)) = (self.send(message, lines).await, &message.id) else { return };
+        let answer = if matches!(error, CliError::Runtime(Error::NoState(_))) {
+            no_policy::answer(id, message, &self.project)
+        } else {
+            failure(id, INTERNAL_ERROR, &chain(&error), Some(error.to_json()))
         };
-        let answer = match (&message.id, answered) {
-            (None, _) | (_, Ok(true)) => return,
-            (Some(id), Ok(false)) => no_policy::answer(id, message, &self.project),
-            (Some(id), Err(error)) => failure(id, INTERNAL_ERROR, &chain(&error), Some(error.to_json())),
-        };
-        // An agent that is gone needs no answer.
-        let _ = lines.send(one_line(answer.to_string().into_bytes())).await;
+        say(lines, answer.to_string().into_bytes()).await;
     }
 
-    /// The result of a request of this program's own.
+    /// The result of a request of this program's own. It asks for no news of progress, so the answer is all that comes.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, CliError> {
-        let message = Message::request(method, params);
-        let message = message.map_err(|error| ClientError::Strange(error.to_string()))?;
-        let (lines, mut answers) = mpsc::channel::<Vec<u8>>(1);
-        let read = async {
-            let mut last = Value::Null;
-            while let Some(line) = answers.recv().await {
-                let read: Value = serde_json::from_slice(&line).unwrap_or_default();
-                if read.get("method").is_none() {
-                    last = read;
-                }
+        let (lines, mut answers) = mpsc::channel(1);
+        match self.send(&Message::request(method, params)?, &lines).await {
+            Err(CliError::Runtime(Error::NoState(_))) => {
+                return Err(CliError::request(no_policy::advice(&self.project)));
             }
-            last
-        };
-        let send = async {
-            let sent = self.send(&message, &lines).await;
-            drop(lines);
-            sent
-        };
-        let (sent, mut answer) = tokio::join!(send, read);
-        if matches!(&sent, Err(CliError::Runtime(Error::NoState(_)))) {
-            return Err(CliError::request(no_policy::advice(&self.project)));
+            sent => sent?,
         }
-        sent?;
+        let line: Vec<u8> = answers.try_recv().unwrap_or_default();
+        let mut answer: Value = serde_json::from_slice(&line).unwrap_or_default();
         match answer.get_mut("result") {
             Some(result) => Ok(result.take()),
             None => {
@@ -174,14 +148,12 @@ impl Link {
 
     /// Hands the messages of `subscriptions/listen` to `lines`, until the daemon ends the stream. Only a request of the agent is worth
     /// the start of a daemon, which a person may have stopped.
-    pub(super) async fn listen(&self, lines: &Lines) -> Result<(), CliError> {
+    pub(super) async fn listen(&self, lines: Lines) -> Result<(), CliError> {
         if let Some(state) = &self.state {
             State::existing(state)?;
         }
         let wanted = json!({ "notifications": { "toolsListChanged": true } });
-        let message = Message::request("subscriptions/listen", wanted);
-        let message = message.map_err(|error| ClientError::Strange(error.to_string()))?;
-        self.exchange(self.client()?, &message, lines).await
+        self.exchange(self.client()?, &Message::request("subscriptions/listen", wanted)?, &lines).await
     }
 
     async fn send(&self, message: &Message, lines: &Lines) -> Result<(), CliError> {
@@ -190,85 +162,44 @@ impl Link {
     }
 
     async fn exchange(&self, mut client: Client, message: &Message, lines: &Lines) -> Result<(), CliError> {
-        let headers = message.headers(self.negotiated.lock().as_deref());
-        let mut answer = client.post_streamed(&self.path, message.bytes.clone(), headers).await?;
+        let mut answer = client.post_streamed(&self.path, message.bytes.clone(), message.headers()).await?;
         let kind = answer.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
-        if is_stream {
-            self.read_stream(message, &mut answer, lines).await?;
-        } else {
-            self.read_whole(message, &mut answer, lines).await?;
+        let (mut events, mut is_answered, mut is_open) = (Events::default(), false, true);
+        while is_open {
+            let messages = match answer.piece().await {
+                Ok(Some(piece)) if is_stream => events.read(&piece)?,
+                Ok(Some(piece)) => events.keep(&piece).map(|()| Vec::new())?,
+                // There is one answer, and the agent has it.
+                Err(error) if !is_answered => return Err(error.into()),
+                Ok(None) | Err(_) => {
+                    is_open = false;
+                    if is_stream { Vec::new() } else { vec![events.kept()] }
+                }
+            };
+            // Nobody waits for an answer to a notification.
+            let Some(id) = &message.id else { continue };
+            for mut one in messages {
+                if answer.status >= 400 {
+                    one = refusal(id, answer.status, &one).to_string().into_bytes();
+                }
+                let is_last = is_answer(&one);
+                is_answered |= is_last;
+                if is_stream || is_last {
+                    say(lines, one).await;
+                }
+            }
+        }
+        if !is_answered && message.id.is_some() {
+            let why = format!("status {} without an answer", answer.status);
+            let error = if is_stream { ClientError::Broken(why) } else { ClientError::Strange(why) };
+            return Err(error.into());
         }
         let mut idle = self.idle.lock();
         if idle.len() < IDLE_CLIENTS_MAX {
             idle.push(client);
         }
         Ok(())
-    }
-
-    async fn read_stream(
-        &self,
-        message: &Message,
-        answer: &mut StreamedAnswer,
-        lines: &Lines,
-    ) -> Result<(), CliError> {
-        let (mut events, mut is_answered) = (Events::default(), false);
-        loop {
-            let piece = match answer.piece().await {
-                Ok(Some(piece)) => piece,
-                Ok(None) => break,
-                // There is one answer, and the agent has it.
-                Err(_) if is_answered => break,
-                Err(error) => return Err(error.into()),
-            };
-            for event in events.read(&piece)? {
-                is_answered |= is_answer(&event);
-                self.note(message, &event);
-                let _ = lines.send(one_line(event)).await;
-            }
-        }
-        if !is_answered && message.id.is_some() {
-            let why = "the daemon ended the stream before its answer";
-            return Err(ClientError::Broken(why.to_owned()).into());
-        }
-        Ok(())
-    }
-
-    async fn read_whole(
-        &self,
-        message: &Message,
-        answer: &mut StreamedAnswer,
-        lines: &Lines,
-    ) -> Result<(), CliError> {
-        let mut body = Vec::new();
-        while let Some(piece) = answer.piece().await? {
-            body.extend_from_slice(&piece);
-            if body.len() > ANSWER_BYTES_MAX {
-                let why = format!("an answer is longer than {ANSWER_BYTES_MAX} bytes");
-                return Err(ClientError::Strange(why).into());
-            }
-        }
-        let Some(id) = &message.id else {
-            // Nobody waits for an answer to a notification.
-            return Ok(());
-        };
-        if answer.status >= 400 {
-            body = refusal(id, answer.status, &body).to_string().into_bytes();
-        } else if !is_answer(&body) {
-            let why = format!("status {} without an answer", answer.status);
-            return Err(ClientError::Strange(why).into());
-        }
-        self.note(message, &body);
-        let _ = lines.send(one_line(body)).await;
-        Ok(())
-    }
-
-    /// Remembers the version of a legacy agent.
-    fn note(&self, message: &Message, answer: &[u8]) {
-        if message.method == "initialize" {
-            let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
-            *self.negotiated.lock() = answer["result"]["protocolVersion"].as_str().map(str::to_owned);
-        }
     }
 }
 
@@ -285,21 +216,10 @@ fn lost(message: &Message, error: CliError) -> CliError {
     error
 }
 
-/// Whether no daemon serves the state yet.
+/// Whether no daemon serves the state yet. One of another state was just started, by somebody else, on a state that had no id.
 fn is_absent(error: &ClientError) -> bool {
-    match error {
-        ClientError::NoDaemon(_) => true,
-        // It was just started, by somebody else, on a state that had no id.
-        ClientError::OtherState { expected, .. } => expected.id.is_none(),
-        ClientError::NotPermitted(_)
-        | ClientError::Broken(_)
-        | ClientError::Failed(_)
-        | ClientError::Strange(_)
-        | ClientError::Refused(_)
-        | ClientError::Unreachable { .. }
-        | ClientError::Untrusted { .. }
-        | ClientError::TokenRefused { .. } => false,
-    }
+    matches!(error, ClientError::NoDaemon(_))
+        || matches!(error, ClientError::OtherState { expected, .. } if expected.id.is_none())
 }
 
 /// Whether this is an answer, not a notification.

@@ -4,6 +4,7 @@ use effectd_gateway::client::ClientError;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 /// The newest revision of MCP: each request says its version, and nobody shakes hands.
 pub(super) const MODERN: &str = "2026-07-28";
@@ -16,8 +17,8 @@ pub(super) const PARSE_ERROR: i32 = -32_700;
 pub(super) const INVALID_REQUEST: i32 = -32_600;
 pub(super) const INTERNAL_ERROR: i32 = -32_603;
 
-/// The longest event of a stream, as long as the longest answer that a client reads.
-const EVENT_BYTES_MAX: usize = 16 * 1_048_576;
+/// The longest answer, and the longest event of a stream.
+const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
 
 /// A message from an agent.
 #[derive(Debug, Clone)]
@@ -27,8 +28,6 @@ pub(super) struct Message {
     pub(super) id: Option<Value>,
     /// Empty if the message is an answer.
     pub(super) method: String,
-    /// The version that a legacy agent asks for.
-    pub(super) wanted: Option<String>,
     /// The version that a modern request says.
     version: Option<String>,
     /// What a modern request is about.
@@ -57,7 +56,6 @@ impl Message {
         };
         Ok(Self {
             id: value.get("id").filter(|_| !method.is_empty()).cloned(),
-            wanted: text(params.get("protocolVersion")),
             version: text(params["_meta"].get(VERSION)),
             name: text(params.get(name)),
             cancels: params.get("requestId").filter(|_| method == "notifications/cancelled").cloned(),
@@ -67,7 +65,7 @@ impl Message {
     }
 
     /// A modern request of this program's own.
-    pub(super) fn request(method: &str, mut params: Value) -> Result<Self, Value> {
+    pub(super) fn request(method: &str, mut params: Value) -> Result<Self, ClientError> {
         params["_meta"] = json!({
             VERSION: MODERN,
             "io.modelcontextprotocol/clientInfo": { "name": "effectd", "version": env!("CARGO_PKG_VERSION") },
@@ -75,14 +73,15 @@ impl Message {
         });
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         Self::parse(message.to_string().into_bytes())
+            .map_err(|answer| ClientError::Strange(answer.to_string()))
     }
 
     pub(super) fn is_modern(&self) -> bool {
         self.version.is_some()
     }
 
-    /// The headers that go with it over HTTP. `negotiated` is the version of a legacy agent after `initialize`.
-    pub(super) fn headers(&self, negotiated: Option<&str>) -> HeaderMap {
+    /// The headers that go with it over HTTP. A legacy message needs none: the daemon treats all legacy versions alike.
+    pub(super) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         let mut put = |name: &'static str, value: Option<&str>| {
@@ -93,9 +92,8 @@ impl Message {
         };
         // Says that changes of the list of tools reach the agent.
         put("effectd-transport", Some("stdio"));
-        let negotiated = negotiated.filter(|_| self.method != "initialize");
-        put("mcp-protocol-version", self.version.as_deref().or(negotiated));
         if self.is_modern() {
+            put("mcp-protocol-version", self.version.as_deref());
             put("mcp-method", Some(&self.method));
             put("mcp-name", self.name.as_deref());
         }
@@ -112,8 +110,16 @@ pub(super) fn failure(id: &Value, code: i32, message: &str, data: Option<Value>)
     json!({ "jsonrpc": "2.0", "id": id, "error": error })
 }
 
+/// Messages for the agent, each one line.
+pub(super) type Lines = mpsc::Sender<Vec<u8>>;
+
+/// Sends a message to the agent; one that is gone needs none.
+pub(super) async fn say(lines: &Lines, message: Vec<u8>) {
+    let _ = lines.send(one_line(message)).await;
+}
+
 /// A message on one line: between the tokens of JSON, a line break is a blank.
-pub(super) fn one_line(mut message: Vec<u8>) -> Vec<u8> {
+fn one_line(mut message: Vec<u8>) -> Vec<u8> {
     for byte in &mut message {
         if matches!(byte, b'\n' | b'\r') {
             *byte = b' ';
@@ -123,7 +129,7 @@ pub(super) fn one_line(mut message: Vec<u8>) -> Vec<u8> {
     message
 }
 
-/// Takes the data of events out of a stream (`text/event-stream`).
+/// Takes the data of events out of a stream (`text/event-stream`), or keeps an answer that is none.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     /// The line that has no end yet.
@@ -133,15 +139,25 @@ pub(super) struct Events {
 }
 
 impl Events {
+    pub(super) fn keep(&mut self, piece: &[u8]) -> Result<(), ClientError> {
+        self.line.extend_from_slice(piece);
+        if self.line.len() + self.data.len() > ANSWER_BYTES_MAX {
+            let why = format!("an answer is longer than {ANSWER_BYTES_MAX} bytes");
+            return Err(ClientError::Strange(why));
+        }
+        Ok(())
+    }
+
+    /// All that was kept.
+    pub(super) fn kept(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.line)
+    }
+
     /// The events that end in this piece.
     pub(super) fn read(&mut self, piece: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
         let mut events = Vec::new();
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
-            self.line.extend_from_slice(part);
-            if self.line.len() + self.data.len() > EVENT_BYTES_MAX {
-                let why = format!("an event is longer than {EVENT_BYTES_MAX} bytes");
-                return Err(ClientError::Strange(why));
-            }
+            self.keep(part)?;
             if self.line.pop_if(|last| *last == b'\n').is_none() {
                 break;
             }
@@ -163,9 +179,9 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn headers(message: &Value, negotiated: Option<&str>) -> Vec<(String, String)> {
+    fn headers(message: &Value) -> Vec<(String, String)> {
         let message = Message::parse(message.to_string().into_bytes()).unwrap();
-        let headers = message.headers(negotiated);
+        let headers = message.headers();
         let mut all: Vec<_> = headers
             .iter()
             .filter(|(name, _)| name.as_str().starts_with("mcp-"))
@@ -186,24 +202,22 @@ mod tests {
         let call =
             json!({ "id": 1, "method": "tools/call", "params": { "name": "files_list", "_meta": meta } });
         let about = [("mcp-method", "tools/call"), ("mcp-name", "files_list"), version];
-        assert_eq!(headers(&call, None), pairs(&about));
+        assert_eq!(headers(&call), pairs(&about));
         let read =
             json!({ "id": 1, "method": "resources/read", "params": { "uri": "effectd://a", "_meta": meta } });
         let about = [("mcp-method", "resources/read"), ("mcp-name", "effectd://a"), version];
-        assert_eq!(headers(&read, None), pairs(&about));
+        assert_eq!(headers(&read), pairs(&about));
         let task = json!({ "id": 1, "method": "tasks/get", "params": { "taskId": "t", "_meta": meta } });
         let about = [("mcp-method", "tasks/get"), ("mcp-name", "t"), version];
-        assert_eq!(headers(&task, None), pairs(&about));
+        assert_eq!(headers(&task), pairs(&about));
         let legacy = json!({ "id": 1, "method": "tools/call", "params": { "name": "files_list" } });
-        let negotiated = ("mcp-protocol-version", LEGACY[0]);
-        assert_eq!(headers(&legacy, Some(LEGACY[0])), pairs(&[negotiated]));
-        assert_eq!(headers(&legacy, None), pairs(&[]));
+        assert_eq!(headers(&legacy), pairs(&[]));
         let begin = json!({ "id": 1, "method": "initialize", "params": { "protocolVersion": LEGACY[1] } });
-        assert_eq!(headers(&begin, Some(LEGACY[0])), pairs(&[]), "it may begin again, with another version");
+        assert_eq!(headers(&begin), pairs(&[]));
         // A name with a line break would be two headers.
         let evil =
             json!({ "id": 1, "method": "tools/call", "params": { "name": "a\r\nb: c", "_meta": meta } });
-        assert_eq!(headers(&evil, None), pairs(&[("mcp-method", "tools/call"), version]));
+        assert_eq!(headers(&evil), pairs(&[("mcp-method", "tools/call"), version]));
     }
 
     #[test]
@@ -232,7 +246,7 @@ mod tests {
             assert_eq!(found, expected, "{length}");
         }
         assert_eq!(one_line(expected[0].to_vec()), b"{\"a\": 1} \n");
-        let endless = Events::default().read(&vec![b'x'; EVENT_BYTES_MAX + 1]);
+        let endless = Events::default().read(&vec![b'x'; ANSWER_BYTES_MAX + 1]);
         assert!(matches!(endless, Err(ClientError::Strange(_))), "{endless:?}");
     }
 }

@@ -20,9 +20,10 @@ pub(super) fn answer(id: &Value, message: &Message, project: &Path) -> Value {
     let mut result = match message.method.as_str() {
         "ping" => json!({}),
         "initialize" => {
-            let wanted = message.wanted.as_deref().filter(|wanted| LEGACY.contains(wanted));
+            let asked: Value = serde_json::from_slice(&message.bytes).unwrap_or_default();
+            let version = LEGACY.into_iter().find(|version| asked["params"]["protocolVersion"] == *version);
             json!({
-                "protocolVersion": wanted.unwrap_or(LEGACY[0]),
+                "protocolVersion": version.unwrap_or(LEGACY[0]),
                 "capabilities": { "tools": { "listChanged": true } },
                 "serverInfo": server,
                 "instructions": advice,

@@ -1,8 +1,7 @@
 //! Starts the daemon of a project, for whoever finds none.
 #![expect(clippy::disallowed_types, reason = "starts this program again, as the daemon")]
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,13 +9,12 @@ use std::process::{Child, Command, Stdio};
 
 use effectd_gateway::socket::make_private;
 
+use crate::daemon::{LOG, bound_log};
 use crate::error::{AtPath, Error};
 use crate::exit::Exit;
 
 /// How long the daemon stays without work: longer than a person thinks between two questions to an agent.
 const IDLE_EXIT: &str = "15m";
-/// The log of earlier daemons is removed beyond this.
-const LOG_BYTES_MAX: u64 = 1_048_576;
 
 /// A daemon that was started, until it answers or has ended.
 #[derive(Debug)]
@@ -36,11 +34,13 @@ pub(super) enum Ended {
 impl Starting {
     /// Starts a daemon that outlives this process.
     pub(super) fn begin(state: &Path) -> Result<Self, Error> {
-        let folder = state.join("run");
-        make_private(&folder).at(&folder)?;
-        let log = folder.join("daemon.log");
+        let log = state.join(LOG);
+        make_private(&state.join("run")).at(&log)?;
+        // There may be none yet.
+        let _ = bound_log(state);
         let program = std::env::current_exe().map_err(Error::internal)?;
-        let begun = open(&log).and_then(|stderr| {
+        let stderr = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
+        let begun = stderr.and_then(|stderr| {
             Command::new(&program)
                 .args(["serve", "--idle-exit", IDLE_EXIT, "--state"])
                 .arg(state)
@@ -72,12 +72,4 @@ impl Starting {
         // Without this, one that ends before this process would stay in the list of processes.
         std::thread::spawn(move || self.child.wait());
     }
-}
-
-fn open(log: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(log)?;
-    if file.metadata()?.len() > LOG_BYTES_MAX {
-        file.set_len(0)?;
-    }
-    Ok(file)
 }
