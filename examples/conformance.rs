@@ -32,6 +32,8 @@ const TOOLS: effectd::Tools = &[
     &Fixture { id: "test.simple_text", does: Does::Answer },
     &Fixture { id: "test.tool_with_progress", does: Does::AnswerLate },
     &Fixture { id: "test.error_handling", does: Does::Fail },
+    // The policy holds it, and its call is answered with `input_required`.
+    &Fixture { id: "test.input_required_result_elicitation", does: Does::Answer },
     // Two that could send more than their result, and must not.
     &Fixture { id: "test.logging_tool", does: Does::Answer },
     &Fixture { id: "test.streaming_elicitation", does: Does::Answer },

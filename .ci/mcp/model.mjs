@@ -1,29 +1,65 @@
-// The model of an agent, by a script: it writes a file, deletes it, waits for the person, and undoes the deletion. The argument is its port.
+// The model of an agent, by a script. The first argument is its port for Claude Code and Gemini CLI, the second one that for Codex, whose
+// tools have a name in two parts. `Tidy up` writes a file, deletes it, waits for the person and undoes the deletion; `Correct` edits one,
+// and runs a program on it.
+import http from "node:http";
 import { LLMock } from "@copilotkit/aimock";
 
-const PATH = "workspace/claude.txt";
-const call = (name, args) => ({ toolCalls: [{ name: `mcp__effectd__${name}`, arguments: JSON.stringify(args) }] });
+// What comes after the last call: another one, or the last words.
+function next(asked, called, told) {
+  const [, task, file] = asked.match(/(Tidy up|Correct) ([a-z]+\.txt)/);
+  const path = `workspace/${file}`;
+  const waits = told.match(/effectd_wait with action_id ([0-9a-zA-Z-]+)/);
+  if (waits) return ["effectd_wait", { action_id: waits[1] }];
+  if (task === "Correct") {
+    if (!called) return ["files_edit_text", { path, find: "helo", replace: "hello" }];
+    if (called === "files_edit_text") return ["command_run", { argv: ["wc", "-w", file] }];
+    return `${file} is correct now.`;
+  }
+  if (!called) return ["files_write_text", { path, text: `by ${file}` }];
+  if (called === "files_write_text") return ["files_delete", { path }];
+  if (called === "effectd_undo") return "All is as it was.";
+  return ["effectd_undo", { receipt_id: told.match(/_receipt[^0-9a-z]+([0-9a-z-]+)/)[1] }];
+}
 
-function next({ messages, tools }) {
+const text = (messages) => JSON.stringify(messages);
+
+function chat({ messages, tools }) {
   // Titles and the like, which agents ask for beside their work.
   if (!tools?.length) return { content: "none" };
-  const calls = messages.flatMap((message) => message.tool_calls ?? []);
-  const told = JSON.stringify(messages.filter(({ role }) => role === "tool").at(-1)?.content ?? "");
-  const named = (name) => told.match(new RegExp(`${name}[^0-9a-zA-Z]+([0-9a-zA-Z/_.-]+)`))?.[1];
-  switch (calls.at(-1)?.function.name.replace("mcp__effectd__", "")) {
-    case undefined:
-      return call("files_write_text", { path: PATH, text: "by claude" });
-    case "files_write_text":
-      return call("files_delete", { path: PATH });
-    case "files_delete":
-    case "effectd_wait":
-      if (told.includes("awaiting_approval")) return call("effectd_wait", { action_id: named("action_id") });
-      return call("effectd_undo", { receipt_id: named("_receipt") });
-    default:
-      return { content: "All is as it was." };
-  }
+  const is_gemini = tools.some((tool) => tool.function.name.startsWith("mcp_effectd_"));
+  const prefix = is_gemini ? "mcp_effectd_" : "mcp__effectd__";
+  const last = messages.flatMap((message) => message.tool_calls ?? []).at(-1);
+  const [asked, told] = ["user", "tool"].map((wanted) => messages.filter(({ role }) => role === wanted));
+  const move = next(text(asked), last?.function.name.replace(prefix, ""), text(told.slice(-1)));
+  if (typeof move === "string") return { content: move };
+  return { toolCalls: [{ name: prefix + move[0], arguments: JSON.stringify(move[1]) }] };
 }
 
 const mock = new LLMock({ port: Number(process.argv[2]) });
-mock.addFixture({ match: { predicate: () => true }, response: next });
+mock.addFixture({ match: { predicate: () => true }, response: chat });
 await mock.start();
+
+function respond({ input, tools }) {
+  const { name: namespace } = tools.find(({ name, type }) => type === "namespace" && name.includes("effectd"));
+  const last = input.findLast(({ type }) => type === "function_call");
+  const told = input.findLast(({ type }) => type === "function_call_output");
+  const move = next(text(input.filter(({ role }) => role === "user")), last?.name, text(told?.output ?? ""));
+  if (typeof move === "string") return { type: "message", role: "assistant", content: [{ type: "output_text", text: move }] };
+  const [name, params] = move;
+  return { type: "function_call", call_id: `call-${input.length}`, namespace, name, arguments: JSON.stringify(params) };
+}
+
+http
+  .createServer(async (request, response) => {
+    let body = "";
+    for await (const piece of request) body += piece;
+    const usage = { input_tokens: 1, output_tokens: 1, total_tokens: 2 };
+    const events = [
+      { type: "response.created", response: { id: "one" } },
+      { type: "response.output_item.done", item: respond(JSON.parse(body)) },
+      { type: "response.completed", response: { id: "one", usage } },
+    ];
+    response.setHeader("content-type", "text/event-stream");
+    response.end(events.map((event) => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join(""));
+  })
+  .listen(Number(process.argv[3]));

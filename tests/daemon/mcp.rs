@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 
 use serde_json::{Value, json};
 
-use crate::approvals::{asking, decide};
+use crate::approvals::{asking, decide, killed_at};
 use crate::harness::{Daemon, Place, Reply, Serving, Stall, send_on, serve_with, until};
 use crate::tcp::{connect, listening, reads_to_the_end};
 
@@ -184,7 +184,9 @@ fn every_dialect_begins_in_its_own_way() {
     let daemon = place.serve(&[]);
     for version in ["2025-06-18", OLD] {
         let params = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
-        let begun = result(&Sent::of(Vec::new(), "initialize", params).to(&daemon));
+        let reply = Sent::of(Vec::new(), "initialize", params).to(&daemon);
+        assert!(!reply.head.contains("mcp-session-id"), "no session is kept: {reply:?}");
+        let begun = result(&reply);
         assert_eq!(
             (&begun["protocolVersion"], &begun["serverInfo"]["name"]),
             (&json!(version), &json!("effectd"))
@@ -293,6 +295,78 @@ fn an_answer_that_is_lost_after_the_effect_is_one_effect() {
     assert_eq!(modern(&daemon, "tools/call", other)["isError"], false);
     assert_eq!(receipts(&daemon).len(), 3);
     assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_header_or_the_content_is_a_key_as_well() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let arguments = json!({ "path": "workspace/log", "text": "line\n" });
+    let appends = json!({ "name": "files_append_text", "arguments": arguments });
+    let mut keyed = Sent::modern("tools/call", appends, json!({}));
+    keyed.headers.push(("idempotency-key", "\"once\"".to_owned()));
+    // This tool's key follows from its path and text.
+    let content = Sent::modern("tools/call", note("note", "n"), json!({}));
+    for (nth, sent) in [keyed, content].iter().enumerate() {
+        let first = result(&sent.to(&daemon))["_meta"].clone();
+        let again = result(&sent.to(&daemon))["_meta"].clone();
+        assert_eq!(again["effectd/receiptId"], first["effectd/receiptId"], "{again}");
+        assert_eq!((&again["effectd/alreadyDone"], receipts(&daemon).len()), (&json!(true), nth + 1));
+    }
+    assert_eq!(text(&place, "log") + &text(&place, "note"), "line\nn");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_call_that_is_killed_and_repeated_is_one_effect() {
+    let (own, tool_use) = ("effectd/idempotencyKey", "claudecode/toolUseId");
+    // Before the effect, after it, while it is recorded, and while it is answered.
+    for (point, key) in [
+        ("executor.before_child", own),
+        ("executor.after_child", tool_use),
+        ("recorder.before_commit", own),
+        ("recorder.after_commit", tool_use),
+    ] {
+        let place = Place::seeded();
+        let mut params = append("log", "");
+        params["_meta"] = json!({ key: "once" });
+        let sent = Sent::modern("tools/call", params, json!({}));
+        let daemon = killed_at(&place, point, |daemon| {
+            sent.to(daemon);
+        });
+        let done = result(&sent.to(&daemon));
+        assert_eq!(
+            (&done["isError"], text(&place, "log").as_str()),
+            (&json!(false), "line\n"),
+            "{point}: {done}"
+        );
+        assert_eq!(receipts(&daemon).len(), 1, "{point}");
+        assert_eq!(result(&sent.to(&daemon))["_meta"]["effectd/alreadyDone"], true, "{point}");
+        assert_eq!(daemon.stop(), 0);
+    }
+}
+
+#[test]
+fn a_call_that_is_killed_before_its_question_asks_once() {
+    for point in ["held.before_park", "held.after_park"] {
+        let place = asking();
+        let mut params = note("asked", "a");
+        params["_meta"] = json!({ "claudecode/toolUseId": "toolu_1" });
+        let sent = Sent::modern("tools/call", params, json!({}));
+        let daemon = killed_at(&place, point, |daemon| {
+            sent.to(daemon);
+        });
+        let held = result(&sent.to(&daemon));
+        assert_eq!(held["resultType"], "input_required", "{point}: {held}");
+        let questions = daemon.get("/v1/approvals").json(200)["approvals"].clone();
+        assert_eq!(questions.as_array().unwrap().len(), 1, "{point}: {questions}");
+        let approval = questions[0]["approval_id"].as_str().unwrap();
+        assert_eq!(held["_meta"]["effectd/waiting"]["approval_id"], approval, "{point}");
+        assert_eq!(decide(&daemon, approval, "approve", &json!({})).status, 200);
+        until("the call has ended", || result(&sent.to(&daemon))["isError"] == false);
+        assert_eq!((text(&place, "asked").as_str(), receipts(&daemon).len()), ("a", 1), "{point}");
+        assert_eq!(daemon.stop(), 0);
+    }
 }
 
 /// A held call in the three forms that clients understand: the approval, and the request that asks for the end.

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, held};
-use crate::harness::{LONG, Place, Ran, Serving, program, run_to_end, until};
+use crate::harness::{LONG, Place, Ran, Serving, program, root, run_to_end, until};
 use crate::runbook::blocks;
 
 const PAGE: &str = "docs/mcp.md";
@@ -209,7 +209,7 @@ fn bad_lines_and_a_daemon_that_is_gone_are_answered() {
     assert_eq!(desk.states(), Vec::<PathBuf>::new());
 }
 
-/// The next connection of the bridge, and the request on it, in lower case.
+/// The next connection of the bridge, and the request on it.
 fn accept(listener: &UnixListener) -> (UnixStream, String) {
     let mut accepted = None;
     until("the bridge connects", || {
@@ -227,7 +227,7 @@ fn accept(listener: &UnixListener) -> (UnixStream, String) {
         assert_ne!(length, 0, "{}", String::from_utf8_lossy(&request));
         request.extend_from_slice(&piece[..length]);
     }
-    (stream, String::from_utf8(request).unwrap().to_lowercase())
+    (stream, String::from_utf8(request).unwrap())
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_stream_holds_up_no_other_and_is_closed_when_cancelled() {
     agent.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {} }).to_string());
     let (mut first, request) = accept(&listener);
     for part in
-        ["post /mcp http/1.1\r\n", "accept: application/json, text/event-stream\r\n", "\"tools/call\""]
+        ["POST /mcp HTTP/1.1\r\n", "accept: application/json, text/event-stream\r\n", "\"tools/call\""]
     {
         assert!(request.contains(part), "{part}: {request}");
     }
@@ -278,6 +278,51 @@ fn a_call_whose_answer_is_lost_is_not_called_safe_to_repeat() {
     let why = answer["error"]["message"].as_str().unwrap();
     assert!(why.contains("may have been carried out") && !why.contains("safe"), "{why}");
     assert_eq!(agent.leave(), Some(0));
+}
+
+#[test]
+fn an_answer_that_a_proxy_loses_is_one_effect() {
+    let (place, desk) = (Place::seeded(), Desk::new());
+    let daemon = place.serve(&[]);
+    let listener = UnixListener::bind(desk.project().join("proxy.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut agent = desk.agent(&["--socket", "proxy.sock"]);
+    let call = |id: u32| {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
+            "claudecode/toolUseId": "toolu_1",
+        });
+        let arguments = json!({ "path": "workspace/log", "text": "line\n" });
+        let params = json!({ "name": "files_append_text", "arguments": arguments, "_meta": meta });
+        json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }).to_string()
+    };
+    // Passes a call on, and returns the connection of the bridge and the daemon's whole answer.
+    let pass = || {
+        let (stream, request) = accept(&listener);
+        let mut daemon = daemon.connect();
+        let last = request.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+        daemon.write_all(last.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        daemon.read_to_end(&mut answer).unwrap();
+        assert!(answer.windows(9).any(|part| part == b"receiptId"), "{}", String::from_utf8_lossy(&answer));
+        (stream, answer)
+    };
+    agent.send(&call(1));
+    // The effect is done and on record, and the proxy cuts the connection.
+    drop(pass());
+    let lost = agent.hear();
+    assert_eq!((&lost["id"], &lost["error"]["code"]), (&json!(1), &json!(-32_603)), "{lost}");
+    agent.send(&call(2));
+    let (mut stream, answer) = pass();
+    stream.write_all(&answer).unwrap();
+    drop(stream);
+    let again = agent.hear();
+    let done = &again["result"];
+    assert_eq!((&again["id"], &done["isError"]), (&json!(2), &json!(false)), "{again}");
+    assert_eq!(done["_meta"]["effectd/alreadyDone"], true, "{again}");
+    assert_eq!(std::fs::read_to_string(place.note("log")).unwrap(), "line\n");
+    assert_eq!(agent.leave(), Some(0));
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]
@@ -468,5 +513,12 @@ fn every_example_of_the_mcp_page_works() {
     assert!(ran.status.success(), "{words}\n{told}");
     for said in ["files_list: works", "\"--project\""] {
         assert!(told.contains(said), "{said}: {told}");
+    }
+    // What it shows of the recorded session.
+    let read = |page: &str| std::fs::read_to_string(root().join(page)).unwrap();
+    let (page, session) = (read(PAGE), read("docs/screens/mcp.txt"));
+    let (_, shown) = page.split_once("```text\n").unwrap();
+    for line in shown.lines().take_while(|line| *line != "```") {
+        assert!(session.lines().any(|other| other == line), "{line}");
     }
 }

@@ -47,7 +47,7 @@ fn the_readme_has_the_two_commands_and_ci_runs_them() {
             "put `{command}`, letter for letter, into .ci/run: what the README says is what is checked"
         );
     }
-    for script in ["run", "long", "outside", "mcp/run", "all-ran"] {
+    for script in ["run", "long", "outside", "mcp/run", "mcp/session", "all-ran"] {
         let script = format!(".ci/{script}");
         let mode = fs::metadata(root().join(&script)).unwrap().permissions().mode();
         assert_eq!(mode & 0o111, 0o111, "run `chmod +x {script}`");
