@@ -152,6 +152,14 @@ mod tests {
         assert!(policy.is_ok_and(|policy| policy.rules() > 30));
     }
 
+    /// A registry compiles these schemas when they are first used, but those of other tools at once.
+    #[test]
+    fn every_schema_of_a_built_in_tool_compiles() {
+        let all = effectd_adapters::all().iter().map(|tool| definition(Source::Provider, *tool));
+        let (registry, refused) = Registry::assemble(all.collect());
+        assert!(refused.is_empty() && registry.iter().count() > 0, "{refused:?}");
+    }
+
     #[test]
     fn what_warms_up_is_a_call_that_changes_nothing() {
         let space = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! The registry of tools. It compiles the schemas of each tool and checks its description once, at registration.
+//! The registry of tools. It checks the description of each tool and compiles its schemas once, at registration; the schemas of a
+//! built-in tool, which tests compile, when they are first used.
 //!
 //! A tool has one id and may have aliases. If two tools have the same name, the one from the more trusted source keeps it, and the
 //! other is refused.

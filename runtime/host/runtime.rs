@@ -256,10 +256,9 @@ impl OpenState {
         let seed = config.seed_demo.then(|| Preset::Household.files());
         let state = State::prepare(&config.state, config.policy_dir.as_deref(), seed)?;
         let registry = Arc::new(tool_registry::registry(config.tools)?);
-        if depth >= Depth::Policy && !config.last_good_policy {
-            // Checked before the store is opened, so that a state without a valid policy stays unchanged.
-            state.load_policy(&Overlay::default(), &registry)?;
-        }
+        // Checked before the store is opened, so that a state without a valid policy stays unchanged.
+        let must_be_valid = depth >= Depth::Policy && !config.last_good_policy;
+        let checked = must_be_valid.then(|| state.load_policy(&Overlay::default(), &registry)).transpose()?;
         // A command that only reads must not create keys in place of lost ones, which opening the store would do.
         let read_only = depth == Depth::Store;
         if read_only && !state.keys_dir().exists() && state.path().join("log").exists() {
@@ -279,9 +278,13 @@ impl OpenState {
             keys::check_signing(&state.keys_dir())?;
         }
         let files_status = Arc::new(FilesStatus::default());
-        let policy = match policy_store::load(&state, &*store, &registry) {
+        let loaded = match checked {
+            Some(policy) => policy_store::overlaid(&policy, &*store),
+            None => policy_store::load(&state, &*store, &registry),
+        };
+        let policy = match loaded {
             // Below the depth of a policy nothing is decided, and another policy does as well.
-            Err(error) if is_of_files(&error) && (depth < Depth::Policy || config.last_good_policy) => {
+            Err(error) if is_of_files(&error) && !must_be_valid => {
                 let policy = match policy_store::last_good(&state, &*store) {
                     Ok(Some(policy)) => policy,
                     Ok(None) | Err(_) if depth < Depth::Policy => {

@@ -67,6 +67,11 @@ pub(crate) fn load(state: &State, store: &dyn Store, registry: &Registry) -> Res
     state.load_policy(&overlay(store)?, registry)
 }
 
+/// A policy of the files with the operators' changes.
+pub(crate) fn overlaid(policy: &Policy, store: &dyn Store) -> Result<Policy, Error> {
+    Ok(policy.with_overlay(&overlay(store)?).map_err(Box::new)?)
+}
+
 /// The policy from the files that were last in force; `None` if none were.
 pub(crate) fn last_good(state: &State, store: &dyn Store) -> Result<Option<Policy>, Error> {
     let source = entry::<Source>(store, LAST_GOOD)?.0;

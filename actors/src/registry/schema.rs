@@ -5,6 +5,7 @@
 //! reference is only decided, not walked. The cost of listing is known in advance, and bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use effectd_policy::inspect;
 use jsonschema::Validator;
@@ -40,6 +41,10 @@ fn is_in(words: &str, word: &str) -> bool {
 
 pub(super) struct Schema {
     value: Value,
+    compiled: OnceLock<Compiled>,
+}
+
+struct Compiled {
     decides: Validator,
     /// Lists violations instead of `decides`, if the schema is recursive.
     lists: Option<Validator>,
@@ -50,18 +55,24 @@ pub(super) struct Schema {
 impl Schema {
     pub(super) fn new(value: &Value) -> Result<Self, String> {
         jsonschema::draft202012::meta::validate(value).map_err(|error| error.to_string())?;
-        let mut parts = Parts::default();
-        parts.read(value, String::new(), 0)?;
-        let (cost, recursive) = parts.walk()?;
-        let lists = (!recursive.is_empty()).then(|| compile(&parts.without_recursion(value, &recursive)));
-        Ok(Self { value: value.clone(), decides: compile(value)?, lists: lists.transpose()?, cost })
+        Ok(Self { value: value.clone(), compiled: Compiled::new(value)?.into() })
+    }
+
+    /// A schema of a built-in tool. It is compiled at its first use: a process that uses one tool does not wait for all of them.
+    pub(super) fn built_in(value: &Value) -> Self {
+        Self { value: value.clone(), compiled: OnceLock::new() }
+    }
+
+    #[expect(clippy::expect_used, reason = "the schema is part of the program, and a test compiles it")]
+    fn compiled(&self) -> &Compiled {
+        self.compiled.get_or_init(|| Compiled::new(&self.value).expect("a built-in schema compiles"))
     }
 
     /// The schema as the part of another document at this pointer: its references lead there. An `$id` would lead them
     /// elsewhere, so it is left out.
     pub(super) fn inside(&self, pointer: &str) -> Value {
         let (mut parts, mut schema) = (Parts::default(), self.value.clone());
-        // `new` has read it without an error.
+        // Compiling it reads it without an error.
         let _ = parts.read(&self.value, String::new(), 0);
         for at in parts.0.keys() {
             if let Some(Value::Object(part)) = schema.pointer_mut(at) {
@@ -78,7 +89,7 @@ impl Schema {
     /// be secrets.
     pub(super) fn violations(&self, document: &Value) -> Vec<String> {
         // Nearly always there are no violations.
-        if self.decides.is_valid(document) {
+        if self.compiled().decides.is_valid(document) {
             return Vec::new();
         }
         let rendered = |error: ValidationError<'_>| render(&self.value, document, &error);
@@ -96,7 +107,7 @@ impl Schema {
 
     /// The names of members that violate the schema; all names if that cannot be found out.
     pub(super) fn unfit_members(&self, document: &Value) -> BTreeSet<String> {
-        if self.decides.is_valid(document) {
+        if self.compiled().decides.is_valid(document) {
             return BTreeSet::new();
         }
         let all = || document.as_object().into_iter().flat_map(Map::keys).cloned().collect();
@@ -116,9 +127,20 @@ impl Schema {
 
     /// All violations; `None` if listing them could take long.
     fn errors<'a>(&'a self, document: &'a Value) -> Option<impl Iterator<Item = ValidationError<'a>>> {
-        let is_small = self.cost.saturating_mul(values(document)) <= VIOLATIONS_COST_MAX;
-        let lists = self.lists.as_ref().unwrap_or(&self.decides);
+        let Compiled { decides, lists, cost } = self.compiled();
+        let is_small = cost.saturating_mul(values(document)) <= VIOLATIONS_COST_MAX;
+        let lists = lists.as_ref().unwrap_or(decides);
         is_small.then(|| lists.iter_errors(document))
+    }
+}
+
+impl Compiled {
+    fn new(value: &Value) -> Result<Self, String> {
+        let mut parts = Parts::default();
+        parts.read(value, String::new(), 0)?;
+        let (cost, recursive) = parts.walk()?;
+        let lists = (!recursive.is_empty()).then(|| compile(&parts.without_recursion(value, &recursive)));
+        Ok(Self { decides: compile(value)?, lists: lists.transpose()?, cost })
     }
 }
 

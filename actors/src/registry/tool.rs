@@ -28,8 +28,8 @@ impl RegisteredTool {
         spec.check().map_err(|source| RegistryError::Spec { tool: tool.clone(), source })?;
         Ok(Self {
             lints: lint::check(&definition)?,
-            params: compile(tool, "params_schema", &spec.params_schema)?,
-            result: compile(tool, "result_schema", &spec.result_schema)?,
+            params: schema(&definition, "params_schema", &spec.params_schema)?,
+            result: schema(&definition, "result_schema", &spec.result_schema)?,
             definition,
         })
     }
@@ -120,6 +120,10 @@ impl RegisteredTool {
     }
 }
 
-fn compile(tool: &ToolId, which: &'static str, schema: &Value) -> Result<Schema, RegistryError> {
+fn schema(definition: &Definition, which: &'static str, schema: &Value) -> Result<Schema, RegistryError> {
+    if definition.source == Source::Core {
+        return Ok(Schema::built_in(schema));
+    }
+    let tool = &definition.spec.tool_id;
     Schema::new(schema).map_err(|why| RegistryError::Schema { tool: tool.clone(), which, why })
 }
