@@ -261,6 +261,7 @@ struct Rules {
     conditions: BTreeMap<u32, Vec<Condition>>,
     network: BTreeSet<u32>,
     announce: BTreeSet<u32>,
+    setup: BTreeSet<u32>,
     on_denied: OnDenied,
 }
 
@@ -320,30 +321,26 @@ impl Rules {
             conditions,
             network: group("network")?,
             announce: list(&file.syscalls.announce)?,
+            setup: SETUP.split(' ').filter_map(syscalls::number).collect(),
             on_denied: file.on_denied,
         })
-    }
-
-    fn setup() -> BTreeSet<u32> {
-        SETUP.split(' ').filter_map(syscalls::number).collect()
     }
 
     /// Whether the kernel announces a refused system call to the runtime instead of killing the process at once.
     fn announced(&self, number: u32) -> bool {
         match self.on_denied {
             OnDenied::Errno => true,
-            OnDenied::Kill => self.announce.contains(&number) || Self::setup().contains(&number),
+            OnDenied::Kill => self.announce.contains(&number) || self.setup.contains(&number),
         }
     }
 
     fn base(&self) -> Program {
-        let setup = Self::setup();
         let known: BTreeSet<u32> = syscalls::numbers().collect();
         let verdict = |number: u32| {
             let killed =
                 !known.contains(&number) || (self.denied.contains(&number) && !self.announced(number));
             match self.on_denied {
-                OnDenied::Kill if killed && !setup.contains(&number) => Verdict::Kill,
+                OnDenied::Kill if killed && !self.setup.contains(&number) => Verdict::Kill,
                 OnDenied::Kill | OnDenied::Errno => Verdict::Allow,
             }
         };
