@@ -4,7 +4,7 @@ use effectd_actors::Answer;
 use effectd_policy::Change;
 use serde_json::Value;
 
-use crate::harness::{Place, Running, example, note, write_note};
+use crate::harness::{Place, Running, example, note, until, write_note};
 
 const CONSENT: [&str; 6] = [
     "--subject",
@@ -233,12 +233,7 @@ async fn a_changed_file_is_noticed_without_a_command() {
     let file = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}\n# a remark\n")).unwrap();
-    let changed = async {
-        while runtime.pipeline().services().policy().digest() == before {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(crate::harness::LONG, changed).await.unwrap();
+    until("the change is noticed", || runtime.pipeline().services().policy().digest() != before);
     runtime.stop().await;
 }
 
