@@ -47,6 +47,8 @@ type Test = (&'static str, fn());
 
 fn tests() -> Vec<Test> {
     [
+        // It takes longest, so it begins first.
+        declared_effects::TESTS,
         matrix::TESTS,
         every_tool::TESTS,
         power_failure::TESTS,
@@ -63,7 +65,6 @@ fn tests() -> Vec<Test> {
         interrupted_writes::TESTS,
         intent_first::TESTS,
         undeclared_effects::TESTS,
-        declared_effects::TESTS,
     ]
     .concat()
 }
