@@ -38,8 +38,8 @@ use crate::views::whoami::WhoamiView;
 
 /// The largest answer that is read at once: a receipt with the largest output of a tool fits several times.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
-/// What is sent with a body, and changes nothing.
-const LOOKS: [&str; 3] = ["/v1/policy/check", "/v1/policy/explain", "/v1/preview"];
+/// What is no GET, and changes nothing that its caller would look for.
+const LOOKS: [&str; 4] = ["/v1/log/head", "/v1/policy/check", "/v1/policy/explain", "/v1/preview"];
 /// How long an answer from a URL may take to begin. Longer than a daemon lets a request wait.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 

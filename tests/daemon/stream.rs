@@ -437,15 +437,16 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
     // What was in the actions of the deleted session is no longer for members: in what they missed, and in the inbox.
     let from = format!("{member}\r\nlast-event-id: {}", seen[0].cursor());
     let mut back = Listening::by(&address, &from);
-    let missed = back.take(4);
+    let missed = back.take(5);
     assert_eq!(
         all_read(&missed),
-        expected(&[("t-2", true), ("t-3", false), ("t-4", true), ("t-1", false)]),
+        expected(&[("t-2", true), ("t-3", false), ("t-4", true), ("t-5", true), ("t-1", false)]),
         "{missed:?}"
     );
     let inbox = Reply::of(&rest(get_by(&address, "/v1/inbox", &member))).json(200);
     let listed: Vec<_> = inbox["invocations"].as_array().unwrap().iter().map(read).collect();
-    assert_eq!(listed, expected(&[("t-4", true), ("t-3", false), ("t-2", true), ("t-1", false)]), "{inbox}");
+    let now = [("t-5", true), ("t-4", true), ("t-3", false), ("t-2", true), ("t-1", false)];
+    assert_eq!(listed, expected(&now), "{inbox}");
     // One token has a bounded number of streams.
     let _open: Vec<_> = (2..STREAMS_PER_TOKEN_MAX).map(|_| Listening::by(&address, &member)).collect();
     Reply::of(&rest(request_by(&address, &member))).problem(429, "rate_limited");

@@ -855,13 +855,13 @@ async fn without_an_org_the_inbox_is_of_all_that_one_sees() {
     std::fs::write(&file, std::fs::read_to_string(&file).unwrap() + office).unwrap();
     let door = Door::open(place.config()).await;
     let mut planner = door.gateway.client(place.config().principal, false);
-    for (id, space, folder) in [
-        ("h-1", "shared:household", "workspace"),
-        ("o-1", "shared:office", "office"),
-        ("h-2", "shared:household", "workspace"),
-        ("p-1", "shared:household", "workspace"),
+    for (id, space) in [
+        ("h-1", "shared:household"),
+        ("o-1", "shared:office"),
+        ("h-2", "shared:household"),
+        ("p-1", "shared:household"),
     ] {
-        let mut note = write_note(id, &format!("{folder}/{id}"), "t");
+        let mut note = write_note(id, &format!("workspace/{id}"), "t");
         (note["space_id"], note["params"]["space_id"]) = (space.into(), space.into());
         let waits = id == "p-1";
         if !waits {
