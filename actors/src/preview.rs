@@ -22,7 +22,7 @@ use effectd_sandbox::{Ending, Narrowing, Sandbox, SideChannel};
 use serde_json::{Map, Value};
 
 pub use crate::action::preview::{Change, Diff, LeftOut, Preview, Shown};
-pub use assessment::{decision_in, example_in, facts_of, mode_of};
+pub use assessment::{Offers, decision_in, example_in, facts_of};
 pub(crate) use diff::redact;
 pub use foresee::{Foresight, foresee};
 

@@ -2,13 +2,16 @@
 
 use effectd_contracts::{COMMAND_TOOL, Code, Gate, GateResult, GateResults, Mode, SafetyClass};
 
+use crate::abac::RuleAnswers;
 use crate::decision::{Decision, Denier, Verdict};
 use crate::facts::Facts;
 use crate::gates;
+use crate::inspect::NOT_A_NAME;
 use crate::limits::{TIMEOUT_MS_EGRESS, TIMEOUT_MS_HIGH, TIMEOUT_MS_LOW, TIMEOUT_MS_MEDIUM};
 use crate::mode;
 use crate::policy::Policy;
 use crate::risk::{self, Risk};
+use crate::tables::AllowList;
 
 /// Decides about one action. The same facts under the same policy give the same decision, on any machine, at any time.
 ///
@@ -46,17 +49,27 @@ pub fn evaluate(facts: &Facts, policy: &Policy) -> Decision {
 }
 
 /// The mode of the calls of a tool, from the facts of one without parameters; `None` if the policy denies every call, whatever its
-/// parameters and the time of day. What only looks at the content of a call, at its hosts, programs and paths, denies no other.
-pub fn offered(facts: &Facts, policy: &Policy) -> Option<Mode> {
-    let of = |facts: &Facts| {
+/// parameters and the time of day. What only looks at the content of a call and at its paths denies no other.
+pub fn offered(mut facts: Facts, policy: &Policy, answers: &mut RuleAnswers) -> Option<Mode> {
+    let is_command = facts.tool.id.as_str() == COMMAND_TOOL;
+    if let Some(seen) = &mut facts.inspection {
+        // A call names a host or a program. If none is listed, every call is denied.
+        let listed = |list: &AllowList| list.first().unwrap_or(NOT_A_NAME).to_owned();
+        if facts.tool.uses_network() && seen.hosts.is_empty() {
+            seen.hosts.insert(listed(&policy.tables().hosts));
+        }
+        if is_command {
+            seen.commands.insert(listed(&policy.tables().commands));
+        }
+    }
+    let mut of = |facts: &Facts| {
         let risk = risk::assess(facts, policy.tables());
-        let mode = gates::might_pass(facts, &risk, policy).then(|| mode::resolve(facts, &risk, policy).mode);
-        mode.filter(|mode| *mode != Mode::Deny)
+        let passes = gates::might_pass(facts, &risk, policy, answers);
+        passes.then(|| mode::resolve(facts, &risk, policy).mode).filter(|mode| *mode != Mode::Deny)
     };
-    let mut commands = policy.commands().filter(|_| facts.tool.id.as_str() == COMMAND_TOOL);
-    of(facts).or_else(|| {
+    let mut commands = policy.commands().filter(|_| is_command);
+    of(&facts).or_else(|| {
         commands.find_map(|command| {
-            let mut facts = facts.clone();
             facts.inspection.as_mut()?.named_command = Some(command.name.clone());
             of(&facts)
         })

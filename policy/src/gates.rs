@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 
 use effectd_contracts::{Band, Code, Gate, GateResult, PolicyList, SafetyClass, SpaceId};
 
-use crate::abac::AbacAnswer;
+use crate::abac::{AbacAnswer, RuleAnswers};
 use crate::decision::Reason;
 use crate::facts::{Facts, InspectionFacts};
 use crate::glob::any_matches;
@@ -178,12 +178,13 @@ pub(crate) fn for_space<'c>(cap: &'c str, space: &SpaceId) -> Cow<'c, str> {
 }
 
 /// Whether a call of the tool might pass the gates, with other parameters or at another time. Gates of content decide about none of them.
-pub(crate) fn might_pass(facts: &Facts, risk: &Risk, policy: &Policy) -> bool {
+pub(crate) fn might_pass(facts: &Facts, risk: &Risk, policy: &Policy, answers: &mut RuleAnswers) -> bool {
     rbac(facts, policy).is_ok()
         && visible(facts, policy).is_ok()
-        && policy.abac().might_permit(facts, risk, (policy.tables(), policy.entities()))
+        && policy.abac().might_permit(facts, risk, (policy.tables(), policy.entities()), answers)
         && consent(facts, risk, policy, &facts.space).result == GateResult::Ok
         && space(facts, risk, policy).is_ok()
+        && reach(facts, policy).is_ok()
 }
 
 /// Whether the circumstances allow the action: the clock, the space's visibility, and the Cedar rules.

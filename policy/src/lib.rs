@@ -40,6 +40,7 @@ pub mod source;
 pub mod inspect;
 pub mod redact;
 
+pub use abac::RuleAnswers;
 pub use authority::Decider;
 pub use decision::{Clamp, Decision, Denier, Reason, Verdict};
 pub use dir::{DirStamp, PolicyDir};

@@ -10,7 +10,7 @@ use crate::tables::commands::NamedCommand;
 use crate::tables::{AllowList, Tables};
 
 /// The risk of one action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Risk {
     pub tier: RiskTier,
     /// The safety class that applies.

@@ -68,14 +68,14 @@ pub(crate) fn reload(
     Ok(digest)
 }
 
-/// Checks the policy directory for changes until the runtime is gone, and ends what waits for an approval and is denied now.
+/// Checks the policy directory for changes since `seen` until the runtime is gone, and ends what waits for an approval and is denied now.
 pub(crate) async fn watch(
     state: State,
     services: std::sync::Weak<Services>,
     roots: Arc<Roots>,
     status: Arc<FilesStatus>,
+    mut seen: Option<DirStamp>,
 ) {
-    let mut seen = stamp(state.policy_dir());
     let mut judged = None;
     let mut look = tokio::time::interval(CHECK_EVERY);
     loop {
@@ -105,6 +105,6 @@ pub(crate) async fn watch(
 }
 
 /// A fingerprint of the directory; `None` while it cannot be read, which counts as a change.
-fn stamp(path: &Path) -> Option<DirStamp> {
+pub(super) fn stamp(path: &Path) -> Option<DirStamp> {
     PolicyDir::stamp(path).ok()
 }

@@ -11,6 +11,7 @@ use effectd_actors::{Answer, Caches, Incoming, Metrics, Pipeline, Services, Serv
 use effectd_bus::{Blobs, Progress, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
 use effectd_gateway::{Gateway, GatewayError, SharedSettings, Stage};
+use effectd_policy::dir::DirStamp;
 use effectd_policy::{Change, Decider, Overlay, Policy, Preset, Source};
 use effectd_sandbox::Sandbox;
 use parking_lot::Mutex;
@@ -84,6 +85,7 @@ impl Runtime {
             Arc::downgrade(services),
             opened.roots.clone(),
             opened.files_status.clone(),
+            opened.files_seen.clone(),
         ));
         let pipeline = Arc::new(Pipeline::start(services.clone()).await?);
         let notifications = NotificationWorker::start(services, desktop);
@@ -239,6 +241,8 @@ pub(crate) struct OpenState {
     pub(crate) roots: Arc<Roots>,
     pub(crate) metrics: prometheus::Registry,
     pub(crate) files_status: Arc<FilesStatus>,
+    /// The policy's files before they were read: opening the store takes a while, and an edit meanwhile is noticed.
+    files_seen: Option<DirStamp>,
     /// What the daemon does by itself; empty in other processes.
     pub(crate) jobs: Arc<Jobs>,
     /// Held while a candidate policy is started or ended, so that the store and the memory have the same one.
@@ -257,6 +261,7 @@ impl OpenState {
         let state = State::prepare(&config.state, config.policy_dir.as_deref(), seed)?;
         let registry = Arc::new(tool_registry::registry(config.tools)?);
         // Checked before the store is opened, so that a state without a valid policy stays unchanged.
+        let files_seen = policy_reload::stamp(state.policy_dir());
         let must_be_valid = depth >= Depth::Policy && !config.last_good_policy;
         let checked = must_be_valid.then(|| state.load_policy(&Overlay::default(), &registry)).transpose()?;
         // A command that only reads must not create keys in place of lost ones, which opening the store would do.
@@ -342,6 +347,7 @@ impl OpenState {
             roots,
             metrics,
             files_status,
+            files_seen,
             jobs: Arc::new(Jobs::default()),
             candidate_changes: Mutex::new(()),
         };

@@ -1,6 +1,11 @@
 //! Policy commands, on the command line and in a running runtime.
 
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use effectd::internal::Runtime;
 use effectd_actors::Answer;
+use effectd_contracts::{Clock, Monotonic, SystemClock, Timestamp};
 use effectd_policy::Change;
 use serde_json::Value;
 
@@ -233,6 +238,37 @@ async fn a_changed_file_is_noticed_without_a_command() {
     let file = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, format!("{text}\n# a remark\n")).unwrap();
+    until("the change is noticed", || runtime.pipeline().services().policy().digest() != before);
+    runtime.stop().await;
+}
+
+/// A clock that adds a remark to a file when it is first asked.
+struct Editing(Mutex<Option<PathBuf>>);
+
+impl Clock for Editing {
+    fn now(&self) -> Timestamp {
+        if let Some(file) = self.0.lock().unwrap().take() {
+            let text = std::fs::read_to_string(&file).unwrap();
+            std::fs::write(&file, format!("{text}\n# a remark\n")).unwrap();
+        }
+        SystemClock.now()
+    }
+
+    fn monotonic(&self) -> Monotonic {
+        SystemClock.monotonic()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_changes_during_the_start_is_noticed() {
+    let place = Place::new();
+    let runtime = place.runtime().await;
+    let before = runtime.pipeline().services().policy().digest();
+    runtime.stop().await;
+    let mut config = place.config();
+    // The store asks it while it opens, after the policy was read.
+    config.clock = Arc::new(Editing(Mutex::new(Some(place.state().join("policy/policy.toml")))));
+    let runtime = Runtime::start(config).await.unwrap();
     until("the change is noticed", || runtime.pipeline().services().policy().digest() != before);
     runtime.stop().await;
 }

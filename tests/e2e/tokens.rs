@@ -632,6 +632,8 @@ async fn the_roles_of_a_token_end_at_its_organisation() {
         assert!(!all[list].as_array().unwrap().is_empty(), "{line}: {all}");
     }
     assert_eq!(door.by(&eve, "GET /v1/dlq/causes", &Value::Null).await, (200, json!([])));
+    // No query names another organisation, or gets the own one for it.
+    assert_eq!(door.by(&ada, "GET /v1/dlq?org=office", &Value::Null).await.0, 400);
     let (status, problem) = door.by(&ada, "GET /v1/store/topics/ACTION_DECISION", &Value::Null).await;
     assert_eq!((status, &problem["code"]), (403, &json!("operators_only")), "{problem}");
     // What is named looks as if it were not there, and stays.
@@ -662,6 +664,12 @@ async fn the_roles_of_a_token_end_at_its_organisation() {
         let not_there = door.by(&eve, "POST /v1/operations", &on("99")).await;
         assert_eq!((there.0, &there), (404, &not_there), "{operation}");
     }
+    // More than one operation takes are refused, and not looked for.
+    let mut letters = vec![letter.parse::<u64>().unwrap(); 500];
+    letters.push(99);
+    let drop_letters = json!({ "do": "drop_letters", "letters": letters });
+    let (status, problem) = door.by(&ada, "POST /v1/operations", &drop_letters).await;
+    assert_eq!((status, &problem["code"]), (400, &json!("query_invalid")), "{problem}");
     let (status, view) = door.by(&ada, &format!("GET /v1/dlq/{letter}"), &Value::Null).await;
     assert_eq!((status, &view["action_id"]), (200, &json!(format!("{}/q-1", account("ben")))), "{view}");
     door.close().await;

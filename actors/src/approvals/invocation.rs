@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use effectd_bus::{Order, ReceiptQuery, Store, StoreError, StoredReceipt};
+use effectd_bus::{Order, ReceiptPage, ReceiptQuery, Store, StoreError, StoredReceipt};
 use effectd_contracts::{
     ActionId, ConnectionId, DecisionData, DeniedReason, GrantId, InvocationBrief, InvocationStatus, Millis,
     Mode, ModeSource, OrgId, Outcome, Receipt, ReceiptId, RiskLevel, SessionId, SpaceId, Timestamp, ToolId,
@@ -138,6 +138,21 @@ fn add_ended(
     if room == 0 {
         return Ok(());
     }
+    let newest = newest_ended(wanted, skip + room, |query| store.receipts(query))?;
+    for id in newest.values().rev().skip(skip) {
+        // Retention may have dropped it since.
+        let Some(stored) = store.receipt(id)? else { continue };
+        page.extend(of_receipt(&stored.action_id, &stored.parse()?));
+    }
+    Ok(())
+}
+
+/// The receipts of the newest invocations of all organisations together, by their ordinals.
+fn newest_ended(
+    wanted: &Wanted,
+    max: usize,
+    read: impl Fn(&ReceiptQuery) -> Result<ReceiptPage, StoreError>,
+) -> Result<BTreeMap<u64, ReceiptId>, StoreError> {
     let mut newest = BTreeMap::new();
     for org in &wanted.orgs {
         let mut query = ReceiptQuery {
@@ -148,27 +163,25 @@ fn add_ended(
             limit: RECEIPTS_PAGE,
             ..ReceiptQuery::default()
         };
-        let mut left = skip + room;
         for _ in 0..RECEIPT_PAGES_MAX {
-            let found = store.receipts(&query)?;
+            let found = read(&query)?;
             for stored in found.receipts {
-                if left > 0 && stored.parse()?.outcome.project().invocation.is_some() {
-                    newest.insert(Reverse(stored.ordinal), stored.receipt_id);
-                    left -= 1;
+                if stored.parse()?.outcome.project().invocation.is_some() {
+                    newest.insert(stored.ordinal, stored.receipt_id);
                 }
             }
-            query.cursor = found.cursor;
-            if left == 0 || query.cursor.is_none() {
+            while newest.len() > max {
+                newest.pop_first();
+            }
+            // Of an organisation whose others are older than all of these, no more is read.
+            let oldest = newest.keys().next().copied().filter(|_| newest.len() == max);
+            query.cursor = found.cursor.filter(|cursor| oldest.is_none_or(|oldest| cursor.0 > oldest));
+            if query.cursor.is_none() {
                 break;
             }
         }
     }
-    for id in newest.values().skip(skip).take(room) {
-        // Retention may have dropped it since.
-        let Some(stored) = store.receipt(id)? else { continue };
-        page.extend(of_receipt(&stored.action_id, &stored.parse()?));
-    }
-    Ok(())
+    Ok(newest)
 }
 
 /// A page of what waits for an approval and what runs, the newest first; and how much there is. Of what waits in an organisation, only
@@ -319,4 +332,51 @@ fn open(
         receipt_id: None,
         grant_id: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::cell::Cell;
+
+    use effectd_bus::Cursor;
+    use effectd_contracts::Digest;
+
+    use super::*;
+
+    #[test]
+    fn many_organisations_cost_little_more_than_one() {
+        let body = include_bytes!("../../../contracts/tests/golden/receipt.json").to_vec();
+        let receipt: Receipt = serde_json::from_slice(&body).unwrap();
+        let stored = StoredReceipt {
+            ordinal: 0,
+            stored_at: Timestamp::UNIX_EPOCH,
+            receipt_id: receipt.receipt_id,
+            action_id: receipt.action_id,
+            action_digest: Digest::of(b""),
+            tool_id: receipt.tool_id,
+            subject_id: receipt.subject_id,
+            space_id: receipt.space_id,
+            status: receipt.status,
+            params_digest: Digest::of(b""),
+            time: Timestamp::UNIX_EPOCH,
+            body,
+        };
+        let orgs: Vec<_> = (0..10).map(|n| OrgId::new(format!("org-{n}")).unwrap()).collect();
+        let wanted = Wanted { orgs, session: None, status: None, limit: 100, offset: 200 };
+        let pages = Cell::new(0);
+        // Each organisation has every tenth receipt.
+        let read = |query: &ReceiptQuery| {
+            pages.set(pages.get() + 1);
+            let org = wanted.orgs.iter().position(|org| query.org.as_ref() == Some(org)).unwrap() as u64;
+            let end = query.cursor.map_or(3_000, |Cursor(at)| at);
+            let own = (0..end).rev().filter(|ordinal| ordinal % 10 == org).take(query.limit);
+            let receipts: Vec<_> = own.map(|ordinal| StoredReceipt { ordinal, ..stored.clone() }).collect();
+            let cursor = receipts.last().map(|last| Cursor(last.ordinal)).filter(|last| last.0 >= 10);
+            Ok(ReceiptPage { receipts, cursor })
+        };
+        let newest = newest_ended(&wanted, 300, read).unwrap();
+        assert!(newest.keys().copied().eq(2_700..3_000), "{newest:?}");
+        assert!(pages.get() < 20, "three pages of each would be 30: {}", pages.get());
+    }
 }

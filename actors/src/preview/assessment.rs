@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use effectd_bus::StoreError;
 use effectd_contracts::{
-    ActionRequest, Code, Contract, Failure, Mode, OrgId, Origin, PathSnapshot, Phase, Predicted, Principal,
-    Session, Timestamp, TraceId,
+    ActionId, ActionRequest, Code, Contract, Failure, Mode, OrgId, Origin, PathSnapshot, Phase, Predicted,
+    Principal, Session, SpaceId, SubjectId, Timestamp, TraceId,
 };
 use effectd_policy::{
-    Decision, Facts, Inspection, InspectionFacts, Policy, Verdict, evaluate, inspect, offered,
+    Decision, Facts, Inspection, InspectionFacts, Policy, RuleAnswers, Verdict, evaluate, inspect, offered,
 };
+use serde_json::Map;
 
 use super::Trial;
 use crate::action::preview::Preview;
@@ -118,37 +119,75 @@ pub fn decision_in(
 ) -> Option<Decision> {
     let (policy, agent) = (services.policy(), session.agent()?);
     let origin = Origin::Session { session_id: session.session_id.clone() };
-    let facts = reachable(services, &policy, tool, request, (&agent, &origin))?;
-    Some(evaluate(&facts, &policy))
-}
-
-/// The mode of this caller's calls of the tool, from one without parameters. `None` if the policy denies every call, whatever its
-/// parameters, or the tool needs a connection that is not there.
-pub fn mode_of(
-    services: &Services,
-    tool: &RegisteredTool,
-    bare: &ActionRequest,
-    by: (&Principal, &Origin),
-) -> Option<Mode> {
-    let policy = services.policy();
-    offered(&reachable(services, &policy, tool, bare, by)?, &policy)
-}
-
-/// The facts about a request, unless its tool needs a connection that is not there.
-fn reachable(
-    services: &Services,
-    policy: &Policy,
-    tool: &RegisteredTool,
-    request: &ActionRequest,
-    by: (&Principal, &Origin),
-) -> Option<Facts> {
     let trace_id = TraceId::fresh();
-    let question = Question::of_planner(services, request, tool, by, &trace_id);
-    let facts = facts(services, policy, &question, &inspected(services, request, tool, policy).facts);
+    let question = Question::of_planner(services, request, tool, (&agent, &origin), &trace_id);
+    let facts = facts(services, &policy, &question, &inspected(services, request, tool, &policy).facts);
+    connected(facts).map(|facts| evaluate(&facts, &policy))
+}
+
+/// What one caller is offered. The policy is one for the whole list; session and rules are not asked for each tool.
+pub struct Offers<'a> {
+    services: &'a Services,
+    policy: Arc<Policy>,
+    place: (&'a SubjectId, &'a SpaceId),
+    by: (&'a Principal, &'a Origin),
+    session: Option<Session>,
+    trace_id: TraceId,
+    answers: RuleAnswers,
+}
+
+impl<'a> Offers<'a> {
+    pub fn new(
+        services: &'a Services,
+        place: (&'a SubjectId, &'a SpaceId),
+        by: (&'a Principal, &'a Origin),
+    ) -> Self {
+        let (policy, session) = (services.policy(), session_of(services, by.1));
+        Self {
+            services,
+            policy,
+            place,
+            by,
+            session,
+            trace_id: TraceId::fresh(),
+            answers: RuleAnswers::default(),
+        }
+    }
+
+    /// The mode of the caller's calls of a tool. `None` if the policy denies every call, whatever its parameters, or the tool needs a
+    /// connection that is not there.
+    pub fn mode_of(&mut self, tool: &RegisteredTool) -> Option<Mode> {
+        let (spec, (subject, space)) = (tool.spec(), self.place);
+        let called = (spec.tool_id.clone(), Map::new());
+        let bare = ActionRequest::new(ActionId::fresh(), (subject.clone(), space.clone()), called);
+        let seen = inspect(&bare.params, spec, space, &self.policy).facts;
+        let question = Question::of_planner(self.services, &bare, tool, self.by, &self.trace_id);
+        let facts = facts_in(self.session.as_ref(), self.services, &self.policy, &question, &seen);
+        offered(connected(facts)?, &self.policy, &mut self.answers)
+    }
+}
+
+/// The facts, unless their tool needs a connection that is not there.
+fn connected(facts: Facts) -> Option<Facts> {
     (!facts.tool.uses_network() || facts.connection).then_some(facts)
 }
 
+/// If the session cannot be read, the principal needs an entry in the policy as everybody else.
+fn session_of(services: &Services, origin: &Origin) -> Option<Session> {
+    sessions::of_origin(&*services.store, origin).ok().flatten().flatten()
+}
+
 fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &InspectionFacts) -> Facts {
+    facts_in(session_of(services, question.origin).as_ref(), services, policy, question, seen)
+}
+
+fn facts_in(
+    session: Option<&Session>,
+    services: &Services,
+    policy: &Policy,
+    question: &Question<'_>,
+    seen: &InspectionFacts,
+) -> Facts {
     let Question { request, tool, principal, origin, contract, accepted_at, .. } = *question;
     let mut facts = Facts::of(request, tool.spec(), principal, accepted_at, seen);
     facts.tool.timeout_ms = tool.declared_time();
@@ -156,16 +195,14 @@ fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &I
     facts.now = services.clock.now();
     facts.utc_offset_min = services.clock.utc_offset_min(facts.now);
     facts.automation = origin.automation().map(str::to_owned);
-    // If the session cannot be read, the principal needs an entry in the policy as everybody else.
-    let session = sessions::of_origin(&*services.store, origin).ok().flatten().flatten();
-    facts.agent = session.as_ref().is_some_and(|session| {
+    facts.agent = session.is_some_and(|session| {
         session.agent().as_ref() == Some(principal) && session.subject_id == request.subject_id
     });
     // A tool that can be undone declares the paths that it changes, and they are compared afterwards.
     facts.verified = tool.spec().reversible && contract.is_some_and(Contract::is_complete);
     facts.drifted = tool.drifted();
     if facts.tool.uses_network() {
-        let connection = connection(services, policy, question, session.as_ref());
+        let connection = connection(services, policy, question, session);
         facts.connection = connection.is_some();
         facts.connection_id = connection.as_ref().map(|connection| connection.connection_id.clone());
         facts.connection_version = connection.as_ref().map(|connection| connection.version);

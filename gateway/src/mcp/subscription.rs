@@ -98,8 +98,10 @@ impl Changes {
                 event(&json!({ "jsonrpc": "2.0", "id": self.id, "result": result }))
             }
             Ok(Step::Begin | Step::Listen) => {
-                let list = self.listed().await;
-                if list == std::mem::replace(&mut self.list, list) {
+                let before = self.list.take();
+                self.list = self.listed().await;
+                // What cannot be compared may have changed.
+                if before.is_some() && before == self.list {
                     return Some(HEARTBEAT);
                 }
                 self.notification("tools/list_changed", json!({}))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use effectd_actors::control::switches::Switches;
-use effectd_actors::preview::mode_of;
+use effectd_actors::preview::Offers;
 use effectd_actors::{RegisteredTool, Registry, Source};
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::tool::is_path_name;
@@ -93,9 +93,9 @@ pub(super) fn list(app: &App, caller: &Caller) -> Result<Vec<Value>, Problem> {
     let (services, registry) = (app.services(), app.services().registry());
     let (switches, now) = (Switches::new(app.store()), services.clock.now());
     let (mut tools, mut undoes) = (Vec::new(), false);
+    let mut offers = Offers::new(services, (&caller.subject, &caller.space), caller.by());
     for tool in registry.iter() {
-        let (id, bare) = (&tool.spec().tool_id, caller.request(tool.spec(), Map::new()));
-        let Some(mode) = mode_of(services, tool, &bare, caller.by()) else { continue };
+        let (id, Some(mode)) = (&tool.spec().tool_id, offers.mode_of(tool)) else { continue };
         if switches.tool_off(id, now)?.is_some() {
             continue;
         }

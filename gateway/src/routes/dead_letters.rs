@@ -88,8 +88,7 @@ pub(crate) async fn review(
 
 /// The query of this peer: a token has the dead letters of its own organisation only.
 pub(super) fn of(by: &Peer, query: LetterQuery) -> LetterQuery {
-    let org = by.claims().map(|claims| claims.org.to_string());
-    LetterQuery { org: org.or(query.org), ..query }
+    LetterQuery { org: by.claims().map(|claims| claims.org.to_string()), ..query }
 }
 
 /// Requeue a dead letter

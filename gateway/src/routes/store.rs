@@ -7,7 +7,6 @@ use axum::response::Response;
 use effectd_actors::Services;
 use effectd_actors::operator::{replay, retention, store_admin};
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::artifacts::pieces;
 use super::operations::{Preview, checked_reason, to_end};
@@ -86,8 +85,17 @@ async fn page(app: &Arc<App>, peer: &Peer, topic: String, from: String) -> Reply
         let list = from.and_then(|from| views::events(store, &services.identity.device(), &topic, from));
         let mut list = list.map_err(|error| Problem::for_operator(&error))?;
         if peer.claims().is_some() {
-            let receipt = |event: &Value| event["data"]["receipt_id"].as_str().unwrap_or_default().to_owned();
-            list.events.retain(|event| receipts::find(app, &peer, receipt(event)).is_ok());
+            let mut seen = Vec::new();
+            for event in list.events {
+                let receipt = event["data"]["receipt_id"].as_str().unwrap_or_default().to_owned();
+                match receipts::find(app, &peer, receipt) {
+                    Ok(_) => seen.push(event),
+                    // The reader goes on after this page, and would miss the event.
+                    Err(problem) if problem.retryable => return Err(problem),
+                    Err(_) => {}
+                }
+            }
+            list.events = seen;
         }
         Ok(list)
     };

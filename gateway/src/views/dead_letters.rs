@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_actors::approvals::view::shown;
 use effectd_actors::operator::dead_letters::{self, Now};
+use effectd_actors::operator::service::OPERATION_LETTERS_MAX;
 use effectd_actors::{Registry, Services};
 use effectd_bus::{
     Body, DELIVERIES_EXHAUSTED, DeadLetter, DeadLetterOrigin, Fingerprint, Store, StoreError, TopicName,
@@ -183,8 +184,9 @@ pub struct LetterQuery {
     pub subject: Option<String>,
     /// Of this space.
     pub space: Option<String>,
-    /// Of a space of this organisation.
-    pub org: Option<String>,
+    /// Of a space of the organisation of the token that asks; nobody names another.
+    #[serde(skip)]
+    pub(crate) org: Option<String>,
     /// With this code.
     pub code: Option<String>,
     /// Not older than this: a time (`2026-01-01T00:00:00Z`) or an age (`2h`).
@@ -260,9 +262,10 @@ fn selected(
 
 const UNKNOWN: StoreError = StoreError::NotFound { what: "the dead letter" };
 
-/// Fails unless all these letters are selected.
+/// Fails unless all these letters are selected. Of more than an operation takes, which it refuses, the rest is not read.
 pub(crate) fn check(services: &Services, query: &LetterQuery, letters: &[u64]) -> Result<(), StoreError> {
-    letters.iter().try_for_each(|letter| selected(services, query, *letter).map(drop))
+    let mut taken = letters.iter().take(OPERATION_LETTERS_MAX);
+    taken.try_for_each(|letter| selected(services, query, *letter).map(drop))
 }
 
 /// One letter, with its parameters and its approval.

@@ -14,7 +14,7 @@ use cedar_policy::{
     Authorizer, Decision, Entities, Entity, EntityId, EntityTypeName, EntityUid, Policy, PolicyId, PolicySet,
     Request, RestrictedExpression, Schema, ValidationMode, Validator,
 };
-use effectd_contracts::{Digest, SpaceId, canonical};
+use effectd_contracts::{Digest, SideEffect, SpaceId, canonical};
 
 use crate::error::{Faults, Location, PolicyError};
 use crate::facts::Facts;
@@ -38,6 +38,8 @@ pub(crate) struct Abac {
     slices: Slices,
     /// The rules as far as they are the same for every call of a tool: see [`request::for_any_call`].
     for_any_call: Slices,
+    /// What these use of a tool.
+    of_tool_used: BTreeSet<String>,
     /// All rules in one set; tests compare the slices with it.
     #[cfg(test)]
     whole: PolicySet,
@@ -97,6 +99,13 @@ pub(crate) enum AbacAnswer {
     Failed { message: String },
 }
 
+/// What the rules say about every call, by kind of tool: for one caller, under one policy.
+#[derive(Debug, Default)]
+pub struct RuleAnswers(HashMap<Kind, bool>);
+
+/// All that rules see of a tool: its risk, whether it is reversible, its side effects, and its name as far as a rule uses it.
+type Kind = (Risk, bool, BTreeSet<SideEffect>, String);
+
 /// What a policy knows: its tables, and the same for Cedar.
 pub(crate) type Known<'p> = (&'p Tables, &'p Entities);
 
@@ -133,11 +142,12 @@ impl Abac {
         let (needs_preview, params_used) = uses(&rules).map_err(in_file("*.cedar"))?;
         let entities = entities(&names, tables).map_err(in_file(POLICY_FILE))?;
         let slices = Slices::new(&rules).map_err(in_file("*.cedar"))?;
-        let for_any_call = for_any_call(&rules).and_then(|rules| Slices::new(&rules));
+        let (for_any_call, of_tool_used) = for_any_call(&rules).map_err(in_file("*.cedar"))?;
         Ok(Self {
             authorizer: Authorizer::new(),
             slices,
-            for_any_call: for_any_call.map_err(in_file("*.cedar"))?,
+            for_any_call,
+            of_tool_used,
             #[cfg(test)]
             whole: rules,
             entities,
@@ -190,14 +200,31 @@ impl Abac {
         self.ask_these(&self.slices_of(&self.slices, facts, known.1), facts, risk, known)
     }
 
-    /// Whether the rules might permit another call of the tool, at this or another time.
-    pub(crate) fn might_permit(&self, facts: &Facts, risk: &Risk, known: Known<'_>) -> bool {
-        let slices = self.slices_of(&self.for_any_call, facts, known.1);
-        match self.ask_these(&slices, facts, risk, known) {
-            // A condition that fails may be guarded by one that is left out here.
-            AbacAnswer::Permit { .. } | AbacAnswer::Failed { .. } => true,
-            AbacAnswer::Forbid { .. } | AbacAnswer::Silent => false,
-        }
+    /// Whether the rules might permit another call of the tool, at this or another time. They are asked once about each kind of tool.
+    pub(crate) fn might_permit(
+        &self,
+        facts: &Facts,
+        risk: &Risk,
+        known: Known<'_>,
+        answers: &mut RuleAnswers,
+    ) -> bool {
+        let (tool, used) = (&facts.tool, |member: &str| self.of_tool_used.contains(member));
+        let name = if used("id") {
+            tool.id.as_str()
+        } else if used("source") {
+            tool.id.source()
+        } else {
+            ""
+        };
+        let kind = (*risk, tool.reversible, tool.side_effects.clone(), name.to_owned());
+        *answers.0.entry(kind).or_insert_with(|| {
+            let slices = self.slices_of(&self.for_any_call, facts, known.1);
+            match self.ask_these(&slices, facts, risk, known) {
+                // A condition that fails may be guarded by one that is left out here.
+                AbacAnswer::Permit { .. } | AbacAnswer::Failed { .. } => true,
+                AbacAnswer::Forbid { .. } | AbacAnswer::Silent => false,
+            }
+        })
     }
 
     fn slices_of<'s>(&self, all: &'s Slices, facts: &Facts, entities: &Entities) -> Vec<&'s PolicySet> {
@@ -285,21 +312,21 @@ fn uses(rules: &PolicySet) -> Result<(bool, HashMap<PolicyId, BTreeSet<String>>)
     Ok((needs_preview, params_used))
 }
 
-/// The rules for [`Abac::might_permit`].
-fn for_any_call(rules: &PolicySet) -> Result<PolicySet, String> {
-    let mut all = PolicySet::new();
+/// The rules for [`Abac::might_permit`], and what they use of a tool.
+fn for_any_call(rules: &PolicySet) -> Result<(Slices, BTreeSet<String>), String> {
+    let (mut all, mut used) = (PolicySet::new(), BTreeSet::new());
     for rule in rules.policies() {
         let json = rule.to_json().map_err(|error| error.to_string())?;
-        let rule = match request::for_any_call(json.clone()) {
-            None => continue,
-            Some(same) if same == json => rule.clone(),
-            Some(other) => {
-                Policy::from_json(Some(rule.id().clone()), other).map_err(|error| error.to_string())?
-            }
+        let Some(general) = request::for_any_call(json.clone()) else { continue };
+        request::of_tool_used(&general, &mut used);
+        let rule = if general == json {
+            rule.clone()
+        } else {
+            Policy::from_json(Some(rule.id().clone()), general).map_err(|error| error.to_string())?
         };
         all.add(rule).map_err(|error| error.to_string())?;
     }
-    Ok(all)
+    Ok((Slices::new(&all)?, used))
 }
 
 /// `night-rest (rules.cedar:4)`, or only the location of a rule without an id.

@@ -131,19 +131,30 @@ const PARAMS: &str = "params";
 
 /// Adds the parameters that a rule, as JSON, uses. A rule that uses them as a whole uses all.
 pub(crate) fn params_used(rule: &Value, names: &mut BTreeSet<String>) {
+    members_used(rule, PARAMS, &|| public::names().map(str::to_owned).collect(), names);
+}
+
+/// Adds what a rule, as JSON, uses of its tool. The id stands for the tool as a whole.
+pub(crate) fn of_tool_used(rule: &Value, names: &mut BTreeSet<String>) {
+    members_used(rule, "tool", &|| vec!["id".to_owned()], names);
+}
+
+/// Adds the members of a part of the context that a rule uses; `all` for the part as a whole.
+fn members_used(rule: &Value, of: &str, all: &impl Fn() -> Vec<String>, names: &mut BTreeSet<String>) {
     match rule {
-        Value::Array(items) => items.iter().for_each(|item| params_used(item, names)),
+        Value::Array(items) => items.iter().for_each(|item| members_used(item, of, all, names)),
         Value::Object(members) => {
             let access = members.get(".").or_else(|| members.get("has"));
-            let of_params =
-                access.filter(|access| access.get("left").and_then(part_of_context) == Some(PARAMS));
-            let name = of_params.and_then(|access| access.get("attr")?.as_str());
+            let of_part = access.filter(|access| access.get("left").and_then(part_of_context) == Some(of));
+            let name = of_part.and_then(|access| access.get("attr")?.as_str());
             let is_context = members.get("Var").is_some_and(|name| name == "context");
             match (name, part_of_context(rule)) {
                 (Some(name), _) => names.extend([name.to_owned()]),
-                (None, Some(part)) if part != PARAMS => {}
-                (None, None) if !is_context => members.values().for_each(|member| params_used(member, names)),
-                (None, _) => names.extend(public::names().map(str::to_owned)),
+                (None, Some(part)) if part != of => {}
+                (None, None) if !is_context => {
+                    members.values().for_each(|member| members_used(member, of, all, names));
+                }
+                (None, _) => names.extend(all()),
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

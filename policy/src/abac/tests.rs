@@ -275,21 +275,24 @@ proptest! {
         let made: Vec<&str> = made.iter().map(String::as_str).collect();
         let policy = compile(&[picked, made].concat().join("\n"));
         let abac = policy.abac();
+        let (caller, mut answers) = (requests[0].clone(), RuleAnswers::default());
         for facts in requests {
             let risk = crate::risk::assess(&facts, policy.tables());
             let known = (policy.tables(), policy.entities());
             let all = abac.ask_these(&[&abac.whole], &facts, &risk, known);
             let is_permitted = matches!(all, AbacAnswer::Permit { .. });
             prop_assert_eq!(abac.ask(&facts, &risk, known), all);
-            prop_assert!(!is_permitted || abac.might_permit(&facts, &risk, known));
+            let alone = |facts: &Facts, risk: &Risk| abac.might_permit(facts, risk, known, &mut RuleAnswers::default());
+            prop_assert!(!is_permitted || alone(&facts, &risk));
+            let own = Facts { tool: facts.tool, ..caller.clone() };
+            let risk = crate::risk::assess(&own, policy.tables());
+            prop_assert_eq!(abac.might_permit(&own, &risk, known, &mut answers), alone(&own, &risk));
         }
     }
 }
 
-/// The property above would hold even if one slice had all rules; this test shows that slices leave rules out.
-#[test]
-fn rules_about_other_subjects_roles_and_spaces_are_not_asked() {
-    let facts: Facts = serde_json::from_value(json!({
+fn write_text() -> Facts {
+    serde_json::from_value(json!({
         "principal": "user://a", "subject": "agent://planner", "space": "shared:household",
         "now": "2026-01-07T12:00:00Z",
         "tool": {
@@ -297,7 +300,33 @@ fn rules_about_other_subjects_roles_and_spaces_are_not_asked() {
             "risk_level": "write", "tier": "R1",
         },
     }))
-    .unwrap();
+    .unwrap()
+}
+
+#[test]
+fn rules_are_asked_once_about_each_kind_of_tool() {
+    for (condition, asked) in [
+        ("", 1),
+        ("when { context.tool.tier == 1 }", 1),
+        ("when { context.tool.source == \"files\" }", 2),
+        ("when { context.tool.id == \"files.list\" }", 3),
+    ] {
+        let policy = compile(&format!("permit (principal, action, resource) {condition};"));
+        let (mut facts, mut answers) = (write_text(), RuleAnswers::default());
+        for id in ["files.write_text", "files.list", "a.b", "files.list"] {
+            facts.tool.id = id.parse().unwrap();
+            let risk = crate::risk::assess(&facts, policy.tables());
+            let known = (policy.tables(), policy.entities());
+            policy.abac().might_permit(&facts, &risk, known, &mut answers);
+        }
+        assert_eq!(answers.0.len(), asked, "{condition}");
+    }
+}
+
+/// The property above would hold even if one slice had all rules; this test shows that slices leave rules out.
+#[test]
+fn rules_about_other_subjects_roles_and_spaces_are_not_asked() {
+    let facts = write_text();
     for (head, asked) in [
         ("principal, action, resource", true),
         ("principal is Subject, action, resource is Space", true),

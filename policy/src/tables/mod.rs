@@ -77,6 +77,11 @@ impl AllowList {
         any_matches(&self.globs, name) && !self.struck.contains(name)
     }
 
+    /// Something on the list, if anything is; a pattern matches itself.
+    pub(crate) fn first(&self) -> Option<&str> {
+        self.globs.iter().map(Glob::as_str).find(|name| self.has(name))
+    }
+
     fn set(&mut self, name: String, allowed: bool) {
         if allowed {
             self.globs.push(Glob::new(name));

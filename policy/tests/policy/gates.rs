@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use effectd_contracts::{
     Capability, Code, Compensation, Gate, GateResult, Mode, RiskLevel, SafetyClass, SideEffect, Timestamp,
 };
-use effectd_policy::{Denier, Facts, ToolFacts, Verdict, evaluate, offered};
+use effectd_policy::{Denier, Facts, RuleAnswers, ToolFacts, Verdict, evaluate, offered};
 use serde_json::json;
 
 use crate::harness::*;
@@ -491,7 +491,7 @@ fn a_tool_is_offered_unless_every_call_is_denied() {
         change(&mut call);
         change(&mut bare);
         assert!(evaluate(&call, &policy).failure().is_some(), "{rules}");
-        offered(&bare, &policy)
+        offered(bare, &policy, &mut RuleAnswers::default())
     };
     for (effect, condition, is_offered) in [
         ("forbid", "when { context.params has path && context.params.path like \"notes/*\" }", true),
@@ -523,4 +523,28 @@ fn a_tool_is_offered_unless_every_call_is_denied() {
     let named = format!("{amber}[commands.show]\nargv = [\"cat\"]\n");
     assert_eq!(mode(&amber, CEDAR, &command), None);
     assert_eq!(mode(&named, CEDAR, &command), Some(Mode::Allow));
+    // No call passes lists that have no host and no program. Of hosts that a call may choose, the listed ones count.
+    let post = |f: &mut Facts| {
+        f.tool.id = "net.post".parse().unwrap();
+        f.tool.side_effects = BTreeSet::from([SideEffect::NetworkCall]);
+        f.connection = true;
+    };
+    let red = TOML.replacen("\"GREEN\"", "\"RED\"", 1);
+    assert_eq!(mode(&red, CEDAR, &post), Some(Mode::RequireApproval));
+    assert_eq!(mode(&TOML.replace("\"api.example.org\"", ""), CEDAR, &post), None);
+    let elsewhere = |f: &mut Facts| {
+        post(f);
+        f.inspection.as_mut().unwrap().hosts.insert("evil.example".to_owned());
+    };
+    assert_eq!(mode(TOML, CEDAR, &elsewhere), None);
+    let unlisted = |f: &mut Facts| {
+        command(f);
+        let seen = f.inspection.as_mut().unwrap();
+        // In the call alone.
+        seen.commands.extend((seen.text_bytes > 0).then(|| "rm".to_owned()));
+    };
+    let modes = "[orgs.home.modes]\n\"command.run\" = \"require_approval\"\n";
+    let asks = TOML.replacen("[orgs.home]\n", modes, 1).replace("tool:files.*", "tool:*");
+    assert_eq!(mode(&asks, CEDAR, &unlisted), Some(Mode::RequireApproval));
+    assert_eq!(mode(&asks.replace("\"git\"", ""), CEDAR, &unlisted), None);
 }
