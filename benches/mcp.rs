@@ -23,6 +23,10 @@ mod lines;
 #[path = "figures/program.rs"]
 mod program;
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const TOOLS: usize = 1_000;
 const CALL_GOAL: Duration = Duration::from_micros(300);
 const LIST_GOAL: Duration = Duration::from_millis(20);

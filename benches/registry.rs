@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 use effectd_actors::{CurrentRegistry, Definition, ParamRule, Registry, Source};
 use serde_json::json;
 
+/// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const TOOLS: usize = 10_000;
 const ROUNDS: usize = 50;
 
