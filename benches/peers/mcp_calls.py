@@ -69,10 +69,11 @@ class Session:
 async def main():
     peer, version, url, tool = sys.argv[1:5]
     seconds, depths = loop.settings()
-    sessions = [Session(url) for _ in range(max(depths))]
-    for session in sessions:
-        await session.begin()
     for depth in depths:
+        # Anew: servers close connections that are idle for some seconds.
+        sessions = [Session(url) for _ in range(depth)]
+        for session in sessions:
+            await session.begin()
 
         async def call(lane, turn):
             await sessions[lane].call(turn + 1, tool, "%s %d %d %d" % (peer, depth, lane, turn))
