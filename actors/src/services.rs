@@ -55,7 +55,8 @@ pub struct Services {
     pub metrics: Metrics,
     pub settings: Settings,
     policy: RwLock<Arc<Policy>>,
-    /// Sent when policy, registry or an operator may have changed which tools somebody may use. What ends by the clock sends nothing.
+    /// Signals that a change of the policy, of the registry or by an operator may change who may use which tool. A setting that expires
+    /// gives no signal.
     pub tools_changed: watch::Sender<()>,
     /// The candidate policy.
     pub shadow: Shadow,

@@ -388,7 +388,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     Ok(write_whole(path, bytes, 0o600).at(path)?)
 }
 
-/// Writes a draft with this mode, and renames it. The draft's name is one that nobody else gives a file.
+/// Writes a draft with this mode, and renames it. The draft has an extension of effectd's own, so that it replaces no file of the user.
 pub(super) fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     make_private(path.parent().unwrap_or(path))?;
     let draft = path.with_extension("effectd-draft");

@@ -24,7 +24,7 @@ pub(crate) enum Suspended {
     Full,
 }
 
-/// The lock under which nobody is asked about an action that is in no hold; `None` if it is in one.
+/// Locks the approvals if the action is in no hold: while the lock is held, it does not get into one. `None` if it is in a hold.
 pub(crate) async fn unheld<'a>(
     approvals: &'a Approvals,
     action: &ActionId,

@@ -184,7 +184,7 @@ pub struct LetterQuery {
     pub subject: Option<String>,
     /// Of this space.
     pub space: Option<String>,
-    /// Of a space of the organisation of the token that asks; nobody names another.
+    /// Only letters of this organisation. It comes from the token; a query cannot set it.
     #[serde(skip)]
     pub(crate) org: Option<String>,
     /// With this code.

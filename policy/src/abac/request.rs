@@ -134,7 +134,7 @@ pub(crate) fn params_used(rule: &Value, names: &mut BTreeSet<String>) {
     members_used(rule, PARAMS, &|| public::names().map(str::to_owned).collect(), names);
 }
 
-/// Adds what a rule, as JSON, uses of its tool. The id stands for the tool as a whole.
+/// Adds the members of `context.tool` that a rule, as JSON, reads. A rule that reads the whole record counts as one that reads the id.
 pub(crate) fn of_tool_used(rule: &Value, names: &mut BTreeSet<String>) {
     members_used(rule, "tool", &|| vec!["id".to_owned()], names);
 }

@@ -72,11 +72,11 @@ struct Bridge {
     link: Arc<Link>,
     lines: Lines,
     requests: JoinSet<()>,
-    /// What ends with the agent: nobody waits for it.
+    /// Tasks without an answer to wait for. They are stopped when the agent ends.
     streams: JoinSet<()>,
     /// The tasks of requests, by the ids that the agent gave them.
     unanswered: Vec<(Value, AbortHandle)>,
-    /// Whether a legacy agent is told of changes.
+    /// Whether the task that tells an agent of an older revision about changed tools was started.
     listens: bool,
 }
 

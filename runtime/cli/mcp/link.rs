@@ -216,7 +216,8 @@ fn lost(message: &Message, error: CliError) -> CliError {
     error
 }
 
-/// Whether no daemon serves the state yet. One of another state was just started, by somebody else, on a state that had no id.
+/// Whether no daemon served this state when it was asked. A state gets its id at its first start: without an expected id, an answer
+/// from another state means that a daemon has just started here.
 fn is_absent(error: &ClientError) -> bool {
     matches!(error, ClientError::NoDaemon(_))
         || matches!(error, ClientError::OtherState { expected, .. } if expected.id.is_none())
