@@ -1,12 +1,12 @@
 // The model of an agent, by a script. The first argument is its port for Claude Code and Gemini CLI, the second one that for Codex, whose
 // tools have a name in two parts. `Tidy up` writes a file, deletes it, waits for the person and undoes the deletion; `Correct` edits one,
-// and runs a program on it.
+// and runs a program on it; `Draft` writes one and edits it by Claude Code's own tools.
 import http from "node:http";
 import { LLMock } from "@copilotkit/aimock";
 
 // What comes after the last call: another one, or the last words.
 function next(asked, called, told) {
-  const [, task, file] = asked.match(/(Tidy up|Correct) ([a-z]+\.txt)/);
+  const [, task, folder, file] = asked.match(/(Tidy up|Correct|Draft) ([\w/.-]*?)([a-z]+\.txt)/);
   const path = `workspace/${file}`;
   const waits = told.match(/effectd_wait with action_id ([0-9a-zA-Z-]+)/);
   if (waits) return ["effectd_wait", { action_id: waits[1] }];
@@ -14,6 +14,13 @@ function next(asked, called, told) {
     if (!called) return ["files_edit_text", { path, find: "helo", replace: "hello" }];
     if (called === "files_edit_text") return ["command_run", { argv: ["wc", "-w", file] }];
     return `${file} is correct now.`;
+  }
+  if (task === "Draft") {
+    const file_path = folder + file;
+    if (!called) return ["Write", { file_path, content: `helo ${file}\n` }];
+    if (called === "Write" && told.includes("Done: effectd")) return ["Read", { file_path }];
+    if (called === "Read") return ["Edit", { file_path, old_string: "helo", new_string: "hello" }];
+    return `The last answer: ${told}`;
   }
   if (!called) return ["files_write_text", { path, text: `by ${file}` }];
   if (called === "files_write_text") return ["files_delete", { path }];
@@ -32,7 +39,9 @@ function chat({ messages, tools }) {
   const [asked, told] = ["user", "tool"].map((wanted) => messages.filter(({ role }) => role === wanted));
   const move = next(text(asked), last?.function.name.replace(prefix, ""), text(told.slice(-1)));
   if (typeof move === "string") return { content: move };
-  return { toolCalls: [{ name: prefix + move[0], arguments: JSON.stringify(move[1]) }] };
+  // Those of Claude Code itself begin with a capital letter.
+  const name = /^[A-Z]/.test(move[0]) ? move[0] : prefix + move[0];
+  return { toolCalls: [{ name, arguments: JSON.stringify(move[1]) }] };
 }
 
 const mock = new LLMock({ port: Number(process.argv[2]) });
@@ -62,4 +71,4 @@ http
     response.setHeader("content-type", "text/event-stream");
     response.end(events.map((event) => `event: ${event.type}\ndata: ${JSON.stringify(event)}\n\n`).join(""));
   })
-  .listen(Number(process.argv[3]));
+  .listen(Number(process.argv[3]), "127.0.0.1");

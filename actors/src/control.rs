@@ -118,7 +118,7 @@ impl Control {
         Self {
             breakers,
             rates: Rates::new(settings.rates, clock),
-            sessions: Sessions::new(store, clock, settings.session_actions_max),
+            sessions: Sessions::new(store, clock, settings.session_actions_max, &metrics.uncounted),
             budgets: Budgets::new(settings.budgets, store, clock),
             slots: queue(
                 in_flight_max,

@@ -32,6 +32,7 @@ pub const BREAKERS_HALF_OPEN: &str = "effectd_breakers_half_open";
 pub const BREAKER_CHANGES_TOTAL: &str = "effectd_breaker_changes_total";
 pub const BREAKER_REFUSALS_TOTAL: &str = "effectd_breaker_refusals_total";
 pub const THROTTLED_TOTAL: &str = "effectd_actions_throttled_total";
+pub const UNCOUNTED_TOTAL: &str = "effectd_session_uncounted_total";
 pub const HELD_TOTAL: &str = "effectd_actions_held_total";
 pub const HOLDS_OPEN: &str = "effectd_approvals_open";
 pub const SHADOW_DECISIONS_TOTAL: &str = "effectd_policy_shadow_decisions_total";
@@ -67,6 +68,7 @@ pub struct Metrics {
     pub(crate) breaker_changes: IntCounterVec,
     pub(crate) breaker_refusals: IntCounterVec,
     pub(crate) throttled: IntCounterVec,
+    pub(crate) uncounted: IntCounter,
     pub(crate) held: IntCounter,
     pub(crate) quarantined_tools: IntCounter,
     pub(crate) unwatched_calls: IntCounter,
@@ -166,6 +168,10 @@ impl Metrics {
             stage_queue: gauges(STAGE_QUEUE, "Actions that wait for a worker", "stage")?,
             breaker_state: gauges(BREAKER_STATE, "0 closed, 1 half open or releasing, 2 open", "tool_id")?,
             throttled: counter(THROTTLED_TOTAL, "Actions refused or deferred by a limit", &["what"])?,
+            uncounted: single(
+                UNCOUNTED_TOTAL,
+                "Actions of sessions that passed uncounted: the store could not count them",
+            )?,
             held: single(HELD_TOTAL, "Actions held until a person decides")?,
             holds_open: gauge(HOLDS_OPEN, "Holds that wait for a person")?,
             next_expiry: gauge(NEXT_EXPIRY, "When the next open hold expires; 0 if none is open")?,

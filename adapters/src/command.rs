@@ -25,13 +25,16 @@ pub struct Run;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
+    /// The program and its arguments, each as one item: ["git", "status"].
     #[schemars(
         length(min = 1, max = ARGV_MAX),
         inner(length(max = ARGV_WORD_BYTES_MAX)),
         extend("x-command" = true)
     )]
     argv: Vec<String>,
+    /// The folder to run it in. Default: the root of the space.
     directory_path: Option<FolderPath>,
+    /// What the program reads from its standard input. Default: nothing.
     #[serde(default)]
     stdin: String,
 }

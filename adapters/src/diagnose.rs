@@ -126,6 +126,7 @@ const PATTERNS: &[Pattern] = &[
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
+    /// The message, with the lines around it.
     #[serde(default)]
     #[schemars(length(max = DIAGNOSE_BYTES_MAX))]
     error_text: String,

@@ -19,11 +19,14 @@ const STREAM: u8 = 0;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
+    /// One short line.
     #[schemars(length(min = 1, max = NOTIFY_TITLE_BYTES_MAX))]
     title: String,
+    /// More to say, in a few sentences. Default: nothing.
     #[serde(default)]
     #[schemars(length(max = NOTIFY_BODY_BYTES_MAX))]
     body: String,
+    /// How much it may disturb. Default: normal.
     #[serde(default)]
     #[schemars(with = "String", extend("enum" = Urgency::ALL.map(Urgency::as_str), "x-public" = true))]
     urgency: Urgency,

@@ -64,13 +64,17 @@ fn schema<P: JsonSchema>() -> Value {
     schema
 }
 
-/// Removes keywords that only Rust needs: an optional field is absent and not null, and a `u64` is an integer.
+/// Removes keywords that only Rust needs: an optional field is absent and not null, and a `u64` is an integer. A description is for
+/// models: on one line.
 fn plain(field: &mut Value) {
     let Some(field) = field.as_object_mut() else {
         return;
     };
-    for keyword in ["default", "description", "format"] {
+    for keyword in ["default", "format"] {
         field.remove(keyword);
+    }
+    if let Some(Value::String(text)) = field.get_mut("description") {
+        *text = text.replace('\n', " ");
     }
     for keyword in ["type", "enum"] {
         if let Some(Value::Array(values)) = field.get_mut(keyword) {
@@ -87,7 +91,10 @@ fn plain(field: &mut Value) {
 /// The path of a file or a folder; `workspace` alone is the space's root. A plain [`SpacePath`] is the path of a file.
 #[derive(Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-#[schemars(with = "SpacePath")]
+#[schemars(
+    with = "SpacePath",
+    description = "A path in the space, such as workspace/src; workspace is the whole space."
+)]
 pub(crate) struct FolderPath(pub(crate) SpacePath);
 
 impl TryFrom<String> for FolderPath {
@@ -302,6 +309,8 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Sample {
         path: SpacePath,
+        /// How often,
+        /// in all.
         #[schemars(range(min = 1, max = 9), extend("x-public" = true))]
         count: Option<u64>,
     }
@@ -312,8 +321,13 @@ mod tests {
             "type": "object",
             "required": ["path", "space_id"],
             "properties": {
-                "path": { "type": "string", "minLength": 1, "maxLength": 4096, "x-public": true, "x-resource": true },
-                "count": { "type": "integer", "minimum": 1, "maximum": 9, "x-public": true },
+                "path": {
+                    "type": "string", "minLength": 1, "maxLength": 4096, "x-public": true, "x-resource": true,
+                    "description": "A path in the space, such as workspace/src/main.rs.",
+                },
+                "count": {
+                    "type": "integer", "minimum": 1, "maximum": 9, "x-public": true, "description": "How often, in all.",
+                },
                 "space_id": { "type": "string", "minLength": 1, "x-public": true },
             },
             "additionalProperties": false,

@@ -11,7 +11,7 @@ use crate::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, PATH_DEPTH_MAX};
 /// is opened, the kernel makes sure that no link on the disk leads outside.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
-#[schemars(with = "String", extend("minLength" = 1, "maxLength" = PATH_BYTES_MAX, "x-public" = true, "x-resource" = true))]
+#[schemars(with = "String", description = "A path in the space, such as workspace/src/main.rs.", extend("minLength" = 1, "maxLength" = PATH_BYTES_MAX, "x-public" = true, "x-resource" = true))]
 pub struct SpacePath {
     base: Base,
     parts: Vec<String>,

@@ -48,14 +48,17 @@ pub struct Query;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
+    /// One statement that only reads, with ? for each value.
     #[schemars(length(min = 1, max = SQLITE_SQL_BYTES_MAX), extend("x-resource" = true))]
     sql: String,
+    /// The values, in the order of the ?.
     #[serde(default)]
     #[schemars(
         length(max = SQLITE_ARGS_MAX),
         extend("items" = { "type": ["null", "boolean", "number", "string"] }, "x-resource" = true)
     )]
     args: Vec<Value>,
+    /// Rows to return at most. Default: the largest number.
     #[schemars(range(min = 1, max = SQLITE_ROWS_MAX), extend("x-public" = true))]
     max_rows: Option<usize>,
 }

@@ -70,7 +70,7 @@ async def main():
     peer, version, url, tool = sys.argv[1:5]
     seconds, depths = loop.settings()
     for depth in depths:
-        # Anew: servers close connections that are idle for some seconds.
+        # Each depth has new sessions: servers close connections that are idle for some seconds.
         sessions = [Session(url) for _ in range(depth)]
         for session in sessions:
             await session.begin()

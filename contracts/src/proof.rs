@@ -391,8 +391,13 @@ impl Checker {
             return;
         };
         self.report.heads += 1;
-        if let Err(why) = self.chain.head(&head) {
-            self.find(None, format!("the head of size {size}: {why}"));
+        match self.chain.head(&head) {
+            Ok(position) if position < self.in_force => {
+                let what = format!("the head of size {size} was signed by a key that had been replaced");
+                self.find(None, what);
+            }
+            Ok(_) => {}
+            Err(why) => self.find(None, format!("the head of size {size}: {why}")),
         }
         if !(self.kept_from..=size).contains(&head.kept_from) {
             let what = format!(

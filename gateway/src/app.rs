@@ -3,36 +3,49 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use effectd_actors::action::decisions;
-use effectd_actors::approvals::view;
+use effectd_actors::approvals::{Hold, view};
 use effectd_actors::control::rates::Rate;
 use effectd_actors::effects::results;
 use effectd_actors::limits::OVERLOAD_RETRY;
 use effectd_actors::{Answer, Done, Held, OrgRole, Pipeline, PrincipalRole, Services};
 use effectd_bus::{Store, StoreError};
 use effectd_contracts::{ActionId, ActionRequest, Code, Failure, Phase, Principal, Topic, json};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
-use crate::body::{BodyBudget, BodyBytes, BodyShare};
+use crate::body::{AnswerBytes, BodyBudget, BodyBytes, BodyShare};
+use crate::catalogue::{self, Catalogue};
 use crate::extract::{Json, Payload, Reply};
 use crate::health::{Readiness, StoreHealth};
 use crate::host::{Host, Stage};
 use crate::limits::{
-    BACKLOG_RESERVE_PART, BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX, BODIES_PART,
-    CHANGE_BYTES_MAX, PREVIEWS_ASKED_MAX, RESULTS_BYTES_MAX,
+    BACKLOG_RESERVE_PART, BLOCKING_PART, BLOCKING_REQUESTS_MAX, BLOCKING_WAIT_MAX, BODIES_BYTES_MAX,
+    BODIES_PART, CHANGE_BYTES_MAX, PREVIEWS_ASKED_MAX, RESULTS_BYTES_MAX,
 };
 use crate::metrics::Metrics;
 use crate::oidc::Issuer;
 use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
 use crate::settings::{Settings, SharedSettings};
-use crate::slots::{Slot, Slots};
+use crate::signed_in::SignedIn;
+use crate::slots::{Holder, Place, Places, Slot, Slots};
 use crate::streams::Streams;
 
 /// Results up to this size take no share of the memory for results: the bound on connections is enough.
 const SMALL_RESULT_BYTES_MAX: u64 = 16_384;
+/// Other answers up to this size take no share, either: the kernel has room for that much of an unread one. It is more than the answer to
+/// a call or an invocation has, so that none of these is refused after its effect.
+const SMALL_ANSWER_BYTES_MAX: u64 = 65_536;
+
+tokio::task_local! {
+    /// Whose request this task answers. Every route sets it, so that no handler can forget it.
+    pub(crate) static HOLDER: Option<Holder>;
+}
 
 pub(crate) type AppState = State<Arc<App>>;
 
@@ -51,7 +64,9 @@ pub(crate) struct App {
     /// Requests of each token.
     pub(crate) token_rate: Option<Rate>,
     pub(crate) oidc: Issuer,
-    blocking: Semaphore,
+    pub(crate) signed_in: SignedIn,
+    catalogue: catalogue::Current,
+    blocking: Places,
     previews: Semaphore,
     waits: Slots,
 }
@@ -59,14 +74,23 @@ pub(crate) struct App {
 /// The memory for bodies at one door.
 struct Bodies {
     requests: BodyBudget,
+    /// Requests that were read and wait for their action. They have bytes of their own: while many wait, an approval is read.
+    waiting: BodyBudget,
     results: BodyBudget,
+    /// Other long answers, such as lists.
+    answers: BodyBudget,
 }
 
 impl Bodies {
     /// One holder may take one part in this many of the results.
     fn new(part: usize) -> Self {
         let budget = |most: usize, part: usize| BodyBudget::new(most, most / part);
-        Self { requests: budget(BODIES_BYTES_MAX, BODIES_PART), results: budget(RESULTS_BYTES_MAX, part) }
+        Self {
+            requests: budget(BODIES_BYTES_MAX, BODIES_PART),
+            waiting: budget(BODIES_BYTES_MAX, BODIES_PART),
+            results: budget(RESULTS_BYTES_MAX, part),
+            answers: budget(RESULTS_BYTES_MAX, BODIES_PART),
+        }
     }
 }
 
@@ -92,6 +116,8 @@ impl App {
             readiness: Readiness::new(health.clone(), clock.clone(), stage.clone()),
             token_rate: settings.get().token_rate_max.map(|most| Rate::new("token", most, &clock)),
             oidc: Issuer::new(),
+            signed_in: SignedIn::default(),
+            catalogue: catalogue::Current::default(),
             at_socket: Bodies::new(1),
             over_tcp: Bodies::new(BODIES_PART),
             streams: Streams::new(&*host.services().store, &metrics.streams),
@@ -101,7 +127,7 @@ impl App {
             metrics,
             health,
             stage,
-            blocking: Semaphore::new(BLOCKING_REQUESTS_MAX),
+            blocking: Places::new(BLOCKING_REQUESTS_MAX, BLOCKING_REQUESTS_MAX / BLOCKING_PART),
             previews: Semaphore::new(PREVIEWS_ASKED_MAX),
             waits: Slots::default(),
         }
@@ -113,6 +139,11 @@ impl App {
 
     pub(crate) fn store(&self) -> &dyn Store {
         &*self.services().store
+    }
+
+    /// The tools of the registry in force, as models see them.
+    pub(crate) fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.of(self.services().registry())
     }
 
     /// The pipeline; a problem if this process runs none.
@@ -189,8 +220,19 @@ impl App {
         self.bodies(&peer).requests.read(peer.holder(), body, time_max).await
     }
 
+    /// The body of somebody who is not known yet, over TCP.
+    pub(crate) async fn strangers_body(&self, body: Body) -> Result<BodyBytes, Problem> {
+        self.over_tcp.requests.read(Holder::Nobody, body, self.settings().body_time_max).await
+    }
+
+    /// The share of a request of this size that waits for its action.
+    pub(crate) fn waiting_share(&self, peer: &Peer, bytes: u64) -> Result<BodyShare, Problem> {
+        let busy = "too many bytes of requests wait for their actions; try again shortly";
+        self.bodies(peer).waiting.share(peer.holder(), bytes, busy)
+    }
+
     /// Reads an action request, and makes its id whole. Also returns its size and its share of the memory for bodies. The caller
-    /// drops the share once the limits of accepted decisions count the request.
+    /// drops the share once the limits of waiting requests or of accepted decisions count the request.
     pub(crate) async fn action_request(
         &self,
         payload: Payload,
@@ -236,14 +278,13 @@ impl App {
         Ok((value, share))
     }
 
-    /// A permit for work that occupies a thread for some milliseconds.
-    pub(crate) async fn blocking_permit(&self) -> Result<SemaphorePermit<'_>, Problem> {
-        match tokio::time::timeout(BLOCKING_WAIT_MAX, self.blocking.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => {
-                Err(Problem::of(Kind::Busy, "too many requests at once; try again shortly"))
-            }
-        }
+    /// A place for work that occupies a thread for some milliseconds. Whoever works keeps it, also if the client goes away meanwhile.
+    pub(crate) async fn blocking_place(&self) -> Result<Place, Problem> {
+        // What follows an answer, such as a stream, is of nobody.
+        let holder = HOLDER.try_with(Clone::clone).ok().flatten().unwrap_or(Holder::Nobody);
+        let place = tokio::time::timeout(BLOCKING_WAIT_MAX, self.blocking.wait(&holder)).await;
+        let busy = || Problem::of(Kind::Busy, "too many requests at once; try again shortly");
+        place.ok().flatten().ok_or_else(busy)
     }
 
     /// Runs blocking work on a thread of its own, a few at a time for all clients.
@@ -251,9 +292,12 @@ impl App {
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        let _permit = self.blocking_permit().await?;
-        let app = self.clone();
-        let done = tokio::task::spawn_blocking(move || work(&app)).await;
+        let (app, place) = (self.clone(), self.blocking_place().await?);
+        let work = move || {
+            let _place = place;
+            work(&app)
+        };
+        let done = tokio::task::spawn_blocking(work).await;
         done.unwrap_or_else(|error| Err(Problem::of(Kind::Internal, error.to_string())))
     }
 
@@ -313,7 +357,7 @@ impl App {
         Ok((id.clone(), Found::Unknown))
     }
 
-    /// Where an action is. Other people's actions are unknown.
+    /// Where an action is. Other people's actions are unknown, and are searched for as long.
     pub(crate) async fn find(&self, action: &ActionId, peer: &Peer) -> Result<Found, Problem> {
         // During one search, an action may move between topic, approval and receipt, and be missed.
         for _ in 0..SEARCHES {
@@ -332,12 +376,16 @@ impl App {
 
     async fn find_once(&self, action: &ActionId, peer: &Peer) -> Result<Option<Found>, Problem> {
         if let Some(done) = self.receipt_of(action)? {
-            return self.visible(done, peer).await.map(Some);
+            let found = self.visible(done, peer).await?;
+            return Ok((!matches!(found, Found::Unknown)).then_some(found));
         }
-        if let Some((held, principal)) = view::waiting(self.services(), action).await? {
-            if !owns(peer, &principal) {
-                return Ok(Some(Found::Unknown));
-            }
+        let is_own = |hold: &Hold| owns(peer, &hold.decision.principal);
+        let mut by = peer.decider();
+        // Nobody else takes an id like its own ones, so its question is opened wherever its space belongs now.
+        if peer.whole_id(action).is_ok_and(|own| own == *action) {
+            by.org = None;
+        }
+        if let Some(held) = view::waiting(self.services(), &by, action, is_own).await? {
             if let Some(held) = held {
                 return Ok(Some(Found::Held(held)));
             }
@@ -391,7 +439,34 @@ impl App {
         if bytes <= SMALL_RESULT_BYTES_MAX {
             return Ok(BodyShare::default());
         }
-        self.bodies(peer).results.share(peer.holder(), bytes)
+        let busy = "the action has ended, but too many long results are in memory; ask for it again shortly";
+        self.bodies(peer).results.share(peer.holder(), bytes, busy)
+    }
+
+    /// An answer that keeps its share of memory until it is written or given up. One that came without takes one if it is long.
+    pub(crate) async fn holding(&self, peer: &Peer, response: Response) -> Response {
+        let (mut head, body) = response.into_parts();
+        let share = head.extensions.remove::<Arc<BodyShare>>().filter(|share| !share.is_none());
+        let bytes = body.size_hint().exact().unwrap_or(0);
+        let share = match share {
+            Some(share) => share,
+            None if bytes <= SMALL_ANSWER_BYTES_MAX => return Response::from_parts(head, body),
+            None => {
+                let busy = "too many long answers are unread; read them, or ask again shortly";
+                match self.bodies(peer).answers.share(peer.holder(), bytes, busy) {
+                    Ok(share) => Arc::new(share),
+                    Err(busy) => return busy.into_response(),
+                }
+            }
+        };
+        // All of it is in memory already.
+        match body.collect().await {
+            Ok(body) => {
+                let held = AnswerBytes { bytes: body.to_bytes(), _share: share };
+                Response::from_parts(head, Body::from(Bytes::from_owner(held)))
+            }
+            Err(error) => Problem::of(Kind::Internal, error.to_string()).into_response(),
+        }
     }
 
     /// Waits until an action ends or needs an approval. Without a pipeline it only reads the receipt.

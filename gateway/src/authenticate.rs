@@ -1,4 +1,4 @@
-//! Who sends a request over TCP: the holder of the token in its `Authorization` header.
+//! Who sends a request over TCP: the holder of the token in its `Authorization` header, or who is signed in to the console.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use crate::app::App;
 use crate::oidc;
 use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
+use crate::signed_in;
 
 /// The holder of a request's token. Everything that is wrong with a token has the same answer, so that nobody learns which ids exist.
 /// Only a request with a valid token counts against the token's rate.
@@ -18,20 +19,50 @@ pub(crate) async fn peer(app: &App, headers: &HeaderMap) -> Result<Peer, Problem
         let why = "send one header `Authorization: Bearer …` with a token; `effectd tokens create` makes one";
         Problem::of(Kind::Unauthenticated, why)
     })?;
+    let claims = holder(app, token).await?;
+    check_rate(app, &claims)?;
+    let principal = claims.principal.clone();
+    Ok(Peer { caller: Caller::Token(Arc::new(claims)), principal, operator: false })
+}
+
+/// Who is signed in to the console with this request's cookie. Nobody is any more whose token has ended.
+pub(crate) fn signed_in(app: &App, headers: &HeaderMap) -> Result<Option<Peer>, Problem> {
+    let Some(value) = signed_in::cookie(headers, app.settings().is_tls()) else {
+        return Ok(None);
+    };
+    let Some(peer) = app.signed_in.peer(value, app.services().clock.now()) else {
+        return Ok(None);
+    };
+    if !still_valid(app, &peer) {
+        app.signed_in.leave(value);
+        return Ok(None);
+    }
+    if let Some(claims) = peer.claims() {
+        check_rate(app, claims)?;
+    }
+    Ok(Some(peer))
+}
+
+/// Who holds this token.
+pub(crate) async fn holder(app: &App, token: &str) -> Result<Claims, Problem> {
     let claims = if tokens::is_own(token) {
         tokens::holder(app.services(), token).await?
     } else {
         app.oidc.holder(&app.settings().oidc, token, app.services().clock.now())
     };
-    let claims = claims.ok_or_else(|| {
-        let why = "the token is not valid: it is misspelt or unknown, has expired, or was revoked";
-        Problem::of(Kind::Unauthenticated, why)
-    })?;
+    claims.ok_or_else(not_valid)
+}
+
+fn check_rate(app: &App, claims: &Claims) -> Result<(), Problem> {
     if let Some(rate) = &app.token_rate {
         rate.check(&claims.token_id).map_err(|throttled| throttled.failure())?;
     }
-    let principal = claims.principal.clone();
-    Ok(Peer { caller: Caller::Token(Arc::new(claims)), principal, operator: false })
+    Ok(())
+}
+
+pub(crate) fn not_valid() -> Problem {
+    let why = "the token is not valid: it is misspelt or unknown, has expired, or was revoked";
+    Problem::of(Kind::Unauthenticated, why)
 }
 
 /// The token of the one `Authorization` header. A token elsewhere, as in the query, is in logs and histories: it counts as none.
@@ -44,8 +75,9 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Whether a token is still valid: who holds a stream open is asked again.
-pub(crate) fn still_valid(app: &App, claims: &Claims) -> bool {
+/// Whether the token of a peer, if it came with one, is still valid: who holds a stream open or waits is asked again.
+pub(crate) fn still_valid(app: &App, peer: &Peer) -> bool {
+    let Some(claims) = peer.claims() else { return true };
     let (services, now) = (app.services(), app.services().clock.now());
     if claims.token_id == claims.principal.as_str() {
         return oidc::still_valid(&app.settings().oidc, claims, now);

@@ -1,15 +1,17 @@
 //! Reads request bodies within three bounds: the bytes of a body, the time to read it, and the bytes of all bodies in memory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use http_body_util::BodyExt;
 
 use crate::problem::{Kind, Problem};
 use crate::slots::{Holder, Slot, Slots};
 
-/// The bytes that bodies may take in memory, of requests or of answers with a long result: all together, and of each holder.
+/// The bytes that bodies may take in memory, of requests that are read, of requests that wait, of answers with a long result, or of
+/// other long answers: all together, and of each holder.
 pub(crate) struct BodyBudget {
     taken: Slots,
     most: (usize, usize),
@@ -21,17 +23,30 @@ pub(crate) struct BodyBytes {
     pub(crate) share: BodyShare,
 }
 
-impl AsRef<[u8]> for BodyBytes {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
+/// A body's share of the memory for bodies; dropping it frees the bytes. Its owner drops it when the parsed body is no longer
+/// in memory, or when the limits of waiting requests or of accepted decisions count it; an answer's share is dropped with the written
+/// answer.
+#[derive(Default)]
+pub(crate) struct BodyShare {
+    slot: Option<Slot>,
+}
+
+impl BodyShare {
+    pub(crate) const fn is_none(&self) -> bool {
+        self.slot.is_none()
     }
 }
 
-/// A body's share of the memory for bodies; dropping it frees the bytes. Its owner drops it when the parsed body is no longer
-/// in memory, or when the limits of accepted decisions count it; an answer's share is dropped with the written answer.
-#[derive(Default)]
-pub(crate) struct BodyShare {
-    _slot: Option<Slot>,
+/// The bytes of an answer, with their share. The connection drops them when they are written.
+pub(crate) struct AnswerBytes {
+    pub(crate) bytes: Bytes,
+    pub(crate) _share: Arc<BodyShare>,
+}
+
+impl AsRef<[u8]> for AnswerBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl BodyBudget {
@@ -72,18 +87,16 @@ impl BodyBudget {
             }
             bytes.extend_from_slice(&data);
         }
-        Ok(BodyBytes { bytes, share: BodyShare { _slot: Some(slot) } })
+        Ok(BodyBytes { bytes, share: BodyShare { slot: Some(slot) } })
     }
 
-    /// The share of an answer with a result of this size.
-    pub(crate) fn share(&self, holder: Holder, bytes: u64) -> Result<BodyShare, Problem> {
+    /// A share of this size. Without room, the problem has this message.
+    pub(crate) fn share(&self, holder: Holder, bytes: u64, busy: &str) -> Result<BodyShare, Problem> {
         let mut slot = self.taken.none(holder);
         if !slot.grow(usize::try_from(bytes).unwrap_or(usize::MAX), self.most) {
-            let message =
-                "the action has ended, but too many long results are in memory; ask for it again shortly";
-            return Err(Problem::of(Kind::Busy, message));
+            return Err(Problem::of(Kind::Busy, busy));
         }
-        Ok(BodyShare { _slot: Some(slot) })
+        Ok(BodyShare { slot: Some(slot) })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
@@ -14,7 +14,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::app::App;
-use crate::body::{BodyBytes, BodyShare};
+use crate::body::BodyShare;
 use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
 
@@ -32,18 +32,17 @@ impl<T: Serialize> IntoResponse for Json<T> {
 
 /// An answer in JSON with this status; a problem if the value cannot be written as JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    json_holding(status, value, BodyShare::default())
-}
-
-/// [`json`], which holds its share of memory until it is written or given up.
-pub(crate) fn json_holding(status: StatusCode, value: &impl Serialize, share: BodyShare) -> Response {
     match serde_json::to_vec(value) {
-        Ok(bytes) => {
-            let body = Bytes::from_owner(BodyBytes { bytes, share });
-            (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
-        }
+        Ok(bytes) => (status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
         Err(error) => Problem::of(Kind::Internal, error.to_string()).into_response(),
     }
+}
+
+/// [`json`], which holds its share of memory until it is written or given up: see [`App::holding`].
+pub(crate) fn json_holding(status: StatusCode, value: &impl Serialize, share: BodyShare) -> Response {
+    let mut response = json(status, value);
+    response.extensions_mut().insert(Arc::new(share));
+    response
 }
 
 /// The query string.
@@ -199,7 +198,13 @@ impl FromRequestParts<Arc<App>> for Reader {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let peer = Peer::from_request_parts(parts, app).await?;
+        Self::of(app, Peer::from_request_parts(parts, app).await?)
+    }
+}
+
+impl Reader {
+    /// This peer, if it may read events.
+    pub(crate) fn of(app: &App, peer: Peer) -> Result<Self, Problem> {
         if app.may_operate(&peer, PrincipalRole::Learner) {
             let [looks, operates] =
                 [PrincipalRole::Look, PrincipalRole::Operate].map(|part| app.may_operate(&peer, part));
@@ -210,9 +215,7 @@ impl FromRequestParts<Arc<App>> for Reader {
         let why = "only operators and principals with the role `learner` or `look` may read events";
         Err(Problem::of(Kind::OperatorsOnly, why))
     }
-}
 
-impl Reader {
     pub(crate) fn peer(&self) -> &Peer {
         &self.peer
     }

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
@@ -19,7 +19,8 @@ use http_body_util::BodyExt;
 
 use crate::app::App;
 use crate::authenticate;
-use crate::limits::AUTH_FAILURES_MAX;
+use crate::console;
+use crate::limits::{AUTH_FAILURES_MAX, TOKEN_AGE_MAX};
 use crate::mcp;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -34,8 +35,8 @@ struct Guard {
     app: Arc<App>,
     /// Requests in progress, of each address behind the proxy.
     addresses: Slots,
-    /// Requests in progress, of each token.
-    tokens: Slots,
+    /// Requests in progress, of each account.
+    accounts: Slots,
     /// Requests without a valid token, of each address. No other rate counts them.
     failures: Rate,
 }
@@ -51,9 +52,16 @@ pub(crate) struct Link {
 
 /// A request that may pass.
 struct Admitted {
-    /// `None` if it only asks whether the daemon is alive.
-    peer: Option<Peer>,
+    who: Who,
     slots: [Option<Slot>; 2],
+}
+
+enum Who {
+    Peer(Peer),
+    /// A browser at this address that is not signed in: it sees the pages to sign in, and the console's files.
+    Stranger(IpAddr),
+    /// It only asks whether the daemon is alive.
+    Probe,
 }
 
 /// A rate for each address.
@@ -65,8 +73,9 @@ pub(crate) fn address_rate(app: &App, per_second: u32) -> Rate {
 /// All routes, behind the guard. Each connection adds its [`Link`] to its requests.
 pub(crate) fn guarded(app: Arc<App>) -> Router {
     let failures = address_rate(&app, AUTH_FAILURES_MAX);
-    let guard = Guard { app: app.clone(), addresses: Slots::default(), tokens: Slots::default(), failures };
-    routes::all(app, mcp::routes()).layer(middleware::from_fn_with_state(Arc::new(guard), check))
+    let guard = Guard { app: app.clone(), addresses: Slots::default(), accounts: Slots::default(), failures };
+    let more = mcp::routes().merge(console::routes(&app));
+    routes::all(app, more).layer(middleware::from_fn_with_state(Arc::new(guard), check))
 }
 
 async fn check(
@@ -77,9 +86,32 @@ async fn check(
 ) -> Response {
     let (mut parts, body) = request.into_parts();
     let (mut response, is_refused) = match guard.admit(&link, &parts).await {
-        Ok(Admitted { peer: Some(peer), slots }) => {
-            parts.extensions.insert(peer);
-            let response = next.run(Request::from_parts(parts, body)).await;
+        Ok(Admitted { who: Who::Probe, .. }) => ("ok".into_response(), false),
+        Ok(Admitted { who, slots }) => {
+            let (peer, stranger) = match who {
+                Who::Peer(peer) => {
+                    parts.extensions.insert(peer.clone());
+                    (Some(peer), None)
+                }
+                Who::Stranger(from) => (None, Some(from)),
+                Who::Probe => (None, None),
+            };
+            let (app, clock) = (&guard.app, &guard.app.services().clock);
+            let begun = clock.monotonic();
+            let mut response = next.run(Request::from_parts(parts, body)).await;
+            // A wrong token in the form counts as one in the header does.
+            if let Some(from) = stranger
+                && response.status() == StatusCode::UNAUTHORIZED
+                && let Err(full) = guard.failures.check(&from.to_string())
+            {
+                response = Problem::from(full.failure()).into_response();
+            }
+            // Who has waited may have lost the token meanwhile.
+            if clock.monotonic().since(begun) > TOKEN_AGE_MAX
+                && peer.is_some_and(|peer| !authenticate::still_valid(app, &peer))
+            {
+                response = authenticate::not_valid().into_response();
+            }
             // The body holds the slots until it is sent or given up.
             let holding = move |error: axum::Error| {
                 let _slots = &slots;
@@ -87,7 +119,6 @@ async fn check(
             };
             (response.map(|body| Body::new(body.map_err(holding))), false)
         }
-        Ok(Admitted { peer: None, .. }) => ("ok".into_response(), false),
         Err(problem) => {
             let response = problem.into_response();
             let counted = &guard.app.metrics.requests;
@@ -125,12 +156,28 @@ impl Guard {
         let slot = slot.map(|slot| slot.ok_or_else(routes::too_many_connections)).transpose()?;
         let is_probe = parts.method == Method::GET && parts.uri.path() == "/healthz";
         if is_probe && !headers.contains_key(header::AUTHORIZATION) {
-            return Ok(Admitted { peer: None, slots: [slot, None] });
+            return Ok(Admitted { who: Who::Probe, slots: [slot, None] });
         }
-        let known = authenticate::peer(&self.app, headers).await;
-        let peer = known.map_err(|problem| self.failed(from, problem))?;
-        let own = self.tokens.take(peer.holder(), all).ok_or_else(routes::too_many_connections)?;
-        Ok(Admitted { peer: Some(peer), slots: [slot, Some(own)] })
+        let peer = if console::is_at(parts.uri.path()) {
+            // A browser says where a change comes from; without that, a cookie proves nothing.
+            if !parts.method.is_safe()
+                && [header::ORIGIN.as_str(), FETCH_SITE].iter().all(|name| !headers.contains_key(*name))
+            {
+                return Err(Problem::of(
+                    Kind::CrossSite,
+                    "a form needs the header `Origin` or `Sec-Fetch-Site`",
+                ));
+            }
+            let Some(peer) = authenticate::signed_in(&self.app, headers)? else {
+                return Ok(Admitted { who: Who::Stranger(from), slots: [slot, None] });
+            };
+            peer
+        } else {
+            let known = authenticate::peer(&self.app, headers).await;
+            known.map_err(|problem| self.failed(from, problem))?
+        };
+        let own = self.accounts.take(peer.holder(), all).ok_or_else(routes::too_many_connections)?;
+        Ok(Admitted { who: Who::Peer(peer), slots: [slot, Some(own)] })
     }
 
     /// Counts a request without a valid token for its address.

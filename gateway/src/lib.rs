@@ -26,13 +26,17 @@ pub mod views;
 
 pub mod client;
 
+pub mod text;
+
 pub mod socket;
 
 mod authenticate;
 mod body;
+mod catalogue;
 mod headers;
 mod oidc;
 mod peer;
+mod signed_in;
 mod slots;
 mod tls;
 mod write_timeout;
@@ -44,6 +48,7 @@ mod extract;
 mod health;
 mod host;
 
+mod console;
 mod guard;
 mod mcp;
 mod routes;

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// One connection in this many is reserved: half of the reserve for approvers and operators, half for operators alone. A user
 /// who opens as many connections as possible does not lock out the people who can stop it.
 pub const CONNECTIONS_RESERVE_PART: usize = 8;
-/// One address or token over TCP has one connection for this many of one user at the socket: a user is known to the machine, an
+/// One address or account over TCP has one connection for this many of one user at the socket: a user is known to the machine, an
 /// address is anybody's. By default that is one in sixteen of all.
 pub const NETWORK_PART: usize = 8;
 /// One connection over TCP in this many may wait for the end of an action: others reach those who approve it.
@@ -13,6 +13,8 @@ pub const NETWORK_WAITS_PART: usize = 2;
 /// Requests a second of one address that are refused for want of a valid token; beyond it, the answer is 429. Clients that share
 /// the address and have valid tokens notice nothing.
 pub const AUTH_FAILURES_MAX: u32 = 100;
+/// A request that took longer than this has its token checked again before it is answered.
+pub const TOKEN_AGE_MAX: Duration = Duration::from_secs(1);
 /// TLS handshakes a second of one address, if it is not a proxy's; beyond it, the connection closes. Each costs a signature, which may take
 /// a millisecond, before anybody is known.
 pub const HANDSHAKES_MAX: u32 = 100;
@@ -45,14 +47,16 @@ pub const HEADERS_MAX: usize = 64;
 /// large.
 pub const HEADER_BYTES_MAX: usize = 32_768;
 /// Bytes of all request bodies in memory, counted as they arrive: an announced length costs nothing. The socket has as many, and TCP
-/// beside it: neither fills the other.
+/// beside it: neither fills the other. Requests that wait for their action have as many again.
 pub const BODIES_BYTES_MAX: usize = 67_108_864;
-/// Bytes of all long results in answers that are not written yet, at the socket and over TCP each. A short result takes no share: the
-/// bound of connections is enough.
+/// Bytes of all long results in answers that are not written yet, at the socket and over TCP each; other long answers have as many
+/// again. A short one takes no share: the bound of connections is enough.
 pub const RESULTS_BYTES_MAX: usize = 67_108_864;
-/// One token, and of requests also one user, may have one part in this many of these bytes: 16 of the largest requests at once, and others
-/// have room, first of all those who can stop it.
+/// One account, and except for results also one user, may have one part in this many of these bytes: 16 of the largest requests at once,
+/// and others have room, first of all those who can stop it.
 pub const BODIES_PART: usize = 4;
+/// Bytes of an unread answer that a client takes within the time for it: by default 4 KiB a second, which every network has.
+pub const UNREAD_BYTES_MIN: usize = 65_536;
 /// Most entries of the log in one answer: with the largest receipts, an answer stays below what a client reads.
 /// Clients depend on it.
 pub const LOG_LIST_MAX: usize = 500;
@@ -70,8 +74,8 @@ pub const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 pub const STREAMS_MAX: usize = 6_144;
 /// Streams that tokens leave to the users of the socket, who can revoke tokens. As many connections over TCP are left for requests.
 pub const STREAMS_RESERVE: usize = 1_024;
-/// Streams of one token: a person has a few windows open, an agent needs one.
-pub const STREAMS_PER_TOKEN_MAX: usize = 16;
+/// Streams of one account and the sessions that it made, with all their tokens: a person has a few windows open, an agent needs one.
+pub const STREAMS_PER_ACCOUNT_MAX: usize = 64;
 /// Events that may wait for a slow client. Then its stream ends, and it comes back for the rest: 256 are more than a second of a busy
 /// organisation.
 pub const STREAM_EVENTS_MAX: usize = 256;
@@ -81,7 +85,8 @@ pub const STREAM_SESSION_EVENTS_MAX: usize = 32;
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(15);
 /// Events of each topic that are read at once for streams.
 pub const STREAM_PAGE: usize = 64;
-/// Pages that are read at one time for clients that missed events: after a restart all of them come back together.
+/// Pages that are read at one time for clients that missed events, and lists for those whose tools may have changed: after a restart
+/// all of them come back together, and a change is for all.
 pub const STREAM_PAGES_MAX: usize = 4;
 /// Missed events are sent when they have this many bytes together.
 pub const STREAM_BATCH_BYTES: usize = 16_384;
@@ -97,6 +102,8 @@ pub const INVOCATIONS_MAX: usize = 100;
 pub const INVOCATIONS_OFFSET_MAX: usize = 10_000;
 /// Lists, explanations and policy changes at one time, for all clients together: each occupies a thread for some milliseconds.
 pub const BLOCKING_REQUESTS_MAX: usize = 8;
+/// One user or account may have one part in this many of them: a flood leaves the others room, first of all those who can stop it.
+pub const BLOCKING_PART: usize = 2;
 /// How long such a request waits before it is refused as `overloaded`.
 pub const BLOCKING_WAIT_MAX: Duration = Duration::from_secs(2);
 /// Previews at one time, for all clients together: fewer than the sandbox runs at once, since approvals need some.
@@ -131,3 +138,15 @@ pub const MCP_REPEATS_MAX: u32 = 8;
 pub const MCP_HANDLE_KEPT: Duration = Duration::from_secs(604_800);
 /// How often an MCP client should ask for a task: people decide in seconds at best.
 pub const MCP_POLL_MS: u64 = 2_000;
+/// Browsers that are signed in to the console: people, a few windows each.
+pub const CONSOLE_SESSIONS_MAX: usize = 256;
+/// Of one user or token; the one that ends first makes room.
+pub const CONSOLE_SESSIONS_PER_HOLDER_MAX: usize = 16;
+/// How long a browser stays signed in, if its token lasts that long: a working day.
+pub const CONSOLE_SESSION_TIME_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// How long a one-time link to the console works: a person opens it at once.
+pub const CONSOLE_LINK_TIME: Duration = Duration::from_secs(120);
+/// Questions that a session remembers as they were shown, to say what has changed: a person has a few windows.
+pub const CONSOLE_SEEN_MAX: usize = 4;
+/// Longest text of one of them: all sessions together take 32 MiB at most.
+pub const CONSOLE_SEEN_BYTES_MAX: usize = 32_768;

@@ -29,8 +29,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::{App, AppState};
-use crate::body::{BodyBytes, BodyShare};
-use crate::extract::{Payload, Query, json as json_response, json_holding};
+use crate::body::BodyBytes;
+use crate::extract::{Payload, Query, json as json_response};
 use crate::limits::HEADER_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::Problem;
@@ -67,6 +67,15 @@ fn fault(status: StatusCode, id: Option<&Value>, error: &ErrorData) -> Response 
     json_response(status, &json!({ "jsonrpc": "2.0", "id": id, "error": error }))
 }
 
+/// What a request still reads of its `_meta` once its dialect is known. A call that waits keeps no more: no bound counts the rest.
+fn kept(mut meta: RequestMetaObject) -> RequestMetaObject {
+    let read = [call::KEY, call::TOOL_USE, progress::TOKEN, "traceparent"];
+    // None of them is an object or a list; who reads it says so.
+    let simple = |value: Value| if value.is_object() || value.is_array() { Value::Null } else { value };
+    let members = read.into_iter().filter_map(|name| Some((name.to_owned(), simple(meta.remove(name)?))));
+    members.collect::<Map<_, _>>().into()
+}
+
 /// A body that cannot be read has the headers of its problem: when to come again, and whether the connection closes.
 fn unreadable(problem: Problem) -> Response {
     let error = ErrorData::invalid_request(problem.detail.clone(), None);
@@ -90,7 +99,7 @@ async fn answer(
         return Err(fault(StatusCode::UNSUPPORTED_MEDIA_TYPE, None, &error));
     }
     let BodyBytes { bytes: text, share } = app.body(body).await.map_err(unreadable)?;
-    let Message { id, method, params, meta } = Message::parse(&text)?;
+    let Message { id, method, params, mut meta } = Message::parse(&text)?;
     let bytes = text.len() as u64;
     // A call may wait, and keeps only what was read.
     drop(text);
@@ -100,25 +109,22 @@ async fn answer(
         // Who no longer wants an answer closes its connection: an id alone does not say whose request it is.
         return Ok(StatusCode::ACCEPTED.into_response());
     };
+    meta = kept(meta);
     // An operator is a planner here.
     let peer = Peer { operator: false, ..peer };
     let asked = Asked { app, peer, place, headers, era, params, meta, bytes };
-    let mut result_share = BodyShare::default();
-    let result = match method.as_str() {
+    let answered = match method.as_str() {
         "tools/call" => {
-            // From now on, the bounds of pipeline and backlog count the request.
+            // From now on, the bounds of waiting requests and of the backlog count it.
             drop(share);
             return Ok(progress::answered(id, asked).await);
         }
-        "subscriptions/listen" if asked.era.is_modern() => match subscription::listen(&id, &asked) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => Err(error),
-        },
-        "resources/read" => resources::read(&asked, &mut result_share).await,
-        _ => asked.result(&method).await,
+        "tools/list" => tools::listed(&id, &asked).await,
+        "resources/read" => resources::read(&id, &asked).await,
+        "subscriptions/listen" if asked.era.is_modern() => subscription::listen(&id, &asked).await,
+        _ => asked.result(&method).await.map(|result| asked.era.answer(&id, Ok(result))),
     };
-    let (status, message) = asked.era.message(&id, result);
-    Ok(json_holding(status, &message, result_share))
+    Ok(answered.unwrap_or_else(|error| asked.era.answer(&id, Err(error))))
 }
 
 impl Asked {
@@ -127,7 +133,6 @@ impl Asked {
             "initialize" if !self.era.is_modern() => Ok(self.era.initialized(&self.headers)),
             "ping" if !self.era.is_modern() => Ok(json!({})),
             "server/discover" if self.era.is_modern() => Ok(era::discovered()),
-            "tools/list" => tools::listed(self).await,
             "resources/list" => resources::listed(self).await,
             "resources/templates/list" => Ok(resources::templates()),
             "tasks/get" | "tasks/update" | "tasks/cancel" if self.era.is_modern() => {
@@ -159,7 +164,7 @@ impl Message {
             return Err(not("`jsonrpc` must be \"2.0\""));
         }
         let id = message.remove("id");
-        // A stream keeps its id, and a call that waits its `_meta`, after the share of the body is given back.
+        // A stream, and a call that waits, keep these after the share of the body is given back.
         let is_short = |id: &Value| id.as_str().is_some_and(|text| text.len() <= ID_BYTES_MAX);
         if id.as_ref().is_some_and(|id| !is_short(id) && !id.is_i64() && !id.is_u64()) {
             return Err(not("`id` must be a short text or an integer"));
@@ -196,16 +201,22 @@ impl From<Problem> for ErrorData {
 }
 
 impl Era {
+    fn answer(&self, id: &Value, result: Result<Value, ErrorData>) -> Response {
+        let (status, message) = self.message(id, result);
+        json_response(status, &message)
+    }
+
     /// The answer to a request. Statuses tell errors from results only in the dialect that has them.
     fn message(&self, id: &Value, result: Result<Value, ErrorData>) -> (StatusCode, Value) {
         let mut message = json!({ "jsonrpc": "2.0", "id": id });
         let status = match &result {
-            Ok(_) => StatusCode::OK,
-            Err(error) => match error.code {
-                ErrorCode::METHOD_NOT_FOUND if self.is_modern() => StatusCode::NOT_FOUND,
-                ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY => StatusCode::BAD_REQUEST,
-                _ => StatusCode::OK,
-            },
+            Err(error) if error.code == ErrorCode::METHOD_NOT_FOUND && self.is_modern() => {
+                StatusCode::NOT_FOUND
+            }
+            Err(error) if error.code == ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY => {
+                StatusCode::BAD_REQUEST
+            }
+            Ok(_) | Err(_) => StatusCode::OK,
         };
         match result {
             Ok(result) => message["result"] = self.dressed(result),

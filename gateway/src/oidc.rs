@@ -77,6 +77,7 @@ impl Issuer {
         let principal = account(&org, name).ok()?;
         Some(Claims {
             token_id: principal.to_string(),
+            account: principal.clone(),
             kind: TokenKind::User,
             org,
             principal,

@@ -77,17 +77,20 @@ impl Peer {
         })
     }
 
-    /// The whole ids that this peer may mean by an id: that of its own action, then that of one which it may see.
+    /// The whole ids that this peer may mean by an id: that of its own action, then that of one which it may see. An agent sees its own
+    /// only, so another's is not even looked up.
     pub(crate) fn meant_ids(&self, id: &ActionId) -> Vec<ActionId> {
-        let own = self.whole_id(id).ok().filter(|own| own != id);
-        own.into_iter().chain([id.clone()]).collect()
+        let own = self.whole_id(id).ok();
+        let is_agent = self.claims().is_some_and(|claims| claims.session.is_some());
+        let other = (!is_agent && own.as_ref() != Some(id)).then(|| id.clone());
+        own.into_iter().chain(other).collect()
     }
 
     /// Whose bounds count what this peer takes.
     pub(crate) fn holder(&self) -> Holder {
         match &self.caller {
             Caller::User(uid) => Holder::User(*uid),
-            Caller::Token(claims) => Holder::Token(claims.token_id.clone()),
+            Caller::Token(claims) => Holder::Account(claims.account.clone()),
         }
     }
 

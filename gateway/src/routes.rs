@@ -5,6 +5,7 @@ mod approvals;
 pub(crate) mod artifacts;
 mod breakers;
 mod connections;
+mod console;
 mod dead_letters;
 mod grants;
 mod groups;
@@ -41,7 +42,7 @@ use utoipa::openapi::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
-use crate::app::{App, AppState};
+use crate::app::{App, AppState, HOLDER};
 use crate::headers::AnswerTrace;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
@@ -110,6 +111,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         }
         // What stays with the users of this machine, whatever the policy says.
         [] {
+            console: link;
             log: entries, rotate;
             policy: check, files, reload, shadow, start_shadow, stop_shadow;
             store: erase, journal, retain;
@@ -194,10 +196,14 @@ async fn observe(State(app): AppState, request: Request<Body>, next: Next) -> Re
     // Known paths only: a label for each path that clients invent would grow without bound.
     let route =
         request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |path| path.as_str().to_owned());
-    let principal = request.extensions().get::<Peer>().map(|peer| peer.principal.clone());
-    let principal = principal.as_ref().map_or("", |principal| principal.as_str());
+    let peer = request.extensions().get::<Peer>().cloned();
+    let principal = peer.as_ref().map_or("", |peer| peer.principal.as_str());
     let span = tracing::info_span!("http", %method, route, principal);
-    let response = next.run(request).instrument(span.clone()).await;
+    let holder = peer.as_ref().map(Peer::holder);
+    let mut response = HOLDER.scope(holder, next.run(request)).instrument(span.clone()).await;
+    if let Some(peer) = &peer {
+        response = app.holding(peer, response).await;
+    }
     let took = clock.monotonic().since(begun);
     let status = response.status();
     app.metrics.requests.with_label_values(&[route.as_str(), status.as_str()]).inc();

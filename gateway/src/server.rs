@@ -127,6 +127,9 @@ impl Gateway {
         let (services, streams) = (self.app.services().clone(), self.app.streams.clone());
         let reading = streams::reader::start(services, streams, self.stage.clone());
         let scraping = scrape.map(|scrape| tokio::spawn(scrape.serve(self.app.clone(), self.stage.clone())));
+        if let Some(tcp) = &tcp {
+            let _ = self.app.signed_in.url.set(tcp.url().to_owned());
+        }
         let tcp = tcp.map(|tcp| tokio::spawn(tcp.serve(self.app.clone(), self.stage.clone())));
         let listener = Listener::new(&self.app);
         let mut connections = JoinSet::new();

@@ -47,9 +47,14 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The most connections over TCP: of all together, and of one address. As many requests of one token are in progress.
+    /// The most connections over TCP: of all together, and of one address. As many requests of one account are in progress.
     pub(crate) fn network_connections(&self) -> (usize, usize) {
         (self.connections_max, (self.connections_per_user_max / NETWORK_PART).max(1))
+    }
+
+    /// Whether browsers reach this daemon over TLS, its own or that of a proxy.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.behind_proxy || !self.tls_cert.is_empty()
     }
 
     /// These settings for a process that may open this many files. Each door has at most three eighths of them: when both are full,
@@ -64,7 +69,7 @@ impl Settings {
         self
     }
 
-    /// The most requests over TCP that wait: of all together, and of one token.
+    /// The most requests over TCP that wait: of all together, and of one account.
     pub(crate) fn network_waits(&self) -> (usize, usize) {
         let (all, each) = self.network_connections();
         ((all / NETWORK_WAITS_PART).max(1), (each / NETWORK_WAITS_PART).max(1))
@@ -153,7 +158,7 @@ impl SharedSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{STREAMS_PER_TOKEN_MAX, STREAMS_RESERVE};
+    use crate::limits::{STREAMS_PER_ACCOUNT_MAX, STREAMS_RESERVE};
 
     #[test]
     fn waits_over_tcp_leave_connections_for_others() {
@@ -168,7 +173,7 @@ mod tests {
         let settings = Settings::default();
         let ((all, each), tokens) = (settings.network_connections(), STREAMS_MAX - STREAMS_RESERVE);
         assert!(tokens >= 5_000 && all - tokens >= 1_000, "streams leave connections for requests");
-        assert!(each >= STREAMS_PER_TOKEN_MAX && each * 16 <= all, "no address has a large part of them");
+        assert!(each >= STREAMS_PER_ACCOUNT_MAX && each * 16 <= all, "no address has a large part of them");
         // What the unit allows, a machine with few, and with hardly any.
         let fit = |files: usize| {
             let Settings { connections_max, connections_per_user_max, .. } =

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::limits::{
-    STREAM_EVENTS_MAX, STREAM_PAGES_MAX, STREAM_SESSION_EVENTS_MAX, STREAMS_MAX, STREAMS_PER_TOKEN_MAX,
+    STREAM_EVENTS_MAX, STREAM_PAGES_MAX, STREAM_SESSION_EVENTS_MAX, STREAMS_MAX, STREAMS_PER_ACCOUNT_MAX,
     STREAMS_RESERVE,
 };
 use crate::peer::{Caller, Peer};
@@ -106,6 +106,8 @@ pub(crate) struct Streams {
     slots: Slots,
     /// For reading what clients missed.
     pages: Arc<Semaphore>,
+    /// For their lists of tools.
+    lists: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -117,27 +119,42 @@ struct Open {
     channels: HashMap<Channel, broadcast::Sender<Arc<Told>>>,
 }
 
+async fn on_thread<T: Send + 'static>(
+    permits: &Arc<Semaphore>,
+    read: impl Future<Output = T> + Send + 'static,
+) -> Option<T> {
+    let (permit, runtime) = (permits.clone().acquire_owned().await.ok()?, Handle::current());
+    let read = move || {
+        let _permit = permit;
+        runtime.block_on(read)
+    };
+    tokio::task::spawn_blocking(read).await.ok()
+}
+
 impl Streams {
     pub(crate) fn new(store: &dyn Store, gauge: &IntGauge) -> Arc<Self> {
         // If the store cannot say where it ends, the reader finds it.
         let position = Position::end_of(store).unwrap_or_default();
         let open = Mutex::new(Open { position, ..Open::default() });
-        let pages = Arc::new(Semaphore::new(STREAM_PAGES_MAX));
-        Arc::new(Self { open, slots: Slots::shown_by(gauge), pages })
+        let [pages, lists] = [(); 2].map(|()| Arc::new(Semaphore::new(STREAM_PAGES_MAX)));
+        Arc::new(Self { open, slots: Slots::shown_by(gauge), pages, lists })
     }
 
-    /// Reads what a client missed on a thread of its own, a few at a time for all clients. A client that goes away meanwhile makes no
+    /// Reads what a client missed, on a thread of its own, a few at a time for all clients. A client that goes away meanwhile makes no
     /// room for another one before its page is read.
-    async fn read_page<T: Send + 'static>(
+    pub(crate) async fn read_page<T: Send + 'static>(
         &self,
         read: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
-        let (permit, runtime) = (self.pages.clone().acquire_owned().await.ok()?, Handle::current());
-        let read = move || {
-            let _permit = permit;
-            runtime.block_on(read)
-        };
-        tokio::task::spawn_blocking(read).await.ok()
+        on_thread(&self.pages, read).await
+    }
+
+    /// The same for a client's list of tools.
+    pub(crate) async fn read_list<T: Send + 'static>(
+        &self,
+        read: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        on_thread(&self.lists, read).await
     }
 
     /// Takes a slot for one more stream. At the socket, connections bound the streams of one user.
@@ -149,14 +166,14 @@ impl Streams {
         let holder = peer.holder();
         let most = match &peer.caller {
             Caller::User(_) => (STREAMS_MAX, STREAMS_MAX),
-            Caller::Token(_) => (STREAMS_MAX - STREAMS_RESERVE, STREAMS_PER_TOKEN_MAX),
+            Caller::Token(_) => (STREAMS_MAX - STREAMS_RESERVE, STREAMS_PER_ACCOUNT_MAX),
         };
         self.slots.take(holder.clone(), most).ok_or_else(|| {
             let own = self.slots.of(&holder);
             if own < most.1 {
                 return Problem::of(Kind::Busy, "there are too many streams; try again shortly");
             }
-            let message = format!("{own} streams are open, the most of one token; close one first");
+            let message = format!("{own} streams are open, the most of one account; close one first");
             Failure::new(Code::RateLimited, Phase::Accept, message).into()
         })
     }

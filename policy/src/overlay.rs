@@ -61,6 +61,11 @@ impl SetMode {
         }
     }
 
+    /// Whether its end was in this time.
+    pub(crate) fn has_ended(self, since: Timestamp, now: Timestamp) -> bool {
+        matches!(self, Self::Ending { until, .. } if since < until && until <= now)
+    }
+
     /// This mode after another one: an end brings back what has none.
     fn after(self, before: Option<Self>) -> Self {
         match (self, before) {

@@ -134,6 +134,11 @@ impl Policy {
         self.digest
     }
 
+    /// Whether a consent, or a mode that a command set, has ended in this time. Nothing else says so.
+    pub fn has_ended(&self, since: Timestamp, now: Timestamp) -> bool {
+        self.consents.has_ended(since, now) || self.org_modes.has_ended(since, now)
+    }
+
     pub fn overlay(&self) -> &Overlay {
         &self.overlay
     }

@@ -218,7 +218,7 @@ fn open(store: &dyn Store, before: u64) -> Result<Open, StoreError> {
         begun: stats.intents_open,
         questions,
         dead_letters: stats.letters,
-        first: open_decisions(store, before, OPEN_TOLD_MAX)?,
+        first: open_decisions(store, (before, OPEN_TOLD_MAX), |_| true)?,
     })
 }
 

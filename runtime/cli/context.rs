@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::completions::{self, complete};
-use super::{CliError, Common, Form, eprint_line, print_one, print_rows, secrets};
+use super::{CliError, Common, eprint_line, print_one, print_rows, secrets};
 use crate::error::AtPath;
 use crate::exit::Exit;
 use crate::settings::SOCKET_VARIABLE;
@@ -342,9 +342,10 @@ fn variable(name: &str) -> Option<String> {
     Some(value.to_string_lossy().into_owned())
 }
 
-/// What a command says before it changes something: always at a URL, on this machine to people. Behind `mcp` is an agent.
+/// What a command says before it changes something, on standard error in every form of output. Behind `mcp` is an agent, which has no
+/// use for it on this machine.
 pub(super) fn notice(common: &Common, command: &str) -> Option<Arc<Notice>> {
-    let is_needed = common.remote.is_some() || (common.output == Form::Table && command != "mcp");
+    let is_needed = common.remote.is_some() || command != "mcp";
     is_needed.then(|| {
         Arc::new(Notice::new(|target, who| {
             eprint_line(&format!("target {target}, state {}, as {}", who.state_id, who.principal));

@@ -15,6 +15,7 @@ mod check;
 mod completions;
 mod config;
 mod connections;
+mod console;
 mod context;
 mod dlq;
 mod doctor;
@@ -222,6 +223,7 @@ enum Command {
     Caches(caches::CachesCommand),
     #[command(subcommand)]
     Config(config::ConfigCommand),
+    Console(console::Console),
     #[command(subcommand)]
     Context(context::ContextCommand),
     #[command(subcommand)]
@@ -244,7 +246,10 @@ const GROUPS: [(&str, &str); 7] = [
     ("Decide", "approvals grants quarantine policy"),
     ("Organise", "orgs secrets connections sessions tokens"),
     ("Look", "receipts artifacts notifications tools bus top"),
-    ("Operate", "init serve mcp config context check doctor pause resume breaker caches dlq support-bundle"),
+    (
+        "Operate",
+        "init serve console mcp config context check doctor pause resume breaker caches dlq support-bundle",
+    ),
     ("Store", "store keys backup restore"),
     ("More", "completions man"),
 ];
@@ -390,6 +395,7 @@ pub fn main() -> ExitCode {
         Command::Serve(serve) => Ok(start_serving(serve, &common)),
         Command::Mcp(mcp) => block_on(mcp.main(&common)),
         Command::Config(config) => config.main(&common),
+        Command::Console(console) => block_on(console.main(&common)),
         Command::Context(context) => context.main(&common),
         Command::Dlq(dlq) => block_on(dlq.main(&common)),
         Command::Store(store) => store.main(&common),

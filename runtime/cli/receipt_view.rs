@@ -5,9 +5,9 @@ mod timeline;
 
 use std::fmt::Write;
 
-use effectd_contracts::{
-    AmendmentEntry, ApprovalVerdict, Authority, Gate, GateResult, Outcome, PreviewVerdict, Receipt, Redaction,
-};
+use effectd_contracts::{AmendmentEntry, Gate, GateResult, Outcome, PreviewVerdict, Receipt};
+pub(super) use effectd_gateway::views::receipt_text::redacted;
+use effectd_gateway::views::receipt_text::{Ending, approved, words};
 use serde_json::{Map, Value};
 
 use super::output::{Tone, headed};
@@ -31,25 +31,10 @@ pub(super) fn print(it: &Receipt, before: bool, detail: Detail) {
 }
 
 fn tone(outcome: Outcome) -> Tone {
-    match outcome {
-        Outcome::Executed | Outcome::CachedHit | Outcome::DryRun | Outcome::Approved => Tone::Good,
-        Outcome::Paused
-        | Outcome::NotStarted
-        | Outcome::AwaitingApproval
-        | Outcome::Executing
-        | Outcome::Quarantined
-        | Outcome::Throttled
-        | Outcome::BreakerOpen
-        | Outcome::Cancelled => Tone::Waiting,
-        Outcome::DeniedPolicy
-        | Outcome::DeniedHuman
-        | Outcome::Expired
-        | Outcome::Invalid
-        | Outcome::NotFound
-        | Outcome::Reverted
-        | Outcome::Failed
-        | Outcome::TimedOut
-        | Outcome::Indeterminate => Tone::Bad,
+    match Ending::of(outcome) {
+        Ending::Good => Tone::Good,
+        Ending::Waiting => Tone::Waiting,
+        Ending::Bad => Tone::Bad,
     }
 }
 
@@ -164,32 +149,6 @@ fn printable(text: &str) -> String {
     shown(text, usize::MAX)
 }
 
-fn words(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Executed => "done",
-        Outcome::CachedHit => "already done",
-        Outcome::DryRun => "dry run, nothing changed",
-        Outcome::Paused => "dry run, nothing changed (effects are paused)",
-        Outcome::NotStarted => "not started",
-        Outcome::AwaitingApproval => "awaiting approval",
-        Outcome::Approved => "approved",
-        Outcome::Executing => "running",
-        Outcome::DeniedPolicy => "denied",
-        Outcome::Quarantined => "quarantined",
-        Outcome::DeniedHuman => "denied by a person",
-        Outcome::Expired => "expired",
-        Outcome::Invalid => "invalid",
-        Outcome::NotFound => "unknown tool",
-        Outcome::Throttled => "throttled",
-        Outcome::Reverted => "undone",
-        Outcome::Failed => "failed",
-        Outcome::TimedOut => "timed out",
-        Outcome::BreakerOpen => "breaker open",
-        Outcome::Indeterminate => "outcome unknown",
-        Outcome::Cancelled => "cancelled",
-    }
-}
-
 fn fields(fields: &Map<String, Value>) -> String {
     let shown =
         fields.iter().filter(|(_, value)| **value != Value::Array(Vec::new())).map(|(name, value)| {
@@ -200,15 +159,6 @@ fn fields(fields: &Map<String, Value>) -> String {
             format!("{name} {short}{dots}")
         });
     shown.collect::<Vec<_>>().join(", ")
-}
-
-/// What redaction removes: `1 email in /text, 2 phone in /text`.
-pub(super) fn redacted(redactions: &[Redaction]) -> String {
-    let entries = redactions.iter().map(|entry| {
-        let field = if entry.field.is_empty() { "other fields" } else { &entry.field };
-        format!("{} {} in {field}", entry.count, entry.kind.as_str())
-    });
-    entries.collect::<Vec<_>>().join(", ")
 }
 
 fn gates(receipt: &Receipt) -> String {
@@ -233,24 +183,6 @@ fn decided(receipt: &Receipt) -> String {
         decision.tier,
         &decision.policy_digest.hex()[..12]
     )
-}
-
-fn approved(receipt: &Receipt) -> String {
-    let Some(approval) = &receipt.approval else {
-        return String::new();
-    };
-    let word = match approval.verdict {
-        ApprovalVerdict::Once | ApprovalVerdict::Grant | ApprovalVerdict::Always => "",
-        ApprovalVerdict::Denied => "no, ",
-        ApprovalVerdict::Revoked => "taken back, ",
-        ApprovalVerdict::Expired => "by nobody in time, ",
-    };
-    let authority = match approval.authority {
-        Authority::Separate => "",
-        Authority::SingleUser => " (single user)",
-    };
-    let edited = if approval.edited_request_digest.is_some() { ", with other parameters" } else { "" };
-    format!("{word}by {}{authority} at {}{edited}", approval.by, approval.at)
 }
 
 fn previewed(receipt: &Receipt) -> String {

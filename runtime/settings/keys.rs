@@ -357,7 +357,7 @@ pub const KEYS: &[Key] = &[
     key!("gateway.behind_proxy", Kind::Word(&["true", "false"]), Restart, "`true` if a proxy does TLS before gateway.listen: the last address in X-Forwarded-For is then the client's", door.behind_proxy),
     key!("gateway.body_time_ms_max", MILLIS, Reload, "how long a client may take to send a request body", door.body_time_max),
     key!("gateway.connections_max", COUNT, Reload, "open connections at the socket, and as many over TCP; the limit of open files may bound it", door.connections_max),
-    key!("gateway.connections_per_user_max", COUNT, Reload, "open connections of one user; one address or token over TCP has an eighth of it", door.connections_per_user_max),
+    key!("gateway.connections_per_user_max", COUNT, Reload, "open connections of one user; one address or account over TCP has an eighth of it", door.connections_per_user_max),
     key!("gateway.header_time_ms_max", MILLIS, Reload, "how long a client may take to send headers, or idle", door.header_time_max),
     key!("gateway.hosts", Kind::Text, Reload, "names of this daemon in `Host`, without ports, beside localhost and the address of gateway.listen: `effectd.example, …`", door.hosts),
     key!("gateway.listen", Kind::Address, Restart, "TCP address for holders of tokens; off loopback only with a certificate or behind a proxy; empty for none", door.listen),

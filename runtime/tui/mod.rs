@@ -5,11 +5,10 @@
 
 mod events;
 mod screen;
-mod text;
 
+pub use effectd_gateway::text::shown;
+pub(crate) use effectd_gateway::text::{shown_lines, shown_text};
 pub use events::{Event, Events};
 pub use screen::Screen;
-pub use text::shown;
-pub(crate) use text::{shown_lines, shown_text};
 
 pub use ratatui;

@@ -34,7 +34,7 @@ fn open(daemon: &Daemon) -> Vec<Value> {
 }
 
 /// How many receipts of this action the list has.
-fn receipts_of(place: &Place, action: &str) -> usize {
+pub fn receipts_of(place: &Place, action: &str) -> usize {
     let all = place.effectd(&["receipts", "list", "--limit", "1000", "-o", "json"], None).json(0);
     let own = all.as_array().unwrap().iter();
     own.filter(|receipt| receipt["action_id"] == action).count()

@@ -262,7 +262,10 @@ fn run_example(place: &Place, example: &str) {
     // Commands that wait or follow need a daemon; everything else works without one.
     let tells = example.contains("--exec");
     let watches = tells || example.starts_with("effectd check") || example.starts_with("effectd top");
-    let _daemon = (watches || example.contains("--patience")).then(|| place.serve(&[]));
+    let listens: &[&str] =
+        if example.starts_with("effectd console") { &["--listen", "127.0.0.1:0"] } else { &[] };
+    let needs_one = watches || !listens.is_empty() || example.contains("--patience");
+    let _daemon = needs_one.then(|| place.serve(listens));
     // Full-screen commands are tested in a terminal, elsewhere.
     // A daemon that stays would keep the state from the others.
     if example.starts_with("effectd approvals watch") || example.starts_with("effectd mcp try") {

@@ -298,12 +298,14 @@ fn a_change_here_says_its_target_and_a_look_does_not() {
         ran.stderr()
     };
     let state = std::fs::read_to_string(place.state().join("id")).unwrap();
-    let paused = said(&["pause", "--yes"]);
-    let (first, rest) = paused.split_once('\n').unwrap();
     let says = format!(", state {}, as user://", state.trim());
-    assert!(first.starts_with("effectd: target ") && first.contains(&says), "{paused}");
-    assert!(!rest.contains("target"), "once: {paused}");
-    for look in [&["resume", "--yes", "-o", "json"][..], &["sessions", "list"], &["policy", "check"]] {
+    for change in [&["pause", "--yes"][..], &["resume", "--yes", "-o", "json"]] {
+        let told = said(change);
+        let (first, rest) = told.split_once('\n').unwrap();
+        assert!(first.starts_with("effectd: target ") && first.contains(&says), "{told}");
+        assert!(first.contains("run/effectd.sock") && !rest.contains("target"), "once: {told}");
+    }
+    for look in [&["sessions", "list"][..], &["sessions", "list", "-o", "json"], &["policy", "check"]] {
         assert!(!said(look).contains("target"), "{look:?}");
     }
     assert_eq!(daemon.stop(), 0);
@@ -385,6 +387,25 @@ impl Drop for Listening {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn an_agent_whose_question_expires_ends_as_denied() {
+    let place = asking();
+    std::fs::write(place.state().join("config.toml"), "[approvals]\ninteractive_ms_max = 1000\n").unwrap();
+    let daemon = Listening::start(&place);
+    let create =
+        ["sessions", "create", "--space", "shared:household", "--subject", "agent://planner@deviceA"];
+    let create = [&create[..], &["--title", "week", "--yes", "-o", "json"]].concat();
+    let session = place.effectd(&create, None).json(0);
+    let params = json!({ "path": "workspace/late.txt", "text": "late" }).to_string();
+    let run = ["actions", "run", "--integration", "files", "--action", "write_text", "--params", &params];
+    let mut agent = place.command(&run);
+    agent.env("EFFECTD_URL", &daemon.url).env("EFFECTD_TOKEN", session["token"].as_str().unwrap());
+    let ran = run_to_end(agent, "");
+    assert_eq!((ran.code(), ran.stdout().as_str()), (3, ""), "{}", ran.stderr());
+    assert!(ran.stderr().contains("expired"), "{}", ran.stderr());
+    assert!(!place.note("late.txt").exists());
 }
 
 #[test]

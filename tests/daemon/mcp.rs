@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, killed_at};
 use crate::harness::{Daemon, Place, Reply, Serving, Stall, send_on, serve_with, until};
-use crate::tcp::{connect, listening, reads_to_the_end};
+use crate::tcp::{connect, listening, reads_to_the_end, resident};
 
 const NEW: &str = "2026-07-28";
 const OLD: &str = "2025-11-25";
 const TASKS: &str = "io.modelcontextprotocol/tasks";
 /// What a list of tools may take of a model's context.
-const LIST_BYTES_MAX: usize = 24_000;
+pub const LIST_BYTES_MAX: usize = 24_000;
 
 /// The headers and the body of a request.
 struct Sent {
@@ -59,6 +60,11 @@ impl Sent {
     }
 
     fn over_at(&self, path: &str, address: &str, token: &str, more: &[(&str, &str)]) -> Reply {
+        Reply::of(&reads_to_the_end(self.send(path, address, token, more)))
+    }
+
+    /// Sends it over TCP; the caller reads the reply later.
+    fn send(&self, path: &str, address: &str, token: &str, more: &[(&str, &str)]) -> TcpStream {
         let mut head =
             format!("POST {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n");
         for (name, value) in self.headers().iter().chain(more) {
@@ -68,7 +74,7 @@ impl Sent {
         let mut stream = connect(address);
         let whole = format!("{head}connection: close\r\ncontent-length: {length}\r\n\r\n{}", self.body);
         stream.write_all(whole.as_bytes()).unwrap();
-        Reply::of(&reads_to_the_end(stream))
+        stream
     }
 }
 
@@ -730,9 +736,37 @@ fn artifacts_are_resources_of_their_receipts() {
 }
 
 #[test]
+fn a_call_that_waits_keeps_little_of_its_meta() {
+    const WAITING: usize = 100;
+    const MIB: u64 = 1 << 20;
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let held = legacy(&daemon, "tools/call", note("plain", "p"));
+    let wait = json!({ "name": "effectd_wait", "arguments": { "action_id": held["structuredContent"]["action_id"] } });
+    // In memory, each zero takes many times its two bytes.
+    let nested = format!("[{}0]", "0,".repeat(16_000));
+    let mut sent = Sent::legacy(OLD, "tools/call", wait);
+    let meta = format!(r#""params":{{"_meta":{{"progressToken":1,"x":{nested}}},"#);
+    sent.body = sent.body.replacen(r#""params":{"#, &meta, 1);
+    let before = resident(&daemon);
+    let wait = || send_on(daemon.connect(), "POST", "/mcp", &sent.headers(), &sent.body);
+    let mut waiting: Vec<_> = (0..WAITING).map(|_| wait()).collect();
+    for stream in &mut waiting {
+        // Its stream of progress begins once it waits.
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+    }
+    let more = resident(&daemon).saturating_sub(before);
+    // Buffers of the connections are in it, too. Whole, the members alone would be 100 MiB and more.
+    assert!(more < 64 * MIB, "{} MiB", more / MIB);
+    drop(waiting);
+}
+
+#[test]
 fn changes_of_the_list_are_told_to_who_listens() {
     let place = Place::seeded();
-    let daemon = place.serve(&[]);
+    let daemon = place.serve(&["--set", "pipeline.sweep_every_ms=50"]);
     let wanted = json!({ "notifications": { "toolsListChanged": true, "promptsListChanged": true } });
     let sent = Sent::modern("subscriptions/listen", wanted, json!({}));
     let stream = send_on(daemon.connect(), "POST", "/mcp", &sent.headers(), &sent.body);
@@ -748,9 +782,48 @@ fn changes_of_the_list_are_told_to_who_listens() {
     // The switch of an operator is in no policy.
     assert_eq!(place.effectd(&["tools", "disable", "files.write_text", "--yes"], None).code(), 0);
     assert_eq!(messages.next().unwrap()["method"], "notifications/tools/list_changed");
+    // What ends by the clock is told soon after.
+    let briefly = ["--for", "2s", "--yes"];
+    let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.make_dir", "deny"];
+    for change in [&["tools", "disable", "files.move"][..], &mode] {
+        assert_eq!(place.effectd(&[change, &briefly].concat(), None).code(), 0);
+        for _ in ["off", "on"] {
+            assert_eq!(messages.next().unwrap()["method"], "notifications/tools/list_changed");
+        }
+    }
     assert_eq!(daemon.stop(), 0);
     let last = messages.next().unwrap();
     assert_eq!((&last["id"], &last["result"]["resultType"]), (&json!(7), &json!("complete")), "{last}");
+}
+
+#[test]
+fn a_subscription_and_progress_end_with_their_token() {
+    let place = asking();
+    let (daemon, address) = listening(&place, &[]);
+    let body =
+        json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "s" });
+    let made = daemon.post("/v1/sessions", &body).json(200);
+    let token = made["token"].as_str().unwrap();
+    let call = Sent::legacy(OLD, "tools/call", note("late", "l"));
+    let held = result(&call.over(&address, token, &[]))["structuredContent"].clone();
+    let wait = json!({ "name": "effectd_wait", "arguments": { "action_id": held["action_id"] }, "_meta": { "progressToken": 1 } });
+    let mut signs = messages(Sent::legacy(OLD, "tools/call", wait).send("/mcp", &address, token, &[]));
+    assert_eq!(signs.next().unwrap()["method"], "notifications/progress");
+    let wanted = json!({ "notifications": { "toolsListChanged": true } });
+    let listen = Sent::modern("subscriptions/listen", wanted, json!({})).send("/mcp", &address, token, &[]);
+    let mut changes = messages(listen);
+    assert_eq!(changes.next().unwrap()["method"], "notifications/subscriptions/acknowledged");
+    let id = token.split('_').nth(2).unwrap();
+    daemon.post(&format!("/v1/tokens/{id}/revoke"), &json!({})).json(200);
+    let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny", "--yes"];
+    assert_eq!(place.effectd(&mode, None).code(), 0);
+    let approve = format!("/v1/approvals/{}/approve", held["approval_id"].as_str().unwrap());
+    daemon.post(&approve, &json!({})).json(200);
+    assert_eq!(changes.next(), None);
+    for sign in signs {
+        assert_eq!(sign["method"], "notifications/progress", "no result: {sign}");
+    }
+    assert_eq!(text(&place, "late"), "l");
 }
 
 #[test]

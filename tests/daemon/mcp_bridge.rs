@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::approvals::{asking, held};
 use crate::harness::{LONG, Place, Ran, Serving, program, root, run_to_end, until};
+use crate::mcp::LIST_BYTES_MAX;
 use crate::runbook::blocks;
 
 const PAGE: &str = "docs/mcp.md";
@@ -221,8 +222,8 @@ fn accept(listener: &UnixListener) -> (UnixStream, String) {
     stream.set_read_timeout(Some(LONG)).unwrap();
     let mut request = Vec::new();
     let mut piece = [0; 4_096];
-    // Each body here ends with the brace of its object.
-    while !request.ends_with(b"}") {
+    // Each body here ends with the brace of its object; a GET has none.
+    while !(request.ends_with(b"}") || request.starts_with(b"GET ") && request.ends_with(b"\r\n\r\n")) {
         let length = stream.read(&mut piece).unwrap();
         assert_ne!(length, 0, "{}", String::from_utf8_lossy(&request));
         request.extend_from_slice(&piece[..length]);
@@ -263,6 +264,37 @@ fn a_stream_holds_up_no_other_and_is_closed_when_cancelled() {
     assert_eq!(first.read(&mut [0; 16]).unwrap(), 0, "the daemon sees that nobody waits");
     drop((listener, second));
     assert_eq!(agent.leave(), Some(0));
+}
+
+#[test]
+fn try_finds_the_answer_among_other_messages() {
+    let desk = Desk::new();
+    let listener = UnixListener::bind(desk.project().join("fake.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let command = desk.command(&["mcp", "--socket", "fake.sock", "try"]);
+    let tried = std::thread::spawn(move || run_to_end(command, ""));
+    let progress = json!({ "jsonrpc": "2.0", "method": "notifications/progress" });
+    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream\r\n\r\n";
+    let tools = json!({ "tools": [{ "name": "files_list", "description": "Lists a folder." }] });
+    let called = json!({ "content": [{ "type": "text", "text": "three files" }], "isError": false });
+    // It is a person who tries, so the program first says where.
+    let (mut stream, asked) = accept(&listener);
+    assert!(asked.starts_with("GET /v1/whoami "), "{asked}");
+    let who = json!({ "principal": "user://me", "state_id": "s-1" }).to_string();
+    let json = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ";
+    stream.write_all(format!("{json}{}\r\n\r\n{who}", who.len()).as_bytes()).unwrap();
+    drop(stream);
+    for result in [tools, called] {
+        let (mut stream, _) = accept(&listener);
+        let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": result });
+        let events = format!("data: {progress}\n\ndata: {answer}\n\ndata: {progress}\n\n");
+        stream.write_all(format!("{head}{events}").as_bytes()).unwrap();
+    }
+    let tried = tried.join().unwrap();
+    assert_eq!(tried.code(), 0, "{}", tried.stderr());
+    for said in ["files_list: works", "three files"] {
+        assert!(tried.stdout().contains(said), "{said}: {}", tried.stdout());
+    }
 }
 
 #[test]
@@ -347,7 +379,24 @@ fn an_agent_lists_and_calls_tools_through_the_bridge() {
     assert_eq!(agent.ask("p", "ping", &json!({}))["result"], json!({}));
     let listed = agent.ask("l", "tools/list", &json!({}))["result"]["tools"].clone();
     let tools = listed.as_array().unwrap();
-    assert!(tools.iter().any(|tool| tool["name"] == "files_write_text"), "{listed}");
+    // What a model reads of the whole preset for code, one tool after the other.
+    assert!(listed.to_string().len() <= LIST_BYTES_MAX, "the list has {} bytes", listed.to_string().len());
+    for name in ["command_run", "files_delete", "files_write_text"] {
+        assert!(tools.iter().any(|tool| tool["name"] == name), "{name}: {listed}");
+    }
+    let own = |tool: &&Value| !tool["name"].as_str().unwrap().starts_with("effectd_");
+    for tool in tools.iter().filter(own) {
+        let about = tool["description"].as_str().unwrap();
+        assert!(about.contains("Use it") && about.contains("Example: {"), "{tool}");
+        assert!(tool["inputSchema"].get("anyOf").is_none(), "{tool}");
+        let fields = tool["inputSchema"]["properties"].as_object().unwrap();
+        assert!(fields.values().all(|field| field["description"].is_string()), "{tool}");
+    }
+    // The daemon that the bridge started ends by itself.
+    for pid in desk.daemons() {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        assert!(line.contains("\0--idle-exit\x0015m\0"), "{line}");
+    }
     let arguments = json!({ "path": "workspace/hello.txt", "text": "hello\n" });
     let called = agent.ask("c", "tools/call", &json!({ "name": "files_write_text", "arguments": arguments }));
     assert!(called["result"].is_object() && called["result"]["isError"] != true, "{called}");

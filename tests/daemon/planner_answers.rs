@@ -1,5 +1,7 @@
 //! Answers to planners: what failed, why, and what would have to change.
 
+use std::io::Write;
+
 use serde_json::{Value, json};
 
 use crate::harness::{NOBODY, Place, Ran, Serving, Stall, from_stranger, is_root, until, write_note};
@@ -385,4 +387,27 @@ fn a_backlog_that_is_full_of_bytes_says_when_to_try_again() {
     daemon.kill();
     let daemon = place.serve(&settings);
     until("what has ended weighs nothing", || [200, 202].contains(&post(&daemon, 5).status));
+}
+
+#[test]
+fn requests_that_wait_are_bounded_by_their_bytes() {
+    let place = Place::seeded();
+    let daemon = place.serve_stalling(Stall("validator.begin"), &[]);
+    let text = "x".repeat(1_000_000);
+    // One user may have 16 MiB.
+    let waiting: Vec<_> = (0..16)
+        .map(|number| {
+            let body = write_note(&format!("w-{number}"), "w", &text).to_string();
+            let head = format!("POST /v1/actions?wait HTTP/1.1\r\nhost: x\r\ncontent-length: {}", body.len());
+            let mut stream = daemon.connect();
+            stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let late = || daemon.post("/v1/actions?wait=0", &write_note("late", "late", &text));
+    until("no room is left for another one", || late().body.contains("wait for their actions"));
+    late().problem(503, "overloaded");
+    assert_eq!(daemon.post("/v1/actions?wait=0", &write_note("short", "short", "x")).status, 202);
+    drop(waiting);
+    until("what nobody waits for takes no room", || late().status == 202);
 }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Daemon, Place, Serving, Stall, until, write_note};
 use crate::operator::acts;
+use crate::tcp::{ask_by, listening};
 
 /// A place restored from a backup that was made while one action ran and another waited for it. Both write the same file.
 fn restored() -> (Place, Value) {
@@ -114,6 +115,37 @@ fn what_was_done_elsewhere_since_is_withdrawn_before_it_begins() {
     let done = daemon.post("/v1/actions?wait=true", &write_note("after", "after", "x")).json(200);
     assert_eq!(done["outcome"], "executed", "{done}");
     assert!(!place.note("note").exists(), "nothing of the backup was carried out");
+}
+
+/// An operator with a token resumes the daemon, and sees only the actions of its own organisation.
+#[test]
+fn a_token_that_resumes_is_told_of_its_own_organisation() {
+    let (place, _) = restored();
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let people = ["home", "office"]
+        .map(|org| format!("\n[principals.\"account://{org}/op\"]\nsubjects = []\nroles = [\"operate\"]\n"));
+    std::fs::write(&policy, format!("{text}\n[orgs.office]\n{}", people.concat())).unwrap();
+    let (daemon, address) = listening(&place, &[]);
+    let [home, office] = ["home", "office"].map(|org| {
+        let made = daemon.post("/v1/tokens", &json!({ "kind": "user", "org": org, "name": "op" })).json(200);
+        made["token"].as_str().unwrap().to_owned()
+    });
+    let resume = |token: &str, query: &str| {
+        let body = json!({ "do": "resume" }).to_string();
+        let answer = ask_by(&address, token, "POST", &format!("/v1/operations{query}"), &body).json(200);
+        answer["says"].to_string()
+    };
+    let told = resume(&home, "?preview=true");
+    assert!(told.contains("waiting: files.write_text") && told.contains("begun: files.write_text"), "{told}");
+    assert!(told.contains("(of all organisations)") && !told.contains("none of"), "{told}");
+    for query in ["?preview=true", ""] {
+        let told = resume(&office, query);
+        assert!(told.contains("paused -> active") && !told.contains("files.write_text"), "{told}");
+        assert!(told.contains("(of all organisations)") && told.contains("none of office"), "{told}");
+    }
+    let waiting = daemon.get("/v1/actions/waiting/wait?timeout_ms=60000").json(200);
+    assert_eq!(waiting["outcome"], "executed", "{waiting}");
 }
 
 /// Actions that began after the resume are settled as usual.

@@ -1,6 +1,7 @@
 //! Sessions, connections and secrets: who may use them, and what is left when they are gone.
 
 use effectd::contracts::Timestamp;
+use effectd_gateway::client::percent_encoded;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use crate::erasure::blobs;
 use crate::harness::{Daemon, Place, Serving, Stall, from_stranger, until, write_note};
 use crate::operator::acts;
 use crate::shared::Terminal;
+use crate::tcp::{ask_by, listening};
 
 fn body() -> Value {
     json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "week" })
@@ -33,7 +35,14 @@ fn held(daemon: &Daemon, session: &str, action: &str) -> Value {
 #[test]
 fn a_session_takes_actions_of_its_subject_space_and_org() {
     let place = asking();
-    let daemon = place.serve(&[]);
+    let (daemon, address) = listening(&place, &[]);
+    let made = daemon.post("/v1/sessions", &body()).json(200);
+    let token = made["token"].as_str().unwrap();
+    let asks = |method: &str, path: &str, body: &str| ask_by(&address, token, method, path, body);
+    let params = json!({ "path": "workspace/own", "text": "o" });
+    let write = json!({ "integration": "files", "action": "write_text", "params": params }).to_string();
+    let path = format!("/{}/actions/invoke", made["id"].as_str().unwrap());
+    let own = asks("POST", &path, &write).json(202)["invocation"]["id"].clone();
     let attended = created(&daemon, &body());
     let mut alone = body();
     alone["unattended"] = true.into();
@@ -75,12 +84,16 @@ fn a_session_takes_actions_of_its_subject_space_and_org() {
     std::fs::write(&policy, moved).unwrap();
     assert_eq!(place.effectd(&["policy", "reload", "--yes"], None).code(), 0);
     refused(&attended, &write_note("o-8", "o", "o"));
+    // Its own question is still there for who asked.
+    let path = format!("/v1/actions/{}", percent_encoded(own.as_str().unwrap()));
+    assert_eq!(asks("GET", &path, "").json(200)["state"], "held");
+    asks("GET", &format!("{path}/wait?timeout_ms=1"), "").json(202);
     daemon.ask("DELETE", "/v1/sessions/nobody", &[], "").problem(404, "not_found");
     assert_eq!(place.effectd(&["sessions", "show", "nobody"], None).code(), 1);
     let events = daemon.get("/v1/store/topics/SESSIONS").json(200);
     let what: Vec<_> =
         events["events"].as_array().unwrap().iter().map(|event| &event["data"]["what"]).collect();
-    assert_eq!(what, ["created", "created", "ended"], "{events}");
+    assert_eq!(what, ["created", "created", "created", "ended"], "{events}");
     assert_eq!(daemon.stop(), 0);
 }
 

@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
-use effectd_gateway::limits::STREAMS_PER_TOKEN_MAX;
+use effectd_gateway::limits::STREAMS_PER_ACCOUNT_MAX;
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, held};
 use crate::harness::{Daemon, LONG, Place, Reply, Serving, from_stranger, is_root, until, write_note};
 use crate::many_users::{as_user, ask};
-use crate::tcp::resident;
+use crate::tcp::{ask_by, listening, resident, token};
 
 const PATH: &str = "/v1/stream";
 
@@ -447,12 +447,40 @@ fn tokens_hear_of_their_own_and_streams_end_with_them() {
     let listed: Vec<_> = inbox["invocations"].as_array().unwrap().iter().map(read).collect();
     let now = [("t-5", true), ("t-4", true), ("t-3", false), ("t-2", true), ("t-1", false)];
     assert_eq!(listed, expected(&now), "{inbox}");
-    // One token has a bounded number of streams.
-    let _open: Vec<_> = (2..STREAMS_PER_TOKEN_MAX).map(|_| Listening::by(&address, &member)).collect();
+    // One account has a bounded number of streams.
+    let _open: Vec<_> = (2..STREAMS_PER_ACCOUNT_MAX).map(|_| Listening::by(&address, &member)).collect();
     Reply::of(&rest(request_by(&address, &member))).problem(429, "rate_limited");
     assert_eq!(daemon.stop(), 0);
     stranger.ended();
     live.ended();
+}
+
+#[test]
+fn sessions_count_for_the_account_that_made_them() {
+    let place = Place::seeded();
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let people = "[principals.\"account://home/*\"]\nsubjects = [\"agent://planner@deviceA\"]\norgs = { home = \"member\" }";
+    std::fs::write(&policy, text.replacen("[principals.", &format!("{people}\n\n[principals."), 1)).unwrap();
+    let (daemon, address) = listening(&place, &[]);
+    let [maker, other] = ["maker", "other"].map(|name| token(&daemon, name));
+    let body =
+        json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "s" });
+    let text = |made: &Value| made["token"].as_str().unwrap().to_owned();
+    let made = || text(&ask_by(&address, &maker, "POST", "/v1/sessions", &body.to_string()).json(200));
+    let sessions = [made(), made()];
+    let half = |token: &String| -> Vec<_> {
+        (0..STREAMS_PER_ACCOUNT_MAX / 2).map(|_| Listening::by(&address, token)).collect()
+    };
+    let open = sessions.each_ref().map(half);
+    for token in [&sessions[0], &sessions[1], &made(), &maker] {
+        Reply::of(&rest(request_by(&address, token))).problem(429, "rate_limited");
+    }
+    // Another account, and a session that nobody over the network has made, have their own.
+    for token in [&other, &text(&daemon.post("/v1/sessions", &body).json(200))] {
+        Listening::by(&address, token);
+    }
+    drop(open);
 }
 
 fn rest(mut stream: TcpStream) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! The door on the network: what a client over TCP can do badly, and that it gets nowhere.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -13,8 +13,11 @@ use effectd_gateway::client::percent_encoded;
 use effectd_gateway::limits::{AUTH_FAILURES_MAX, CLOSE_TIME_MAX};
 use effectd_gateway::socket::make_private;
 use effectd_gateway::{Settings, SharedSettings, Socket, Stage, Tcp};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
+use nix::sys::socket::{setsockopt, sockopt::TcpMaxSeg};
 use serde_json::{Value, json};
+use tokio::net::TcpSocket;
 use tokio::sync::watch;
 
 use crate::harness::{Daemon, LONG, Place, Reply, Serving, send_on, until, write_note};
@@ -81,8 +84,7 @@ fn others_are_served(daemon: &Daemon, address: &str, name: &str) {
 fn a_request_without_a_token_is_refused() {
     let place = Place::seeded();
     let (daemon, address) = listening(&place, &[]);
-    for path in ["/v1/receipts", "/v1/store/journal", "/readyz", "/metrics", "/openapi.json", "/nowhere", "/"]
-    {
+    for path in ["/v1/receipts", "/v1/store/journal", "/readyz", "/metrics", "/openapi.json", "/nowhere"] {
         let reply = ask(&address, &format!("GET {path} HTTP/1.1\r\nhost: {address}"));
         reply.problem(401, "unauthenticated");
         assert!(reply.head.contains("www-authenticate: bearer"), "{reply:?}");
@@ -90,7 +92,7 @@ fn a_request_without_a_token_is_refused() {
     // The socket needs none.
     assert_eq!(daemon.get("/readyz").status, 200);
     let figures = daemon.get("/metrics").body;
-    assert!(figures.contains("effectd_http_requests_total{route=\"none\",status=\"401\"} 7"), "{figures}");
+    assert!(figures.contains("effectd_http_requests_total{route=\"none\",status=\"401\"} 6"), "{figures}");
 }
 
 #[test]
@@ -475,6 +477,15 @@ pub fn resident(daemon: &Daemon) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1_024
 }
 
+const OPEN: &str = "effectd_http_connections ";
+const REFUSED: &str = "effectd_http_connections_refused_total{reason=\"full\"}";
+
+/// A figure of a daemon; 0 if there is none yet.
+fn figure(daemon: &Daemon, name: &str) -> u64 {
+    let figures = daemon.get("/metrics").body;
+    figures.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0)
+}
+
 #[test]
 fn idle_connections_by_the_thousand_leave_memory_flat() {
     let place = Place::seeded();
@@ -486,20 +497,70 @@ fn idle_connections_by_the_thousand_leave_memory_flat() {
     // The daemon holds some of the first ones. It closes the others, so they are closed here, too: this needs few open files.
     let idle: Vec<_> = (0..200).map(|_| connect(&address)).collect();
     (200..10_000).for_each(|_| drop(connect(&address)));
-    let figure = |name: &str| {
-        let figures = daemon.get("/metrics").body;
-        figures.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0)
-    };
-    until("most are refused", || figure("effectd_http_connections_refused_total{reason=\"full\"}") > 9_000);
+    until("most are refused", || figure(&daemon, REFUSED) > 9_000);
     let done = daemon.post("/v1/actions?wait", &write_note("beside", "beside", "served")).json(200);
     assert_eq!(done["outcome"], "executed");
-    until("128 and those at the socket are open", || {
-        (128..=130).contains(&figure("effectd_http_connections "))
-    });
+    until("128 and those at the socket are open", || (128..=130).contains(&figure(&daemon, OPEN)));
     let grown = resident(&daemon).saturating_sub(before);
     assert!(grown < 32 << 20, "{grown} bytes");
     drop(idle);
     until("there is room again", || health(&address).status == 200);
+}
+
+/// Connections that ask nothing, from as many addresses of loopback as they need: one address has a sixteenth of them.
+fn idle_from_many(daemon: &Daemon, address: &str, count: usize) -> Vec<TcpStream> {
+    let to = address.parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let each = (count / 64).max(1);
+    let connected = async |n: usize| {
+        let socket = TcpSocket::new_v4().unwrap();
+        let host = u8::try_from(1 + n / each).unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 1, host], 0))).unwrap();
+        socket.connect(to).await.unwrap().into_std().unwrap()
+    };
+    runtime.block_on(async {
+        let mut idle = Vec::new();
+        for n in 0..count {
+            idle.push(connected(n).await);
+            // More than the kernel keeps for the daemon would each wait for a second.
+            if idle.len() % 512 == 0 || idle.len() == count {
+                until("the daemon holds them", || figure(daemon, OPEN) >= idle.len() as u64);
+            }
+        }
+        idle
+    })
+}
+
+#[test]
+fn all_idle_connections_that_fit_leave_memory_flat() {
+    let (_, files) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, files, files).unwrap();
+    let most = Settings::default().within_files(usize::try_from(files).unwrap_or(usize::MAX)).connections_max;
+    let place = Place::seeded();
+    let (daemon, address) = listening(&place, &["--set", "gateway.header_time_ms_max=600000"]);
+    others_are_served(&daemon, &address, "first");
+    // Some are left for those who ask.
+    let idle = most - most / 64;
+    let hold = || {
+        let held = idle_from_many(&daemon, &address, idle);
+        others_are_served(&daemon, &address, "beside");
+        (held, resident(&daemon))
+    };
+    let before = resident(&daemon);
+    let (held, once) = hold();
+    let each = once.saturating_sub(before) / idle as u64;
+    assert!(each < 16 << 10, "{each} bytes for each of {idle}");
+    drop(held);
+    until("they are closed", || figure(&daemon, OPEN) < 10);
+    let (_held, twice) = hold();
+    let grown = twice.saturating_sub(once);
+    assert!(grown < 32 << 20, "the same connections once more need {grown} bytes more");
+    // All others are refused, and the socket has its own connections.
+    let beyond: Vec<_> = (0..most / 32).map(|_| connect(&address)).collect();
+    until("some are refused", || figure(&daemon, REFUSED) > 0);
+    assert_eq!(daemon.get("/readyz").status, 200);
+    drop(beyond);
+    until("the address is served", || health(&address).status == 200);
 }
 
 #[test]
@@ -547,9 +608,24 @@ fn giant_headers_leave_memory_flat() {
 }
 
 /// A token of an account.
-fn token(daemon: &Daemon, name: &str) -> String {
+pub fn token(daemon: &Daemon, name: &str) -> String {
     let made = daemon.post("/v1/tokens", &json!({ "kind": "user", "org": "home", "name": name })).json(200);
     made["token"].as_str().unwrap().to_owned()
+}
+
+/// Sends a request with a token; the caller reads the reply later.
+pub fn send_by(address: &str, token: &str, method: &str, path: &str, body: &str) -> TcpStream {
+    let mut stream = connect(address);
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close");
+    let length = body.len();
+    let whole = format!("{head}\r\nauthorization: Bearer {token}\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(whole.as_bytes()).unwrap();
+    stream
+}
+
+/// One request with a token.
+pub fn ask_by(address: &str, token: &str, method: &str, path: &str, body: &str) -> Reply {
+    Reply::of(&reads_to_the_end(send_by(address, token, method, path, body)))
 }
 
 /// The head of a decision with a token.
@@ -595,6 +671,42 @@ fn slow_bodies_over_tcp_leave_memory_for_others() {
     daemon.ask("POST", "/v1/actions", &[], &long).problem(400, "malformed");
     drop(held);
     until("there is room again", || whole(&tokens[0]) == 400);
+}
+
+#[test]
+fn unread_answers_over_tcp_leave_memory_for_others() {
+    let place = Place::seeded();
+    // Nobody is cut off during this test.
+    let open = ["gateway.write_time_ms_max=600000", "gateway.token_rate_max=0"];
+    let (daemon, address) = listening(&place, &["--set", open[0], "--set", open[1]]);
+    let [ada, ben] = ["ada", "ben"].map(|name| token(&daemon, name));
+    let page = |token: &str| ask_by(&address, token, "GET", "/openapi.json", "").status;
+    assert_eq!([&ada, &ben].map(|token| page(token)), [200, 200]);
+    let ask = format!("GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {ada}\r\n\r\n");
+    let (before, to) = (resident(&daemon), address.parse().unwrap());
+    let mut unread = Vec::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut send = || {
+        let socket = TcpSocket::new_v4().unwrap();
+        // For small segments, the kernel keeps little of an unread answer.
+        setsockopt(&socket, TcpMaxSeg, &536).unwrap();
+        let mut stream = runtime.block_on(socket.connect(to)).unwrap().into_std().unwrap();
+        stream.write_all(ask.as_bytes()).unwrap();
+        unread.push(stream);
+    };
+    (0..30).for_each(|_| send());
+    until("its answers have all memory that they may", || {
+        send();
+        page(&ada) == 503
+    });
+    (0..20).for_each(|_| send());
+    // Short answers need no share, and another token has its own part.
+    assert_eq!(ask_by(&address, &ada, "GET", "/v1/whoami", "").status, 200);
+    assert_eq!(page(&ben), 200);
+    let grown = resident(&daemon).saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes");
+    drop(unread);
+    until("there is room again", || page(&ada) == 200);
 }
 
 /// One request on a connection that stays open.
@@ -776,6 +888,15 @@ fn off_loopback_without_tls_the_daemon_does_not_start() {
         assert!(refused.stderr().contains(named), "{}", refused.stderr());
     }
     assert!(!place.socket().exists());
+}
+
+#[test]
+fn behind_a_proxy_the_daemon_starts_off_loopback() {
+    let place = Place::seeded();
+    let proxy = ["--listen", "0.0.0.0:0", "--set", "gateway.behind_proxy=true"];
+    let _daemon = place.serve(&proxy);
+    let port = address(&place).rsplit(':').next().unwrap().to_owned();
+    assert_eq!(health(&format!("127.0.0.1:{port}")).status, 200);
 }
 
 #[test]

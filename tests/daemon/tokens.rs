@@ -1,11 +1,16 @@
 //! Tokens on the command line: shown once, on standard output alone, and kept nowhere.
 
+use std::time::Instant;
+
+use effectd_contracts::Digest;
+use effectd_gateway::limits::TOKEN_AGE_MAX;
 use effectd_gateway::views::operations::OperationView;
 use serde_json::{Value, json};
 
 use crate::backups::find;
-use crate::harness::{Place, Serving};
+use crate::harness::{Place, Reply, Serving, until, write_note};
 use crate::operator::acts;
+use crate::tcp::{ask_by, listening, reads_to_the_end, send_by, token};
 
 /// The secret of a token, without its checksum.
 fn secret(token: &str) -> &str {
@@ -123,5 +128,42 @@ fn no_output_file_or_log_has_the_value_of_a_token() {
         for folder in [place.state(), place.path("copy")] {
             assert_eq!(find(&folder, secret.as_bytes()), Vec::<std::path::PathBuf>::new());
         }
+        // What is kept of it.
+        let kept = find(&place.state(), Digest::of(token.as_bytes()).hex().as_bytes());
+        assert_ne!(kept, Vec::<std::path::PathBuf>::new());
+    }
+}
+
+#[test]
+fn who_waits_with_a_token_that_ends_gets_nothing() {
+    let place = Place::seeded();
+    let policy = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&policy).unwrap();
+    let ada = "[principals.\"account://home/ada\"]\nsubjects = []\nroles = [\"learner\"]";
+    std::fs::write(&policy, text.replacen("[principals.", &format!("{ada}\n\n[principals."), 1)).unwrap();
+    let (daemon, address) = listening(&place, &[]);
+    let [kept, stolen] = [(); 2].map(|()| token(&daemon, "ada"));
+    let note = |name: &str| daemon.post("/v1/actions?wait", &write_note(name, name, "n")).json(200);
+    note("w-1");
+    let seen = ask_by(&address, &kept, "GET", "/v1/receipts?order=oldest", "").json(200);
+    let receipts = format!("/v1/receipts?order=oldest&after={}&wait_ms=600000", seen["follow"]);
+    let seen = ask_by(&address, &kept, "GET", "/v1/store/topics/ACTION_EXECUTED", "").json(200);
+    let events = format!("/v1/store/topics/ACTION_EXECUTED?from={}&wait_ms=600000", seen["next"]);
+    let paths = [&receipts, &events];
+    let wait = |token: &str| paths.map(|path| send_by(&address, token, "GET", path, ""));
+    let (answered, refused) = (wait(&kept), wait(&stolen));
+    // Connections are served in the order in which they come.
+    ask_by(&address, &kept, "GET", "/v1/whoami", "").json(200);
+    let begun = Instant::now();
+    let id = stolen.split('_').nth(2).unwrap();
+    daemon.post(&format!("/v1/tokens/{id}/revoke"), &json!({})).json(200);
+    until("they have waited long enough", || begun.elapsed() > 2 * TOKEN_AGE_MAX);
+    note("w-2");
+    for (answered, refused) in answered.into_iter().zip(refused) {
+        let answered = Reply::of(&reads_to_the_end(answered));
+        assert!(answered.status == 200 && answered.body.contains("w-2"), "{answered:?}");
+        let refused = Reply::of(&reads_to_the_end(refused));
+        refused.problem(401, "unauthenticated");
+        assert!(!refused.body.contains("w-2"), "{refused:?}");
     }
 }

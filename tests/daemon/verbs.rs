@@ -73,8 +73,8 @@ const LOOK: [&str; 59] = [
     "check",
     "doctor",
 ];
-/// Help, and the daemon itself.
-const PROGRAM: [&str; 3] = ["serve", "completions", "man"];
+/// Help, the daemon itself, and its pages.
+const PROGRAM: [&str; 4] = ["serve", "completions", "man", "console"];
 /// Verbs that ask for actions, decide about them or cancel them: each action has its own receipt, which names who asked and who
 /// decided. The command line has the request, and the policy decides.
 const ACTIONS: [&str; 11] = [

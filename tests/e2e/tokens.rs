@@ -63,7 +63,7 @@ const JWT: &str = "eyJhbGciOiJSUzI1NiIsInR5cCI6IkpXVCIsImtpZCI6InJzYS0xIn0.eyJpc
     c4UZYe9no0jCVG3kP_RMZSNmYkiLuw";
 
 /// A place whose policy knows these people and holds every note for approval.
-fn place() -> Place {
+pub(crate) fn place() -> Place {
     let place = Place::seeded();
     policy(&place, PEOPLE);
     place
@@ -78,16 +78,16 @@ fn policy(place: &Place, people: &str) {
     std::fs::write(&file, text + &people.replace("HOME", "home")).unwrap();
 }
 
-struct Door {
-    gateway: Gateway,
+pub(crate) struct Door {
+    pub(crate) gateway: Gateway,
     operator: Client,
     runtime: Runtime,
-    clock: Arc<ManualClock>,
+    pub(crate) clock: Arc<ManualClock>,
     _stage: watch::Sender<Stage>,
 }
 
 impl Door {
-    async fn open(place: &Place, settings: Settings) -> Self {
+    pub(crate) async fn open(place: &Place, settings: Settings) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_second(1_900_000_000).unwrap()));
         let mut config = place.config();
         config.clock = clock.clone();
@@ -99,7 +99,7 @@ impl Door {
         Self { gateway, operator, runtime, clock, _stage }
     }
 
-    async fn close(self) {
+    pub(crate) async fn close(self) {
         let Self { gateway, operator, runtime, .. } = self;
         drop((gateway, operator));
         assert!(runtime.stop().await);
@@ -111,12 +111,12 @@ impl Door {
     }
 
     /// A request with a token.
-    async fn by(&self, token: &str, line: &str, body: &Value) -> (u16, Value) {
+    pub(crate) async fn by(&self, token: &str, line: &str, body: &Value) -> (u16, Value) {
         self.send(&[&format!("Bearer {token}")], line, body).await
     }
 
     /// A request of an operator at the socket.
-    async fn local(&self, line: &str, body: &Value) -> Value {
+    pub(crate) async fn local(&self, line: &str, body: &Value) -> Value {
         let (status, answer) = ask(self.operator.another(), line, body).await;
         assert_eq!(status, 200, "{line}: {answer}");
         answer
@@ -127,7 +127,7 @@ impl Door {
         text(&self.local("POST /v1/tokens", &body).await["token"])
     }
 
-    async fn account(&self, kind: &str, name: &str) -> String {
+    pub(crate) async fn account(&self, kind: &str, name: &str) -> String {
         self.token(json!({ "kind": kind, "org": "home", "name": name })).await
     }
 
@@ -146,7 +146,7 @@ impl Door {
     }
 
     /// The body of an approval of what is shown.
-    async fn seen(&self, approval: &str) -> Value {
+    pub(crate) async fn seen(&self, approval: &str) -> Value {
         let shown = self.local(&format!("GET /v1/approvals/{approval}"), &Value::Null).await;
         json!({ "digest": shown["digest"] })
     }
@@ -162,7 +162,7 @@ fn account(name: &str) -> String {
     format!("account://{}/{name}", "home")
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value}")).to_owned()
 }
 
@@ -174,12 +174,12 @@ async fn ask(mut client: Client, line: &str, body: &Value) -> (u16, Value) {
 }
 
 /// Settings without a rate: the clock of these tests stands still.
-fn unlimited() -> Settings {
+pub(crate) fn unlimited() -> Settings {
     Settings { token_rate_max: None, ..Settings::default() }
 }
 
 /// A text with the checksum that a token has, made as any scanner would.
-fn with_checksum(text: &str) -> String {
+pub fn with_checksum(text: &str) -> String {
     const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut crc = u32::MAX;
     for byte in text.bytes() {
@@ -339,13 +339,14 @@ async fn what_cannot_be_a_token_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_token_may_use_what_it_is_for() {
-    const LOCAL: [&str; 15] = [
+    const LOCAL: [&str; 16] = [
         "DELETE /v1/policy/shadow",
         "GET /v1/log/entries",
         "GET /v1/policy/files",
         "GET /v1/policy/shadow",
         "GET /v1/store/journal",
         "GET /v1/tokens",
+        "POST /v1/console/link",
         "POST /v1/log/keys",
         "POST /v1/policy/check",
         "POST /v1/policy/reload",
@@ -664,6 +665,29 @@ async fn the_roles_of_a_token_end_at_its_organisation() {
         let not_there = door.by(&eve, "POST /v1/operations", &on("99")).await;
         assert_eq!((there.0, &there), (404, &not_there), "{operation}");
     }
+    // Modes, bands and consents of others cannot be changed, nor tried.
+    let consent = json!({ "subject": "agent://planner@deviceA", "space": "shared:household", "purpose": "tool:files.copy" });
+    for change in ["set_org_mode", "set_band", "grant_consent", "revoke_consent"] {
+        let of = |org: &str, space: &str| {
+            let mut body = match change {
+                "set_org_mode" => json!({ "org": org, "tool": "files.copy", "mode": "deny" }),
+                "set_band" => json!({ "space": space, "band": "BLACK" }),
+                _ => consent.clone(),
+            };
+            if change.ends_with("consent") {
+                body["space"] = space.into();
+            }
+            body["change"] = change.into();
+            body
+        };
+        for line in ["POST /v1/policy/changes?preview=true", "POST /v1/policy/changes"] {
+            let there = door.by(&eve, line, &of("home", "shared:household")).await;
+            let not_there = door.by(&eve, line, &of("nowhere", "shared:nowhere")).await;
+            assert_eq!((there.0, &there), (404, &not_there), "{change}");
+        }
+    }
+    let own = json!({ "change": "set_org_mode", "org": "office", "tool": "files.copy", "mode": "deny" });
+    assert_eq!(door.by(&eve, "POST /v1/policy/changes", &own).await.0, 200);
     // More than one operation takes are refused, and not looked for.
     let mut letters = vec![letter.parse::<u64>().unwrap(); 500];
     letters.push(99);
@@ -837,6 +861,31 @@ async fn a_learner_keeps_its_groups_when_its_token_is_replaced() {
     let next = text(&door.local(&rotate, &Value::Null).await["token"]);
     let (status, moved) = door.by(&next, &seek(&name), &Value::Null).await;
     assert_eq!((status, &moved["offset"]), (200, &json!(0)), "{moved}");
+    door.close().await;
+}
+
+/// What is on the other topics need not be of the token's organisation.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_token_moves_groups_of_learners_topics_only() {
+    let place = place();
+    let door = Door::open(&place, unlimited()).await;
+    let ada = door.account("user", "ada").await;
+    let seek = |topic: &str| json!({ "do": "seek_group", "topic": topic, "group": "g", "to": "start" });
+    for topic in ["ACTION_DECISION", "APPROVALS", "SESSIONS", "nothing"] {
+        for line in ["POST /v1/operations", "POST /v1/operations?preview=true"] {
+            let (status, problem) = door.by(&ada, line, &seek(topic)).await;
+            assert_eq!((status, &problem["code"]), (403, &json!("operators_only")), "{topic}: {problem}");
+        }
+        let own_route = format!("POST /v1/store/topics/{topic}/groups/g?to=start");
+        let (status, problem) = door.by(&ada, &own_route, &Value::Null).await;
+        assert_eq!((status, &problem["code"]), (403, &json!("operators_only")), "{topic}: {problem}");
+    }
+    let groups = door.local("GET /v1/store/topics/APPROVALS/groups", &Value::Null).await;
+    assert!(groups.as_array().unwrap().iter().all(|group| group["group"] != "g"), "{groups}");
+    let (status, moved) = door.by(&ada, "POST /v1/operations", &seek("ACTION_EXECUTED")).await;
+    assert_eq!(status, 200, "{moved}");
+    // The socket's operator moves every group.
+    door.local("POST /v1/operations", &seek("APPROVALS")).await;
     door.close().await;
 }
 

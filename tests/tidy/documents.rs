@@ -47,7 +47,9 @@ fn the_readme_has_the_two_commands_and_ci_runs_them() {
             "put `{command}`, letter for letter, into .ci/run: what the README says is what is checked"
         );
     }
-    for script in ["run", "long", "outside", "mcp/run", "mcp/session", "all-ran"] {
+    let clients = ["clients/run", "clients/python", "clients/agents"];
+    let all = ["run", "long", "outside", "mcp/run", "mcp/session", "web/run", "all-ran"];
+    for script in all.into_iter().chain(clients) {
         let script = format!(".ci/{script}");
         let mode = fs::metadata(root().join(&script)).unwrap().permissions().mode();
         assert_eq!(mode & 0o111, 0o111, "run `chmod +x {script}`");
@@ -99,8 +101,10 @@ fn the_page_of_receipts_tells_every_outcome_and_code() {
 
 #[test]
 fn examples_are_requests_that_can_be_read() {
-    let examples: Vec<_> =
-        files_ending(".json").into_iter().filter(|file| file.starts_with("examples/")).collect();
+    let examples: Vec<_> = files_ending(".json")
+        .into_iter()
+        .filter(|file| file.starts_with("examples/") && file.matches("/").count() == 1)
+        .collect();
     assert!(
         examples.contains(&"examples/write_note.json".to_owned()),
         "the quickstart needs examples/write_note.json"

@@ -36,7 +36,9 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         let kind = entry.file_type().unwrap();
-        if top && NOT_SOURCE.iter().any(|other| entry.file_name() == *other) {
+        // npm makes it beside a package.json.
+        let is_other = top && NOT_SOURCE.iter().any(|other| entry.file_name() == *other);
+        if is_other || entry.file_name() == "node_modules" {
             continue;
         }
         if kind.is_dir() {

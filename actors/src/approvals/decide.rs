@@ -214,7 +214,9 @@ pub(super) async fn open(
     let knows = |principal: &Principal, space: &SpaceId| {
         by.kind.is_none() || view::may_see(&policy, by, principal, policy.org_of(space))
     };
-    let Some(at) = repository::hold(store, id)? else {
+    let known =
+        |at: &Versioned<Hold>| knows(&at.value.decision.principal, &at.value.decision.request.space_id);
+    let Some(at) = view::hold(services, by, id)?.filter(known) else {
         let past = repository::past(store, id)?.filter(|past| knows(&past.principal, &past.space_id));
         let past = past.ok_or(DecideError::Unknown)?;
         let org = policy.org_of(&past.space_id);
@@ -222,9 +224,6 @@ pub(super) async fn open(
         return Err(over(past.approval));
     };
     let hold = &at.value;
-    if !knows(&hold.decision.principal, &hold.decision.request.space_id) {
-        return Err(DecideError::Unknown);
-    }
     let authority = may(&policy, hold, by)?;
     if let Some(approval) = hold.decided() {
         return Err(over(approval.clone()));

@@ -52,14 +52,36 @@ pub struct Invocation {
 
 /// The invocation of an action; `None` if there is no such action, or its request named no tool or was invalid.
 pub async fn find(services: &Services, id: &ActionId) -> Result<Option<Invocation>, StoreError> {
+    find_own(services, id, |_| true).await
+}
+
+/// [`find`] in one session. The search for an invocation of another session takes the same steps as the search for an unknown one, so
+/// the time of the answer does not show that it exists.
+pub async fn find_in(
+    services: &Services,
+    session: &str,
+    id: &ActionId,
+) -> Result<Option<Invocation>, StoreError> {
+    find_own(services, id, |found| found.session_id == session).await
+}
+
+async fn find_own(
+    services: &Services,
+    id: &ActionId,
+    is_own: impl Fn(&Invocation) -> bool,
+) -> Result<Option<Invocation>, StoreError> {
     let store = &*services.store;
-    if let Some(receipt) = store.receipt_of(id)? {
-        return by_receipt(store, id, &receipt);
+    let receipt = store.receipt_of(id)?;
+    if let Some(receipt) = &receipt
+        && let Some(found) = by_receipt(store, id, receipt)?.filter(&is_own)
+    {
+        return Ok(Some(found));
     }
     let has_begun = intent_of(store, id).await?.is_some();
-    let unended = unended(services, id, has_begun)?;
+    let unended = if receipt.is_none() { unended(services, id, has_begun)? } else { None };
     // Its receipt may have come meanwhile, and its hold be gone.
-    store.receipt_of(id)?.map_or(Ok(unended), |receipt| by_receipt(store, id, &receipt))
+    let found = store.receipt_of(id)?.map_or(Ok(unended), |receipt| by_receipt(store, id, &receipt))?;
+    Ok(found.filter(is_own))
 }
 
 fn by_receipt(

@@ -76,11 +76,27 @@ pub fn hold(store: &dyn Store, id: &ApprovalId) -> Result<Option<Versioned<Hold>
     get(store, HOLDS, id.as_str())
 }
 
+/// The hold of this id, if it is in one of these spaces. One of another space is not opened.
+pub(crate) fn hold_in<'a>(
+    store: &dyn Store,
+    spaces: impl IntoIterator<Item = &'a SpaceId>,
+    id: &ApprovalId,
+) -> Result<Option<Versioned<Hold>>, StoreError> {
+    let family = FamilyName::new(SPACES)?;
+    for space in spaces {
+        if store.entry(&family, &space_key(space, id.as_str()))?.is_some() {
+            return hold(store, id);
+        }
+    }
+    Ok(None)
+}
+
+pub(crate) fn hold_id(store: &dyn Store, action: &ActionId) -> Result<Option<ApprovalId>, StoreError> {
+    Ok(get(store, ACTIONS, action.as_str())?.map(|id| id.value))
+}
+
 pub fn hold_of(store: &dyn Store, action: &ActionId) -> Result<Option<Versioned<Hold>>, StoreError> {
-    let Some(id) = get::<ApprovalId>(store, ACTIONS, action.as_str())? else {
-        return Ok(None);
-    };
-    let found = hold(store, &id.value)?;
+    let found = hold_id(store, action)?.map_or(Ok(None), |id| hold(store, &id))?;
     Ok(found.filter(|hold| hold.value.member(action).is_some()))
 }
 

@@ -234,8 +234,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use effectd_bus::memory;
-    use effectd_contracts::{ActionRequest, Digest, ManualClock, Origin, TraceId};
+    use effectd_bus::{Completion, NewReceipt, memory};
+    use effectd_contracts::{ActionRequest, Digest, ManualClock, Origin, Status, TraceId};
     use effectd_policy::{Facts, Overlay, Policy, Preset, Source, evaluate};
     use serde_json::{Map, json};
     use tokio::time::timeout;
@@ -288,11 +288,53 @@ mod tests {
         }
     }
 
+    fn approvals() -> (Approvals, Arc<dyn Store>) {
+        let clock = Arc::new(ManualClock::at(Timestamp::UNIX_EPOCH));
+        let store: Arc<dyn Store> = Arc::new(memory::open(clock.clone()).unwrap());
+        (Approvals { store: store.clone(), clock, changes: tokio::sync::Mutex::default() }, store)
+    }
+
+    #[tokio::test]
+    async fn nobody_is_asked_about_an_action_that_has_ended() {
+        let (approvals, store) = approvals();
+        let (action, settings) = (ActionId::new("a").unwrap(), Settings::default());
+        let (hold, receipt_id) = (hold(&action), ReceiptId::fresh());
+        let request = &hold.decision.request;
+        let receipt = NewReceipt {
+            receipt_id: receipt_id.clone(),
+            action_id: action.clone(),
+            action_digest: hold.digest,
+            tool_id: request.tool_id.clone(),
+            subject_id: request.subject_id.clone(),
+            space_id: request.space_id.clone(),
+            status: Status::Error,
+            key: None,
+            params_digest: hold.digest,
+            time: hold.asked_at,
+            body: b"{}".to_vec(),
+        };
+        let ended = Completion {
+            receipt,
+            events: Vec::new(),
+            fence: None,
+            leases: Vec::new(),
+            letter: None,
+            retire: Vec::new(),
+            disturbed: Vec::new(),
+            appeared: Vec::new(),
+            depends: Vec::new(),
+            links: Vec::new(),
+        };
+        store.commit(ended).await.unwrap();
+        let suspended = suspend(&approvals, &settings, hold, None).await.unwrap();
+        assert!(matches!(&suspended, Suspended::Ended(id) if *id == receipt_id), "{suspended:?}");
+        assert!(repository::hold_of(&*store, &action).unwrap().is_none());
+        assert_eq!(repository::open_of(&*store, "s").unwrap(), 0);
+    }
+
     #[tokio::test]
     async fn nobody_is_asked_about_an_action_while_it_is_given_up() {
-        let clock = Arc::new(ManualClock::at(Timestamp::UNIX_EPOCH));
-        let store = Arc::new(memory::open(clock.clone()).unwrap());
-        let approvals = Approvals { store: store.clone(), clock, changes: tokio::sync::Mutex::default() };
+        let (approvals, store) = approvals();
         let (action, settings) = (ActionId::new("a").unwrap(), Settings::default());
         let lock = unheld(&approvals, &action).await.unwrap();
         assert!(lock.is_some());

@@ -1,13 +1,14 @@
 //! The view of a hold for people: everything that they need to decide, and no secret.
 
 use effectd_bus::StoreError;
-use effectd_contracts::{ActionId, ActionRequest, Principal, Rationale};
+use effectd_contracts::{ActionId, ActionRequest, ApprovalId, Principal, Rationale};
 use effectd_policy::redact::personal::redact_text;
 use effectd_policy::redact::{prune_result, redact_secrets};
 use effectd_policy::{Decider, Policy, PrincipalRole, inspect_to_show};
 use serde_json::{Map, Value};
 
 use super::hold::{Hold, HoldState};
+use super::repository::Versioned;
 use super::{Held, expiry, repository};
 use crate::preview::redact;
 use crate::registry::Registry;
@@ -86,20 +87,37 @@ pub fn may_read(policy: &Policy, by: &Decider, principal: &Principal, org: Optio
         || policy.may_operate_in(by, PrincipalRole::Operate, org)
 }
 
-/// The undecided hold of an action, and who asked. Ends an expired hold, if the sweeper has not yet.
+/// The hold of this id. By a token only one of its organisation: a hold of others is not opened, and costs what an unknown one costs.
+pub fn hold(
+    services: &Services,
+    by: &Decider,
+    id: &ApprovalId,
+) -> Result<Option<Versioned<Hold>>, StoreError> {
+    let store = &*services.store;
+    match &by.org {
+        Some(org) => repository::hold_in(store, services.policy().spaces_of(org.as_str()), id),
+        None => repository::hold(store, id),
+    }
+}
+
+/// The hold of an action, if it is the asker's own: `Some(None)` if it is decided. Ends an expired hold, if the sweeper has not yet.
 pub async fn waiting(
     services: &Services,
+    by: &Decider,
     action: &ActionId,
-) -> Result<Option<(Option<Held>, Principal)>, StoreError> {
-    let Some(hold) = repository::hold_of(&*services.store, action)? else {
+    is_own: impl Fn(&Hold) -> bool,
+) -> Result<Option<Option<Held>>, StoreError> {
+    let id = repository::hold_id(&*services.store, action)?;
+    let found = id.map_or(Ok(None), |id| hold(services, by, &id))?;
+    let Some(hold) = found.filter(|hold| hold.value.member(action).is_some() && is_own(&hold.value)) else {
         return Ok(None);
     };
     if hold.value.state != HoldState::Pending {
-        return Ok(Some((None, hold.value.decision.principal)));
+        return Ok(Some(None));
     }
     if !hold.value.is_open(services.clock.now()) {
         expiry::expire(services, &hold).await?;
         return Ok(None);
     }
-    Ok(Some((Some(hold.value.held()), hold.value.decision.principal)))
+    Ok(Some(Some(hold.value.held())))
 }

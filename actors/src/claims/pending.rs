@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use effectd_bus::limits::PAGE_ITEMS_MAX;
 use effectd_bus::{Fence, OpenIntent, Store, StoreError};
-use effectd_contracts::{ActionId, DecisionData, Event, SubjectId, ToolId, Topic, json, limits};
+use effectd_contracts::{ActionId, DecisionData, Event, SpaceId, SubjectId, ToolId, Topic, json, limits};
 use serde::Serialize;
 
 use crate::limits::OPEN_LOOKED_AT_MAX;
@@ -22,8 +22,13 @@ pub struct OpenDecision {
     pub begun: bool,
 }
 
-/// The decisions before an offset that have not ended, oldest first; reads at most [`OPEN_LOOKED_AT_MAX`] decisions.
-pub fn open_decisions(store: &dyn Store, before: u64, max: usize) -> Result<Vec<OpenDecision>, StoreError> {
+/// The decisions before an offset that have not ended, in spaces that `is_wanted` accepts, oldest first; reads at most
+/// [`OPEN_LOOKED_AT_MAX`] decisions.
+pub fn open_decisions(
+    store: &dyn Store,
+    (before, max): (u64, usize),
+    is_wanted: impl Fn(&SpaceId) -> bool,
+) -> Result<Vec<OpenDecision>, StoreError> {
     let (topic, group) = (Topic::ActionDecision.into(), group()?);
     let mut begun = BTreeSet::new();
     each_intent(store, |intent| {
@@ -46,7 +51,8 @@ pub fn open_decisions(store: &dyn Store, before: u64, max: usize) -> Result<Vec<
             });
             let Some(decision) = decision else { continue };
             let request = decision.data.request;
-            if at > end || open.len() == max || store.receipt_of(&request.action_id)?.is_some() {
+            let is_left_out = at > end || open.len() == max || !is_wanted(&request.space_id);
+            if is_left_out || store.receipt_of(&request.action_id)?.is_some() {
                 continue;
             }
             open.push(OpenDecision {

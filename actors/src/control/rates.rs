@@ -8,8 +8,11 @@ use std::time::Duration;
 use effectd_contracts::{ActionRequest, Clock, Code, Failure, Phase, Principal};
 use governor::clock::Clock as GovernorClock;
 use governor::middleware::NoOpMiddleware;
-use governor::state::keyed::DashMapStateStore;
+use governor::nanos::Nanos;
+use governor::state::StateStore;
+use governor::state::keyed::{DashMapStateStore, ShrinkableKeyedStateStore};
 use governor::{Quota, RateLimiter};
+use parking_lot::Mutex;
 
 use crate::limits::RATE_KEYS_MAX;
 
@@ -82,7 +85,42 @@ impl GovernorClock for Ticks {
     }
 }
 
-type Limiter = RateLimiter<String, DashMapStateStore<String>, Ticks, NoOpMiddleware<Duration>>;
+/// The states of [`RATE_KEYS_MAX`] keys. At the bound, a known key keeps its own state, and new keys share that of the empty key.
+#[derive(Default)]
+struct States(DashMapStateStore<String>);
+
+impl StateStore for States {
+    type Key = String;
+
+    fn measure_and_replace<T, F, E>(&self, key: &String, measure: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        let shared = String::new();
+        let has_own = self.0.contains_key(key) || self.0.len() < RATE_KEYS_MAX;
+        self.0.measure_and_replace(if has_own { key } else { &shared }, measure)
+    }
+}
+
+impl ShrinkableKeyedStateStore<String> for States {
+    fn retain_recent(&self, drop_below: Nanos) {
+        self.0.retain_recent(drop_below);
+    }
+
+    fn shrink_to_fit(&self) {
+        self.0.shrink_to_fit();
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+type Limiter = RateLimiter<String, States, Ticks, NoOpMiddleware<Duration>>;
 
 /// The key of a rate, from an action.
 type KeyOf = for<'a> fn(&'a ActionRequest, &'a Principal) -> &'a str;
@@ -93,6 +131,8 @@ pub struct Rate {
     most: NonZeroU32,
     limiter: Limiter,
     clock: Arc<dyn Clock>,
+    /// When idle keys were last removed because of the bound.
+    swept_at: Mutex<Duration>,
 }
 
 /// The limited rates, the principal's first: an action that it refuses does not count against the subject.
@@ -101,23 +141,26 @@ pub struct Rates(Vec<(KeyOf, Rate)>);
 impl Rate {
     /// A rate for each `what`, of this many a second.
     pub fn new(what: &'static str, most: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
-        let limiter =
-            Limiter::new(Quota::per_second(most), DashMapStateStore::default(), Ticks(clock.clone()));
-        Self { what, most, limiter, clock: clock.clone() }
+        let limiter = Limiter::new(Quota::per_second(most), States::default(), Ticks(clock.clone()));
+        Self { what, most, limiter, clock: clock.clone(), swept_at: Mutex::default() }
     }
 
     /// Counts one.
     pub fn check(&self, key: &str) -> Result<(), Throttled> {
+        let now = self.clock.monotonic().since_start();
         if self.limiter.len() >= RATE_KEYS_MAX {
-            self.limiter.retain_recent();
+            // Looks at all keys once a second: a key becomes idle a second or two after its last use.
+            let mut swept_at = self.swept_at.lock();
+            if now >= *swept_at + Duration::from_secs(1) {
+                *swept_at = now;
+                self.limiter.retain_recent();
+            }
         }
-        // Beyond the bound, new keys share one rate.
-        let key = if self.limiter.len() >= RATE_KEYS_MAX { "" } else { key };
         let answer = self.limiter.check_key(&key.to_owned());
         answer.map(drop).map_err(|not_until| Throttled {
             what: self.what,
             allowed: (self.most.get().into(), "a second"),
-            after: not_until.wait_time_from(self.clock.monotonic().since_start()),
+            after: not_until.wait_time_from(now),
         })
     }
 }
@@ -239,6 +282,25 @@ mod tests {
                 assert_eq!(count(0, &own(planner, who), place, tool), Ok(()));
             }
         }
+    }
+
+    #[test]
+    fn a_known_key_keeps_its_rate_when_keys_run_out() {
+        let clock = Arc::new(ManualClock::at(Timestamp::UNIX_EPOCH));
+        let shared: Arc<dyn Clock> = clock.clone();
+        let rate = Rate::new("address", two().unwrap(), &shared);
+        clock.advance(Duration::from_secs(10));
+        assert!(rate.check("noisy").is_ok() && rate.check("noisy").is_ok() && rate.check("quiet").is_ok());
+        for n in 2..RATE_KEYS_MAX {
+            assert_eq!(rate.check(&n.to_string()), Ok(()));
+        }
+        // New keys share one rate.
+        assert!(rate.check("new").is_ok() && rate.check("newer").is_ok());
+        assert!(rate.check("newest").is_err());
+        assert!(rate.check("noisy").is_err(), "its count is not forgotten");
+        assert_eq!(rate.check("quiet"), Ok(()), "nobody else used its rate");
+        clock.advance(Duration::from_secs(10));
+        assert_eq!((rate.check("newest"), rate.limiter.len()), (Ok(()), 1));
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Session windows: how many actions a session may ask for in a minute. The Store counts, so that all processes on one Store
 //! share the count and a restart does not reset it.
 //!
-//! If the Store cannot count, the action passes, and a warning is logged: this limit must not stop everybody.
+//! If the Store cannot count, the action passes, and a warning and a metric say so: this limit must not stop everybody.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{Clock, Digest, Timestamp};
+use prometheus::IntCounter;
 use serde::{Deserialize, Serialize};
 
 use super::rates::Throttled;
@@ -19,6 +20,8 @@ pub struct Sessions {
     clock: Arc<dyn Clock>,
     /// Most actions within a window.
     most: u32,
+    /// Actions that passed uncounted.
+    uncounted: IntCounter,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,14 +56,15 @@ fn left_of(window: &Window, now: Timestamp) -> Duration {
 }
 
 impl Sessions {
-    pub fn new(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>, most: u32) -> Self {
-        Self { store: store.clone(), clock: clock.clone(), most }
+    pub fn new(store: &Arc<dyn Store>, clock: &Arc<dyn Clock>, most: u32, uncounted: &IntCounter) -> Self {
+        Self { store: store.clone(), clock: clock.clone(), most, uncounted: uncounted.clone() }
     }
 
     pub async fn count(&self, session: &str) -> Result<(), Throttled> {
         match self.counted(session).await {
             Ok(answer) => answer,
             Err(error) => {
+                self.uncounted.inc();
                 tracing::warn!(%error, "a session's actions cannot be counted; this one is admitted");
                 Ok(())
             }
@@ -134,7 +138,8 @@ mod tests {
         let shared: Arc<dyn Clock> = clock.clone();
         let sessions = {
             let store = store.clone();
-            move |most| Sessions::new(&store, &shared, most)
+            let uncounted = IntCounter::new("uncounted", "uncounted").unwrap();
+            move |most| Sessions::new(&store, &shared, most, &uncounted)
         };
         (store, sessions)
     }
@@ -195,7 +200,9 @@ mod tests {
         let one = sessions(1);
         store.close().unwrap();
         assert_eq!(one.counted("s").await, Err(StoreError::Closed));
+        assert_eq!(one.uncounted.get(), 0);
         assert_eq!(one.count("s").await, Ok(()));
+        assert_eq!(one.uncounted.get(), 1);
     }
 
     #[tokio::test]

@@ -1,8 +1,12 @@
 //! The operator's switches: a tool off, other required capabilities for a tool, all effects paused. They are stored, so a restart
 //! changes nothing; a tool that is off for a while, and a pause for a while, end by the clock. A state restored from a backup begins with effects paused and pending decisions held back.
 
+use std::collections::BTreeSet;
+
+use effectd_bus::limits::PAGE_ITEMS_MAX;
 use effectd_bus::{
-    Change, Changed, Expect, FamilyName, KvChange, NewBody, OpenIntent, Store, StoreError, Swap, Wait,
+    Change, Changed, Expect, FamilyName, KvChange, KvEntry, NewBody, OpenIntent, Store, StoreError, Swap,
+    Wait,
 };
 use effectd_contracts::limits::SPEC_LIST_MAX;
 use effectd_contracts::{
@@ -12,10 +16,12 @@ use effectd_policy::Facts;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::stored::{clear_event, json_bytes, read_json, swap_all};
+use crate::stored::{clear_event, entries, json_bytes, read_json, swap_all};
 
 pub struct Switches<'a> {
     store: &'a dyn Store,
+    /// The keys of all that are set, if they were read at once.
+    set: Option<BTreeSet<String>>,
 }
 
 /// The mark of a state that was restored from a backup. The original system may since have done what was pending in the backup.
@@ -78,12 +84,29 @@ fn caps_key(tool: &ToolId) -> String {
 
 impl<'a> Switches<'a> {
     pub fn new(store: &'a dyn Store) -> Self {
-        Self { store }
+        Self { store, set: None }
+    }
+
+    /// The same, for who asks about many tools: most of them have no switch, and are not looked up.
+    pub(crate) fn read_at_once(store: &'a dyn Store) -> Result<Self, StoreError> {
+        let family = family()?;
+        let keys = entries(store, &family, PAGE_ITEMS_MAX).map(|entry| entry.map(|entry| entry.key));
+        Ok(Self { store, set: Some(keys.collect::<Result<_, _>>()?) })
     }
 
     /// Whether a tool is disabled now, and how long.
     pub fn tool_off(&self, tool: &ToolId, now: Timestamp) -> Result<Option<Off>, StoreError> {
         self.off(&tool_key(tool), now)
+    }
+
+    /// Whether something was off until a moment in this time.
+    pub(crate) fn has_ended(&self, since: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
+        for entry in entries(self.store, &family()?, PAGE_ITEMS_MAX) {
+            if read_json::<Timed>(&entry?).is_some_and(|timed| since < timed.until && timed.until <= now) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether effects are paused now, and how long: every action is a dry run.
@@ -195,7 +218,7 @@ impl<'a> Switches<'a> {
     }
 
     fn off(&self, key: &str, now: Timestamp) -> Result<Option<Off>, StoreError> {
-        let entry = self.store.entry(&family()?, key)?;
+        let entry = self.entry(key)?;
         let off = entry.map(|entry| Off(read_json::<Timed>(&entry).map(|timed| timed.until)));
         Ok(off.filter(|off| off.0.is_none_or(|until| now < until)))
     }
@@ -220,12 +243,19 @@ impl<'a> Switches<'a> {
         swap_all(self.store, swap(key, value).into_iter().collect())
     }
 
+    fn entry(&self, key: &str) -> Result<Option<KvEntry>, StoreError> {
+        if self.set.as_ref().is_some_and(|set| !set.contains(key)) {
+            return Ok(None);
+        }
+        self.store.entry(&family()?, key)
+    }
+
     fn read<T: DeserializeOwned>(
         &self,
         key: &str,
         damaged: impl FnOnce() -> StoreError,
     ) -> Result<Option<T>, StoreError> {
-        match self.store.entry(&family()?, key)? {
+        match self.entry(key)? {
             Some(entry) => read_json(&entry).map(Some).ok_or_else(damaged),
             None => Ok(None),
         }
@@ -291,6 +321,9 @@ mod tests {
         };
         switches.quarantine(&news, &SpaceId::new("shared:s").unwrap()).wait().unwrap();
         assert_eq!(switches.tool_off(&tool, at(5_000)), Ok(Some(Off(None))), "a quarantine has no end");
+        let at_once = Switches::read_at_once(&store).unwrap();
+        assert_eq!(at_once.tool_off(&tool, at(5_000)), Ok(Some(Off(None))));
+        assert_eq!(at_once.tool_off(&"t.y".parse().unwrap(), at(5_000)), Ok(None));
         assert!(matches!(switches.disable_tool(&tool, hour), Err(StoreError::Invalid(_))));
         switches.enable_tool(&tool).wait().unwrap();
         assert_eq!(switches.tool_off(&tool, at(1_000)), Ok(None));

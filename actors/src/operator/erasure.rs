@@ -126,7 +126,7 @@ pub fn check_known(store: &dyn Store, subjects: &BTreeSet<SubjectId>) -> Result<
         let one = BTreeSet::from([subject.clone()]);
         let query = ReceiptQuery { subject_id: Some(subject.clone()), limit: 1, ..ReceiptQuery::default() };
         let is_open = || -> Result<bool, StoreError> {
-            let open = open_decisions(store, u64::MAX, usize::MAX)?;
+            let open = open_decisions(store, (u64::MAX, usize::MAX), |_| true)?;
             Ok(open.iter().any(|open| open.subject_id == *subject))
         };
         let is_known = !store.receipts(&query)?.receipts.is_empty()

@@ -5,8 +5,8 @@
 
 use effectd_bus::{Expect, FamilyName, Store, StoreError};
 use effectd_contracts::{
-    ActionId, Approval, ApprovalVerdict, Authority, Code, DecisionData, Failure, Operation, Phase, Principal,
-    ReceiptId, Timestamp, TraceId, canonical,
+    ActionId, Approval, ApprovalVerdict, Authority, Code, DecisionData, Failure, Operation, OrgId, Phase,
+    Principal, ReceiptId, Timestamp, TraceId, canonical,
 };
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -44,13 +44,15 @@ struct Act {
     reason: Option<String>,
 }
 
-/// Why an operation is performed, and when its effect ends.
+/// Why an operation is performed, when its effect ends, and whose actions its answer may name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terms {
     /// For the receipt.
     pub reason: Option<String>,
     /// Only for a mode and for operations that switch something off; without it, until an operator changes it.
     pub until: Option<Timestamp>,
+    /// The organisation of the token that asks: the answer names no action of another one.
+    pub org: Option<OrgId>,
 }
 
 /// Marks an operation as being carried out by this process, until dropped.

@@ -7,7 +7,8 @@ use effectd_bus::{Cause, Store, StoreError, TopicName};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::{counted, is_unprintable};
 use effectd_contracts::{
-    Capability, Connection, Operation, Principal, ReceiptId, Session, Timestamp, ToolId, Topic,
+    Capability, Connection, Operation, OrgId, Principal, ReceiptId, Session, SpaceId, Timestamp, ToolId,
+    Topic,
 };
 use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
@@ -53,12 +54,12 @@ type Work = (Performed, Option<Map<String, Value>>);
 pub async fn perform(
     services: Arc<Services>,
     operation: Operation,
-    Terms { reason, until }: Terms,
+    terms: Terms,
     by: Principal,
 ) -> Result<Performed, StoreError> {
     let would = blocking(&services, {
-        let operation = operation.clone();
-        move |services| preview(services, &operation, until)
+        let (operation, terms) = (operation.clone(), terms.clone());
+        move |services| preview(services, &operation, &terms)
     })
     .await?;
     let summary = would.summary.into_iter().next().unwrap_or_default();
@@ -70,7 +71,7 @@ pub async fn perform(
     if !would.changed && !of_letters {
         return Ok(unchanged(summary).0);
     }
-    let terms = Terms { reason: reason.clone(), until };
+    let reason = terms.reason.clone();
     let work = carry_out(services.clone(), operation.clone(), by.clone(), (summary, terms));
     let (performed, receipt_id) = recorded(&services, &operation, (&by, reason), work).await?;
     Ok(Performed { receipt_id, ..performed })
@@ -85,7 +86,7 @@ async fn carry_out(
     services: Arc<Services>,
     operation: Operation,
     by: Principal,
-    (summary, Terms { reason, until }): (String, Terms),
+    (summary, Terms { reason, until, .. }): (String, Terms),
 ) -> Result<Work, StoreError> {
     let switches = Switches::new(&*services.store);
     let (principal, mut token) = (by.clone(), None);
@@ -380,7 +381,7 @@ fn breaker_to_trip(services: &Services, key: &str) -> Result<View, StoreError> {
 pub fn preview(
     services: &Services,
     operation: &Operation,
-    until: Option<Timestamp>,
+    &Terms { until, ref org, .. }: &Terms,
 ) -> Result<Performed, StoreError> {
     let (switches, now) = (Switches::new(&*services.store), services.clock.now());
     let ends = matches!(
@@ -435,7 +436,7 @@ pub fn preview(
             let waits = switches.restored()?.filter(|restored| restored.waits);
             let paused = switches.paused(now)?.is_some() || waits.is_some();
             let summary = if paused { "effects: paused -> active" } else { "effects are active" };
-            let open = waits.map(|restored| open_after_restore(&*services.store, &restored));
+            let open = waits.map(|restored| open_after_restore(services, &restored, org.as_ref()));
             (paused, summary.to_owned() + &open.transpose()?.unwrap_or_default())
         }
         Operation::TripBreaker { key } => {
@@ -572,23 +573,34 @@ pub fn preview(
     Ok(Performed { changed, ..unchanged(summary).0 })
 }
 
-/// The decisions that a restore left open, for the operator who is about to resume them.
-fn open_after_restore(store: &dyn Store, restored: &Restored) -> Result<String, StoreError> {
+/// The decisions that a restore left open, for the operator who is about to resume them. An operator with a token sees only those of the
+/// token's organisation.
+fn open_after_restore(
+    services: &Services,
+    restored: &Restored,
+    org: Option<&OrgId>,
+) -> Result<String, StoreError> {
+    let store = &*services.store;
     let groups = store.groups(&Topic::ActionDecision.into()).wait()?;
     let open = groups.iter().map(|group| group.undelivered + group.waiting + group.leased);
     let (open, begun) = (open.max().unwrap_or(0), store.stats().intents_open);
+    let whose = if org.is_some() { " (of all organisations)" } else { "" };
     let mut text = format!(
-        "; {} to start now, and {} of unknown outcome, since a begun action is not repeated; first withdraw those that were done elsewhere since (effectd cancel)",
+        "; {} to start now, and {} of unknown outcome{whose}, since a begun action is not repeated; first withdraw those that were done elsewhere since (effectd cancel)",
         counted(open.saturating_sub(begun), "action"),
         counted(begun, "dead letter")
     );
-    let decisions = open_decisions(store, restored.decisions, OPEN_TOLD_MAX)?;
+    let is_told = |space: &SpaceId| org.is_none() || services.org_of(space).as_ref() == org;
+    let decisions = open_decisions(store, (restored.decisions, OPEN_TOLD_MAX), is_told)?;
     for one in &decisions {
         let begun = if one.begun { ", begun" } else { "" };
         text.push_str(&format!("\n  {}: {} for {}{begun}", one.action_id, one.tool_id, one.subject_id));
     }
     if decisions.len() == OPEN_TOLD_MAX {
         text.push_str("\n  and perhaps more");
+    }
+    if let Some(org) = org.filter(|_| decisions.is_empty()) {
+        text.push_str(&format!("\n  none of {org}"));
     }
     Ok(text)
 }

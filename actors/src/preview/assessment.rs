@@ -125,13 +125,14 @@ pub fn decision_in(
     connected(facts).map(|facts| evaluate(&facts, &policy))
 }
 
-/// What one caller is offered. The policy is one for the whole list; session and rules are not asked for each tool.
+/// What one caller is offered. The policy is one for the whole list; session, switches and rules are not asked for each tool.
 pub struct Offers<'a> {
     services: &'a Services,
     policy: Arc<Policy>,
     place: (&'a SubjectId, &'a SpaceId),
     by: (&'a Principal, &'a Origin),
     session: Option<Session>,
+    switches: Switches<'a>,
     trace_id: TraceId,
     answers: RuleAnswers,
 }
@@ -141,29 +142,34 @@ impl<'a> Offers<'a> {
         services: &'a Services,
         place: (&'a SubjectId, &'a SpaceId),
         by: (&'a Principal, &'a Origin),
-    ) -> Self {
+    ) -> Result<Self, StoreError> {
         let (policy, session) = (services.policy(), session_of(services, by.1));
-        Self {
+        Ok(Self {
             services,
             policy,
             place,
             by,
             session,
+            switches: Switches::read_at_once(&*services.store)?,
             trace_id: TraceId::fresh(),
             answers: RuleAnswers::default(),
-        }
+        })
     }
 
-    /// The mode of the caller's calls of a tool. `None` if the policy denies every call, whatever its parameters, or the tool needs a
-    /// connection that is not there.
-    pub fn mode_of(&mut self, tool: &RegisteredTool) -> Option<Mode> {
+    /// The mode of the caller's calls of a tool. `None` if the policy denies every call, whatever its parameters, the tool is switched
+    /// off, or it needs a connection that is not there.
+    pub fn mode_of(&mut self, tool: &RegisteredTool) -> Result<Option<Mode>, StoreError> {
         let (spec, (subject, space)) = (tool.spec(), self.place);
+        if self.switches.tool_off(&spec.tool_id, self.services.clock.now())?.is_some() {
+            return Ok(None);
+        }
         let called = (spec.tool_id.clone(), Map::new());
         let bare = ActionRequest::new(ActionId::fresh(), (subject.clone(), space.clone()), called);
         let seen = inspect(&bare.params, spec, space, &self.policy).facts;
         let question = Question::of_planner(self.services, &bare, tool, self.by, &self.trace_id);
-        let facts = facts_in(self.session.as_ref(), self.services, &self.policy, &question, &seen);
-        offered(connected(facts)?, &self.policy, &mut self.answers)
+        let known = (self.session.as_ref(), &self.switches);
+        let facts = facts_in(known, self.services, &self.policy, &question, &seen);
+        Ok(connected(facts).and_then(|facts| offered(facts, &self.policy, &mut self.answers)))
     }
 }
 
@@ -178,11 +184,12 @@ fn session_of(services: &Services, origin: &Origin) -> Option<Session> {
 }
 
 fn facts(services: &Services, policy: &Policy, question: &Question<'_>, seen: &InspectionFacts) -> Facts {
-    facts_in(session_of(services, question.origin).as_ref(), services, policy, question, seen)
+    let (session, switches) = (session_of(services, question.origin), Switches::new(&*services.store));
+    facts_in((session.as_ref(), &switches), services, policy, question, seen)
 }
 
 fn facts_in(
-    session: Option<&Session>,
+    (session, switches): (Option<&Session>, &Switches<'_>),
     services: &Services,
     policy: &Policy,
     question: &Question<'_>,
@@ -212,7 +219,7 @@ fn facts_in(
             seen.hosts.extend(hosts);
         }
     }
-    Switches::new(&*services.store).apply(&mut facts);
+    switches.apply(&mut facts);
     facts
 }
 

@@ -19,6 +19,8 @@ use crate::stored::{put, read_json, swap_all};
 pub(crate) const TOKENS: &str = "tokens";
 
 const PREFIX: &str = "efd_";
+/// What the principals of accounts begin with.
+const ACCOUNT: &str = "account://";
 /// 256 bits in base 62.
 const SECRET_CHARS: usize = 43;
 /// 32 bits in base 62.
@@ -27,8 +29,11 @@ const CRC_CHARS: usize = 6;
 /// Who holds a token, as the token's record or a verified JWT says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// The token's public id; for a JWT, its principal. Rates, connections and streams are counted by it.
+    /// The token's public id; for a JWT, its principal. Its rate is counted by it.
     pub token_id: String,
+    /// By whom connections, streams and memory are counted: the principal, or the account that made its session. A new session gives
+    /// an account no more of them.
+    pub account: Principal,
     pub kind: TokenKind,
     pub org: OrgId,
     /// `session://<org>/<session>` for a sandbox, `account://<org>/<name>` otherwise.
@@ -93,7 +98,7 @@ pub fn account(org: &OrgId, name: &str) -> Result<Principal, IdInvalid> {
     if !is_account_name(name) || org.as_str().contains('/') {
         return Err(IdInvalid::NotPrintable { kind: "the name of an account" });
     }
-    Principal::new(format!("account://{org}/{name}"))
+    Principal::new(format!("{ACCOUNT}{org}/{name}"))
 }
 
 /// Letters, digits and punctuation of ASCII, but neither `/` nor `*`.
@@ -185,8 +190,11 @@ pub async fn holder(services: &Services, text: &str) -> Result<Option<Claims>, S
     }
     note_use(services, &token, &now.to_string()[..DAY_CHARS]).await;
     let principal = token.principal()?;
+    // The users of the socket are known to the machine: their sessions are counted one by one.
+    let is_made = token.session_id.is_some() && token.created_by.as_str().starts_with(ACCOUNT);
     Ok(Some(Claims {
         token_id: token.token_id.to_string(),
+        account: if is_made { token.created_by } else { principal.clone() },
         kind: token.kind,
         org: token.org,
         principal,

@@ -1,15 +1,16 @@
-//! The sweeper: extends the leases of long work, answers callers whose answer was lost, ends expired holds, signs the head of the
-//! log, destroys the keys of ended epochs, and applies retention.
+//! The sweeper: extends the leases of long work, answers callers whose answer was lost, ends expired holds, announces what the clock has
+//! ended, signs the head of the log, destroys the keys of ended epochs, and applies retention.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Retained, StoreError};
-use effectd_contracts::Monotonic;
+use effectd_contracts::{Monotonic, Timestamp};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::approvals::{expiry, grants, repository};
+use crate::control::switches::Switches;
 use crate::execution::log;
 use crate::failpoint::hit_idle;
 use crate::limits::{HELD_PAST_KEPT, RETAIN_EVERY};
@@ -31,9 +32,10 @@ pub(crate) enum Sweep {
     Rest,
 }
 
-/// When the last round of retention ended, and the work that is running: it may take longer than a lease, so it is not awaited.
-#[derive(Default)]
-pub(crate) struct Retaining {
+/// When the last rounds were, and the work that is running: it may take longer than a lease, so it is not awaited.
+pub(crate) struct Rounds {
+    /// What the clock had ended by then is announced.
+    announced: Timestamp,
     last: Option<Monotonic>,
     round: Option<JoinHandle<Result<Retained, StoreError>>>,
     clearing: Option<JoinHandle<()>>,
@@ -44,7 +46,7 @@ const EPOCH_GRACE: Duration = Duration::from_secs(60);
 
 impl Actor for Sweeper {
     type Msg = Sweep;
-    type State = Retaining;
+    type State = Rounds;
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Sweep>, (): ()) -> Result<Self::State, ActorProcessingErr> {
@@ -53,14 +55,15 @@ impl Actor for Sweeper {
         // Timers of a stopped actor end by themselves.
         drop(myself.send_interval(self.services.in_flight.leases.ttl / 3, || Sweep::Leases));
         drop(myself.send_interval(self.services.settings.sweep_every, || Sweep::Rest));
-        Ok(Retaining::default())
+        let announced = self.services.clock.now();
+        Ok(Rounds { announced, last: None, round: None, clearing: None })
     }
 
     async fn handle(
         &self,
         _: ActorRef<Sweep>,
         sweep: Sweep,
-        retaining: &mut Self::State,
+        rounds: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         match sweep {
             Sweep::Leases => {
@@ -70,12 +73,13 @@ impl Actor for Sweeper {
             }
             Sweep::Approvals => {
                 self.approvals().await;
-                self.clear_sessions(&mut retaining.clearing);
+                self.clear_sessions(&mut rounds.clearing);
             }
             Sweep::Rest => {
+                self.announce(&mut rounds.announced);
                 self.rest().await;
-                self.clear_sessions(&mut retaining.clearing);
-                self.retain(retaining).await;
+                self.clear_sessions(&mut rounds.clearing);
+                self.retain(rounds).await;
             }
         }
         Ok(())
@@ -83,6 +87,17 @@ impl Actor for Sweeper {
 }
 
 impl Sweeper {
+    /// Tells who lists tools that a setting has ended by the clock.
+    fn announce(&self, announced: &mut Timestamp) {
+        let (services, now) = (&self.services, self.services.clock.now());
+        let since = std::mem::replace(announced, now);
+        // What cannot be read may have ended.
+        let switched = Switches::new(&*services.store).has_ended(since, now).unwrap_or(true);
+        if switched || services.policy().has_ended(since, now) {
+            services.tools_changed.send_replace(());
+        }
+    }
+
     /// Ends expired holds, and finishes what a dead process left unfinished.
     async fn approvals(&self) {
         let services = &self.services;
@@ -118,15 +133,15 @@ impl Sweeper {
     }
 
     /// Starts a round of retention when one is due, and further rounds while there is more to drop.
-    async fn retain(&self, retaining: &mut Retaining) {
+    async fn retain(&self, rounds: &mut Rounds) {
         let now = self.services.clock.monotonic();
-        if let Some(round) = retaining.round.take_if(|round| round.is_finished()) {
-            Self::retained(round.await, &mut retaining.last, now);
+        if let Some(round) = rounds.round.take_if(|round| round.is_finished()) {
+            Self::retained(round.await, &mut rounds.last, now);
         }
-        let is_due = retaining.last.is_none_or(|last| now.since(last) >= RETAIN_EVERY);
-        if retaining.round.is_none() && is_due {
+        let is_due = rounds.last.is_none_or(|last| now.since(last) >= RETAIN_EVERY);
+        if rounds.round.is_none() && is_due {
             let services = self.services.clone();
-            retaining.round = Some(tokio::spawn(async move { retention::run(&services).await }));
+            rounds.round = Some(tokio::spawn(async move { retention::run(&services).await }));
         }
     }
 

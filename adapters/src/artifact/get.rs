@@ -17,10 +17,12 @@ pub struct Get;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
+    /// The id that artifact.put returned.
     #[schemars(pattern(params::SHA256), extend("x-public" = true, "x-resource" = true))]
     #[expect(dead_code, reason = "the pipeline sends the content")]
     artifact_id: String,
     to_path: SpacePath,
+    /// Replace the file if it exists. Default: false.
     #[serde(default)]
     #[schemars(extend("x-public" = true))]
     overwrite: bool,

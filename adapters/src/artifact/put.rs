@@ -17,7 +17,9 @@ const PIECE_BYTES: usize = 65_536;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
+    /// The file to store, such as workspace/report.pdf; otherwise give text.
     path: Option<SpacePath>,
+    /// The text to store; otherwise give path.
     text: Option<String>,
 }
 

@@ -10,6 +10,7 @@ pub struct AppendText;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
+    /// Goes to the end of the file as it is; end it with a line break.
     #[schemars(length(min = 1))]
     text: String,
 }

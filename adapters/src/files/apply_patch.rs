@@ -13,6 +13,7 @@ pub struct ApplyPatch;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
+    /// A unified diff, as git diff prints it.
     #[schemars(with = "String", length(min = 1), extend("x-resource" = true))]
     patch: Patch,
 }

@@ -17,8 +17,10 @@ pub struct Archive;
 pub struct Params {
     from_path: FolderPath,
     to_path: SpacePath,
+    /// Default: what the end of to_path says.
     #[schemars(extend("x-public" = true))]
     format: Option<Format>,
+    /// Replace the file if it exists. Default: false.
     #[serde(default)]
     #[schemars(extend("x-public" = true))]
     overwrite: bool,

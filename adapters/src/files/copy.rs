@@ -12,6 +12,7 @@ pub struct Copy;
 pub struct TwoPaths {
     pub(super) from_path: SpacePath,
     pub(super) to_path: SpacePath,
+    /// Replace the file if it exists. Default: false.
     #[serde(default)]
     #[schemars(extend("x-public" = true))]
     pub(super) overwrite: bool,

@@ -13,6 +13,7 @@ pub struct Delete;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
+    /// The digest that an earlier result named; if the file has another one, nothing changes.
     #[schemars(pattern(params::SHA256), extend("x-public" = true))]
     expected_sha256: Option<String>,
 }

@@ -13,11 +13,15 @@ pub struct EditText;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
+    /// The passage to replace, exactly as it stands, with its spaces and line breaks.
     #[schemars(length(min = 1), extend("x-resource" = true))]
     find: String,
+    /// What to put there; empty to remove the passage.
     replace: String,
+    /// How often the passage occurs; all are replaced. Default: 1.
     #[schemars(range(min = 1, max = 10_000), extend("x-public" = true))]
     count: Option<u64>,
+    /// The digest that an earlier result named; if the file has another one, nothing changes.
     #[schemars(pattern(params::SHA256), extend("x-public" = true))]
     expected_sha256: Option<String>,
 }

@@ -10,9 +10,11 @@ pub struct List;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: FolderPath,
+    /// Also list what is in folders beneath. Default: false.
     #[serde(default)]
     #[schemars(extend("x-public" = true))]
     recursive: bool,
+    /// The next_after of an earlier result that was not complete; the list goes on there.
     after: Option<FolderPath>,
 }
 

@@ -10,9 +10,11 @@ pub struct ReadText;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
+    /// The byte to begin at, such as next_byte of an earlier result. Default: 0.
     #[serde(default)]
     #[schemars(extend("x-public" = true))]
     from_byte: u64,
+    /// Bytes to read at most. Default: the largest piece.
     #[schemars(range(min = 1, max = READ_BYTES_MAX), extend("x-public" = true))]
     max_bytes: Option<u64>,
 }

@@ -12,13 +12,17 @@ pub struct Search;
 #[schemars(extend("anyOf" = [{ "required": ["glob"] }, { "required": ["text"] }]))]
 pub struct Params {
     path: FolderPath,
+    /// A pattern of paths, such as **/*.rs. Leave it out to search all files.
     #[schemars(length(min = 1, max = PATTERN_BYTES_MAX), extend("x-public" = true, "x-resource" = true))]
     glob: Option<String>,
+    /// A text to find within one line; no regular expression. Leave it out to find paths only.
     #[schemars(length(min = 1, max = PATTERN_BYTES_MAX), extend("x-resource" = true))]
     text: Option<String>,
+    /// Take upper and lower case for the same. Default: false.
     #[serde(default)]
     #[schemars(extend("x-public" = true))]
     ignore_case: bool,
+    /// Hits to return at most. Default: the largest number.
     #[schemars(range(min = 1, max = SEARCH_HITS_MAX), extend("x-public" = true))]
     max_hits: Option<usize>,
 }

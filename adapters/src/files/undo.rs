@@ -16,6 +16,7 @@ pub struct Undo;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
+    /// The receipt of the action to undo.
     #[schemars(length(min = 1, max = 256), extend("x-public" = true, "x-resource" = true))]
     #[expect(dead_code, reason = "the pipeline looks the receipt up")]
     receipt_id: String,

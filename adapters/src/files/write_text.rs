@@ -9,6 +9,7 @@ pub struct WriteText;
 #[serde(deny_unknown_fields)]
 pub struct Params {
     path: SpacePath,
+    /// The whole new content of the file.
     text: String,
 }
 

@@ -33,7 +33,12 @@ fn every_description_holds_its_rules_and_no_name_is_taken_twice() {
             jsonschema::draft202012::meta::validate(schema).unwrap();
             assert_eq!(schema["additionalProperties"], false, "{}", tool.id());
         }
-        assert!(!spec.description.is_empty() && spec.description.ends_with('.'), "{}", tool.id());
+        assert!(spec.description.contains("Use it") && spec.description.ends_with('.'), "{}", tool.id());
+        for (name, field) in spec.params_schema["properties"].as_object().unwrap() {
+            let about = field["description"].as_str().unwrap_or_default();
+            let is_short = (5..=120).contains(&about.len()) && about.ends_with('.');
+            assert!(is_short || name == "space_id", "{}: {name}: {about:?}", tool.id());
+        }
     }
 }
 

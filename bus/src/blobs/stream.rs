@@ -168,9 +168,13 @@ impl BlobWriter {
         let head = self.chunks.head(&self.blobs.cipher, &context)?;
         self.file.write_all_at(&head, 0)?;
         self.file.sync_all()?;
+        // Under the lock: between its rename and its listing, somebody who destroys a blob of this name would destroy this one, which
+        // cannot be written again.
+        let mut known = self.known.lock();
         fs::rename(&self.draft, self.folder.join(&name))?;
         File::open(&self.folder)?.sync_all()?;
-        self.known.lock().add(&name, sealed_bytes(self.bytes));
+        known.add(&name, sealed_bytes(self.bytes));
+        known.coming -= std::mem::take(&mut self.coming);
         Ok(name)
     }
 }

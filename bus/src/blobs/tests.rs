@@ -540,6 +540,27 @@ fn what_is_destroyed_while_it_is_written_is_not_listed() {
 }
 
 #[test]
+fn a_streamed_blob_has_its_file_exactly_while_it_is_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, content) = (space("shared:h"), counted(CHUNK_BYTES + 1));
+    let (id, blobs) = (name(&content), Arc::new(blobs(folder.path(), 1 << 20)));
+    let place = blobs.folder(BlobKind::Artifacts, &home);
+    let catalog = blobs.catalog(BlobKind::Artifacts, &place).unwrap();
+    std::thread::scope(|scope| {
+        let write = || (0..20).for_each(|_| assert_eq!(streamed(&blobs, &home, &content, CHUNK_BYTES), id));
+        let writers = [scope.spawn(write), scope.spawn(write)];
+        while !writers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            blobs.remove(BlobKind::Artifacts, &home, &id).unwrap();
+            let known = catalog.lock();
+            assert_eq!(known.by_name.contains_key(&id), place.join(&id).is_file());
+            assert!(known.counted() <= 2 * sealed_bytes(content.len() as u64), "{known:?}");
+        }
+    });
+    let known = catalog.lock();
+    assert_eq!((known.coming, known.drafted), (0, 0));
+}
+
+#[test]
 fn what_cannot_be_destroyed_is_no_longer_taken_for_a_blob() {
     let folder = tempfile::tempdir().unwrap();
     let (space, id, content) = (space("shared:h"), name(CONTENT), long());

@@ -89,7 +89,7 @@ impl Worker {
         let stdout = BufReader::new(output);
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            // A line that the kill cut off does not count.
+            // The child writes each line at once, and a pipe takes it whole: a kill cuts none off.
             for line in stdout.split(b'\n').map_while(Result::ok) {
                 let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }

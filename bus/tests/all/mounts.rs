@@ -22,6 +22,22 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?} failed: {said}");
 }
 
+/// Unmounts as soon as the kernel lets go: another test's child that was just forked has the files of this process until it starts its
+/// program.
+fn unmount(path: &Path) {
+    let begun = std::time::Instant::now();
+    loop {
+        let output = Command::new("umount").arg(path).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            return;
+        }
+        let may_end = said.contains("target is busy") && begun.elapsed() < std::time::Duration::from_secs(60);
+        assert!(may_end, "umount {} failed: {said}", path.display());
+        std::thread::yield_now();
+    }
+}
+
 /// A mount that is gone when it is dropped.
 pub(crate) struct Mount {
     path: PathBuf,
@@ -74,7 +90,7 @@ impl Mount {
 
     /// Unmounts it at once and completely: who opens the device afterwards sees what is on it.
     pub(crate) fn unmount(self) {
-        run("umount", &[self.path.to_str().unwrap()]);
+        unmount(&self.path);
     }
 }
 

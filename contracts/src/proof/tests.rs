@@ -284,6 +284,15 @@ fn a_receipt_signed_by_a_replaced_key_is_named() {
 }
 
 #[test]
+fn a_head_signed_by_a_replaced_key_is_named() {
+    let mut device = Device::with(6);
+    device.head(&identity(1));
+    let report = device.check(&device.lines);
+    let is_named = |what: &str| what.contains("head of size") && what.contains("replaced");
+    assert!(!report.ok && report.findings.iter().all(|found| is_named(&found.what)), "{report:?}");
+}
+
+#[test]
 fn an_intent_without_its_receipt_is_named() {
     let mut device = Device::with(6);
     // The device leaves the receipt out, and its head does not count the open intent.

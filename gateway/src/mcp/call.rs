@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::caller::Caller;
 use super::held::{self, Handle, Waiting};
-use super::tools::{self, PREVIEW, RESULT, UNDO, WAIT};
+use super::tools::{PREVIEW, RESULT, UNDO, WAIT};
 use super::{Asked, give_up, value};
 use crate::app::{App, Found};
 use crate::headers;
@@ -30,11 +30,11 @@ use crate::views::actions::{State, ended};
 use crate::views::approvals::PreviewView;
 
 /// The client's own key: the same key is the same action.
-const KEY: &str = "effectd/idempotencyKey";
+pub(super) const KEY: &str = "effectd/idempotencyKey";
 /// The member of a result that names its receipt, beside the tool's own.
 const RECEIPT: &str = "_receipt";
 /// Claude Code's name for one use of a tool, which a repeat has again.
-const TOOL_USE: &str = "claudecode/toolUseId";
+pub(super) const TOOL_USE: &str = "claudecode/toolUseId";
 
 /// Why a call has no result of its tool.
 enum Fault {
@@ -81,33 +81,29 @@ async fn answered(
         // No bound counts them while the call waits.
         drop(arguments);
         let Handle { action_id, round, .. } = held::open(asked, &state, &digest)?;
-        let found = until_ended(&asked.app, &asked.peer, &action_id, MCP_WAIT_MAX).await?;
         let waiting = Waiting { action_id, digest, round: round + 1, is_plain: false };
-        return shown(asked, waiting, found.into()).await;
+        return waited(asked, waiting, MCP_WAIT_MAX).await;
     }
     let waiting = |action_id| Waiting { action_id, digest, round: 0, is_plain: false };
     match name {
         WAIT => {
             let Wait { action_id, timeout_ms } = own(arguments)?;
             let time = timeout_ms.map_or(MCP_WAIT_MAX, Duration::from_millis).min(MCP_WAIT_MAX);
-            let found =
-                until_ended(&asked.app, &asked.peer, &action_id, time).await.map_err(unknown_action)?;
-            let waiting = Waiting { is_plain: true, ..waiting(action_id) };
-            shown(asked, waiting, found.into()).await
+            waited(asked, Waiting { is_plain: true, ..waiting(action_id) }, time).await
         }
         RESULT => part(asked, own(arguments)?).await,
         PREVIEW if caller.previews => preview(asked, &caller, own(arguments)?).await,
         name => {
-            let registry = asked.app.services().registry();
             let (tool, params) = if name == UNDO {
                 let OfReceipt { receipt_id } = own(arguments)?;
                 let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
                 check_own(&receipt.principal, asked)?;
                 let params = [("receipt_id".to_owned(), value(&receipt.receipt_id))];
+                let registry = asked.app.services().registry();
                 let tool = ToolId::new(UNDO_TOOL).ok().and_then(|id| registry.get(&id).cloned());
                 (tool, params.into_iter().collect())
             } else {
-                (tools::by_name(&registry, name), arguments)
+                (asked.app.catalogue().by_name(name), arguments)
             };
             let unknown =
                 || ErrorData::invalid_params("there is no tool of this name; tools/list has all names", None);
@@ -118,12 +114,22 @@ async fn answered(
     }
 }
 
-/// Elsewhere, an unknown action may be submitted again by its id. A call has no such id: repeated, it is another action.
-fn unknown_action(mut problem: Problem) -> Problem {
-    if problem.code == "action_unknown" {
-        "you have no action of this id".clone_into(&mut problem.detail);
-    }
-    problem
+/// Waits for the end of an action, and says where it is then.
+async fn waited(asked: &Asked, waiting: Waiting, time: Duration) -> Result<Value, Fault> {
+    let found = until_ended(&asked.app, &asked.peer, &waiting.action_id, time).await;
+    let found = found.map_err(|mut problem| {
+        // Elsewhere, an unknown action may be submitted again by its id. A call has no such id: repeated, it is another action.
+        if problem.code == "action_unknown" {
+            "you have no action of this id".clone_into(&mut problem.detail);
+        }
+        problem
+    });
+    let reached = match found? {
+        Found::Done(done, _share) => Reached::Done(done),
+        Found::Held(held) => Reached::Held(held),
+        Found::Accepted | Found::Unknown => Reached::Accepted,
+    };
+    shown(asked, waiting, reached).await
 }
 
 /// The arguments of one of effectd's own tools.
@@ -192,16 +198,6 @@ async fn carried_out(asked: &Asked, caller: &Caller, request: ActionRequest) -> 
     give_up::execute(app, peer, incoming, *bytes).await
 }
 
-impl From<Found> for Reached {
-    fn from(found: Found) -> Self {
-        match found {
-            Found::Done(done, _share) => Self::Done(done),
-            Found::Held(held) => Self::Held(held),
-            Found::Accepted | Found::Unknown => Self::Accepted,
-        }
-    }
-}
-
 async fn shown(asked: &Asked, waiting: Waiting, reached: Reached) -> Result<Value, Fault> {
     match reached {
         Reached::Done(done) => {
@@ -260,7 +256,12 @@ pub(super) fn text_result(text: String, is_error: bool) -> CallToolResult {
 fn refused(problem: Problem) -> CallToolResult {
     let mut text = format!("{} ({})", problem.detail, problem.code);
     if let Some(change) = &problem.change {
-        text = format!("{text}. What has to change, by the {}: {}.", by(change.by), change.what);
+        let by = match change.by {
+            By::Planner => "caller",
+            By::Operator => "operator",
+            By::Time => "passing of time",
+        };
+        text = format!("{text}. What has to change, by the {by}: {}.", change.what);
     }
     let mut result = text_result(text, true);
     let about = [
@@ -275,15 +276,6 @@ fn refused(problem: Problem) -> CallToolResult {
     }
     result.structured_content = Some(structured);
     result
-}
-
-/// Who can change something, as a model reads it.
-fn by(by: By) -> &'static str {
-    match by {
-        By::Planner => "caller",
-        By::Operator => "operator",
-        By::Time => "passing of time",
-    }
 }
 
 #[derive(Deserialize)]
@@ -338,7 +330,7 @@ async fn preview(
     caller: &Caller,
     Foreseen { tool, arguments }: Foreseen,
 ) -> Result<Value, Fault> {
-    let found = tools::by_name(&asked.app.services().registry(), &tool);
+    let found = asked.app.catalogue().by_name(&tool);
     let found = found.ok_or_else(|| Problem::of(Kind::ToolUnknown, "there is no tool of this name"))?;
     let request = caller.request(found.spec(), arguments);
     let _permit = asked.app.preview_permit()?;

@@ -9,15 +9,20 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Asked, call};
+use crate::authenticate;
 use crate::extract::json as json_response;
 use crate::limits::MCP_PROGRESS_EVERY;
-use crate::streams::body::streamed;
+use crate::streams::body::{Guard, streamed};
+
+/// The member of `_meta` by which a client asks for signs of life.
+pub(super) const TOKEN: &str = "progressToken";
 
 type Work = Pin<Box<dyn Future<Output = (StatusCode, Value)> + Send>>;
 
 pub(super) async fn answered(id: Value, asked: Asked) -> Response {
-    let token = asked.meta.get("progressToken").filter(|token| token.is_string() || token.is_number());
+    let token = asked.meta.get(TOKEN).filter(|token| token.is_string() || token.is_number());
     let token = token.filter(|_| hears_events(&asked.headers)).cloned();
+    let (app, peer) = (asked.app.clone(), asked.peer.clone());
     let mut work: Work = Box::pin(async move {
         let era = asked.era.clone();
         era.message(&id, call::tool(asked).await)
@@ -28,7 +33,10 @@ pub(super) async fn answered(id: Value, asked: Asked) -> Response {
     };
     match timeout(MCP_PROGRESS_EVERY, &mut work).await {
         Ok((status, message)) => json_response(status, &message),
-        Err(_) => events(streamed(Progress { work: Some(work), token, told: 0 }, Progress::next)),
+        Err(_) => {
+            let guard: Guard = Box::new(move || authenticate::still_valid(&app, &peer));
+            events(streamed(Progress { work: Some(work), token, told: 0, guard }, Progress::next))
+        }
     }
 }
 
@@ -53,17 +61,23 @@ struct Progress {
     token: Value,
     /// How often the client has heard of progress.
     told: u32,
+    guard: Guard,
 }
 
 impl Progress {
     async fn next(mut self) -> Option<(Bytes, Self)> {
+        let bytes = self.bytes().await?;
+        (self.guard)().then_some((bytes, self))
+    }
+
+    async fn bytes(&mut self) -> Option<Bytes> {
         let work = self.work.as_mut()?;
         // The time before the first sign has passed already.
         if self.told > 0
             && let Ok((_, message)) = timeout(MCP_PROGRESS_EVERY, work).await
         {
             self.work = None;
-            return Some((event(&message), self));
+            return Some(event(&message));
         }
         self.told += 1;
         let seconds = MCP_PROGRESS_EVERY.as_secs() * u64::from(self.told);
@@ -71,7 +85,7 @@ impl Progress {
             "progressToken": self.token, "progress": seconds, "message": format!("not ended after {seconds} s"),
         });
         let sign = json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params });
-        Some((event(&sign), self))
+        Some(event(&sign))
     }
 }
 
@@ -89,7 +103,7 @@ mod tests {
             sleep(MCP_PROGRESS_EVERY * 5 / 2).await;
             (StatusCode::OK, json!({ "id": 1, "result": "r" }))
         });
-        let progress = Progress { work: Some(work), token: json!("t"), told: 0 };
+        let progress = Progress { work: Some(work), token: json!("t"), told: 0, guard: Box::new(|| true) };
         let response = events(streamed(progress, Progress::next));
         assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
         let body = response.into_body().collect().await.unwrap().to_bytes();

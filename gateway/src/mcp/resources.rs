@@ -1,5 +1,6 @@
 //! Resources: the caller's own receipts, and the artifacts that they name.
 
+use axum::response::Response;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use effectd_actors::effects::artifacts;
@@ -7,8 +8,8 @@ use effectd_actors::execution::history;
 use effectd_bus::{Cursor, Order, ReceiptQuery};
 use effectd_contracts::Receipt;
 use rmcp::model::{
-    CacheScope, ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult, Resource,
-    ResourceContents, ResourceTemplate,
+    CacheScope, ErrorCode, ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult,
+    Resource, ResourceContents, ResourceTemplate,
 };
 use serde_json::{Value, json};
 
@@ -17,6 +18,7 @@ use super::caller::Caller;
 use super::{Asked, value};
 use crate::app::App;
 use crate::body::BodyShare;
+use crate::extract::json_holding;
 use crate::limits::{INVOCATIONS_DEFAULT, MCP_ARTIFACT_BYTES_MAX};
 use crate::problem::{Kind, Problem};
 use crate::routes::{artifacts as artifacts_of, receipts};
@@ -71,26 +73,25 @@ pub(super) fn templates() -> Value {
     value(list)
 }
 
-/// The answer to `resources/read`, and its share of the memory for results. What is not there and what belongs to others look the same.
-pub(super) async fn read(asked: &Asked, share: &mut BodyShare) -> Result<Value, ErrorData> {
+/// The answer to `resources/read`. What is not there and what belongs to others look the same.
+pub(super) async fn read(id: &Value, asked: &Asked) -> Result<Response, ErrorData> {
     let uri = asked.text("uri")?;
-    let contents = contents(asked, uri, share).await.map_err(|problem| match problem.status {
+    let (contents, share) = contents(asked, uri).await.map_err(|problem| match problem.status {
         404 | 403 => {
-            let (why, about) = (problem.detail, Some(json!({ "uri": uri })));
-            if asked.era.is_modern() {
-                ErrorData::invalid_params(why, about)
-            } else {
-                ErrorData::resource_not_found(why, about)
-            }
+            let is_modern = asked.era.is_modern();
+            let code = if is_modern { ErrorCode::INVALID_PARAMS } else { ErrorCode::RESOURCE_NOT_FOUND };
+            ErrorData::new(code, problem.detail, Some(json!({ "uri": uri })))
         }
         _ => problem.into(),
     })?;
     let mut read = ReadResourceResult::new(vec![contents]).with_ttl_ms(0);
     read.cache_scope = Some(CacheScope::Private);
-    Ok(value(read))
+    let (status, message) = asked.era.message(id, Ok(value(read)));
+    Ok(json_holding(status, &message, share))
 }
 
-async fn contents(asked: &Asked, uri: &str, share: &mut BodyShare) -> Result<ResourceContents, Problem> {
+/// The contents, and their share of the memory for results.
+async fn contents(asked: &Asked, uri: &str) -> Result<(ResourceContents, BodyShare), Problem> {
     let app = &asked.app;
     let unknown = || Problem::of(Kind::NotFound, "you have no resource of this URI");
     let rest = uri.strip_prefix(RECEIPTS).ok_or_else(unknown)?;
@@ -98,7 +99,8 @@ async fn contents(asked: &Asked, uri: &str, share: &mut BodyShare) -> Result<Res
     let receipt = receipts::find(app, &asked.peer, id.to_owned())?;
     check_own(&receipt.principal, asked)?;
     let Some(name) = artifact else {
-        return Ok(ResourceContents::text(value(&receipt).to_string(), uri).with_mime_type(JSON));
+        let text = ResourceContents::text(value(&receipt).to_string(), uri).with_mime_type(JSON);
+        return Ok((text, BodyShare::default()));
     };
     let mut reader = artifacts_of::open(app, &asked.peer, id.to_owned(), name.to_owned()).await?;
     let bytes = reader.bytes();
@@ -106,7 +108,7 @@ async fn contents(asked: &Asked, uri: &str, share: &mut BodyShare) -> Result<Res
         let why = format!("the artifact has {bytes} bytes; artifact_get writes it to a file of the space");
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
-    *share = app.result_share(&asked.peer, bytes)?;
+    let share = app.result_share(&asked.peer, bytes)?;
     let read = move |_: &App| {
         let mut all = Vec::new();
         while let Some(piece) =
@@ -116,9 +118,10 @@ async fn contents(asked: &Asked, uri: &str, share: &mut BodyShare) -> Result<Res
         }
         Ok(all)
     };
-    Ok(match String::from_utf8(app.blocking(read).await?) {
+    let contents = match String::from_utf8(app.blocking(read).await?) {
         Ok(text) => ResourceContents::text(text, uri),
         Err(other) => ResourceContents::blob(BASE64_STANDARD.encode(other.as_bytes()), uri)
             .with_mime_type("application/octet-stream"),
-    })
+    };
+    Ok((contents, share))
 }

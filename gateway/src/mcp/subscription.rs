@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::response::Response;
-use effectd_contracts::{Digest, canonical};
+use effectd_contracts::Digest;
 use rmcp::model::ErrorData;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use super::caller::Caller;
 use super::progress::{event, events};
@@ -25,23 +25,26 @@ use crate::streams::body::{HEARTBEAT, streamed};
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 
 /// Begins a stream. Of all that a client may ask for, only the list of tools changes here.
-pub(super) fn listen(id: &Value, asked: &Asked) -> Result<Response, ErrorData> {
+pub(super) async fn listen(id: &Value, asked: &Asked) -> Result<Response, ErrorData> {
     let wanted = asked.params.get("notifications").and_then(|all| all.get("toolsListChanged"));
     let hears = wanted == Some(&Value::Bool(true));
-    let caller = Caller::of(asked)?;
-    let slot = asked.app.streams.enter(&asked.peer)?;
-    let (app, peer, id) = (asked.app.clone(), asked.peer.clone(), id.clone());
-    let changed = app.services().tools_changed.subscribe();
-    let step = Step::Begin;
-    let changes = Changes { app, peer, caller, hears, id, changed, list: None, step, _slot: slot };
+    let mut changes = Changes {
+        caller: Caller::of(asked)?,
+        _slot: asked.app.streams.enter(&asked.peer)?,
+        changed: asked.app.services().tools_changed.subscribe(),
+        app: asked.app.clone(),
+        peer: asked.peer.clone(),
+        id: id.clone(),
+        hears,
+        list: None,
+        first: None,
+        is_over: false,
+    };
+    changes.list = changes.listed().await;
+    let accepted = if hears { json!({ "toolsListChanged": true }) } else { json!({}) };
+    let accepted = json!({ "notifications": accepted });
+    changes.first = Some(changes.notification("subscriptions/acknowledged", accepted));
     Ok(events(streamed(changes, Changes::next)))
-}
-
-/// How far a stream has come.
-enum Step {
-    Begin,
-    Listen,
-    End,
 }
 
 struct Changes {
@@ -51,23 +54,21 @@ struct Changes {
     hears: bool,
     id: Value,
     changed: watch::Receiver<()>,
-    /// The digest of the list, unless it could not be made.
+    /// The digest of the list. `None` if the list could not be made, or the client did not ask for its changes.
     list: Option<Digest>,
-    step: Step,
+    /// The first message, until it is sent.
+    first: Option<Bytes>,
+    /// Whether the last message is sent.
+    is_over: bool,
     _slot: Slot,
 }
 
 impl Changes {
     async fn next(mut self) -> Option<(Bytes, Self)> {
-        let bytes = match self.step {
-            Step::Begin => {
-                self.list = self.listed().await;
-                self.step = Step::Listen;
-                let accepted = if self.hears { json!({ "toolsListChanged": true }) } else { json!({}) };
-                self.notification("subscriptions/acknowledged", json!({ "notifications": accepted }))
-            }
-            Step::Listen => self.listened().await?,
-            Step::End => return None,
+        let bytes = match self.first.take() {
+            Some(first) => first,
+            None if self.is_over => return None,
+            None => self.listened().await?,
         };
         Some((bytes, self))
     }
@@ -80,39 +81,38 @@ impl Changes {
     /// The next change, a comment if there is none for a while, or the result when the daemon stops. `None` if the token has ended.
     async fn listened(&mut self) -> Option<Bytes> {
         let mut stage = self.app.stage.clone();
-        let heard = async {
-            tokio::select! {
-                biased;
-                _ = stage.wait_for(|stage| *stage != Stage::Open) => Step::End,
-                _ = self.changed.changed(), if self.hears => Step::Listen,
-            }
-        };
-        let heard = timeout(STREAM_HEARTBEAT, heard).await;
-        if self.peer.claims().is_some_and(|claims| !authenticate::still_valid(&self.app, claims)) {
+        let mut is_changed = false;
+        tokio::select! {
+            biased;
+            _ = stage.wait_for(|stage| *stage != Stage::Open) => self.is_over = true,
+            _ = self.changed.changed(), if self.hears => is_changed = true,
+            () = sleep(STREAM_HEARTBEAT) => {}
+        }
+        if !authenticate::still_valid(&self.app, &self.peer) {
             return None;
         }
-        Some(match heard {
-            Ok(Step::End) => {
-                self.step = Step::End;
-                let result = json!({ "resultType": "complete", "_meta": { (SUBSCRIPTION): self.id } });
-                event(&json!({ "jsonrpc": "2.0", "id": self.id, "result": result }))
-            }
-            Ok(Step::Begin | Step::Listen) => {
-                let before = self.list.take();
-                self.list = self.listed().await;
-                // What cannot be compared may have changed.
-                if before.is_some() && before == self.list {
-                    return Some(HEARTBEAT);
-                }
-                self.notification("tools/list_changed", json!({}))
-            }
-            Err(_) => HEARTBEAT,
-        })
+        if self.is_over {
+            let result = json!({ "resultType": "complete", "_meta": { (SUBSCRIPTION): self.id } });
+            return Some(event(&json!({ "jsonrpc": "2.0", "id": self.id, "result": result })));
+        }
+        if !is_changed {
+            return Some(HEARTBEAT);
+        }
+        let before = self.list.take();
+        self.list = self.listed().await;
+        // What cannot be compared may have changed.
+        let is_same = before.is_some() && before == self.list;
+        Some(if is_same { HEARTBEAT } else { self.notification("tools/list_changed", json!({})) })
     }
 
+    /// The digest of the list. After a change all listeners need theirs at once: they queue among themselves, not among other requests.
     async fn listed(&self) -> Option<Digest> {
-        let caller = self.caller.clone();
-        let tools = self.app.blocking(move |app| tools::list(app, &caller)).await;
-        tools.ok().map(|tools| canonical::digest(&Value::Array(tools)))
+        if !self.hears {
+            return None;
+        }
+        let (app, caller) = (self.app.clone(), self.caller.clone());
+        let list = async move { tools::list(&app, &caller) };
+        let tools = self.app.streams.read_list(list).await?.ok()?;
+        Some(Digest::of(tools.as_bytes()))
     }
 }

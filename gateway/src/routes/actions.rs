@@ -67,7 +67,7 @@ pub(crate) async fn submit(
     let wait = query.wait.as_deref().map(wait_ms).transpose()?;
     let _waiting = wait.map(|_| app.wait_slot(&peer)).transpose()?;
     let (mut request, bytes, share) = app.action_request(body).await?;
-    // From now on, the bounds of pipeline and backlog count the request.
+    // From now on, the bounds of waiting requests and of the backlog count it.
     drop(share);
     let trace = headers::apply(&headers, &mut request)?;
     let trace = AnswerTrace::of_request(&request, trace);
@@ -125,6 +125,7 @@ pub(crate) async fn execute(
     wait: Duration,
 ) -> Result<Reached, Problem> {
     let action = incoming.request.action_id.clone();
+    let _share = app.waiting_share(peer, bytes).map_err(|busy| busy.about(&action))?;
     match tokio::time::timeout(wait, app.pipeline()?.exec(incoming.clone())).await {
         Ok(Answer::Done(done)) => Ok(Reached::Done(done)),
         Ok(Answer::Held(held)) => Ok(Reached::Held(held)),
@@ -173,7 +174,10 @@ pub(crate) async fn wait(
     Path(id): Path<String>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
-    let (action, _) = app.find_meant(&action_id(id)?, &peer).await?;
+    let (action, found) = app.find_meant(&action_id(id)?, &peer).await?;
+    if matches!(found, Found::Unknown) {
+        return Err(unknown(&action));
+    }
     Ok(match until_ended(&app, &peer, &action, app.wait_time(query.timeout_ms)).await? {
         Found::Done(done, share) => waited(action, done, share),
         Found::Held(held) => accepted(ActionView::held(action, &held)),

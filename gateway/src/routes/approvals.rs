@@ -108,8 +108,8 @@ fn find(app: &App, peer: &Peer, id: &ApprovalId) -> Result<ApprovalView, Problem
 
 /// A hold that this peer may see.
 fn pending(app: &App, peer: &Peer, id: &ApprovalId) -> Result<Option<Hold>, Problem> {
-    let hold = repository::hold(app.store(), id)?.map(|hold| hold.value);
     let (policy, by) = (app.services().policy(), peer.decider());
+    let hold = view::hold(app.services(), &by, id)?.map(|hold| hold.value);
     let sees = |hold: &Hold| {
         let org = policy.org_of(&hold.decision.request.space_id);
         view::may_see(&policy, &by, &hold.decision.principal, org)
@@ -306,7 +306,7 @@ pub(crate) async fn preview_always(
     Path(id): Path<String>,
 ) -> Reply<StandingView> {
     let id = approval_id(id)?;
-    let _permit = app.blocking_permit().await?;
+    let _place = app.blocking_place().await?;
     let mut standing = standing(&app, &peer, &id)?;
     if !app.services().policy().may_view_approvals(&peer.decider(), Some(&standing.org)) {
         // How much of others waits is not for the asker.
@@ -351,7 +351,7 @@ pub(crate) async fn preview_grant(
     Query(GrantQuery { org, calls_max }): Query<GrantQuery>,
 ) -> Reply<GrantWould> {
     let id = approval_id(id)?;
-    let _permit = app.blocking_permit().await?;
+    let _place = app.blocking_place().await?;
     let hold = undecided(&app, &peer, &id)?;
     let how = How::Grant { org, calls_max, lasts: None };
     let released = decide::grant_releases(app.services(), &hold, &peer.decider(), &how)?;

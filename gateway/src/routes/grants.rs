@@ -73,7 +73,7 @@ pub(crate) async fn preview_request(State(app): AppState, peer: Peer, body: Payl
     check_member(&app, &peer, &new.org)?;
     let (services, by) = (app.services(), peer.decider());
     let in_force = grants::would_be_in_force(services, &new, &by)?;
-    let _permit = app.blocking_permit().await?;
+    let _place = app.blocking_place().await?;
     let released = if in_force { grants::would_release(services, new, &by)? } else { 0 };
     Ok(Json(GrantWould { in_force, released }))
 }

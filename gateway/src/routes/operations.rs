@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::dead_letters;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Payload, Query, Reply};
+use crate::extract::{Json, Operator, Path, Payload, Query, Reader, Reply};
 use crate::host::Host;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
@@ -66,11 +66,12 @@ pub(crate) struct OperationQuery {
 
 impl OperationQuery {
     /// The terms of the operation, which begins now.
-    pub(super) fn terms(self, app: &App) -> Result<Terms, Problem> {
+    pub(super) fn terms(self, app: &App, by: &Peer) -> Result<Terms, Problem> {
         let now = app.services().clock.now();
         let until = self.lasts.as_deref().map(|lasts| filter::end_of(lasts, now)).transpose();
         let until = until.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
-        Ok(Terms { reason: checked_reason(self.reason)?, until })
+        let org = by.claims().map(|claims| claims.org.clone());
+        Ok(Terms { reason: checked_reason(self.reason)?, until, org })
     }
 }
 
@@ -102,10 +103,10 @@ pub(crate) async fn perform(
         by.check_administers(&app)?;
     }
     let preview = query.preview;
-    let terms = query.terms(&app)?;
+    let terms = query.terms(&app, &by.0)?;
     if preview {
         let would = move |services: &Services| {
-            service::preview(services, &operation, terms.until).map(OperationView::from)
+            service::preview(services, &operation, &terms).map(OperationView::from)
         };
         return app.store_query(would).await;
     }
@@ -115,7 +116,7 @@ pub(crate) async fn perform(
 }
 
 /// Refuses operations that have a route of their own because of their answers or, by a token, stay with the users of this machine, have a
-/// route that keeps the token to its organisation, or are on dead letters of others.
+/// route that keeps the token to its organisation, are on a topic that the peer may not read, or are on dead letters of others.
 pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation) -> Result<(), Problem> {
     if matches!(operation, Operation::CreateToken { .. } | Operation::RotateToken { .. }) {
         return Err(Problem::of(Kind::QueryInvalid, "use /v1/tokens for this"));
@@ -145,6 +146,10 @@ pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation)
         let why = "with a token, use /v1/sessions, /v1/connections and /v1/secrets for this";
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
+    // As its own route does.
+    if let Operation::SeekGroup { topic, .. } = operation {
+        Reader::of(app, by.clone())?.check_topic(topic)?;
+    }
     let mut letters = Vec::new();
     if let Operation::RequeueLetters { letters: named } | Operation::DropLetters { letters: named } =
         operation
@@ -167,10 +172,11 @@ pub(super) async fn change(
     operation: Operation,
     ChangeQuery { preview, reason }: ChangeQuery,
 ) -> Reply<OperationView> {
-    let terms = Terms { reason: checked_reason(reason)?, until: None };
+    let terms = Terms { reason: checked_reason(reason)?, ..Terms::default() };
     if preview {
-        let would =
-            move |services: &Services| service::preview(services, &operation, None).map(OperationView::from);
+        let would = move |services: &Services| {
+            service::preview(services, &operation, &terms).map(OperationView::from)
+        };
         return app.store_query(would).await;
     }
     perform_on(app, by, operation, terms).await.map(Json)
@@ -267,8 +273,13 @@ where
     F: Future<Output = Result<T, StoreError>> + Send + 'static,
 {
     // Root and the daemon's user do not queue behind those whom they stop.
-    let _permit = if by.operator { None } else { Some(app.blocking_permit().await?) };
-    let done = tokio::spawn(work(app.services().clone(), by.principal.clone())).await;
+    let place = if by.operator { None } else { Some(app.blocking_place().await?) };
+    let work = work(app.services().clone(), by.principal.clone());
+    let work = async move {
+        let _place = place;
+        work.await
+    };
+    let done = tokio::spawn(work).await;
     let done = done.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?;
     done.map_err(|error| Problem::for_operator(&error))
 }

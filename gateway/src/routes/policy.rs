@@ -57,11 +57,11 @@ pub(crate) async fn reload(State(app): AppState, by: Operator, Query(why): Query
 /// The answer comes when the change is durable and in force, with the receipt that names the operator. While the files are not
 /// valid, every change is refused. Examples test the files alone, so that none of them can prevent a revocation. Pending approvals
 /// are judged again: those that need no person because of the change start, and those that are denied now end. An operator who is
-/// neither root nor the daemon's user also needs the role `admin`.
+/// neither root nor the daemon's user also needs the role `admin`; a token changes modes, bands and consents of its own organisation only.
 #[utoipa::path(post, path = "/v1/policy/changes", tag = "policy",
     params(OperationQuery),
     request_body(content = PolicyChange, content_type = "application/json"),
-    responses((status = 200, description = "The policy with the change; for a preview, the policy that it would become", body = PolicyView), Problems<400, 403, 422>))]
+    responses((status = 200, description = "The policy with the change; for a preview, the policy that it would become", body = PolicyView), Problems<400, 403, 404, 422>))]
 pub(crate) async fn change(
     State(app): AppState,
     by: Operator,
@@ -70,8 +70,9 @@ pub(crate) async fn change(
 ) -> Reply<PolicyView> {
     by.check_administers(&app)?;
     let (change, _share): (PolicyChange, _) = app.json_body(body, Kind::ChangeInvalid).await?;
+    check_reaches(&app, &by.0, &change)?;
     let preview = query.preview;
-    let terms = query.terms(&app)?;
+    let terms = query.terms(&app, &by.0)?;
     let until = terms.until;
     if preview {
         return app.blocking(move |app| app.host.try_policy(change, until)).await.map(Json);
@@ -82,11 +83,26 @@ pub(crate) async fn change(
     Ok(Json(PolicyView { released, ended, ..view }))
 }
 
+/// Fails if a token of another organisation changes what belongs to this one.
+fn check_reaches(app: &App, peer: &Peer, change: &PolicyChange) -> Result<(), Problem> {
+    let policy = app.services().policy();
+    let org = match change {
+        PolicyChange::SetOrgMode { org, .. } => Some(org.as_str()),
+        PolicyChange::SetBand { space, .. }
+        | PolicyChange::GrantConsent { space, .. }
+        | PolicyChange::RevokeConsent { space, .. } => policy.org_of(space),
+        // They are of the whole state, like the policy's files.
+        PolicyChange::SetEntry { .. } | PolicyChange::Clear {} => return Ok(()),
+    };
+    let unknown = || Problem::of(Kind::NotFound, "your organisation has no such space, or has another name");
+    peer.decider().reaches(org).then_some(()).ok_or_else(unknown)
+}
+
 /// Changes the policy, and leaves a receipt if the policy or a root differs afterwards.
 async fn record(
     app: &App,
     by: &Operator,
-    (operation, Terms { reason, until }): (Operation, Terms),
+    (operation, Terms { reason, until, .. }): (Operation, Terms),
     change: impl FnOnce(&dyn Host) -> Result<PolicyView, Problem> + Send + 'static,
 ) -> Reply<PolicyView> {
     let done = operations::by_host(app, by, (operation, reason), move |host| {

@@ -74,7 +74,11 @@ impl FromRequestParts<Arc<App>> for InSession {
         let peer = Peer::from_request_parts(parts, app).await?;
         let Path(names) = Path::<HashMap<String, String>>::from_request_parts(parts, app).await?;
         let id = names.get("session_id").map(String::as_str).unwrap_or_default();
-        let found = sessions::session(app.store(), id)?.filter(|session| sees(app, &peer, session));
+        // The session of another agent is not even looked up.
+        let own = peer.claims().and_then(|claims| claims.session.as_ref());
+        let is_other = own.is_some_and(|own| own.as_str() != id);
+        let found = if is_other { None } else { sessions::session(app.store(), id)? };
+        let found = found.filter(|session| sees(app, &peer, session));
         let unknown = || Problem::of(Kind::NotFound, "you have no session of this id");
         Ok(Self { session: found.ok_or_else(unknown)?, peer })
     }
@@ -132,14 +136,14 @@ impl InSession {
     async fn find(&self, app: &App, id: &str) -> Result<Invocation, Problem> {
         let unknown = || Problem::of(Kind::ActionUnknown, "the session has no invocation of this id");
         let id = ActionId::new(id).map_err(|_| unknown())?;
+        let own = self.session.session_id.as_str();
         // Ends an approval that has expired, if the sweeper has not yet.
-        view::waiting(app.services(), &id).await?;
-        let is_own = |found: &Invocation| found.session_id == self.session.session_id.as_str();
-        let mut found = invocation::find(app.services(), &id).await?.filter(is_own);
+        view::waiting(app.services(), &self.peer.decider(), &id, |hold| hold.session == own).await?;
+        let mut found = invocation::find_in(app.services(), own, &id).await?;
         if found.is_none() {
             // The store answers in order: after this reply, a repeat that was answered earlier is linked to its receipt.
             app.store().groups(&Topic::ActionDecision.into()).await?;
-            found = invocation::find(app.services(), &id).await?.filter(is_own);
+            found = invocation::find_in(app.services(), own, &id).await?;
         }
         found.ok_or_else(unknown)
     }
@@ -219,7 +223,7 @@ impl InSession {
                 let unsaid = || Failure::new(Code::Internal, Phase::Record, "the receipt says nothing more");
                 let mut problem = Problem::failed(&failure.clone().unwrap_or_else(unsaid)).about(id);
                 problem.status = match receipt.outcome.project().http {
-                    // That is the answer to who denied it.
+                    // 200 is for the person who denied it; here is the agent whose action was denied.
                     200 => 403,
                     status => status,
                 };
@@ -299,7 +303,7 @@ pub(crate) async fn invoke(
     let mut request = here.session.request(tool, params);
     let trace = headers::apply(&headers, &mut request)?;
     let trace = AnswerTrace::of_request(&request, trace);
-    // From now on, the bounds of pipeline and backlog count the request.
+    // From now on, the bounds of waiting requests and of the backlog count it.
     let size = bytes.len() as u64;
     drop((bytes, share));
     let id = request.action_id.clone();

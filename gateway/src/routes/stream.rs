@@ -104,7 +104,7 @@ pub(super) fn detail(app: &App, peer: &Peer, org: Option<&str>) -> Option<Detail
 fn guard(app: Arc<App>, peer: Peer, begun: Scope) -> Guard {
     let mut checked = None;
     Box::new(move || {
-        if peer.claims().is_some_and(|claims| !authenticate::still_valid(&app, claims)) {
+        if !authenticate::still_valid(&app, &peer) {
             return false;
         }
         let policy = app.services().policy();

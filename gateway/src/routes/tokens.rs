@@ -69,7 +69,7 @@ pub(crate) async fn create(
 
 /// Revoke a token
 ///
-/// The next request with it is refused, and streams that it holds open end. Repeating this is harmless.
+/// The next request with it is refused, as is one that waits, and streams that it holds open end. Repeating this is harmless.
 #[utoipa::path(post, path = "/v1/tokens/{id}/revoke", tag = "tokens",
     params(ChangeQuery),
     responses((status = 200, description = "It is revoked, or would be", body = OperationView), Problems<400, 403, 404>))]

@@ -187,11 +187,12 @@ async fn a_stream_beats_and_ends_if_it_is_slow_or_the_daemon_stops() {
 }
 
 #[test]
-fn slots_are_bounded_for_a_token_and_in_all() {
+fn slots_are_bounded_for_an_account_and_in_all() {
     let streams = streams();
     let token = |id: usize| {
         let claims = Claims {
-            token_id: format!("t-{id}"),
+            token_id: "t".to_owned(),
+            account: format!("account://home/a-{id}").parse().unwrap(),
             kind: TokenKind::User,
             org: "home".parse().unwrap(),
             principal: "account://home/a".parse().unwrap(),
@@ -209,7 +210,7 @@ fn slots_are_bounded_for_a_token_and_in_all() {
         assert!(problem.retry_after_ms.is_some(), "{problem:?}");
         (problem.status, problem.code)
     };
-    for _ in 0..STREAMS_PER_TOKEN_MAX {
+    for _ in 0..STREAMS_PER_ACCOUNT_MAX {
         slots.push(streams.enter(&token(0)).ok().unwrap());
     }
     assert_eq!(refused(&token(0)), (429, "rate_limited".to_owned()));

@@ -79,6 +79,13 @@ impl Consents {
         all
     }
 
+    /// Whether one has ended in this time.
+    pub(crate) fn has_ended(&self, since: Timestamp, now: Timestamp) -> bool {
+        let patterns = self.by_pattern.iter().map(|(_, _, consent)| consent);
+        let mut ends = self.by_name.values().flatten().chain(patterns).filter_map(|consent| consent.until);
+        ends.any(|until| since < until && until <= now)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.count
     }

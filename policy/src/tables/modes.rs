@@ -105,6 +105,11 @@ impl Modes {
         Some((rule.mode, name))
     }
 
+    /// Whether one has ended in this time.
+    pub(crate) fn has_ended(&self, since: Timestamp, now: Timestamp) -> bool {
+        self.overlay.values().flat_map(HashMap::values).any(|set| set.has_ended(since, now))
+    }
+
     /// By command, until its end; otherwise by the files.
     fn rule(&self, owner: &str, key: &str, now: Timestamp) -> Option<ModeRule> {
         let set = self.overlay.get(owner).and_then(|modes| modes.get(key));

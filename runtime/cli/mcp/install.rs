@@ -290,7 +290,7 @@ struct Edit {
 
 impl Edit {
     fn of(agent: Agent, server: &Server, project: &Project) -> Result<Self, CliError> {
-        let (file, insert) = agent.config(project)?;
+        let file = agent.config(project)?;
         // A link stays one. That of a project, perhaps made by a stranger, must not lead out of it.
         let file = file.canonicalize().unwrap_or(file);
         let shown = file.display();
@@ -300,7 +300,12 @@ impl Edit {
         }
         let old = read_config(&file)
             .map_err(|error| CliError::request(format!("{shown} cannot be read: {error}")))?;
-        let new = insert(server, &old).map_err(|why| {
+        let new = match agent {
+            Agent::ClaudeCode => server.in_project_json(&old),
+            Agent::Codex => server.in_toml(&old),
+            Agent::Gemini => server.in_json(&old),
+        };
+        let new = new.map_err(|why| {
             let lines = server.lines(Some(agent));
             CliError::request(format!(
                 "{shown} {why}; nothing was changed. Put this into it yourself:\n{lines}"
@@ -341,22 +346,19 @@ fn read_config(file: &Path) -> io::Result<String> {
     }
 }
 
-/// How a server gets into the text of a configuration. The error says why it does not.
-type Insert = fn(&Server, &str) -> Result<String, String>;
-
 impl Agent {
-    /// Where its configuration is, and how a server gets into it.
-    fn config(self, project: &Project) -> Result<(PathBuf, Insert), CliError> {
+    /// Where its configuration is.
+    fn config(self, project: &Project) -> Result<PathBuf, CliError> {
         let folder = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let unknown = || CliError::request("the agent's configuration is in your home: set HOME");
         let home = |file: &str| folder("HOME").map(|home| home.join(file)).ok_or_else(unknown);
         Ok(match self {
-            Agent::ClaudeCode => (project.folder.join(".mcp.json"), Server::in_project_json),
+            Agent::ClaudeCode => project.folder.join(".mcp.json"),
             Agent::Codex => match folder("CODEX_HOME") {
-                Some(folder) => (folder.join("config.toml"), Server::in_toml),
-                None => (home(".codex/config.toml")?, Server::in_toml),
+                Some(folder) => folder.join("config.toml"),
+                None => home(".codex/config.toml")?,
             },
-            Agent::Gemini => (home(".gemini/settings.json")?, Server::in_json),
+            Agent::Gemini => home(".gemini/settings.json")?,
         })
     }
 }

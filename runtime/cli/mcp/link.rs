@@ -126,17 +126,32 @@ impl Link {
         say(lines, answer.to_string().into_bytes()).await;
     }
 
-    /// The result of a request of this program's own. It asks for no news of progress, so the answer is all that comes.
+    /// The result of a request of this program's own.
     pub(super) async fn ask(&self, method: &str, params: Value) -> Result<Value, CliError> {
-        let (lines, mut answers) = mpsc::channel(1);
-        match self.send(&Message::request(method, params)?, &lines).await {
+        let (lines, mut heard) = mpsc::channel::<Vec<u8>>(1);
+        let message = Message::request(method, params)?;
+        let send = async {
+            let sent = self.send(&message, &lines).await;
+            drop(lines);
+            sent
+        };
+        let hear = async {
+            let mut answer = Vec::new();
+            while let Some(line) = heard.recv().await {
+                if is_answer(&line) {
+                    answer = line;
+                }
+            }
+            answer
+        };
+        let (sent, answer) = tokio::join!(send, hear);
+        match sent {
             Err(CliError::Runtime(Error::NoState(_))) => {
                 return Err(CliError::request(no_policy::advice(&self.project)));
             }
             sent => sent?,
         }
-        let line: Vec<u8> = answers.try_recv().unwrap_or_default();
-        let mut answer: Value = serde_json::from_slice(&line).unwrap_or_default();
+        let mut answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         match answer.get_mut("result") {
             Some(result) => Ok(result.take()),
             None => {

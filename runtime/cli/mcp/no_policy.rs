@@ -43,8 +43,6 @@ pub(super) fn answer(id: &Value, message: &Message, project: &Path) -> Value {
     };
     if message.is_modern() {
         result["resultType"] = "complete".into();
-    }
-    if message.is_modern() && message.method != "ping" {
         // Whoever asks again after the install gets the tools.
         result["ttlMs"] = 0.into();
         result["cacheScope"] = "private".into();

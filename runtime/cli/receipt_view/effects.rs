@@ -1,6 +1,7 @@
 //! Renders the changes of an action, a line for each path.
 
-use effectd_contracts::{Effects, Observed, PathChange, PathState, Receipt};
+use effectd_contracts::{Effects, Observed, PathChange, Receipt};
+use effectd_gateway::views::receipt_text;
 
 /// The number of paths that are listed; the receipt has all.
 const LISTED_MAX: usize = 8;
@@ -39,23 +40,5 @@ fn listed(observed: &Observed) -> Vec<String> {
 }
 
 fn change(change: &PathChange) -> String {
-    let path = change.path.escape_debug();
-    let what = match (&change.before, &change.after) {
-        (PathState::Absent, now) => format!("created, {}", standing(now)),
-        (_, PathState::Absent) => "deleted".to_owned(),
-        (PathState::File(before), PathState::File(after)) if before.digest == after.digest => {
-            format!("permissions {:o}, before {:o}", after.mode, before.mode)
-        }
-        (before, now) => format!("{}, before {}", standing(now), standing(before)),
-    };
-    format!("{path}: {what}")
-}
-
-fn standing(standing: &PathState) -> String {
-    match standing {
-        PathState::Absent => "nothing".to_owned(),
-        PathState::Folder => "a folder".to_owned(),
-        PathState::File(file) => format!("{} bytes", file.bytes),
-        PathState::Other => "neither a file nor a folder".to_owned(),
-    }
+    format!("{}: {}", change.path.escape_debug(), receipt_text::change(change))
 }

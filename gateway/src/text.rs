@@ -1,4 +1,4 @@
-//! Makes text from planners and tools safe to show: no terminal commands, nothing hidden, no change of direction.
+//! Makes text from planners and tools safe to show, in a terminal and in the console: no commands, nothing hidden, no change of direction.
 
 use effectd_contracts::text::is_unprintable;
 use unicode_width::UnicodeWidthChar;
@@ -35,13 +35,13 @@ pub fn shown(text: &str, columns_max: usize) -> String {
 }
 
 /// Each line of a text as [`shown`].
-pub(crate) fn shown_text(text: &str) -> String {
+pub fn shown_text(text: &str) -> String {
     let lines = text.split('\n').map(|line| shown(line, usize::MAX));
     lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The first `lines_max` lines of a text, each as [`shown`]. If there are more lines, the last one says how many.
-pub(crate) fn shown_lines(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
+pub fn shown_lines(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
     let all = text.lines().count();
     let mut lines: Vec<String> = text.lines().take(lines_max).map(|line| shown(line, columns_max)).collect();
     if all > lines_max && lines.pop().is_some() {

@@ -1,0 +1,461 @@
+//! Operations: whether all is well at a glance, dead letters by cause, tools, the policy, and who has access. Every change is shown before it
+//! is made, and asks for a reason.
+
+mod access;
+mod change;
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::Router;
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use axum::routing::get;
+use effectd_actors::PrincipalRole;
+use effectd_actors::metrics::{HOLDS_OPEN, IN_FLIGHT, STAGE_BUSY, STAGE_QUEUE};
+use effectd_bus::stats::{DISK_FREE_BYTES, DISK_SIZE_BYTES, QUARANTINED};
+use effectd_contracts::{Code, Receipt, Timestamp};
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::actions::{ago, class};
+use super::api::Api;
+use super::page::{Page, Shell, filters, page};
+use crate::app::{App, AppState};
+use crate::client::percent_encoded;
+use crate::extract::Path;
+use crate::limits::LIST_MAX;
+use crate::metrics::BACKLOG;
+use crate::problem::{Kind, Problem};
+use crate::views::artifacts::QuarantineList;
+use crate::views::dead_letters::{CauseView, LetterList, LetterView};
+use crate::views::policy::PolicyView;
+use crate::views::receipt_text::{Ending, duration, words};
+use crate::views::receipts::ReceiptList;
+use crate::views::{BreakerView, Health};
+
+/// Columns of the picture of the last hour.
+const COLUMNS: usize = 60;
+/// The height of a full column.
+const HEIGHT: f64 = 40.0;
+/// Operators' changes that the overview lists.
+const RECENT: usize = 6;
+/// Letters that a step after the first requeues.
+const STEPS: [usize; 2] = [10, 100];
+
+pub(super) fn routes() -> Router<Arc<App>> {
+    Router::new()
+        .route("/console/operations", get(overview))
+        .route("/console/operations/letters/{cause}", get(letters))
+        .route("/console/operations/tools", get(tools))
+        .merge(access::routes())
+        .merge(change::routes())
+}
+
+fn operates(app: &App, api: &Api) -> bool {
+    app.may_operate(&api.peer, PrincipalRole::Operate)
+}
+
+/// An answer that not everybody may have.
+async fn permitted<T: DeserializeOwned>(api: &Api, path: &str) -> Result<Option<T>, Problem> {
+    match api.get(path).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(problem) if problem.status == 403 => Ok(None),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The figures of the daemon, in Prometheus text; `None` for who may not have them.
+async fn figures(api: &Api) -> Result<Option<Figures>, Problem> {
+    let answer = api.send(Method::GET, "/metrics", Vec::new(), &[]).await?;
+    if !answer.status().is_success() {
+        return Ok(None);
+    }
+    let body = answer.into_body().collect().await;
+    let body = body.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?.to_bytes();
+    Ok(Some(Figures(String::from_utf8_lossy(&body).into_owned())))
+}
+
+struct Figures(String);
+
+impl Figures {
+    /// All series of this name, with their labels.
+    fn series<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
+        self.0.lines().filter_map(move |line| {
+            let (labels, value) = line.strip_prefix(name)?.rsplit_once(' ')?;
+            let is_it = labels.is_empty() || labels.starts_with('{');
+            Some((labels, value.parse::<f64>().ok()? as u64)).filter(|_| is_it)
+        })
+    }
+
+    fn sum(&self, name: &str) -> u64 {
+        self.series(name).map(|(_, value)| value).sum()
+    }
+
+    /// What waits in each stage, and its busy workers.
+    fn stages(&self) -> Vec<(String, u64, u64)> {
+        let stage = |labels: &str| labels.split('"').nth(1).unwrap_or_default().to_owned();
+        let busy: Vec<_> = self.series(STAGE_BUSY).collect();
+        let waiting = self.series(STAGE_QUEUE).map(|(labels, waiting)| {
+            let busy = busy.iter().find(|(other, _)| *other == labels).map_or(0, |(_, busy)| *busy);
+            (stage(labels), waiting, busy)
+        });
+        waiting.collect()
+    }
+}
+
+/// What ended in the last hour, or the last part of it that one page of receipts has.
+struct Hour {
+    ended: usize,
+    /// Of these, not done.
+    bad: usize,
+    per_minute: String,
+    /// The percentiles of the time that an action took, without its wait for a person.
+    p50: String,
+    p95: String,
+    p99: String,
+    columns: Vec<Column>,
+    most: usize,
+    /// Minutes that it covers.
+    minutes: i64,
+}
+
+struct Column {
+    x: usize,
+    /// Where its bars begin.
+    left: f64,
+    bad: f64,
+    bad_y: f64,
+    good: f64,
+    good_y: f64,
+    says: String,
+}
+
+impl Hour {
+    fn of(list: &ReceiptList, now: Timestamp) -> Self {
+        let age = |receipt: &Receipt| now.duration_since(receipt.timing.ended_at).as_secs().max(0);
+        let (mut counts, mut bad_all) = ([(0_usize, 0_usize); COLUMNS], 0);
+        let mut took = Vec::with_capacity(list.receipts.len());
+        for receipt in &list.receipts {
+            let column = usize::try_from(age(receipt) / 60).unwrap_or(COLUMNS).min(COLUMNS - 1);
+            let is_bad = Ending::of(receipt.outcome) == Ending::Bad;
+            let (good, bad) = &mut counts[COLUMNS - 1 - column];
+            *(if is_bad { bad } else { good }) += 1;
+            bad_all += usize::from(is_bad);
+            took.push(receipt.timing.total_ms.less(receipt.held()).as_f64());
+        }
+        took.sort_by(f64::total_cmp);
+        let at = |part: f64| {
+            let place = ((took.len() as f64 * part).ceil() as usize).saturating_sub(1);
+            took.get(place).map_or_else(|| "–".to_owned(), |ms| duration(*ms))
+        };
+        let oldest = list.receipts.iter().map(age).max().unwrap_or(0);
+        let minutes = if list.next.is_some() { oldest / 60 + 1 } else { COLUMNS as i64 };
+        let most = counts.iter().map(|(good, bad)| good + bad).max().unwrap_or(0).max(1);
+        let column = |(x, (good, bad)): (usize, (usize, usize))| {
+            let height = |count: usize| {
+                if count == 0 { 0.0 } else { (count as f64 / most as f64 * HEIGHT).max(1.5) }
+            };
+            let (good_height, bad_height) = (height(good), height(bad));
+            let ago = COLUMNS - 1 - x;
+            Column {
+                x,
+                left: x as f64 + 0.12,
+                bad: bad_height,
+                bad_y: HEIGHT - bad_height,
+                good: good_height,
+                good_y: HEIGHT - bad_height - good_height,
+                says: format!("{ago} min ago: {} ended, {bad} not done", good + bad),
+            }
+        };
+        Self {
+            ended: took.len(),
+            bad: bad_all,
+            per_minute: format!("{:.1}", took.len() as f64 / minutes as f64),
+            p50: at(0.5),
+            p95: at(0.95),
+            p99: at(0.99),
+            columns: counts.into_iter().enumerate().map(column).collect(),
+            most,
+            minutes,
+        }
+    }
+}
+
+/// What only those may know who may look.
+struct Looked {
+    in_flight: u64,
+    backlog: u64,
+    held: u64,
+    quarantined: u64,
+    /// Free percent of the state's disk.
+    disk: Option<u64>,
+    stages: Vec<(String, u64, u64)>,
+    breakers: Vec<BreakerView>,
+    causes: Vec<CauseView>,
+    letters: u64,
+    artifacts: QuarantineList,
+    policy: PolicyView,
+}
+
+impl Looked {
+    async fn read(api: &Api) -> Result<Option<Self>, Problem> {
+        let Some(figures) = figures(api).await? else { return Ok(None) };
+        let (causes, artifacts) =
+            (permitted(api, "/v1/dlq/causes"), permitted(api, "/v1/artifacts/quarantined"));
+        let (breakers, policy) = (permitted(api, "/v1/breakers"), permitted(api, "/v1/policy"));
+        let (causes, artifacts, breakers, policy) = tokio::try_join!(causes, artifacts, breakers, policy)?;
+        let (Some(causes), Some(artifacts), Some(breakers), Some(policy)) =
+            (causes, artifacts, breakers, policy)
+        else {
+            return Ok(None);
+        };
+        let causes: Vec<CauseView> = causes;
+        let (free, size) = (figures.sum(DISK_FREE_BYTES), figures.sum(DISK_SIZE_BYTES));
+        Ok(Some(Self {
+            in_flight: figures.sum(IN_FLIGHT),
+            backlog: figures.sum(BACKLOG),
+            held: figures.sum(HOLDS_OPEN),
+            quarantined: figures.sum(QUARANTINED),
+            disk: (100 * free).checked_div(size),
+            stages: figures.stages(),
+            letters: causes.iter().filter(|cause| !cause.is_quarantined()).map(|cause| cause.count).sum(),
+            breakers,
+            causes,
+            artifacts,
+            policy,
+        }))
+    }
+}
+
+/// A change that an operator made.
+struct Recent {
+    id: String,
+    class: &'static str,
+    words: &'static str,
+    what: String,
+    by: String,
+    ago: String,
+}
+
+#[derive(Template)]
+#[template(path = "operations.html")]
+struct OverviewPage {
+    shell: Shell,
+    part: &'static str,
+    operates: bool,
+    health: Health,
+    /// Whether nobody needs to do anything, and what needs it.
+    alarms: Vec<String>,
+    hour: Hour,
+    looked: Option<Looked>,
+    recent: Vec<Recent>,
+}
+
+async fn overview(State(app): AppState, api: Api) -> Page {
+    let now = app.services().clock.now();
+    let health: Health = api.get("/healthz").await?;
+    let ready: Result<Health, Problem> = api.get("/readyz").await;
+    let hour = format!("/v1/receipts?order=newest&limit={LIST_MAX}&q=since:1h%20-tool:effectd.*");
+    let recent = format!("/v1/receipts?order=newest&limit={RECENT}&q=tool:effectd.*");
+    let (hour, recent): (ReceiptList, ReceiptList) = tokio::try_join!(api.get(&hour), api.get(&recent))?;
+    let looked = Looked::read(&api).await?;
+    let mut alarms = Vec::new();
+    if let Err(problem) = ready {
+        alarms.push(format!("It takes no new work: {}", problem.detail));
+    }
+    alarms.extend(health.store_damage.as_ref().map(|damage| format!("The store is damaged: {damage}")));
+    alarms.extend(health.failed_jobs().into_iter().map(|failed| format!("A scheduled job failed: {failed}")));
+    if let Some(looked) = &looked {
+        alarms.extend(
+            looked.policy.faults.iter().map(|fault| format!("The policy's files are not in force: {fault}")),
+        );
+        let open = looked.breakers.iter().filter(|breaker| breaker.state == "open");
+        alarms.extend(open.map(|breaker| format!("The breaker of {} is open", breaker.key)));
+        let full = looked.disk.filter(|free| *free < 10);
+        alarms.extend(full.map(|free| format!("{free} percent of the disk are free")));
+    } else if health.policy_files_faulty {
+        alarms.push("The policy's files have a fault, so an earlier policy decides.".to_owned());
+    }
+    let recent = recent.receipts.iter().map(|receipt| Recent {
+        id: receipt.receipt_id.to_string(),
+        class: class(Ending::of(receipt.outcome)),
+        words: words(receipt.outcome),
+        what: receipt.tool_id.as_str().trim_start_matches("effectd.").replace('_', " "),
+        by: receipt.principal.to_string(),
+        ago: ago(receipt.timing.ended_at, now),
+    });
+    let shown = OverviewPage {
+        shell: Shell::new("Operations", "operations", &api),
+        part: "overview",
+        operates: operates(&app, &api),
+        alarms,
+        hour: Hour::of(&hour, now),
+        looked,
+        recent: recent.collect(),
+        health,
+    };
+    Ok(page(StatusCode::OK, &shown))
+}
+
+/// A link that requeues some letters, and what it says.
+struct Step {
+    href: String,
+    says: String,
+}
+
+#[derive(Template)]
+#[template(path = "letters.html")]
+struct LettersPage {
+    shell: Shell,
+    operates: bool,
+    cause: String,
+    is_quarantined: bool,
+    is_unknown: bool,
+    letters: Vec<LetterView>,
+    has_more: bool,
+    steps: Vec<Step>,
+}
+
+async fn letters(State(app): AppState, api: Api, Path(cause): Path<String>) -> Page {
+    let path = format!("/v1/dlq?cause={}", percent_encoded(&cause));
+    let mut list: LetterList = api.get(&path).await?;
+    // A page may have none although there are more.
+    while let Some(from) = list.next.filter(|_| list.letters.is_empty()) {
+        list = api.get(&format!("{path}&from={from}")).await?;
+    }
+    let is_quarantined = list.letters.iter().any(LetterView::is_quarantined);
+    let is_unknown = list.letters.iter().any(|letter| letter.code == Code::OutcomeUnknown.as_str());
+    let counts = [1].into_iter().chain(STEPS).filter(|count| {
+        let is_first = *count == 1;
+        is_first || list.letters.len() > count / 10
+    });
+    let steps = counts.map(|count| {
+        let first: Vec<String> =
+            list.letters.iter().take(count).map(|letter| letter.letter.to_string()).collect();
+        let says = match first.len() {
+            1 => "Requeue one, to see whether it works now".to_owned(),
+            some => format!("Requeue {some}"),
+        };
+        Step {
+            href: format!("/console/operations/change?do=requeue_letters&letters={}", first.join(",")),
+            says,
+        }
+    });
+    let steps =
+        if list.letters.is_empty() || is_quarantined || is_unknown { Vec::new() } else { steps.collect() };
+    let shown = LettersPage {
+        shell: Shell::new("Dead letters", "operations", &api),
+        operates: operates(&app, &api),
+        cause,
+        is_quarantined,
+        is_unknown,
+        has_more: list.next.is_some(),
+        steps,
+        letters: list.letters,
+    };
+    Ok(page(StatusCode::OK, &shown))
+}
+
+/// A tool, as the page shows it.
+struct ToolRow {
+    id: String,
+    description: String,
+    tier: String,
+    effects: String,
+    profile: String,
+    source: String,
+    /// Why calls of it are refused now.
+    refused: Vec<String>,
+    is_disabled: bool,
+    is_drifted: bool,
+    caps: String,
+}
+
+impl ToolRow {
+    fn of(tool: &Value) -> Self {
+        let text = |name: &str| tool[name].as_str().unwrap_or_default().to_owned();
+        let list = |name: &str| {
+            let words = tool[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+            words.collect::<Vec<_>>().join(", ").replace('_', " ")
+        };
+        let is_disabled = tool["disabled"] == true;
+        let mut refused = Vec::new();
+        if is_disabled {
+            refused.push("disabled".to_owned());
+        }
+        if !tool["quarantined"].is_null() {
+            refused.push("quarantined".to_owned());
+        }
+        let caps = if tool["caps_set"].is_array() { list("caps_set") } else { list("caps_required") };
+        Self {
+            id: text("tool_id"),
+            description: text("description"),
+            tier: text("tier"),
+            effects: list("side_effects"),
+            profile: tool["sandbox_profile"]
+                .as_str()
+                .map_or_else(|| tool["sandbox_profile"].to_string(), str::to_owned),
+            source: tool["source"].as_str().map_or_else(|| tool["source"].to_string(), str::to_owned),
+            refused,
+            is_disabled,
+            is_drifted: tool["drifted"] == true,
+            caps,
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "tools.html")]
+struct ToolsPage {
+    shell: Shell,
+    part: &'static str,
+    operates: bool,
+    tools: Vec<ToolRow>,
+}
+
+async fn tools(State(app): AppState, api: Api) -> Page {
+    let tools: Vec<Value> = api.get("/v1/tools").await?;
+    let shown = ToolsPage {
+        shell: Shell::new("Tools", "operations", &api),
+        part: "tools",
+        operates: operates(&app, &api),
+        tools: tools.iter().map(ToolRow::of).collect(),
+    };
+    Ok(page(StatusCode::OK, &shown))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_figure_is_the_sum_of_its_series_and_of_no_other() {
+        let text = "# HELP effectd_x x\neffectd_x{stage=\"gate\"} 2\neffectd_x{stage=\"intake\"} 3\neffectd_x_total 9\neffectd_y 1.5\n";
+        let figures = Figures(text.to_owned());
+        assert_eq!((figures.sum("effectd_x"), figures.sum("effectd_y"), figures.sum("effectd_z")), (5, 1, 0));
+    }
+
+    #[test]
+    fn an_hour_counts_each_receipt_in_its_minute() {
+        let one: Receipt =
+            serde_json::from_str(include_str!("../../../contracts/tests/golden/receipt.json")).unwrap();
+        let now = one.timing.ended_at;
+        let mut receipts = vec![one; 4];
+        receipts[1].timing.ended_at = Timestamp::from_second(now.as_second() - 90).unwrap();
+        receipts[2].outcome = effectd_contracts::Outcome::Failed;
+        receipts[3].timing.ended_at = Timestamp::from_second(now.as_second() - 9_000).unwrap();
+        let list = ReceiptList { receipts, next: None, follow: None, amendments: Vec::new() };
+        let hour = Hour::of(&list, now);
+        assert_eq!((hour.ended, hour.bad, hour.most, hour.minutes), (4, 1, 2, 60));
+        let says: Vec<&str> = hour.columns.iter().map(|column| column.says.as_str()).collect();
+        assert_eq!(says[59], "0 min ago: 2 ended, 1 not done");
+        assert_eq!(says[58], "1 min ago: 1 ended, 0 not done");
+        assert_eq!(says[0], "59 min ago: 1 ended, 0 not done");
+        assert!(hour.columns.iter().all(|column| column.good_y >= 0.0));
+        let none = ReceiptList { receipts: Vec::new(), next: None, follow: None, amendments: Vec::new() };
+        assert_eq!(Hour::of(&none, now).p99, "–");
+    }
+}
