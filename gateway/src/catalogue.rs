@@ -1,7 +1,10 @@
-//! The tools of a registry as a model reads them: the name of each, and what the list says of it. Both are made once for a registry.
+//! The tools of a registry as a model reads them: the name of each, and what the list says of it. And the description of the routes, which
+//! has the tools' schemas. All is made once for a registry.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Bytes;
 
 use effectd_actors::{RegisteredTool, Registry, Source};
 use effectd_contracts::text::is_unprintable;
@@ -22,6 +25,7 @@ const NO_MODE: &str = r#""effectd/mode":null"#;
 pub(crate) struct Catalogue {
     registry: Arc<Registry>,
     tools: BTreeMap<String, Listed>,
+    openapi: OnceLock<Bytes>,
 }
 
 /// A tool, and its entry in the list.
@@ -55,7 +59,12 @@ impl Catalogue {
             tracing::warn!(name, "two tools have one name for models, and are not listed");
             tools.remove(name);
         }
-        Self { registry, tools }
+        Self { registry, tools, openapi: OnceLock::new() }
+    }
+
+    /// `/openapi.json`, made when it is first asked for. Its answers share these bytes.
+    pub(crate) fn openapi(&self, document: fn(&Registry) -> Value) -> Bytes {
+        self.openapi.get_or_init(|| document(&self.registry).to_string().into()).clone()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Listed> {

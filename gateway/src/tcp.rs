@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 use axum::Router;
 use effectd_actors::control::rates::Rate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, timeout};
@@ -20,7 +20,9 @@ use crate::app::App;
 use crate::error::GatewayError;
 use crate::guard::{Link, address_rate, guarded, host_part};
 use crate::host::Stage;
-use crate::limits::{ACCEPT_PAUSE, HANDSHAKES_MAX, LINGER_TIME_MAX, SOCKET_CHECK_EVERY};
+use crate::limits::{
+    ACCEPT_PAUSE, HANDSHAKES_MAX, LINGER_TIME_MAX, LISTEN_BACKLOG, SEND_BUFFER_BYTES, SOCKET_CHECK_EVERY,
+};
 use crate::server::{Service, drain, log_panic, reject, serve_connection};
 use crate::settings::Settings;
 use crate::slots::{Holder, Slots};
@@ -48,7 +50,14 @@ impl Tcp {
         };
         let tls = Tls::open(settings)?;
         let failed = |source| GatewayError::Listen { setting: "gateway.listen", address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let socket =
+            if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(failed)?;
+        // A daemon that is started again gets its port at once.
+        socket.set_reuseaddr(true).map_err(failed)?;
+        // Every connection has the bound of its listener.
+        socket.set_send_buffer_size(SEND_BUFFER_BYTES).map_err(failed)?;
+        socket.bind(address).map_err(failed)?;
+        let listener = socket.listen(LISTEN_BACKLOG).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let url = format!("{}://{address}", if tls.is_some() { "https" } else { "http" });
         tracing::info!(%address, "listening on {url}");

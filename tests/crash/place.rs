@@ -204,8 +204,15 @@ impl Process {
         self.said.iter().collect()
     }
 
-    /// [`Self::kill`], and waits until every process beneath it is gone: a tool may live for a moment longer.
+    /// [`Self::kill`], together with every process beneath it, none of which sees another one die: a tool that waits for a content would
+    /// remove its draft. Returns when all are gone.
     pub(crate) fn kill_all(self) -> Vec<String> {
+        self.signal(nix::sys::signal::Signal::SIGSTOP);
+        let is_stopped = |task: fs::DirEntry| {
+            fs::read_to_string(task.path().join("stat")).is_ok_and(|stat| stat.contains(") T "))
+        };
+        let tasks = || fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().flatten();
+        until_blocking("it is stopped", || tasks().all(is_stopped));
         let mut found = vec![self.child.id()];
         let mut at = 0;
         while at < found.len() {
@@ -214,6 +221,11 @@ impl Process {
                 found.extend(children.split_whitespace().map(|child| child.parse::<u32>().unwrap()));
             }
             at += 1;
+        }
+        // The last ones first: a zygote would take note of a child's end.
+        for pid in found[1..].iter().rev() {
+            let pid = nix::unistd::Pid::from_raw(i32::try_from(*pid).unwrap());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
         let said = self.kill();
         let is_gone = |pid: &u32| {

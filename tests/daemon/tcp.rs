@@ -15,7 +15,6 @@ use effectd_gateway::socket::make_private;
 use effectd_gateway::{Settings, SharedSettings, Socket, Stage, Tcp};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
-use nix::sys::socket::{setsockopt, sockopt::TcpMaxSeg};
 use serde_json::{Value, json};
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
@@ -688,8 +687,8 @@ fn unread_answers_over_tcp_leave_memory_for_others() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut send = || {
         let socket = TcpSocket::new_v4().unwrap();
-        // For small segments, the kernel keeps little of an unread answer.
-        setsockopt(&socket, TcpMaxSeg, &536).unwrap();
+        // The kernel keeps as little of an unread answer as it can on this side, and what the daemon lets it keep on the other one.
+        socket.set_recv_buffer_size(2_048).unwrap();
         let mut stream = runtime.block_on(socket.connect(to)).unwrap().into_std().unwrap();
         stream.write_all(ask.as_bytes()).unwrap();
         unread.push(stream);

@@ -7,7 +7,6 @@ use axum::response::{IntoResponse, Response};
 use effectd_actors::PrincipalRole;
 use effectd_actors::control::switches::{Off, Switches};
 use prometheus::TextEncoder;
-use serde_json::Value;
 
 use super::openapi;
 use crate::app::{App, AppState};
@@ -86,6 +85,7 @@ pub(crate) async fn metrics(
 /// This document
 #[utoipa::path(get, path = "/openapi.json", tag = "health",
     responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
-pub(crate) async fn openapi(State(app): AppState) -> Reply<Value> {
-    app.blocking(|app| Ok(openapi::document(&app.services().registry()))).await.map(Json)
+pub(crate) async fn openapi(State(app): AppState) -> Result<Response, Problem> {
+    let document = app.blocking(|app| Ok(app.catalogue().openapi(openapi::document))).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], document).into_response())
 }
