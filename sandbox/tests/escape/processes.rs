@@ -55,7 +55,7 @@ fn banned(victim: u32) -> Vec<(&'static str, Value, Free)> {
         ),
         ("the console's injection", json!([libc::SYS_ioctl, 0, 0x541c, "x"]), Answers),
         ("a real-time schedule", json!([libc::SYS_sched_setscheduler, 0, 1, { "zeroes": 8 }]), Answers),
-        ("a priority", json!([libc::SYS_setpriority, 0, 0, 5]), Works),
+        ("a priority", json!([libc::SYS_setpriority, 0, 0, 19]), Works),
         ("locked memory", json!([libc::SYS_mlock, 0, 0]), Works),
         ("a module", json!([libc::SYS_init_module, zeroes, 0, ""]), AnswersRoot),
         ("reboot", json!([libc::SYS_reboot, 0, 0, 0, 0]), AnswersRoot),

@@ -54,13 +54,15 @@ pub(crate) fn raw(ground: &Ground<'_>, with: &Value) -> Value {
                 words[5],
             )
         };
+        // At once: whatever else runs here, an allocation too, may change it.
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
         let copies = [libc::SYS_clone, libc::SYS_clone3];
         if result == 0 && copies.contains(&call[0].as_i64().unwrap()) {
             // SAFETY: ends the copy.
             unsafe { libc::_exit(0) };
         }
         results.push(result);
-        errnos.push(if result < 0 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 });
+        errnos.push(if result < 0 { errno } else { 0 });
     }
     json!(errnos)
 }
