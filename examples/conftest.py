@@ -53,6 +53,9 @@ class Daemon:
 def daemon(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path_factory.mktemp("daemon"))
     daemon.effectd("init")
+    policy = daemon.state / "policy/policy.toml"
+    # The policy of the household rests at night.
+    policy.write_text(policy.read_text().replace('"22:00"', '"00:00"').replace('"06:00"', '"00:00"'))
     settings = [word for setting in getattr(request.module, "SETTINGS", ()) for word in ("--set", setting)]
     with (daemon.folder / "daemon.log").open("w") as log:
         command = [EFFECTD, "serve", "--state", str(daemon.state), *settings]

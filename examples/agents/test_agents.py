@@ -57,6 +57,10 @@ def test_the_scripted_model_speaks_as_the_sdk_expects() -> None:
             client.chat.completions.create(model="m", messages=messages, tools=[function])
 
 
+def test_the_loop_has_60_lines() -> None:
+    assert len((HERE / AGENTS[0]).read_text().splitlines()) <= 60
+
+
 @pytest.mark.parametrize("agent", AGENTS)
 def test_what_is_held_happens_once_a_person_approves(agent: str, daemon: Daemon) -> None:
     file = f"workspace/{agent}.txt"

@@ -39,7 +39,8 @@ class Daemon:
         self.url = ""
         self.cli("init")
         policy = self.state / "policy/policy.toml"
-        policy.write_text(policy.read_text() + ACCOUNTS)
+        # The policy of the household rests at night.
+        policy.write_text(policy.read_text().replace('"22:00"', '"00:00"').replace('"06:00"', '"00:00"') + ACCOUNTS)
         self.start()
 
     def cli(self, *arguments: str, code: int = 0) -> str:

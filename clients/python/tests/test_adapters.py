@@ -1,4 +1,4 @@
-"""The adapters in agents of the frameworks, with scripted models, against the real daemon. `.ci/clients/agents` installs the
+"""The adapters in agents of the frameworks, with scripted models, against the real daemon. `.ci/clients/python` installs the
 frameworks."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +150,11 @@ def test_a_model_that_calls_every_tool_blindly_harms_nothing(effectd: Effectd, o
     assert len(told) == len(tools)
     assert sum(failed for _, failed in told) > len(tools) / 2
     assert not list((own_daemon.folder / "workspace").iterdir())
+
+
+def test_an_adapter_has_at_most_60_lines() -> None:
+    for adapter in (langchain, pydantic_ai):
+        assert adapter.__file__ and len(Path(adapter.__file__).read_text().splitlines()) <= 60
 
 
 def test_the_schemas_are_those_that_models_accept(effectd: Effectd) -> None:

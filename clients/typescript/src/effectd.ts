@@ -6,33 +6,29 @@ import { Agent, fetch, Request, Response } from "undici";
 import { EffectdError } from "./error.js";
 import type { paths } from "./openapi.js";
 import { type Options, target } from "./target.js";
-import type {
-  Action, Call, Done, Params, Place, ReceiptOptions, Receipts, ReplayOptions, Schemas, Signal, Submitted, Tool, ToolId, TopicEvent,
-} from "./types.js";
+import type { Action, Call, Done, Params, Place, Question, ReceiptOptions, Receipts, ReplayOptions } from "./types.js";
+import type { Schemas, Signal, Submitted, Tool, ToolId, TopicEvent, Yes } from "./types.js";
 
 export { EffectdError, type Code } from "./error.js";
 export type { components, operations, paths } from "./openapi.js";
 export type { Options } from "./target.js";
 export type * from "./types.js";
 
-/** How long one request waits for an end: shorter than undici waits for an answer. */
-const WAIT_MS = 30_000;
-type Answer<T> = Promise<{ data?: T; error?: unknown; response: { ok: boolean; status: number } }>;
+/** How long one request waits for an end, and for the next bytes of an answer; how large an answer is read: a page of the largest receipts fits. */
+const [WAIT_MS, ANSWER_MS, ANSWER_BYTES] = [30_000, 90_000, 64 * 1_048_576];
+type Answer<T> = Promise<{ data?: T; error?: Partial<Schemas["Problem"]>; response: { ok: boolean; status: number } }>;
 
 export class Effectd {
   /** Every route of the API, typed and without retries. */
   readonly http: Client<paths>;
   readonly #agent: Agent;
-  readonly #attempts: number;
-  readonly #target: ReturnType<typeof target>;
+  readonly #target: ReturnType<typeof target> & { attempts: number };
 
   constructor(options: Options = {}) {
-    const { url, socket } = (this.#target = target(options));
-    this.#attempts = options.attempts ?? 6;
-    this.#agent = new Agent(socket ? { connect: { socketPath: socket } } : {});
+    const { url, socket } = (this.#target = { attempts: options.attempts ?? 6, ...target(options) });
+    this.#agent = new Agent({ headersTimeout: ANSWER_MS, bodyTimeout: ANSWER_MS, connect: socket ? { socketPath: socket } : {} });
     // Node's own `fetch` may refuse the dispatcher of another version of undici, so this is undici's.
-    const own = { Request: Request as unknown as typeof globalThis.Request, fetch: (request: globalThis.Request) => this.#send(request) };
-    this.http = createClient<paths>({ ...own, baseUrl: url, redirect: "error" });
+    this.http = createClient<paths>({ baseUrl: url, redirect: "error", Request: Request as never, fetch: (request) => this.#send(request) });
   }
 
   /** Carries out an action and waits for its receipt. If a person must decide first, it throws `approval_pending`. */
@@ -47,21 +43,18 @@ export class Effectd {
   /** Submits an action. From the answer on it is durable, and goes on by itself. */
   async submit<T extends ToolId>(tool: T, params: Params<T>, options: Call): Promise<Submitted<T>> {
     const { action_id } = await this.#submit(tool, params, options);
-    const path = { id: action_id };
-    return {
-      action_id,
-      wait: (until?: Signal) => this.wait<T>(action_id, until),
-      status: () => this.#ask(() => this.http.GET("/v1/actions/{id}", { params: { path } })),
-      cancel: () => this.#ask(() => this.http.DELETE("/v1/actions/{id}", { params: { path } })),
-    };
+    const init = { params: { path: { id: action_id } } };
+    const status = () => this.#ask(() => this.http.GET("/v1/actions/{id}", init));
+    const cancel = () => this.#ask(() => this.http.DELETE("/v1/actions/{id}", init));
+    return { action_id, wait: (until?: Signal) => this.wait<T>(action_id, until), status, cancel };
   }
 
   /** Waits until an action has ended, also for a person. The signal ends the wait, not the action. */
   async wait<T = string>(action_id: string, { signal }: Signal = {}): Promise<Done<T>> {
-    const params = { path: { id: action_id }, query: { timeout_ms: WAIT_MS } };
+    const init = { params: { path: { id: action_id }, query: { timeout_ms: WAIT_MS } }, signal };
     for (;;) {
-      const action = await this.#ask(() => this.http.GET("/v1/actions/{id}/wait", { params, signal }), signal);
-      if (action.state === "done" || action.state === "ended") return done(action);
+      const action = await this.#ask(() => this.http.GET("/v1/actions/{id}/wait", init), signal);
+      if (action.state !== "accepted" && action.state !== "held") return done(action);
     }
   }
 
@@ -95,14 +88,15 @@ export class Effectd {
     };
   }
 
-  /** What waits for a person. `approve` waits at most 30 s for the end. If the answer to a decision is lost, the approval says whether it counted. */
+  /** What waits for a person. `approve` takes what was shown, and waits at most 30 s for the end. After a lost answer, `show` says if it counted. */
   readonly approvals = {
     list: (query: { after?: string } = {}): Promise<Schemas["ApprovalList"]> => this.#ask(() => this.http.GET("/v1/approvals", { params: { query } })),
-    approve: (id: string, { wait_ms, ...body }: Schemas["ApproveBody"] & { wait_ms?: number } = {}): Promise<Schemas["DecisionView"]> => {
-      const params = { path: { id }, query: { wait_ms: Math.min(wait_ms ?? WAIT_MS, WAIT_MS) } };
-      return this.#ask(() => this.http.POST("/v1/approvals/{id}/approve", { params, body }), undefined, false);
+    show: (id: string): Promise<Schemas["ApprovalView"]> => this.#ask(() => this.http.GET("/v1/approvals/{id}", { params: { path: { id } } })),
+    approve: ({ approval_id: id, digest }: Question, { wait_ms = WAIT_MS, ...how }: Yes = {}): Promise<Schemas["DecisionView"]> => {
+      const init = { params: { path: { id }, query: { wait_ms: Math.min(wait_ms, WAIT_MS) } }, body: { ...how, digest } };
+      return this.#ask(() => this.http.POST("/v1/approvals/{id}/approve", init), undefined, false);
     },
-    deny: (id: string, body: Schemas["DenyBody"] = {}): Promise<Schemas["DecisionView"]> =>
+    deny: ({ approval_id: id }: Pick<Question, "approval_id">, body: Schemas["DenyBody"] = {}): Promise<Schemas["DecisionView"]> =>
       this.#ask(() => this.http.POST("/v1/approvals/{id}/deny", { params: { path: { id } }, body }), undefined, false),
   };
 
@@ -131,49 +125,44 @@ export class Effectd {
   /** The tools that the policy could allow this subject in this space. */
   async tools({ subject_id, space_id, signal }: Place & Signal): Promise<Tool[]> {
     type Listed = Omit<Tool, "schema"> & { inputSchema: Tool["schema"]; _meta?: { "effectd/tool": string; "effectd/risk": Tool["risk"] } };
-    const url = `${this.#target.url}/mcp?${new URLSearchParams({ subject: subject_id, space: space_id })}`;
-    const init = { method: "POST", headers: { "content-type": "application/json" }, redirect: "error", signal } as const;
-    const body = '{"jsonrpc":"2.0","id":1,"method":"tools/list"}';
-    const { result, error } = await this.#ask(async () => {
-      const response = await this.#send(new Request(url, { ...init, body }) as unknown as globalThis.Request);
-      const data = (await response.json()) as { result?: { tools: Listed[] }; error?: { message: string } };
-      return { data, error: data, response };
-    }, signal);
+    type Said = Answer<{ result?: { tools: Listed[] }; error?: { message: string } }>; // The API's document leaves MCP out.
+    const body = { jsonrpc: "2.0", id: 1, method: "tools/list" };
+    const init = { params: { query: { subject: subject_id, space: space_id } }, body, signal } as never;
+    const { result, error } = await this.#ask(() => this.http.POST("/mcp" as never, init) as unknown as Said, signal);
     if (!result) throw new EffectdError("bad_answer", error?.message ?? "no list of tools", false);
     return result.tools.flatMap(({ name, description, inputSchema, _meta }) => {
       if (!_meta?.["effectd/tool"]) return []; // It is about calls by MCP, and no action.
       const { "effectd/tool": tool_id, "effectd/risk": risk } = _meta;
       const call: Tool["call"] = async (params, options) => {
         const { spec } = await this.#ask(() => this.http.GET("/v1/tools/{id}", { params: { path: { id: tool_id } } }), options?.signal);
-        const { properties } = (spec?.params_schema ?? {}) as { properties?: object };
-        const whole = "space_id" in (properties ?? {}) ? { ...params, space_id } : params;
-        return this.execute(tool_id, whole, { subject_id, space_id, ...options });
+        const takesSpace = "space_id" in ((spec?.params_schema as { properties?: object } | undefined)?.properties ?? {});
+        return this.execute(tool_id, takesSpace ? { ...params, space_id } : params, { subject_id, space_id, ...options });
       };
       return [{ name, description, schema: inputSchema, risk, tool_id, call }];
     });
   }
 
   /** Closes the connections. A program ends without it as well. */
-  close(): Promise<void> {
-    return this.#agent.close();
-  }
+  readonly close = (): Promise<void> => this.#agent.close();
 
   #submit(tool: string, params: unknown, { session, signal, ...rest }: Call, wait?: string): Promise<Action> {
-    // Made once, so that every attempt is the same action.
     const init = { params: { query: { wait, session } }, body: request(tool, params, rest), signal };
     return this.#ask(() => this.http.POST("/v1/actions", init), signal);
   }
 
-  /** Sends a request, and again if that helps within 30 s and is safe: a repeat may do nothing twice, or the daemon did not take the first one. */
+  /** Sends a request, and again for at most 30 s if that may help and is safe: a repeat does nothing twice, or the daemon did not take the first. */
   async #ask<T>(send: () => Answer<T>, signal?: AbortSignal, isSafe = true): Promise<T> {
-    for (let attempt = 1; ; attempt++) {
+    for (let attempt = 1, until = Infinity; ; attempt++) {
       try {
         return understood(await send());
       } catch (error) {
-        const mayHelp = error instanceof EffectdError && error.retryable && (isSafe || [429, 503].includes(error.problem?.status ?? 0));
-        if (!mayHelp || (error.problem?.retry_after_ms ?? 0) > WAIT_MS || attempt >= this.#attempts) throw error;
-        const backoff = Math.min(100 * 2 ** attempt, 5_000) * (0.5 + Math.random() / 2);
-        await sleep(Math.max(error.problem?.retry_after_ms ?? 0, backoff), undefined, { signal });
+        if (error instanceof SyntaxError) throw new EffectdError("bad_answer", "the answer is no JSON", false);
+        const { retryable = false, problem = undefined } = error instanceof EffectdError ? error : {};
+        const mayHelp = retryable && attempt < this.#target.attempts && (isSafe || [429, 503].includes(problem?.status ?? 0));
+        const pause = Math.max(problem?.retry_after_ms ?? 0, Math.min(100 * 2 ** attempt, 5_000) * (0.5 + Math.random() / 2));
+        until = Math.min(until, performance.now() + WAIT_MS);
+        if (!mayHelp || performance.now() + pause > until) throw error;
+        await sleep(pause, undefined, { signal });
       }
     }
   }
@@ -185,28 +174,41 @@ export class Effectd {
     try {
       const response = await fetch(request as unknown as Request, { dispatcher: this.#agent });
       const isStream = response.headers.get("content-type")?.startsWith("text/event-stream");
-      return (isStream ? response : new Response(await response.arrayBuffer(), response)) as unknown as globalThis.Response;
+      return (isStream ? response : new Response(await whole(response), response)) as unknown as globalThis.Response;
     } catch (cause) {
       request.signal.throwIfAborted();
-      const why = cause instanceof Error && cause.cause instanceof Error ? cause.cause.message : String(cause);
+      if (cause instanceof EffectdError) throw cause;
+      const why = (cause as { cause?: Error }).cause?.message ?? String(cause);
       throw new EffectdError("unreachable", `no whole answer came from ${url} (${why})`, true, { cause });
     }
   }
 }
 
+/** The body of an answer; `null` if there is none. */
+async function whole({ body }: Response): Promise<Buffer | null> {
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const part of body ?? []) {
+    parts.push(part);
+    if ((size += part.length) > ANSWER_BYTES) throw new EffectdError("bad_answer", `the answer is longer than ${ANSWER_BYTES} bytes`, false);
+  }
+  return body && Buffer.concat(parts);
+}
+
+/** Made once, so that every attempt is the same action. */
 function request(tool_id: string, params: unknown, { action_id = randomUUID(), ...rest }: Omit<Call, "session" | "signal">) {
   return structuredClone({ ...rest, action_id, tool_id, params: params as Record<string, unknown> });
 }
 
 function done<T>(action: Action): Done<T> {
   if (action.state === "done" && action.receipt) return action as Done<T>;
+  if (action.state !== "ended") throw new EffectdError("bad_answer", "the answer is no action", false);
   throw new EffectdError("paused", "nothing was done; when effects resume, send it under a new action_id", false, { action });
 }
 
 function understood<T>({ data, error, response }: Awaited<Answer<T>>): T {
   if (response.ok && data !== undefined) return data;
-  const problem = error as Schemas["Problem"] | undefined;
-  if (problem?.code && problem.detail) throw new EffectdError(problem.code, problem.detail, problem.retryable, { problem });
+  if (error?.code && error.detail) throw new EffectdError(error.code, error.detail, error.retryable ?? false, { problem: error as Schemas["Problem"] });
   // A proxy says with 502 or more that it cannot reach the daemon.
   throw new EffectdError("bad_answer", `HTTP ${response.status}, and not an answer of effectd`, response.status >= 502);
 }

@@ -1,15 +1,13 @@
 /** The one error of the client. */
 import type { Action, Receipt, Schemas } from "./types.js";
-
-type Problem = Schemas["Problem"];
 /** The codes of problems, and four of the client: no answer, one that is not effectd's, a person must decide, and effects are paused. */
-export type Code = Problem["code"] | "unreachable" | "bad_answer" | "approval_pending" | "paused";
-type About = { problem?: Problem; action?: Action; cause?: unknown };
+export type Code = Schemas["Problem"]["code"] | "unreachable" | "bad_answer" | "approval_pending" | "paused";
+type About = { problem?: Schemas["Problem"]; action?: Action; cause?: unknown };
 
 export class EffectdError extends Error {
   override readonly name = "EffectdError";
   /** What the daemon said, whole. */
-  readonly problem: Problem | undefined;
+  readonly problem: Schemas["Problem"] | undefined;
   /** What has to change, and who can change it. */
   readonly change: Schemas["Change"] | undefined;
   readonly actionId: string | undefined;

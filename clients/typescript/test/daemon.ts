@@ -5,6 +5,8 @@ import { appendFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from
 import net from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const program = process.env["EFFECTD"] ?? "effectd";
@@ -113,4 +115,17 @@ export async function proxy(daemon: Daemon, ...fates: Fate[]): Promise<{ socket:
   const socket = join(daemon.folder, `proxy-${Math.random()}.sock`);
   await once(server.listen(socket), "listening");
   return { socket, left: fates, [Symbol.asyncDispose]: async () => void server.close() };
+}
+
+/** Gives every request this answer; one without an end goes on in chunks as long as somebody reads. */
+export async function strange(daemon: Daemon, answer: string, isEndless: boolean): Promise<{ socket: string } & AsyncDisposable> {
+  const chunk = Buffer.from(`10000\r\n${" ".repeat(0x10000)}\r\n`);
+  const chunks = function* () {
+    yield Buffer.from(answer);
+    while (isEndless) yield chunk;
+  };
+  const server = net.createServer((client) => void client.once("data", () => void pipeline(Readable.from(chunks()), client).catch(() => {})));
+  const socket = join(daemon.folder, `strange-${Math.random()}.sock`);
+  await once(server.listen(socket), "listening");
+  return { socket, [Symbol.asyncDispose]: async () => void server.close() };
 }

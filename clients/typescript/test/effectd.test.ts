@@ -1,8 +1,9 @@
 /** The client against the real daemon. */
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { Effectd, EffectdError, type Code, type Receipt, type Schemas, type Submitted } from "effectd";
-import { Daemon, place, proxy, until } from "./daemon.js";
+import { Daemon, place, proxy, strange, until } from "./daemon.js";
 
 let daemon: Daemon;
 let effectd: Effectd;
@@ -48,6 +49,11 @@ test("a write has a typed result, and its repeat the same receipt", async () => 
   const wrong = effectd.execute("files.write_text", { argv: ["ls"], space_id: place.space_id }, place);
   const error = await refusal(wrong, "params_invalid");
   assert.equal(error.receipt?.status, "error");
+});
+
+test("the types are of the document that the daemon has", async () => {
+  const { data } = await effectd.http.GET("/openapi.json");
+  assert.deepEqual(data, JSON.parse(readFileSync("../../docs/openapi.json", "utf8")));
 });
 
 test("lost answers are one effect and one receipt", async () => {
@@ -108,15 +114,19 @@ test("a person approves, denies, or the planner withdraws", async () => {
   const { approvals } = await effectd.approvals.list();
   assert.deepEqual(approvals.map(({ approval_id }) => approval_id), [held.approval?.approval_id]);
   const waiting = effectd.wait<"files.copy">(held.actionId!);
-  await effectd.approvals.approve(held.approval!.approval_id, { reason: "as discussed" });
+  const shown = await effectd.approvals.show(held.approval!.approval_id);
+  assert.equal(shown.tool_id, "files.copy");
+  // Another digest is another question: nothing happens.
+  await refusal(effectd.approvals.approve({ ...shown, digest: `hmac-sha256:${"0".repeat(64)}` }), "ask_changed");
+  await effectd.approvals.approve(shown, { reason: "as discussed" });
   assert.equal((await waiting).outcome, "executed");
   assert.equal(daemon.text("workspace/yes.txt"), "hello");
 
   const denied = await effectd.submit("files.copy", copy("no.txt"), place);
-  const { approval_id } = await approvalOf(denied);
-  await effectd.approvals.deny(approval_id);
+  const question = await effectd.approvals.show((await approvalOf(denied)).approval_id);
+  await effectd.approvals.deny(question);
   await refusal(denied.wait(), "human_denied");
-  await refusal(effectd.approvals.approve(approval_id), "already_decided");
+  await refusal(effectd.approvals.approve(question), "already_decided");
 
   const withdrawn = await effectd.submit("files.copy", copy("never.txt"), place);
   await assert.rejects(withdrawn.wait({ signal: AbortSignal.timeout(100) }), { name: "TimeoutError" });
@@ -124,14 +134,32 @@ test("a person approves, denies, or the planner withdraws", async () => {
   await refusal(withdrawn.wait(), "cancelled");
 });
 
+test("an answer without an end, or of another kind, is refused", async () => {
+  const head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\n";
+  const short = (body: string) => `${head}content-length: ${body.length}\r\n\r\n${body}`;
+  const limited = { type: "", title: "", status: 429, detail: "later", code: "rate_limited", retryable: true, retry_after_ms: 31_000 };
+  const [endless, page, object, later] = [
+    `${head}transfer-encoding: chunked\r\n\r\n`, short("<html>"), short("{}"), short(JSON.stringify(limited)).replace("200 OK", "429 Too Many"),
+  ];
+  for (const [answer, code] of [[endless, "bad_answer"], [page, "bad_answer"], [object, "bad_answer"], [later, "rate_limited"]] as const) {
+    await using between = await strange(daemon, answer, answer === endless);
+    const client = new Effectd({ socket: between.socket });
+    await refusal(client.wait("any"), code);
+    await refusal(client.execute("files.append_text", line("strange.txt"), place), code);
+    await client.close();
+  }
+  assert.throws(() => daemon.text("workspace/strange.txt"), { code: "ENOENT" });
+});
+
 test("a decision is not repeated after a lost answer", async () => {
   const held = await effectd.submit("files.copy", { from_path: "workspace/a.txt", to_path: "workspace/d.txt", space_id: place.space_id }, place);
-  const { approval_id } = await approvalOf(held);
+  const shown = await effectd.approvals.show((await approvalOf(held)).approval_id);
   await using between = await proxy(daemon, "drop", "drop");
   const lossy = new Effectd({ socket: between.socket });
-  await refusal(lossy.approvals.approve(approval_id), "unreachable");
+  await refusal(lossy.approvals.approve(shown), "unreachable");
   assert.equal(between.left.length, 1);
   assert.equal((await held.wait()).outcome, "executed");
+  assert.equal((await effectd.approvals.show(shown.approval_id)).state, "approved");
   await lossy.close();
 });
 
