@@ -101,8 +101,10 @@ impl Policy {
 
     /// The highest role of `by` in an organisation, also by its claims. A service is at most a member, a sandbox nothing.
     pub fn role_in(&self, by: &Decider, org: &str) -> Option<OrgRole> {
+        if !by.reaches(Some(org)) {
+            return None;
+        }
         let role = self.entries(by).filter_map(|entry| entry.orgs.get(org)).max().copied();
-        let role = role.filter(|_| by.reaches(Some(org)));
         match by.kind {
             None | Some(TokenKind::User) => role,
             Some(TokenKind::Service) => role.map(|_| OrgRole::Member),

@@ -1,19 +1,28 @@
 //! effectd as a library inside another program.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use effectd::Error;
-use effectd::contracts::{Code, Outcome, Status};
+use effectd::contracts::{Code, Operation, Outcome, SessionId, Status, TokenKind};
 use effectd::internal::Runtime;
 use effectd_actors::Answer;
 use effectd_actors::failpoint::{Fault, Trap, arm};
-use serde_json::json;
+use effectd_actors::operator::operations::Terms;
+use effectd_actors::operator::service::perform;
+use effectd_actors::services::tokens::Claims;
+use effectd_gateway::client::percent_encoded;
+use effectd_gateway::{Settings, SharedSettings, Stage};
+use hyper::Method;
+use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::Test;
 use crate::child::Report;
 use crate::harness::asynchronously;
 use crate::place::{PATIENCE, Place, parsed, request, request_how};
 use crate::tools::{self, NEVER, PROBE, SAFE};
+use crate::undeclared_effects::{READER_ID, SECRET};
 
 pub(crate) const TESTS: &[Test] = &[
     ("it_works_inside_a_program_with_one_thread", one_thread),
@@ -21,6 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("another_meaning_of_an_id_is_refused_to_its_asker_alone", conflict),
     ("a_refusal_does_not_take_the_id_from_an_accepted_action", refused_meanwhile),
     ("an_id_belongs_to_who_used_it_first", other_principal),
+    ("an_agent_gets_a_result_without_its_secrets", safe_result),
     ("no_failpoint_is_in_what_ships", ships_without),
 ];
 
@@ -38,6 +48,73 @@ fn one_thread() {
         assert_eq!((first.receipt.status, second.receipt.status), (Status::Ok, Status::Ok));
         assert!(runtime.stop().await);
     });
+}
+
+/// A tool returns a header with a secret: the route of the session answers, keeps and shows one and the same safe result.
+fn safe_result() {
+    asynchronously(async {
+        let place = Place::new();
+        place.set_policy(&[READER_ID]);
+        let runtime = place.runtime(|_| ()).await;
+        let session_id = SessionId::fresh();
+        let create = Operation::CreateSession {
+            session_id: session_id.clone(),
+            space_id: "shared:household".parse().unwrap(),
+            subject_id: "agent://planner@deviceA".parse().unwrap(),
+            title: "Read".to_owned(),
+            unattended: false,
+            connections: Vec::new(),
+        };
+        let services = runtime.pipeline().services().clone();
+        perform(services, create, Terms::default(), "user://alone".parse().unwrap()).await.unwrap();
+        let (_stage, open) = watch::channel(Stage::Open);
+        let gateway = runtime.gateway(SharedSettings::new(Settings::default()), open).unwrap();
+        let account = format!("session://home/{session_id}");
+        let mut agent = gateway.client_as(Some(Claims {
+            token_id: "t".to_owned(),
+            account: account.parse().unwrap(),
+            kind: TokenKind::Sandbox,
+            org: "home".parse().unwrap(),
+            principal: account.parse().unwrap(),
+            session: Some(session_id.clone()),
+            roles: Vec::new(),
+            expires_at: None,
+        }));
+        let actions = format!("/{session_id}/actions");
+        let body = json!({ "integration": "liar", "action": "reader", "params": { "name": "honest" } });
+        let invoke = format!("{actions}/invoke");
+        let (status, invoked) = agent.ask(Method::POST, &invoke, body.to_string().into()).await.unwrap();
+        let invoked: Value = serde_json::from_slice(&invoked).unwrap();
+        let safe = json!({ "kept": "seen", "headers": [{ "Authorization": "[redacted:secret]" }] });
+        assert_eq!(
+            (status, &invoked["result"], &invoked["invocation"]["result"]),
+            (200, &safe, &safe),
+            "{invoked}"
+        );
+        let id = invoked["invocation"]["id"].as_str().unwrap();
+        let look = format!("{actions}/invocations/{}", percent_encoded(id));
+        let (status, looked) = agent.ask(Method::GET, &look, Vec::new().into()).await.unwrap();
+        let looked: Value = serde_json::from_slice(&looked).unwrap();
+        assert_eq!((status, &looked["invocation"]), (200, &invoked["invocation"]), "{looked}");
+        drop((agent, gateway));
+        assert!(runtime.stop().await);
+        assert_eq!(files_with(&place.state(), SECRET.as_bytes()), Vec::<PathBuf>::new());
+    });
+}
+
+/// The files below a folder that have these bytes in them.
+fn files_with(folder: &Path, bytes: &[u8]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            found.extend(files_with(&entry.path(), bytes));
+        } else if entry.file_type().unwrap().is_file()
+            && std::fs::read(entry.path()).unwrap().windows(bytes.len()).any(|window| window == bytes)
+        {
+            found.push(entry.path());
+        }
+    }
+    found
 }
 
 fn no_usurper() {

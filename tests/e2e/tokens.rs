@@ -686,6 +686,14 @@ async fn the_roles_of_a_token_end_at_its_organisation() {
             assert_eq!((there.0, &there), (404, &not_there), "{change}");
         }
     }
+    // What counts for all organisations stays with the users of this machine.
+    let entry = json!({ "change": "set_entry", "list": "hosts", "entry": "mail.example", "allowed": true });
+    for change in [entry, json!({ "change": "clear" })] {
+        for line in ["POST /v1/policy/changes?preview=true", "POST /v1/policy/changes"] {
+            let (status, problem) = door.by(&eve, line, &change).await;
+            assert_eq!((status, &problem["code"]), (403, &json!("token_forbidden")), "{problem}");
+        }
+    }
     let own = json!({ "change": "set_org_mode", "org": "office", "tool": "files.copy", "mode": "deny" });
     assert_eq!(door.by(&eve, "POST /v1/policy/changes", &own).await.0, 200);
     // More than one operation takes are refused, and not looked for.

@@ -57,7 +57,8 @@ pub(crate) async fn reload(State(app): AppState, by: Operator, Query(why): Query
 /// The answer comes when the change is durable and in force, with the receipt that names the operator. While the files are not
 /// valid, every change is refused. Examples test the files alone, so that none of them can prevent a revocation. Pending approvals
 /// are judged again: those that need no person because of the change start, and those that are denied now end. An operator who is
-/// neither root nor the daemon's user also needs the role `admin`; a token changes modes, bands and consents of its own organisation only.
+/// neither root nor the daemon's user also needs the role `admin`; a token changes modes, bands and consents of its own organisation
+/// only, and lists, which count for all, while the policy has no other organisation.
 #[utoipa::path(post, path = "/v1/policy/changes", tag = "policy",
     params(OperationQuery),
     request_body(content = PolicyChange, content_type = "application/json"),
@@ -91,8 +92,13 @@ fn check_reaches(app: &App, peer: &Peer, change: &PolicyChange) -> Result<(), Pr
         PolicyChange::SetBand { space, .. }
         | PolicyChange::GrantConsent { space, .. }
         | PolicyChange::RevokeConsent { space, .. } => policy.org_of(space),
-        // They are of the whole state, like the policy's files.
-        PolicyChange::SetEntry { .. } | PolicyChange::Clear {} => return Ok(()),
+        // They are of the whole state.
+        PolicyChange::SetEntry { .. } | PolicyChange::Clear {} => {
+            let only = policy.orgs();
+            let is_alone = peer.claims().is_none_or(|claims| only == [claims.org.as_str()]);
+            let why = "this counts for all organisations of the policy; use the daemon's socket";
+            return is_alone.then_some(()).ok_or_else(|| Problem::of(Kind::TokenForbidden, why));
+        }
     };
     let unknown = || Problem::of(Kind::NotFound, "your organisation has no such space, or has another name");
     peer.decider().reaches(org).then_some(()).ok_or_else(unknown)
