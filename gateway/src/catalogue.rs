@@ -19,7 +19,7 @@ const DIGEST_DIGITS: usize = 16;
 /// Longest description of a tool or a parameter that effectd's authors did not write.
 const FOREIGN_DESCRIPTION_CHARS_MAX: usize = 1_024;
 /// Where the mode goes in the JSON of a tool. No text can contain this: there, a quote has a backslash before it.
-const NO_MODE: &str = r#""effectd/mode":null"#;
+const NO_MODE: &str = r#""effectd/mode":"""#;
 
 /// The tools of one registry, by their names for models.
 pub(crate) struct Catalogue {
@@ -28,10 +28,10 @@ pub(crate) struct Catalogue {
     openapi: OnceLock<Bytes>,
 }
 
-/// A tool, and its entry in the list.
+/// A tool, and its entry in the list: what is before its mode, and what is after it.
 pub(crate) struct Listed {
     pub(crate) tool: Arc<RegisteredTool>,
-    json: String,
+    json: (String, String),
 }
 
 /// The catalogue of the registry in force.
@@ -50,8 +50,11 @@ impl Catalogue {
     fn new(registry: Arc<Registry>) -> Self {
         let (mut tools, mut twice) = (BTreeMap::new(), BTreeSet::new());
         for tool in registry.iter() {
-            let (name, json) = (name_of(&tool.spec().tool_id), described(tool).to_string());
-            if tools.insert(name.clone(), Listed { tool: tool.clone(), json }).is_some() {
+            let (name, mut before) = (name_of(&tool.spec().tool_id), described(tool).to_string());
+            let mode = before.find(NO_MODE).map_or(before.len(), |at| at + NO_MODE.len() - 1);
+            let after = before.split_off(mode);
+            let listed = Listed { tool: tool.clone(), json: (before, after) };
+            if tools.insert(name.clone(), listed).is_some() {
                 twice.insert(name);
             }
         }
@@ -67,8 +70,9 @@ impl Catalogue {
         self.openapi.get_or_init(|| document(&self.registry).to_string().into()).clone()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Listed> {
-        self.tools.values()
+    /// Each with its name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Listed)> {
+        self.tools.iter().map(|(name, listed)| (name.as_str(), listed))
     }
 
     /// The tool of a name; `None` if no tool, or more than one, has it.
@@ -78,9 +82,9 @@ impl Catalogue {
 }
 
 impl Listed {
-    /// What the list says to a caller whose calls have this mode.
-    pub(crate) fn json(&self, mode: Mode) -> String {
-        self.json.replacen(NO_MODE, &format!(r#""effectd/mode":"{}""#, mode.as_str()), 1)
+    /// What the list says to a caller whose calls have this mode, in parts.
+    pub(crate) fn json(&self, mode: Mode) -> [&str; 3] {
+        [&self.json.0, mode.as_str(), &self.json.1]
     }
 }
 
@@ -108,7 +112,7 @@ fn described(tool: &RegisteredTool) -> Value {
     json!({
         "name": name_of(&spec.tool_id), "title": title(spec.tool_id.action()), "description": description(tool),
         "annotations": hints(spec),
-        "_meta": { "effectd/tool": spec.tool_id, "effectd/risk": spec.tier(), "effectd/mode": null },
+        "_meta": { "effectd/tool": spec.tool_id, "effectd/risk": spec.tier(), "effectd/mode": "" },
         "inputSchema": schema(tool),
     })
 }
@@ -210,14 +214,20 @@ mod tests {
 
     use super::*;
 
+    /// A tool's spec with more in it.
+    fn spec(id: &str, more: Value) -> ToolSpec {
+        let mut spec = json!({
+            "tool_id": id, "version": "1.0.0", "caps_required": [], "params_schema": { "type": "object" },
+            "result_schema": { "type": "object" }, "side_effects": ["read_only"], "safety_class": "LOW",
+        });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(spec).unwrap()
+    }
+
     fn registered(ids: &[&str]) -> Registry {
         let definition = |id: &&str| {
-            let spec = json!({
-                "tool_id": id, "version": "1.0.0", "caps_required": [], "params_schema": { "type": "object" },
-                "result_schema": { "type": "object" }, "side_effects": ["read_only"], "safety_class": "LOW",
-            });
             let source = if id.starts_with("connector:") { Source::Connector } else { Source::Core };
-            Definition::new(source, serde_json::from_value(spec).unwrap(), Arc::new(|_| Ok(())))
+            Definition::new(source, spec(id, json!({})), Arc::new(|_| Ok(())))
         };
         let (registry, refused) = Registry::assemble(ids.iter().map(definition).collect());
         assert!(refused.is_empty(), "{refused:?}");
@@ -246,6 +256,45 @@ mod tests {
         for none in ["", "files", "files_", "_write", "files.write_text", "a_b_c_d_e", "effectd_wait", "x-y"]
         {
             assert!(catalogue.by_name(none).is_none(), "{none}");
+        }
+    }
+
+    #[test]
+    fn the_four_words_follow_from_tier_and_effects() {
+        // Whether it only reads, destroys, may be repeated, and reaches the world.
+        for (tier, more, words) in [
+            ("R0", json!({ "repeat": "safe" }), [true, false, true, false]),
+            (
+                "R1",
+                json!({ "side_effects": ["network_call"], "risk_level": "read" }),
+                [true, false, false, true],
+            ),
+            (
+                "R1",
+                json!({ "side_effects": ["filesystem_write"], "reversible": true }),
+                [false, false, false, false],
+            ),
+            (
+                "R2",
+                json!({ "side_effects": ["filesystem_write"], "safety_class": "MEDIUM" }),
+                [false, true, false, false],
+            ),
+            (
+                "R3",
+                json!({ "side_effects": ["network_call"], "risk_level": "write", "idempotency_key_fields": ["id"] }),
+                [false, true, true, true],
+            ),
+            (
+                "R4",
+                json!({ "side_effects": ["filesystem_delete"], "reversible": true }),
+                [false, true, false, false],
+            ),
+        ] {
+            let spec = spec("a.b", more);
+            assert_eq!(spec.tier().as_str(), tier, "{spec:?}");
+            let given = hints(&spec);
+            let names = ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"];
+            assert_eq!(names.map(|name| given[name].as_bool().unwrap()), words, "{tier}: {given}");
         }
     }
 
@@ -302,8 +351,8 @@ mod tests {
         let (first, current) = (Arc::new(Registry::assemble(vec![definition]).0), Current::default());
         let catalogue = current.of(first.clone());
         assert!(Arc::ptr_eq(&catalogue, &current.of(first)));
-        let listed = catalogue.iter().next().unwrap();
-        let entry: Value = serde_json::from_str(&listed.json(Mode::RequireApproval)).unwrap();
+        let (_, listed) = catalogue.iter().next().unwrap();
+        let entry: Value = serde_json::from_str(&listed.json(Mode::RequireApproval).concat()).unwrap();
         let mut expected = described(&listed.tool);
         expected["_meta"]["effectd/mode"] = "require_approval".into();
         assert_eq!((&entry["name"], &entry), (&json!("a_b"), &expected));

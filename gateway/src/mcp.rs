@@ -22,6 +22,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use effectd_contracts::Receipt;
 use effectd_contracts::json::parse_value;
 use effectd_contracts::limits::{ID_BYTES_MAX, REQUEST_BYTES_MAX};
 use rmcp::model::{ErrorCode, ErrorData, RequestMetaObject};
@@ -141,6 +142,11 @@ impl Asked {
             }
             _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "there is no such method", None)),
         }
+    }
+
+    /// Whether the caller asked for what this receipt records.
+    fn is_own(&self, receipt: &Receipt) -> bool {
+        receipt.principal == self.peer.principal
     }
 
     /// A text parameter.

@@ -1,9 +1,12 @@
 //! MCP: every dialect reaches the same pipeline, and no client gets more by it than by another door.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::OpenOptionsExt;
 
+use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, killed_at};
@@ -121,8 +124,91 @@ fn names(list: &Value) -> Vec<&str> {
     list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
 }
 
+/// A place whose policy names a command that has an effect and then waits, in this mode: it runs as long as somebody has its gate.
+pub fn slow(mode: &str) -> Place {
+    let place = Place::new();
+    assert_eq!(place.effectd(&["init", "--preset", "coding"], None).code(), 0);
+    let command = "\n[commands.slow]\nargv = [\"sh\", \"slow.sh\"]\nwrites = [\"out\"]\ntimeout_s = 300\n";
+    change_policy(&place, "modes = { ", &format!("modes = {{ \"command.run\" = \"{mode}\", "), command);
+    std::fs::create_dir_all(place.note("out")).unwrap();
+    std::fs::write(place.note("slow.sh"), "echo line >>out/log; cat gate").unwrap();
+    nix::unistd::mkfifo(&place.note("gate"), Mode::from_bits_truncate(0o666)).unwrap();
+    place
+}
+
+/// The parameters of a call of that command, under the name of one tool use.
+pub fn run_slowly(tool_use: &str) -> Value {
+    let arguments = json!({ "argv": ["sh", "slow.sh"] });
+    json!({ "name": "command_run", "arguments": arguments, "_meta": { "claudecode/toolUseId": tool_use } })
+}
+
+/// The gate of that command, once it has had its effect.
+pub fn gate(place: &Place) -> File {
+    let mut gate = None;
+    until("the command waits at its gate", || {
+        // Without a reader this fails.
+        let open = File::options().write(true).custom_flags(nix::libc::O_NONBLOCK).open(place.note("gate"));
+        gate = open.ok();
+        gate.is_some()
+    });
+    gate.unwrap()
+}
+
+/// A daemon whose log tells whose client went away.
+pub fn serve_missing(place: &Place) -> Daemon {
+    serve_with(place, &[], &[("EFFECTD_LOG", "info,effectd_gateway=debug")])
+}
+
+/// Waits until this many actions have lost their clients, and none of them is withdrawn for it.
+#[track_caller]
+pub fn until_missed(place: &Place, count: usize) {
+    let missed = || {
+        let log = place.log();
+        let lines = log.lines().filter(|line| line.contains("the client of an action went away"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    until("the client is missed", || missed().len() >= count);
+    for line in missed() {
+        assert!(line.contains("\"is_withdrawn\":false"), "{line}");
+    }
+}
+
+/// Replaces a part of the policy's file, and adds to its end.
+fn change_policy(place: &Place, from: &str, to: &str, more: &str) {
+    let file = place.state().join("policy/policy.toml");
+    let policy = std::fs::read_to_string(&file).unwrap();
+    let changed = policy.replacen(from, to, 1);
+    assert_ne!(changed, policy, "{from}");
+    std::fs::write(&file, changed + more).unwrap();
+}
+
+/// Adds principals to the policy `household`, and another organisation with a space of its own, `shared:garden`.
+fn two_orgs(place: &Place, principals: &str) {
+    let more = format!(
+        "[orgs.office]\n\n[spaces.\"shared:garden\"]\nroot = \"./garden\"\nband = \"GREEN\"\nvisible_to = [\"role:planner\"]\n\
+         org = \"office\"\n\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:garden\"\n\
+         tools = [\"files.append_text\"]\n\n{principals}[principals."
+    );
+    change_policy(place, "[principals.", &more, "");
+}
+
+/// A principal that acts for the planner, with more about it.
+fn account(name: &str, more: &str) -> String {
+    format!("[principals.\"account://{name}\"]\nsubjects = [\"agent://planner@deviceA\"]\n{more}\n")
+}
+
+fn token_of_session(daemon: &Daemon, space: &str) -> String {
+    let body = json!({ "space_id": space, "subject_id": "agent://planner@deviceA", "title": "t" });
+    daemon.post("/v1/sessions", &body).json(200)["token"].as_str().unwrap().to_owned()
+}
+
+fn token_of_account(daemon: &Daemon, org: &str, name: &str) -> String {
+    let body = json!({ "kind": "user", "org": org, "name": name });
+    daemon.post("/v1/tokens", &body).json(200)["token"].as_str().unwrap().to_owned()
+}
+
 /// The receipts of tools, without those of operations on effectd itself.
-fn receipts(daemon: &Daemon) -> Vec<Value> {
+pub fn receipts(daemon: &Daemon) -> Vec<Value> {
     let list = daemon.get("/v1/receipts?limit=500").json(200);
     let of_tool = |receipt: &&Value| !receipt["tool_id"].as_str().unwrap().starts_with("effectd.");
     list["receipts"].as_array().unwrap().iter().filter(of_tool).cloned().collect()
@@ -164,12 +250,7 @@ fn tools_are_listed_for_a_model_and_for_this_caller() {
         assert!(tool["description"].as_str().unwrap().len() > 60, "{tool}");
         assert!(tool["description"].as_str().unwrap().contains("Use it"), "when to use {name}?");
     }
-    let (read, write) = (of("files_read_text"), of("files_write_text"));
-    assert_eq!(
-        (&read["annotations"]["readOnlyHint"], &write["annotations"]["readOnlyHint"]),
-        (&json!(true), &json!(false))
-    );
-    assert_eq!(write["annotations"]["destructiveHint"], false);
+    let write = of("files_write_text");
     assert_eq!(
         (&write["_meta"]["effectd/mode"], &write["_meta"]["effectd/tool"]),
         (&json!("allow"), &json!("files.write_text"))
@@ -181,6 +262,28 @@ fn tools_are_listed_for_a_model_and_for_this_caller() {
     let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny", "--yes"];
     assert_eq!(place.effectd(&mode, None).code(), 0);
     assert!(!names(&modern(&daemon, "tools/list", json!({}))).contains(&"files_copy"));
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn annotations_follow_from_the_risk() {
+    let place = Place::new();
+    assert_eq!(place.effectd(&["init", "--preset", "coding"], None).code(), 0);
+    let daemon = place.serve(&[]);
+    let list = modern(&daemon, "tools/list", json!({}));
+    // Whether it only reads, destroys, may be repeated, and reaches the world.
+    let names = ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"];
+    for (name, tier, words) in [
+        ("files_read_text", "R0", [true, false, true, false]),
+        ("files_write_text", "R1", [false, false, true, false]),
+        ("files_append_text", "R1", [false, false, false, false]),
+        ("command_run", "R3", [false, true, false, false]),
+        ("files_delete", "R4", [false, true, false, false]),
+    ] {
+        let tool = list["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap();
+        assert_eq!(tool["_meta"]["effectd/risk"], tier, "{tool}");
+        assert_eq!(names.map(|hint| &tool["annotations"][hint]), words.map(Value::from).each_ref(), "{tool}");
+    }
     assert_eq!(daemon.stop(), 0);
 }
 
@@ -520,6 +623,69 @@ fn a_client_that_goes_away_withdraws_what_has_not_begun() {
 }
 
 #[test]
+fn a_client_that_goes_away_while_its_tool_runs_finds_the_one_effect_again() {
+    let place = slow("allow");
+    let daemon = serve_missing(&place);
+    let sent = Sent::modern("tools/call", run_slowly("toolu_1"), json!({}));
+    let cut = daemon.send("POST", "/mcp", &sent.headers(), &sent.body);
+    let gate = gate(&place);
+    drop(cut);
+    until_missed(&place, 1);
+    // It comes back while the tool still runs, and once more after it.
+    let retry = daemon.send("POST", "/mcp", &sent.headers(), &sent.body);
+    drop(gate);
+    let done = [result(&Reply::read(retry)), result(&sent.to(&daemon))];
+    let receipts = receipts(&daemon);
+    assert_eq!((receipts.len(), &receipts[0]["outcome"]), (1, &json!("executed")), "{receipts:?}");
+    for done in &done {
+        assert_eq!(
+            (&done["isError"], &done["structuredContent"]["exit_code"]),
+            (&json!(false), &json!(0)),
+            "{done}"
+        );
+        assert_eq!(done["_meta"]["effectd/receiptId"], receipts[0]["receipt_id"]);
+    }
+    assert_eq!(done[1]["_meta"]["effectd/alreadyDone"], true);
+    assert_eq!(text(&place, "out/log"), "line\n");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn a_call_that_has_begun_is_not_withdrawn() {
+    let place = slow("require_approval");
+    let daemon = place.serve(&[]);
+    let capable = json!({ "extensions": { TASKS: {} } });
+    let task = result(&Sent::modern("tools/call", run_slowly("toolu_1"), capable.clone()).to(&daemon));
+    let named = json!({ "taskId": task["taskId"] });
+    let ask = |method| result(&Sent::modern(method, named.clone(), capable.clone()).to(&daemon));
+    let notify = || {
+        let headers = [("content-type", "application/json"), ("mcp-protocol-version", OLD)];
+        let cancelled =
+            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } });
+        assert_eq!(daemon.ask("POST", "/mcp", &headers, &cancelled.to_string()).status, 202);
+    };
+    // An id alone does not say whose request it is: a client that no longer waits closes its connection.
+    notify();
+    assert_eq!(ask("tasks/get")["status"], "working");
+    let approval = task["_meta"]["effectd/waiting"]["approval_id"].as_str().unwrap();
+    assert_eq!(decide(&daemon, approval, "approve?wait_ms=0", &json!({})).status, 202);
+    let gate = gate(&place);
+    ask("tasks/cancel");
+    notify();
+    assert_eq!(ask("tasks/get")["status"], "working");
+    drop(gate);
+    until("the call has ended", || ask("tasks/get")["status"] != "working");
+    // Nor is one that has ended.
+    ask("tasks/cancel");
+    let ended = ask("tasks/get");
+    assert_eq!((&ended["status"], &ended["result"]["isError"]), (&json!("completed"), &json!(false)));
+    let receipts = receipts(&daemon);
+    assert_eq!((receipts.len(), &receipts[0]["outcome"]), (1, &json!("executed")), "{receipts:?}");
+    assert_eq!(text(&place, "out/log"), "line\n");
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
 fn a_client_that_goes_away_leaves_the_question_to_the_person() {
     let place = asking();
     let daemon = place.serve(&[]);
@@ -766,7 +932,7 @@ fn a_call_that_waits_keeps_little_of_its_meta() {
 #[test]
 fn changes_of_the_list_are_told_to_who_listens() {
     let place = Place::seeded();
-    let daemon = place.serve(&["--set", "pipeline.sweep_every_ms=50"]);
+    let daemon = place.serve(&[]);
     let wanted = json!({ "notifications": { "toolsListChanged": true, "promptsListChanged": true } });
     let sent = Sent::modern("subscriptions/listen", wanted, json!({}));
     let stream = send_on(daemon.connect(), "POST", "/mcp", &sent.headers(), &sent.body);
@@ -782,15 +948,6 @@ fn changes_of_the_list_are_told_to_who_listens() {
     // The switch of an operator is in no policy.
     assert_eq!(place.effectd(&["tools", "disable", "files.write_text", "--yes"], None).code(), 0);
     assert_eq!(messages.next().unwrap()["method"], "notifications/tools/list_changed");
-    // What ends by the clock is told soon after.
-    let briefly = ["--for", "2s", "--yes"];
-    let mode = ["policy", "set-mode", "--org", "home", "--tool", "files.make_dir", "deny"];
-    for change in [&["tools", "disable", "files.move"][..], &mode] {
-        assert_eq!(place.effectd(&[change, &briefly].concat(), None).code(), 0);
-        for _ in ["off", "on"] {
-            assert_eq!(messages.next().unwrap()["method"], "notifications/tools/list_changed");
-        }
-    }
     assert_eq!(daemon.stop(), 0);
     let last = messages.next().unwrap();
     assert_eq!((&last["id"], &last["result"]["resultType"]), (&json!(7), &json!("complete")), "{last}");
@@ -800,10 +957,8 @@ fn changes_of_the_list_are_told_to_who_listens() {
 fn a_subscription_and_progress_end_with_their_token() {
     let place = asking();
     let (daemon, address) = listening(&place, &[]);
-    let body =
-        json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "s" });
-    let made = daemon.post("/v1/sessions", &body).json(200);
-    let token = made["token"].as_str().unwrap();
+    let token = token_of_session(&daemon, "shared:household");
+    let token = token.as_str();
     let call = Sent::legacy(OLD, "tools/call", note("late", "l"));
     let held = result(&call.over(&address, token, &[]))["structuredContent"].clone();
     let wait = json!({ "name": "effectd_wait", "arguments": { "action_id": held["action_id"] }, "_meta": { "progressToken": 1 } });
@@ -829,24 +984,16 @@ fn a_subscription_and_progress_end_with_their_token() {
 #[test]
 fn a_place_of_others_tells_nothing() {
     let place = Place::seeded();
-    let file = place.state().join("policy/policy.toml");
-    let policy = std::fs::read_to_string(&file).unwrap();
-    let more = "[orgs.office]\n\n[spaces.\"shared:garden\"]\nroot = \"./garden\"\nband = \"GREEN\"\nvisible_to = [\"role:planner\"]\n\
-                org = \"office\"\n\n[subjects.\"agent://other@deviceB\"]\nroles = [\"planner\"]\n\n\
-                [principals.\"account://home/ada\"]\nsubjects = [\"agent://planner@deviceA\"]\n\n";
-    let wider = policy.replacen("[principals.", &format!("{more}[principals."), 1);
-    assert_ne!(wider, policy);
-    std::fs::write(&file, wider).unwrap();
+    let other = "[subjects.\"agent://other@deviceB\"]\nroles = [\"planner\"]\n\n";
+    two_orgs(&place, &(account("home/ada", "") + other));
     let (daemon, address) = listening(&place, &["--set", "control.budget_calls_max=100"]);
-    let create = ["tokens", "create", "--kind", "user", "--org", "home", "--name", "ada", "--yes"];
-    let created = place.effectd(&create, None);
-    let printed = created.stdout();
+    let token = token_of_account(&daemon, "home", "ada");
     let list = Sent::modern("tools/list", json!({}), json!({}));
     // A token's organisation has one of the two spaces, and the token reaches no other.
-    let own = result(&list.over(&address, printed.trim(), &[]));
+    let own = result(&list.over(&address, &token, &[]));
     assert!(names(&own).contains(&"effectd_preview"), "{own}");
     assert_eq!(own["_meta"]["effectd/budgetLeft"]["calls"], 100);
-    let others = list.over_at("/mcp?space=shared:garden", &address, printed.trim(), &[]);
+    let others = list.over_at("/mcp?space=shared:garden", &address, &token, &[]);
     assert_eq!(error(&others, 200), -32602);
     // What another subject sees and has left is not told.
     let asked = |path: &str| daemon.ask("POST", path, &list.headers(), &list.body);
@@ -861,37 +1008,15 @@ fn a_place_of_others_tells_nothing() {
 #[test]
 fn a_key_belongs_to_its_caller_at_this_door() {
     let place = Place::seeded();
-    let file = place.state().join("policy/policy.toml");
-    let policy = std::fs::read_to_string(&file).unwrap();
-    // Two organisations with a space each, and an account of the same name in both.
-    let account = |org: &str| {
-        format!("[principals.\"account://{org}/ada\"]\nsubjects = [\"agent://planner@deviceA\"]\n\n")
-    };
-    let more = format!(
-        "[orgs.office]\n\n[spaces.\"shared:garden\"]\nroot = \"./garden\"\nband = \"GREEN\"\nvisible_to = [\"role:planner\"]\n\
-         org = \"office\"\n\n[[consents]]\nsubject = \"agent://planner@deviceA\"\nspace = \"shared:garden\"\n\
-         tools = [\"files.append_text\"]\n\n{}{}",
-        account("home"),
-        account("office")
-    );
-    let wider = policy.replacen("[principals.", &format!("{more}[principals."), 1);
-    assert_ne!(wider, policy);
-    std::fs::write(&file, wider).unwrap();
+    // An account of the same name in both organisations.
+    two_orgs(&place, &(account("home/ada", "") + &account("office/ada", "")));
     let (daemon, address) = listening(&place, &[]);
-    let of_session = |space: &str| {
-        let body = json!({ "space_id": space, "subject_id": "agent://planner@deviceA", "title": "t" });
-        daemon.post("/v1/sessions", &body).json(200)["token"].as_str().unwrap().to_owned()
-    };
-    let of_account = |org: &str| {
-        let body = json!({ "kind": "user", "org": org, "name": "ada" });
-        daemon.post("/v1/tokens", &body).json(200)["token"].as_str().unwrap().to_owned()
-    };
     let tokens = [
-        of_account("home"),
-        of_account("office"),
-        of_session("shared:household"),
-        of_session("shared:household"),
-        of_session("shared:garden"),
+        token_of_account(&daemon, "home", "ada"),
+        token_of_account(&daemon, "office", "ada"),
+        token_of_session(&daemon, "shared:household"),
+        token_of_session(&daemon, "shared:household"),
+        token_of_session(&daemon, "shared:garden"),
     ];
     let mut known = Vec::new();
     for round in ["first", "again"] {
@@ -935,6 +1060,75 @@ fn a_key_belongs_to_its_caller_at_this_door() {
     assert_eq!(daemon.stop(), 0);
 }
 
+#[test]
+fn what_belongs_to_others_looks_as_if_it_were_not_there() {
+    let place = asking();
+    let all = "roles = [\"planner\", \"learner\", \"look\", \"operate\", \"approver\"]\n";
+    let accounts = [("home/ada", ""), ("home/ben", ""), ("home/eve", all), ("office/ada", "")];
+    two_orgs(&place, &accounts.map(|(name, more)| account(name, more)).concat());
+    let (daemon, address) = listening(&place, &[]);
+    let tokens = accounts.map(|(name, _)| {
+        let (org, name) = name.split_once('/').unwrap();
+        token_of_account(&daemon, org, name)
+    });
+    let session = token_of_session(&daemon, "shared:household");
+    let [ada, others @ ..] = tokens.each_ref().map(|token| Some(token.as_str()));
+    // Of the last ones, one is a session and one is the user of the machine.
+    let others = others.into_iter().chain([Some(session.as_str()), None]);
+    let ask = |token: Option<&str>, sent: &Sent| match token {
+        Some(token) => sent.over(&address, token, &[]),
+        None => daemon.ask("POST", "/mcp?space=shared:household", &sent.headers(), &sent.body),
+    };
+    let capable = json!({ "extensions": { TASKS: {} } });
+    let done = |method, params: Value| result(&ask(ada, &Sent::modern(method, params, json!({}))));
+    let put = done("tools/call", json!({ "name": "artifact_put", "arguments": { "text": "secret" } }));
+    let held = done("tools/call", note("held", "h"));
+    let about = |member: &str| put["_meta"][member].as_str().unwrap();
+    let (receipt, action) = (about("effectd/receiptId"), about("effectd/actionId"));
+    let held = held["_meta"]["effectd/waiting"]["action_id"].as_str().unwrap();
+    let listed = done("resources/list", json!({}))["resources"].to_string();
+    let (_, artifact) = listed.split_once("/artifacts/").unwrap();
+    let artifact = &artifact[..64];
+    let tool = |name: &str, arguments: Value| {
+        Sent::modern("tools/call", json!({ "name": name, "arguments": arguments }), json!({}))
+    };
+    let read = |uri: String| Sent::modern("resources/read", json!({ "uri": uri }), json!({}));
+    // What a caller may ask about a receipt and about an action.
+    let of_receipt = |id: &str| {
+        vec![
+            tool("effectd_undo", json!({ "receipt_id": id })),
+            tool("effectd_result", json!({ "receipt_id": id })),
+            read(format!("effectd://receipts/{id}")),
+            read(format!("effectd://receipts/{id}/artifacts/{artifact}")),
+        ]
+    };
+    let of_action = |id: &str| {
+        let task = |method| Sent::modern(method, json!({ "taskId": id }), capable.clone());
+        let wait = tool("effectd_wait", json!({ "action_id": id, "timeout_ms": 1 }));
+        vec![wait, task("tasks/get"), task("tasks/update"), task("tasks/cancel")]
+    };
+    let asked: [(&str, &dyn Fn(&str) -> Vec<Sent>); 3] =
+        [(receipt, &of_receipt), (action, &of_action), (held, &of_action)];
+    for (id, requests) in asked {
+        let last = if id.ends_with('0') { "1" } else { "0" };
+        let none = format!("{}{last}", &id[..id.len() - 1]);
+        for (sent, of_nothing) in requests(id).iter().zip(&requests(&none)) {
+            let differ = |token| {
+                let [found, nothing] = [(sent, id), (of_nothing, none.as_str())].map(|(sent, id)| {
+                    let reply = ask(token, sent);
+                    (reply.status, reply.body.replace(id, "ID"))
+                });
+                (found != nothing).then_some((found, nothing))
+            };
+            for token in others.clone() {
+                assert_eq!(differ(token), None, "{token:?} {}", sent.body);
+            }
+            assert!(differ(ada).is_some(), "{}", sent.body);
+        }
+    }
+    assert_eq!(daemon.stop(), 0);
+}
+
 /// The messages on a stream of events.
 fn messages(stream: impl Read) -> impl Iterator<Item = Value> {
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
@@ -944,13 +1138,8 @@ fn messages(stream: impl Read) -> impl Iterator<Item = Value> {
 #[test]
 fn a_caller_with_several_places_names_one() {
     let place = Place::seeded();
-    let file = place.state().join("policy/policy.toml");
-    let policy = std::fs::read_to_string(&file).unwrap();
     let space = "[spaces.\"shared:garden\"]\nroot = \"./garden\"\nband = \"GREEN\"\nvisible_to = [\"role:planner\"]\norg = \"home\"\n\n";
-    let two =
-        policy.replace("[spaces.\"shared:household\"]", &format!("{space}[spaces.\"shared:household\"]"));
-    assert_ne!(two, policy);
-    std::fs::write(&file, two).unwrap();
+    change_policy(&place, "[spaces.", &format!("{space}[spaces."), "");
     let daemon = place.serve(&[]);
     let list = Sent::modern("tools/list", json!({}), json!({}));
     let unclear = list.to(&daemon);

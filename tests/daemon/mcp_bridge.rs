@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::approvals::{asking, held};
 use crate::harness::{LONG, Place, Ran, Serving, program, root, run_to_end, until};
-use crate::mcp::LIST_BYTES_MAX;
+use crate::mcp::{LIST_BYTES_MAX, gate, receipts, run_slowly, serve_missing, slow, until_missed};
 use crate::runbook::blocks;
 
 const PAGE: &str = "docs/mcp.md";
@@ -354,6 +354,46 @@ fn an_answer_that_a_proxy_loses_is_one_effect() {
     assert_eq!(done["_meta"]["effectd/alreadyDone"], true, "{again}");
     assert_eq!(std::fs::read_to_string(place.note("log")).unwrap(), "line\n");
     assert_eq!(agent.leave(), Some(0));
+    assert_eq!(daemon.stop(), 0);
+}
+
+#[test]
+fn an_agent_that_dies_or_cancels_while_its_tool_runs_ends_in_one_receipt() {
+    let (place, desk) = (slow("allow"), Desk::new());
+    let daemon = serve_missing(&place);
+    let connect = || desk.agent(&["--socket", daemon.socket.to_str().unwrap()]);
+    for (count, dies) in [(1, true), (2, false)] {
+        let mut agent = connect();
+        let mut call = json!({
+            "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": run_slowly(&format!("toolu_{count}")),
+        });
+        agent.send(&call.to_string());
+        let gate = gate(&place);
+        if dies {
+            agent.child.kill().unwrap();
+            agent.child.wait().unwrap();
+            agent = connect();
+        } else {
+            let named = json!({ "requestId": 1 });
+            agent.send(
+                &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": named })
+                    .to_string(),
+            );
+        }
+        until_missed(&place, count);
+        call["id"] = 2.into();
+        agent.send(&call.to_string());
+        drop(gate);
+        let again = agent.hear();
+        assert_eq!((&again["id"], &again["result"]["isError"]), (&json!(2), &json!(false)), "{again}");
+        let receipts = receipts(&daemon);
+        assert_eq!((receipts.len(), &receipts[count - 1]["outcome"]), (count, &json!("executed")));
+        assert!(
+            receipts.iter().any(|one| one["receipt_id"] == again["result"]["_meta"]["effectd/receiptId"])
+        );
+        assert_eq!(std::fs::read_to_string(place.note("out/log")).unwrap(), "line\n".repeat(count));
+        assert_eq!(agent.leave(), Some(0));
+    }
     assert_eq!(daemon.stop(), 0);
 }
 

@@ -134,6 +134,8 @@ pub struct Offers<'a> {
     session: Option<Session>,
     switches: Switches<'a>,
     trace_id: TraceId,
+    /// Of the call that each tool is asked about.
+    action_id: ActionId,
     answers: RuleAnswers,
 }
 
@@ -152,6 +154,7 @@ impl<'a> Offers<'a> {
             session,
             switches: Switches::read_at_once(&*services.store)?,
             trace_id: TraceId::fresh(),
+            action_id: ActionId::fresh(),
             answers: RuleAnswers::default(),
         })
     }
@@ -164,7 +167,7 @@ impl<'a> Offers<'a> {
             return Ok(None);
         }
         let called = (spec.tool_id.clone(), Map::new());
-        let bare = ActionRequest::new(ActionId::fresh(), (subject.clone(), space.clone()), called);
+        let bare = ActionRequest::new(self.action_id.clone(), (subject.clone(), space.clone()), called);
         let seen = inspect(&bare.params, spec, space, &self.policy).facts;
         let question = Question::of_planner(self.services, &bare, tool, self.by, &self.trace_id);
         let known = (self.session.as_ref(), &self.switches);

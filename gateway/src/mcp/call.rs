@@ -7,7 +7,7 @@ use effectd_actors::effects::results;
 use effectd_actors::preview::foresee;
 use effectd_actors::{Done, Incoming};
 use effectd_contracts::{
-    ActionId, ActionRequest, IdempotencyKey, Outcome, Principal, ToolId, ToolSpec, TraceParent, UNDO_TOOL,
+    ActionId, ActionRequest, IdempotencyKey, Outcome, Receipt, ToolId, ToolSpec, TraceParent, UNDO_TOOL,
     canonical,
 };
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, ErrorData, MetaObject};
@@ -26,7 +26,7 @@ use crate::problem::{Kind, Problem};
 use crate::remediation::By;
 use crate::routes::actions::{Reached, until_ended};
 use crate::routes::receipts;
-use crate::views::actions::{State, ended};
+use crate::views::actions::{State, ended, unknown};
 use crate::views::approvals::PreviewView;
 
 /// The client's own key: the same key is the same action.
@@ -96,8 +96,7 @@ async fn answered(
         name => {
             let (tool, params) = if name == UNDO {
                 let OfReceipt { receipt_id } = own(arguments)?;
-                let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
-                check_own(&receipt.principal, asked)?;
+                let receipt = own_receipt(asked, receipt_id)?;
                 let params = [("receipt_id".to_owned(), value(&receipt.receipt_id))];
                 let registry = asked.app.services().registry();
                 let tool = ToolId::new(UNDO_TOOL).ok().and_then(|id| registry.get(&id).cloned());
@@ -105,9 +104,9 @@ async fn answered(
             } else {
                 (asked.app.catalogue().by_name(name), arguments)
             };
-            let unknown =
+            let no_tool =
                 || ErrorData::invalid_params("there is no tool of this name; tools/list has all names", None);
-            let request = request(asked, &caller, tool.ok_or_else(unknown)?.spec(), params)?;
+            let request = request(asked, &caller, tool.ok_or_else(no_tool)?.spec(), params)?;
             let action_id = request.action_id.clone();
             shown(asked, waiting(action_id), carried_out(asked, &caller, request).await?).await
         }
@@ -117,12 +116,9 @@ async fn answered(
 /// Waits for the end of an action, and says where it is then.
 async fn waited(asked: &Asked, waiting: Waiting, time: Duration) -> Result<Value, Fault> {
     let found = until_ended(&asked.app, &asked.peer, &waiting.action_id, time).await;
-    let found = found.map_err(|mut problem| {
-        // Elsewhere, an unknown action may be submitted again by its id. A call has no such id: repeated, it is another action.
-        if problem.code == "action_unknown" {
-            "you have no action of this id".clone_into(&mut problem.detail);
-        }
-        problem
+    let found = found.map_err(|problem| match problem.code.as_str() {
+        "action_unknown" => no_action(&waiting.action_id),
+        _ => problem,
     });
     let reached = match found? {
         Found::Done(done, _share) => Reached::Done(done),
@@ -138,9 +134,18 @@ fn own<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, Problem>
         .map_err(|error| Problem::of(Kind::QueryInvalid, format!("the arguments do not fit: {error}")))
 }
 
-pub(super) fn check_own(principal: &Principal, asked: &Asked) -> Result<(), Problem> {
-    let unknown = || Problem::of(Kind::ReceiptUnknown, "no receipt with this id is yours");
-    (*principal == asked.peer.principal).then_some(()).ok_or_else(unknown)
+/// Elsewhere, an unknown action may be submitted again by its id. A call has no such id: repeated, it is another action.
+fn no_action(id: &ActionId) -> Problem {
+    Problem { detail: "you have no action of this id".to_owned(), ..unknown(id) }
+}
+
+/// A receipt of the caller's own. At this door that of others is not there, whoever may read it at another one.
+pub(super) fn own_receipt(asked: &Asked, id: String) -> Result<Receipt, Problem> {
+    match receipts::find(&asked.app, &asked.peer, id) {
+        Ok(receipt) if asked.is_own(&receipt) => Ok(receipt),
+        Err(problem) if problem.code != "receipt_unknown" => Err(problem),
+        Ok(_) | Err(_) => Err(Problem::of(Kind::ReceiptUnknown, "you have no receipt of this id")),
+    }
 }
 
 /// The request of a call. Its id follows from the client's key, so that a repeat after a lost answer is the same action; without a key,
@@ -200,8 +205,8 @@ async fn carried_out(asked: &Asked, caller: &Caller, request: ActionRequest) -> 
 
 async fn shown(asked: &Asked, waiting: Waiting, reached: Reached) -> Result<Value, Fault> {
     match reached {
+        Reached::Done(done) if !asked.is_own(&done.receipt) => Err(no_action(&waiting.action_id).into()),
         Reached::Done(done) => {
-            check_own(&done.receipt.principal, asked)?;
             let (done, _share) = asked.app.with_result(done, &asked.peer).await?;
             Ok(value(result(waiting.action_id, done)))
         }
@@ -311,8 +316,7 @@ struct Foreseen {
 
 /// A part of an earlier result of the caller's own.
 async fn part(asked: &Asked, Part { receipt_id, pointer, from }: Part) -> Result<Value, Fault> {
-    let receipt = receipts::find(&asked.app, &asked.peer, receipt_id)?;
-    check_own(&receipt.principal, asked)?;
+    let receipt = own_receipt(asked, receipt_id)?;
     let (done, _share) = asked.app.with_result(Done::before(Arc::new(receipt)), &asked.peer).await?;
     let nothing = || Problem::of(Kind::NotFound, "the result has nothing at this pointer");
     let whole = done.result.map_err(Problem::from)?.ok_or_else(nothing)?;

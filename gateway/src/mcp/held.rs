@@ -16,7 +16,7 @@ use rmcp::model::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::call::{check_own, result, text_result};
+use super::call::{result, text_result};
 use super::tools::WAIT;
 use super::{Asked, value};
 use crate::app::{App, Found};
@@ -139,14 +139,11 @@ pub(super) async fn task(asked: &Asked, method: &str) -> Result<Value, ErrorData
     let action_id = ActionId::new(asked.text("taskId")?).map_err(|_| unknown())?;
     let Asked { app, peer, .. } = asked;
     let (done, is_held) = match app.find(&action_id, peer).await? {
-        Found::Unknown => return Err(unknown()),
-        Found::Done(done, _share) => (Some(done), false),
+        Found::Done(done, _share) if asked.is_own(&done.receipt) => (Some(done), false),
+        Found::Unknown | Found::Done(..) => return Err(unknown()),
         Found::Held(_) => (None, true),
         Found::Accepted => (None, false),
     };
-    if let Some(done) = &done {
-        check_own(&done.receipt.principal, asked).map_err(|_| unknown())?;
-    }
     match method {
         "tasks/get" => {}
         "tasks/cancel" => {

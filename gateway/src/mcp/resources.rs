@@ -13,7 +13,7 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 
-use super::call::check_own;
+use super::call::own_receipt;
 use super::caller::Caller;
 use super::{Asked, value};
 use crate::app::App;
@@ -21,7 +21,7 @@ use crate::body::BodyShare;
 use crate::extract::json_holding;
 use crate::limits::{INVOCATIONS_DEFAULT, MCP_ARTIFACT_BYTES_MAX};
 use crate::problem::{Kind, Problem};
-use crate::routes::{artifacts as artifacts_of, receipts};
+use crate::routes::artifacts as artifacts_of;
 
 const RECEIPTS: &str = "effectd://receipts/";
 const ARTIFACTS: &str = "/artifacts/";
@@ -96,8 +96,7 @@ async fn contents(asked: &Asked, uri: &str) -> Result<(ResourceContents, BodySha
     let unknown = || Problem::of(Kind::NotFound, "you have no resource of this URI");
     let rest = uri.strip_prefix(RECEIPTS).ok_or_else(unknown)?;
     let (id, artifact) = rest.split_once(ARTIFACTS).map_or((rest, None), |(id, name)| (id, Some(name)));
-    let receipt = receipts::find(app, &asked.peer, id.to_owned())?;
-    check_own(&receipt.principal, asked)?;
+    let receipt = own_receipt(asked, id.to_owned())?;
     let Some(name) = artifact else {
         let text = ResourceContents::text(value(&receipt).to_string(), uri).with_mime_type(JSON);
         return Ok((text, BodyShare::default()));

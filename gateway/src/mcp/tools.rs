@@ -38,7 +38,9 @@ pub(super) async fn listed(id: &Value, asked: &Asked) -> Result<Response, ErrorD
     list["tools"] = json!([]);
     let (_, message) = asked.era.message(id, Ok(list));
     // The tools are in JSON already. No text of the message contains this: there, a quote has a backslash before it.
-    let body = message.to_string().replacen(r#""tools":[]"#, &format!(r#""tools":[{tools}]"#), 1);
+    let message = message.to_string();
+    let (before, after) = message.split_once(r#""tools":[]"#).unwrap_or((&message, ""));
+    let body = [before, r#""tools":["#, &tools, "]", after].concat();
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
@@ -46,22 +48,25 @@ pub(super) async fn listed(id: &Value, asked: &Asked) -> Result<Response, ErrorD
 /// none, there is nothing to wait for, either.
 pub(super) fn list(app: &App, caller: &Caller) -> Result<String, Problem> {
     let catalogue = app.catalogue();
-    let (mut tools, mut undoes) = (Vec::new(), false);
+    let (mut tools, mut undoes) = (Vec::<(&str, [&str; 3])>::new(), false);
     let mut offers = Offers::new(app.services(), (&caller.subject, &caller.space), caller.by())?;
-    for listed in catalogue.iter() {
+    for (name, listed) in catalogue.iter() {
         let Some(mode) = offers.mode_of(&listed.tool)? else { continue };
         if listed.tool.spec().tool_id.as_str() == UNDO_TOOL {
             undoes = true;
         } else {
-            tools.push(listed.json(mode));
+            tools.push((name, listed.json(mode)));
         }
     }
-    if !tools.is_empty() {
-        tools.extend(own(undoes, caller.previews).iter().map(Value::to_string));
-    }
-    // Each begins with its name.
-    tools.sort_unstable();
-    Ok(tools.join(","))
+    let own = if tools.is_empty() { Vec::new() } else { own(undoes, caller.previews) };
+    let own: Vec<_> = own.iter().map(|tool| (tool["name"].as_str(), tool.to_string())).collect();
+    tools.extend(own.iter().map(|(name, json)| (name.unwrap_or_default(), [json.as_str(), "", ""])));
+    tools.sort_unstable_by_key(|(name, _)| *name);
+    // A list may be long, so it is put together once.
+    let parts = tools.iter().enumerate().flat_map(|(nth, (_, [before, mode, after]))| {
+        [if nth == 0 { "" } else { "," }, *before, *mode, *after]
+    });
+    Ok(parts.collect::<Vec<_>>().concat())
 }
 
 /// effectd's own tools: about actions, not actions themselves.
