@@ -1107,9 +1107,8 @@ fn what_belongs_to_others_looks_as_if_it_were_not_there() {
         let wait = tool("effectd_wait", json!({ "action_id": id, "timeout_ms": 1 }));
         vec![wait, task("tasks/get"), task("tasks/update"), task("tasks/cancel")]
     };
-    let asked: [(&str, &dyn Fn(&str) -> Vec<Sent>); 3] =
-        [(receipt, &of_receipt), (action, &of_action), (held, &of_action)];
-    for (id, requests) in asked {
+    for (id, is_receipt) in [(receipt, true), (action, false), (held, false)] {
+        let requests = |id: &str| if is_receipt { of_receipt(id) } else { of_action(id) };
         let last = if id.ends_with('0') { "1" } else { "0" };
         let none = format!("{}{last}", &id[..id.len() - 1]);
         for (sent, of_nothing) in requests(id).iter().zip(&requests(&none)) {
