@@ -29,7 +29,7 @@ use crate::limits::{
 };
 use crate::metrics::Metrics;
 use crate::oidc::Issuer;
-use crate::peer::{Caller, Peer};
+use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::settings::{Settings, SharedSettings};
 use crate::signed_in::SignedIn;
@@ -45,6 +45,17 @@ const SMALL_ANSWER_BYTES_MAX: u64 = 65_536;
 tokio::task_local! {
     /// Whose request this task answers. Every route sets it, so that no handler can forget it.
     pub(crate) static HOLDER: Option<Holder>;
+    /// Whether the request came over TCP: a browser may be signed in there as a user of the socket.
+    pub(crate) static OVER_TCP: ();
+}
+
+/// Whose request this task answers. What follows an answer, such as a stream, is of nobody.
+fn holder() -> Holder {
+    HOLDER.try_with(Clone::clone).ok().flatten().unwrap_or(Holder::Nobody)
+}
+
+fn is_at_socket(peer: &Peer) -> bool {
+    peer.claims().is_none() && OVER_TCP.try_with(|()| ()).is_err()
 }
 
 pub(crate) type AppState = State<Arc<App>>;
@@ -200,7 +211,7 @@ impl App {
     /// A slot for a request that waits, if it came over TCP; at the socket the bounds of connections are enough. Fails at once if
     /// none is free.
     pub(crate) fn wait_slot(&self, peer: &Peer) -> Result<Option<Slot>, Problem> {
-        if peer.claims().is_none() {
+        if is_at_socket(peer) {
             return Ok(None);
         }
         let slot = self.waits.take(peer.holder(), self.settings().network_waits());
@@ -209,10 +220,7 @@ impl App {
 
     /// The memory for this peer's bodies: a flood over TCP leaves the socket its own.
     fn bodies(&self, peer: &Peer) -> &Bodies {
-        match peer.caller {
-            Caller::User(_) => &self.at_socket,
-            Caller::Token(_) => &self.over_tcp,
-        }
+        if is_at_socket(peer) { &self.at_socket } else { &self.over_tcp }
     }
 
     pub(crate) async fn body(&self, Payload { peer, body }: Payload) -> Result<BodyBytes, Problem> {
@@ -222,7 +230,7 @@ impl App {
 
     /// The body of somebody who is not known yet, over TCP.
     pub(crate) async fn strangers_body(&self, body: Body) -> Result<BodyBytes, Problem> {
-        self.over_tcp.requests.read(Holder::Nobody, body, self.settings().body_time_max).await
+        self.over_tcp.requests.read(holder(), body, self.settings().body_time_max).await
     }
 
     /// The share of a request of this size that waits for its action.
@@ -280,9 +288,7 @@ impl App {
 
     /// A place for work that occupies a thread for some milliseconds. Whoever works keeps it, also if the client goes away meanwhile.
     pub(crate) async fn blocking_place(&self) -> Result<Place, Problem> {
-        // What follows an answer, such as a stream, is of nobody.
-        let holder = HOLDER.try_with(Clone::clone).ok().flatten().unwrap_or(Holder::Nobody);
-        let place = tokio::time::timeout(BLOCKING_WAIT_MAX, self.blocking.wait(&holder)).await;
+        let place = tokio::time::timeout(BLOCKING_WAIT_MAX, self.blocking.wait(&holder())).await;
         let busy = || Problem::of(Kind::Busy, "too many requests at once; try again shortly");
         place.ok().flatten().ok_or_else(busy)
     }

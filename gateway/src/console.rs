@@ -18,14 +18,15 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method};
-use axum::routing::get;
+use axum::routing::{any, get};
 use axum::{Extension, Router, middleware};
 use futures_util::StreamExt;
 
 use crate::app::{App, AppState};
+use crate::problem::{Kind, Problem};
 use crate::signed_in;
 use api::Api;
-use page::Page;
+use page::{Failed, Page};
 
 const LAST_EVENT_ID: &str = "last-event-id";
 
@@ -43,8 +44,13 @@ pub(crate) fn routes(app: &Arc<App>) -> Router<Arc<App>> {
         .merge(actions::routes())
         .merge(operations::routes())
         .route("/console/stream", get(stream))
+        .route("/console/{*path}", any(nothing_here))
         .layer(Extension(api::Routes::new(app)))
-        .layer(middleware::map_response(page::secured))
+        .layer(middleware::map_response_with_state(app.clone(), page::secured))
+}
+
+async fn nothing_here() -> Failed {
+    Failed(Problem::of(Kind::NoSuchPath, "the console has no such page"))
 }
 
 /// The live events of `/v1/stream`, for a browser, whose cookie counts only here.

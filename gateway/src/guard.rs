@@ -17,9 +17,10 @@ use axum::{Extension, Router};
 use effectd_actors::control::rates::Rate;
 use http_body_util::BodyExt;
 
-use crate::app::App;
+use crate::app::{App, OVER_TCP};
 use crate::authenticate;
 use crate::console;
+use crate::headers::{FETCH_SITE, is_from_elsewhere};
 use crate::limits::{AUTH_FAILURES_MAX, TOKEN_AGE_MAX};
 use crate::mcp;
 use crate::peer::Peer;
@@ -29,7 +30,6 @@ use crate::settings::Settings;
 use crate::slots::{Holder, Slot, Slots};
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
-const FETCH_SITE: &str = "sec-fetch-site";
 
 struct Guard {
     app: Arc<App>,
@@ -53,6 +53,8 @@ pub(crate) struct Link {
 /// A request that may pass.
 struct Admitted {
     who: Who,
+    /// For a page of the console: the address that a wrong token in its form counts for.
+    form_of: Option<IpAddr>,
     slots: [Option<Slot>; 2],
 }
 
@@ -87,20 +89,24 @@ async fn check(
     let (mut parts, body) = request.into_parts();
     let (mut response, is_refused) = match guard.admit(&link, &parts).await {
         Ok(Admitted { who: Who::Probe, .. }) => ("ok".into_response(), false),
-        Ok(Admitted { who, slots }) => {
-            let (peer, stranger) = match who {
+        Ok(Admitted { who, form_of, slots }) => {
+            let peer = match who {
                 Who::Peer(peer) => {
                     parts.extensions.insert(peer.clone());
-                    (Some(peer), None)
+                    Some(peer)
                 }
-                Who::Stranger(from) => (None, Some(from)),
-                Who::Probe => (None, None),
+                Who::Stranger(from) => {
+                    parts.extensions.insert(Holder::Address(from));
+                    None
+                }
+                Who::Probe => None,
             };
             let (app, clock) = (&guard.app, &guard.app.services().clock);
             let begun = clock.monotonic();
-            let mut response = next.run(Request::from_parts(parts, body)).await;
+            let answer = next.run(Request::from_parts(parts, body));
+            let mut response = OVER_TCP.scope((), answer).await;
             // A wrong token in the form counts as one in the header does.
-            if let Some(from) = stranger
+            if let Some(from) = form_of
                 && response.status() == StatusCode::UNAUTHORIZED
                 && let Err(full) = guard.failures.check(&from.to_string())
             {
@@ -146,7 +152,7 @@ impl Guard {
             let why = "this daemon does not have that name; the setting gateway.hosts lists its names";
             return Err(Problem::of(Kind::Misdirected, why));
         }
-        if !parts.method.is_safe() && is_cross_site(headers, &host) {
+        if !parts.method.is_safe() && is_cross_site(headers, &host, settings.is_tls()) {
             return Err(Problem::of(Kind::CrossSite, "only pages of this host may change something"));
         }
         let from = link.client(headers, &settings);
@@ -156,9 +162,10 @@ impl Guard {
         let slot = slot.map(|slot| slot.ok_or_else(routes::too_many_connections)).transpose()?;
         let is_probe = parts.method == Method::GET && parts.uri.path() == "/healthz";
         if is_probe && !headers.contains_key(header::AUTHORIZATION) {
-            return Ok(Admitted { who: Who::Probe, slots: [slot, None] });
+            return Ok(Admitted { who: Who::Probe, form_of: None, slots: [slot, None] });
         }
-        let peer = if console::is_at(parts.uri.path()) {
+        let form_of = console::is_at(parts.uri.path()).then_some(from);
+        let peer = if form_of.is_some() {
             // A browser says where a change comes from; without that, a cookie proves nothing.
             if !parts.method.is_safe()
                 && [header::ORIGIN.as_str(), FETCH_SITE].iter().all(|name| !headers.contains_key(*name))
@@ -168,8 +175,11 @@ impl Guard {
                     "a form needs the header `Origin` or `Sec-Fetch-Site`",
                 ));
             }
-            let Some(peer) = authenticate::signed_in(&self.app, headers)? else {
-                return Ok(Admitted { who: Who::Stranger(from), slots: [slot, None] });
+            // Pages of another port of this host get the cookie sent along, and mean nothing that a person does here.
+            let known =
+                if is_from_elsewhere(headers) { None } else { authenticate::signed_in(&self.app, headers)? };
+            let Some(peer) = known else {
+                return Ok(Admitted { who: Who::Stranger(from), form_of, slots: [slot, None] });
             };
             peer
         } else {
@@ -177,7 +187,7 @@ impl Guard {
             known.map_err(|problem| self.failed(from, problem))?
         };
         let own = self.accounts.take(peer.holder(), all).ok_or_else(routes::too_many_connections)?;
-        Ok(Admitted { who: Who::Peer(peer), slots: [slot, Some(own)] })
+        Ok(Admitted { who: Who::Peer(peer), form_of, slots: [slot, Some(own)] })
     }
 
     /// Counts a request without a valid token for its address.
@@ -244,14 +254,11 @@ fn host(headers: &HeaderMap) -> Result<Authority, Problem> {
     host.ok_or_else(|| Problem::of(Kind::HeaderInvalid, "a request needs one Host header, with a name"))
 }
 
-/// Whether a page of another site sends this, as a browser says. Programs that are no browsers send neither header.
-fn is_cross_site(headers: &HeaderMap, host: &Authority) -> bool {
-    let is_own = |origin: &HeaderValue| {
-        let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
-        origin.is_some_and(|(_, name)| name.eq_ignore_ascii_case(host.as_str()))
-    };
-    let is_direct = |site: &HeaderValue| site == "same-origin" || site == "none";
-    !headers.get_all(header::ORIGIN).iter().all(is_own) || !headers.get_all(FETCH_SITE).iter().all(is_direct)
+/// Whether a page of another origin sends this, as a browser says. Programs that are no browsers send neither header.
+fn is_cross_site(headers: &HeaderMap, host: &Authority, is_tls: bool) -> bool {
+    let own = format!("{}://{host}", if is_tls { "https" } else { "http" });
+    let is_own = |origin: &HeaderValue| origin.as_bytes().eq_ignore_ascii_case(own.as_bytes());
+    !headers.get_all(header::ORIGIN).iter().all(is_own) || is_from_elsewhere(headers)
 }
 
 #[cfg(test)]
@@ -311,14 +318,17 @@ mod tests {
         let own: [&[(&'static str, &str)]; 4] = [
             &[],
             &[("origin", "http://localhost:7070"), ("sec-fetch-site", "same-origin")],
-            &[("origin", "https://LOCALHOST:7070")],
+            &[("origin", "http://LOCALHOST:7070")],
             &[("sec-fetch-site", "none")],
         ];
         for headers in own {
-            assert!(!is_cross_site(&with(headers), &host), "{headers:?}");
+            assert!(!is_cross_site(&with(headers), &host, false), "{headers:?}");
         }
-        let foreign: [&[(&'static str, &str)]; 8] = [
+        let secure = with(&[("origin", "https://localhost:7070")]);
+        assert!(!is_cross_site(&secure, &host, true) && is_cross_site(&with(own[1]), &host, true));
+        let foreign: [&[(&'static str, &str)]; 9] = [
             &[("origin", "http://localhost:3000")],
+            &[("origin", "https://localhost:7070")],
             &[("origin", "http://evil.example")],
             &[("origin", "null")],
             &[("origin", "")],
@@ -328,7 +338,7 @@ mod tests {
             &[("origin", "http://localhost:7070"), ("sec-fetch-site", "cross-site")],
         ];
         for headers in foreign {
-            assert!(is_cross_site(&with(headers), &host), "{headers:?}");
+            assert!(is_cross_site(&with(headers), &host, false), "{headers:?}");
         }
     }
 }

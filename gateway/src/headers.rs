@@ -1,4 +1,5 @@
-//! The headers of an action: its idempotency key, its trace context, and whether a person waits at a terminal.
+//! The headers of an action: its idempotency key, its trace context, and whether a person waits at a terminal. And whether a page of
+//! another origin made the request.
 
 use axum::http::{HeaderMap, HeaderValue};
 use effectd_contracts::{
@@ -11,10 +12,16 @@ pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
 pub(crate) const INTERACTIVE: &str = "effectd-interactive";
+pub(crate) const FETCH_SITE: &str = "sec-fetch-site";
 
 /// Whether a person waits at a terminal: an approval is then expected within minutes.
 pub(crate) fn interactive(headers: &HeaderMap) -> bool {
     headers.get(INTERACTIVE).is_some_and(|value| value == "true")
+}
+
+/// Whether a page of another origin led here, be it of another port of this host, as a browser says.
+pub(crate) fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    !headers.get_all(FETCH_SITE).iter().all(|site| site == "same-origin" || site == "none")
 }
 
 /// Copies the headers into the request, and gives it a trace id if it has none. The body's trace wins over the header's; two

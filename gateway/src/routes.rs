@@ -46,6 +46,7 @@ use crate::app::{App, AppState, HOLDER};
 use crate::headers::AnswerTrace;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
+use crate::slots::Holder;
 
 /// The handlers of these modules, each with the kinds of tokens that may use it.
 macro_rules! by_kind {
@@ -188,6 +189,10 @@ fn traced(trace: AnswerTrace, response: impl IntoResponse) -> Response {
     response
 }
 
+/// A request that answers another one in this process.
+#[derive(Clone)]
+pub(crate) struct Inner;
+
 /// Counts, times and logs every request.
 async fn observe(State(app): AppState, request: Request<Body>, next: Next) -> Response {
     let clock = app.services().clock.clone();
@@ -196,13 +201,19 @@ async fn observe(State(app): AppState, request: Request<Body>, next: Next) -> Re
     // Known paths only: a label for each path that clients invent would grow without bound.
     let route =
         request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |path| path.as_str().to_owned());
+    let is_inner = request.extensions().get::<Inner>().is_some();
     let peer = request.extensions().get::<Peer>().cloned();
     let principal = peer.as_ref().map_or("", |peer| peer.principal.as_str());
     let span = tracing::info_span!("http", %method, route, principal);
-    let holder = peer.as_ref().map(Peer::holder);
+    // A stranger has what the guard says.
+    let holder = peer.as_ref().map(Peer::holder).or_else(|| request.extensions().get::<Holder>().cloned());
     let mut response = HOLDER.scope(holder, next.run(request)).instrument(span.clone()).await;
     if let Some(peer) = &peer {
         response = app.holding(peer, response).await;
+    }
+    // What a page of the console asks is part of its request.
+    if is_inner {
+        return response;
     }
     let took = clock.monotonic().since(begun);
     let status = response.status();

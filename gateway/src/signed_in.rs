@@ -2,6 +2,7 @@
 //!
 //! Both are in memory, by the hash of a random value that only the browser has: a restart signs everybody out, and no backup has them.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::limits::{
 };
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
+use crate::slots::Holder;
 
 /// What a browser keeps: 256 random bits.
 const VALUE_BYTES: usize = 32;
@@ -44,8 +46,8 @@ struct Link {
 }
 
 impl SignedIn {
-    /// Begins a session, and returns its value and its end: after twelve hours, or earlier with the peer's token. Of one holder, the
-    /// session that ends first makes room.
+    /// Begins a session, and returns its value and its end: after twelve hours, or earlier with the peer's token. Where this holder or all
+    /// together have too many, one makes room: of who has the most, the session that ends first.
     pub(crate) fn enter(&self, peer: Peer, clock: &dyn Clock) -> Result<(String, Timestamp), Problem> {
         let (value, now) = (random()?, clock.now());
         let token_ends = peer.claims().and_then(|claims| claims.expires_at);
@@ -53,14 +55,19 @@ impl SignedIn {
         let ends = token_ends.map_or(ends, |token| token.min(ends));
         let mut sessions = self.sessions.lock();
         sessions.retain(|_, session| session.ends > now);
-        let holder = peer.holder();
-        let own = || sessions.iter().filter(|(_, session)| session.peer.holder() == holder);
-        if own().count() >= CONSOLE_SESSIONS_PER_HOLDER_MAX {
-            let first = own().min_by_key(|(_, session)| session.ends).map(|(key, _)| *key);
-            first.and_then(|key| sessions.remove(&key));
+        let mut counts: HashMap<Holder, usize> = HashMap::new();
+        for session in sessions.values() {
+            *counts.entry(session.peer.holder()).or_default() += 1;
         }
-        if sessions.len() >= CONSOLE_SESSIONS_MAX {
-            return Err(Problem::of(Kind::Busy, "too many people are signed in; try again later"));
+        let holder = peer.holder();
+        let is_crowded = counts.get(&holder).is_some_and(|own| *own >= CONSOLE_SESSIONS_PER_HOLDER_MAX);
+        if is_crowded || sessions.len() >= CONSOLE_SESSIONS_MAX {
+            let of_holder = sessions.iter().map(|(key, session)| (key, session, session.peer.holder()));
+            let first = of_holder
+                .filter(|(_, _, other)| !is_crowded || *other == holder)
+                .min_by_key(|(_, session, other)| (Reverse(counts.get(other)), session.ends));
+            let first = first.map(|(key, ..)| *key);
+            first.and_then(|key| sessions.remove(&key));
         }
         sessions.insert(Digest::of(value.as_bytes()), Session { peer, ends, seen: Vec::new() });
         Ok((value, ends))
@@ -112,6 +119,15 @@ impl SignedIn {
             seen.remove(0);
         }
         before
+    }
+
+    /// Notes that a question is asked again under another id.
+    pub(crate) fn asked_again(&self, value: &str, id: &ApprovalId, again: &ApprovalId) {
+        let mut sessions = self.sessions.lock();
+        let seen = sessions.get_mut(&Digest::of(value.as_bytes())).map(|session| &mut session.seen);
+        for (known, _) in seen.into_iter().flatten().filter(|(known, _)| known == id) {
+            *known = again.clone();
+        }
     }
 }
 
@@ -214,6 +230,20 @@ mod tests {
         }
         let known = |value: &String| signed_in.peer(value, clock.now()).is_some();
         assert!(!known(&values[0]) && values[1..].iter().all(known) && known(&other));
+    }
+
+    #[test]
+    fn who_has_many_sessions_makes_room_for_others() {
+        let (clock, signed_in) = (clock(), SignedIn::default());
+        let (quiet, _) = signed_in.enter(user(0), &clock).unwrap();
+        for holder in 1..=CONSOLE_SESSIONS_MAX / CONSOLE_SESSIONS_PER_HOLDER_MAX {
+            for _ in 0..CONSOLE_SESSIONS_PER_HOLDER_MAX {
+                signed_in.enter(user(holder as u32), &clock).unwrap();
+            }
+        }
+        assert_eq!(signed_in.sessions.lock().len(), CONSOLE_SESSIONS_MAX);
+        let (late, _) = signed_in.enter(user(99), &clock).unwrap();
+        assert!([quiet, late].iter().all(|value| signed_in.peer(value, clock.now()).is_some()));
     }
 
     #[test]

@@ -9,6 +9,14 @@
   let rest = 0;
   let asking = false;
 
+  // Lets keys and buttons rest; the page looks so meanwhile.
+  const pause = () => {
+    rest = performance.now() + REST_MS;
+    document.documentElement.setAttribute('data-rest', '');
+    clearTimeout(pause.timer);
+    pause.timer = setTimeout(() => document.documentElement.removeAttribute('data-rest'), REST_MS);
+  };
+
   // --- Pages ---
 
   // Asks for a page, which the browser parses as a document of its own: scripts in it would not run.
@@ -34,37 +42,49 @@
     toast.timer = setTimeout(() => { place.textContent = ''; }, 6_000);
   };
 
-  // Puts one part in the place of another, with its scroll position, marks and focus.
-  const replace = (old, fresh) => {
+  const isField = (place) => place?.matches('textarea, select, input:not([type="checkbox"])');
+
+  // Puts one part in the place of another, with its scroll position, marks, focus, and what was typed if that is for the same.
+  const replace = (old, fresh, isSame) => {
     const focused = old.contains(document.activeElement) && document.activeElement.id;
     const marked = new Set(all('input[name="pick"]:checked', old).map((box) => box.value));
+    const typed = all('input[id]', old).filter((field) => isSame && isField(field) && field.value !== field.defaultValue);
     const top = old.scrollTop;
     const node = document.adoptNode(fresh);
     old.replaceWith(node);
     node.scrollTop = top;
     for (const box of all('input[name="pick"]', node)) box.checked = marked.has(box.value);
+    for (const { id, value } of typed) {
+      const field = document.getElementById(id);
+      if (field) field.value = value;
+    }
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   };
 
   // Shows a page. Where both have the same parts, only those that differ are swapped. A live refresh leaves a part alone that is
-  // of the same version, since somebody may be typing in it.
-  const show = (page, live) => {
+  // of the same version or in which somebody types: the next letter would be a key.
+  const show = (page, { live = false, posted = false } = {}) => {
     const parts = all('[data-part]');
     const fresh = new Map(all('[data-part]', page).map((part) => [part.id, part]));
     if (parts.length && parts.length === fresh.size && parts.every((part) => fresh.has(part.id))) {
       one('#main').firstElementChild.className = one('#main', page).firstElementChild.className;
+      const field = document.activeElement;
       for (const part of parts) {
         if (live && part.hasAttribute('data-keep')) continue;
+        if (live && isField(field) && part.contains(field)) {
+          field.addEventListener('blur', () => refresh(), { once: true });
+          continue;
+        }
         const next = fresh.get(part.id);
         const same = part.dataset.version === next.dataset.version;
         if (part.isEqualNode(next) || (live && same && part.dataset.version)) continue;
-        if (part.dataset.version && !same) rest = performance.now() + REST_MS;
-        replace(part, next);
+        if (part.dataset.version && !same) pause();
+        replace(part, next, same && !posted);
         if (!same) document.getElementById(part.id).scrollTop = 0;
       }
     } else {
-      replace(one('#main'), one('#main', page));
-      rest = performance.now() + REST_MS;
+      replace(one('#main'), one('#main', page), false);
+      pause();
     }
     document.title = page.title;
     all('.bar nav a').forEach((link, at) => {
@@ -81,8 +101,12 @@
     try {
       const answer = await ask(method, url, body);
       if (new URL(answer.url).pathname === '/console/login') return void location.assign(answer.url);
-      if (!keep && answer.url !== location.href) history.pushState(null, '', answer.url);
-      show(answer.page, false);
+      const posted = method === 'POST';
+      // A form that is answered in place has no page of its own: a reload asks for the one that it is on.
+      const isInPlace = posted && answer.url === new URL(url, location.href).href;
+      if (!keep && !isInPlace && answer.url !== location.href) history.pushState(null, '', answer.url);
+      refreshed = performance.now();
+      show(answer.page, { posted });
       if (innerWidth < 900 && !keep) scrollTo(0, 0);
     } catch (why) {
       toast(String(why));
@@ -116,28 +140,39 @@
     else visit(action, { method: 'POST', body: body.toString() });
   });
 
-  addEventListener('popstate', () => visit(location.href, { keep: true }));
+  addEventListener('popstate', () => { if (asking) location.reload(); else visit(location.href, { keep: true }); });
 
   // --- Live events: the visible window listens, since a browser has few connections for one host. ---
 
   let source = null;
-  let refreshed = -Infinity;
+  let refreshed = performance.now();
   let due = null;
+  let again = null;
   let wait = 2_000;
 
-  const refresh = () => {
-    if (due || document.hidden) return;
+  // Asks for this page again, at the earliest so long after the last time, and for one at a time.
+  const refresh = (rest_ms = REFRESH_MS) => {
+    if (document.hidden || !one('[data-part]')) return;
+    if (due) { again = rest_ms; return; }
     due = setTimeout(async () => {
-      [due, refreshed] = [null, performance.now()];
-      if (asking) return void refresh();
+      const at = location.href;
+      refreshed = performance.now();
       try {
-        const answer = await ask('GET', location.href, null);
-        if (new URL(answer.url).pathname === '/console/login') return void location.assign(answer.url);
-        if (!asking) show(answer.page, true);
+        if (asking) again = rest_ms;
+        else {
+          const answer = await ask('GET', at, null);
+          if (new URL(answer.url).pathname === '/console/login') return void location.assign(answer.url);
+          // Somebody may have gone on meanwhile.
+          if (asking || location.href !== at) again = rest_ms;
+          else show(answer.page, { live: true });
+        }
       } catch {
         // The stream reconnects, and then asks again.
       }
-    }, Math.max(0, refreshed + REFRESH_MS - performance.now()));
+      const more = again;
+      due = again = null;
+      if (more) refresh(more);
+    }, Math.max(0, refreshed + rest_ms - performance.now()));
   };
 
   const state = (word, text) => {
@@ -164,9 +199,15 @@
       setTimeout(() => { listen(); refresh(); }, wait);
       wait = Math.min(2 * wait, 60_000);
     };
-    for (const name of ['action_approval_request', 'action_completed', 'action_approval_result']) {
-      source.addEventListener(name, refresh);
+    for (const name of ['action_approval_request', 'action_approval_result']) {
+      source.addEventListener(name, () => { if (one('#queue')) refresh(); });
     }
+    // What ends changes the list of actions, and the inbox only if it told of that one.
+    source.addEventListener('action_completed', ({ data }) => {
+      const awaited = one('[data-awaits]')?.dataset.awaits;
+      if (awaited === '*') refresh(1_000);
+      else if (awaited && JSON.parse(data).id === awaited) refresh();
+    });
   };
 
   document.addEventListener('visibilitychange', () => {

@@ -4,6 +4,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,11 +21,11 @@ const PAGE: &str = "effectd-console.html";
 /// Open the console in a browser, signed in as you
 ///
 /// The link works once, within two minutes; whoever has it acts as you. The daemon must listen at an address: `effectd serve --listen
-/// 127.0.0.1:7070`. Without a desktop, or with --print, the link is printed.
+/// 127.0.0.1:7070`. The link is printed; on a desktop, the browser opens it, too.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  effectd console --print")]
 pub(super) struct Console {
-    /// Print the link, and open no browser
+    /// Open no browser
     #[arg(long)]
     print: bool,
 }
@@ -35,19 +36,17 @@ impl Console {
         if print_json(common.output, &link) {
             return Ok(Exit::Done);
         }
-        let opened = !self.print && io::stdout().is_terminal() && open(&link.url);
         eprint_line(&format!("signs in as {}; works once, until {}", link.principal, link.expires_at));
-        if opened {
-            eprint_line(&"opened in the browser; `effectd console --print` prints another link");
-        } else {
-            line(&link.url);
+        line(&link.url);
+        if !self.print && io::stdout().is_terminal() && open(&link.url) {
+            eprint_line(&"the desktop opens it in a browser");
         }
         Ok(Exit::Done)
     }
 }
 
-/// Opens a link in the browser of this desktop; `false` if there is none. Every user sees the arguments of a program, so the link is in a
-/// file that only this one reads.
+/// Lets the desktop open a link; `false` if there is none. Every user sees the arguments of a program, so the link is in a file that only
+/// this one reads. Nobody waits for the opener: it may be the browser itself, and run until its last window is closed.
 fn open(url: &str) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let Some(folder) =
@@ -61,9 +60,11 @@ fn open(url: &str) -> bool {
     let page = folder.join(PAGE);
     let opened = write(&page, url).and_then(|()| {
         let mut opener = Command::new(OPENER);
-        opener.arg(&page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()
+        opener.arg(&page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Its own group: an interrupt at this terminal is not for the browser.
+        opener.process_group(0).spawn()
     });
-    opened.is_ok_and(|status| status.success())
+    opened.is_ok()
 }
 
 /// A page that leads on at once. What is at the path already may be another file than it seems, so it is replaced.

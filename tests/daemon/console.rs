@@ -1,14 +1,18 @@
 //! The console: who signs in, what its pages never do, and that a decision is for what was shown.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
+use effectd_contracts::limits::REQUEST_BYTES_MAX;
 use effectd_gateway::Settings;
 use effectd_gateway::client::percent_encoded;
-use effectd_gateway::limits::AUTH_FAILURES_MAX;
+use effectd_gateway::limits::{AUTH_FAILURES_MAX, BODIES_BYTES_MAX, BODIES_PART};
 use serde_json::json;
 
 use crate::approvals::{asking, held, receipts_of};
-use crate::harness::{Daemon, Place, Reply, Serving, until, write_note};
+use crate::harness::{Daemon, Place, Reply, Serving, program, until, write_note};
+use crate::shared::Terminal;
 use crate::tcp::{ask_by, connect, listening, reads_to_the_end, token, while_time_stands_still};
 
 /// People, beside whom root still decides: the policy names an approver.
@@ -16,6 +20,10 @@ const PEOPLE: &str = r#"
 [principals."account://home/ada"]
 subjects = []
 roles = ["approver"]
+
+[principals."account://home/eva"]
+subjects = []
+roles = ["approver", "admin"]
 
 [principals."account://home/guest"]
 subjects = []
@@ -126,8 +134,8 @@ fn every_answer_of_the_console_forbids_foreign_code() {
     let browser = Browser::at(&address);
     let login = browser.get("/console/login");
     let style = login.body.split('"').find(|text| text.ends_with("-console.css")).unwrap().to_owned();
-    for path in ["/", "/console/login", "/console/approvals/x", "/console/link/x", "/console/stream", &style]
-    {
+    let pages = ["/", "/console/login", "/console/approvals/x", "/console/link/x", "/console/stream"];
+    for path in pages.into_iter().chain(["/console/none", "/console/login?to", &style]) {
         let reply = browser.get(path);
         let policy = header(&reply, "content-security-policy").unwrap_or_else(|| panic!("{path}: {reply:?}"));
         for part in [
@@ -148,6 +156,7 @@ fn every_answer_of_the_console_forbids_foreign_code() {
         let kept = if is_file { "public, max-age=31536000, immutable" } else { "no-store" };
         assert_eq!(header(&reply, "cache-control").as_deref(), Some(kept), "{path}");
     }
+    assert_eq!(browser.get("/console/none").status, 404);
     // Nothing on the page is from elsewhere, or code in the page.
     for foreign in ["http://", "https://", " style=", "javascript:"] {
         assert!(!login.body.contains(foreign), "{foreign}");
@@ -239,6 +248,20 @@ fn wrong_tokens_in_the_form_count_for_their_address() {
 }
 
 #[test]
+fn wrong_tokens_of_who_is_signed_in_count_too() {
+    let place = Place::seeded();
+    while_time_stands_still(&place, Settings::default(), |_, address| {
+        let mut browser = Browser::at(address);
+        assert_eq!(browser.post(&format!("/{}", link(&place)), &[]).status, 303);
+        for _ in 0..AUTH_FAILURES_MAX {
+            assert_eq!(browser.post("/console/login", &[("token", "efd_user_x")]).status, 401);
+        }
+        assert_eq!(browser.post("/console/login", &[("token", "x")]).status, 429);
+        assert!(is_inbox(&browser.get("/")));
+    });
+}
+
+#[test]
 fn a_form_of_another_site_changes_nothing() {
     let place = with_people();
     let (daemon, address) = listening(&place, &[]);
@@ -263,6 +286,104 @@ fn a_form_of_another_site_changes_nothing() {
     }
     assert_eq!(state_of(&daemon, &id), "pending");
     assert!(is_inbox(&browser.get("/")));
+}
+
+#[test]
+fn a_page_of_another_port_gets_nothing_for_the_cookie() {
+    let place = with_people();
+    let (daemon, address) = listening(&place, &[]);
+    let id = held(&daemon, "a", "a.txt", "text");
+    let browser = Browser::with(&address, &token(&daemon, "ada"));
+    for path in ["/".to_owned(), format!("/console/approvals/{id}"), "/console/stream".to_owned()] {
+        let page = browser.ask(&format!("GET {path} HTTP/1.1\r\nsec-fetch-site: same-site"), "");
+        // The same page asks again, from here.
+        assert!(page.body.contains("http-equiv=\"refresh\"") && !page.body.contains(&id), "{path}: {page:?}");
+        if path != "/console/stream" {
+            let page = browser.ask(&format!("GET {path} HTTP/1.1\r\nsec-fetch-site: same-origin"), "");
+            assert!(is_inbox(&page) && page.body.contains(&id), "{page:?}");
+        }
+    }
+}
+
+#[test]
+fn over_tls_a_form_is_of_an_https_page_and_so_it_stays() {
+    let place = Place::seeded();
+    let (_daemon, address) = listening(&place, &["--set", "gateway.behind_proxy=true"]);
+    let browser = Browser::at(&address);
+    let page = browser.get("/console/login");
+    assert_eq!(header(&page, "strict-transport-security").as_deref(), Some("max-age=31536000"), "{page:?}");
+    let sign_in = |scheme: &str| {
+        browser.ask(&format!("POST /console/login HTTP/1.1\r\norigin: {scheme}://{address}"), "token=x")
+    };
+    sign_in("http").problem(403, "cross_site");
+    assert_eq!(sign_in("https").status, 401);
+}
+
+#[test]
+fn a_stranger_who_sends_much_keeps_nobody_else_from_signing_in() {
+    let place = Place::seeded();
+    let (_daemon, address) = listening(&place, &["--set", "gateway.behind_proxy=true"]);
+    let sign_in = |from: &str, length: usize, body: &str| {
+        let mut stream = connect(&address);
+        let head = format!(
+            "POST /console/login HTTP/1.1\r\nhost: {address}\r\nsec-fetch-site: same-origin\r\nx-forwarded-for: {from}\r\n\
+             connection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        // The daemon may close before it has read everything.
+        let _ = stream.write_all(body.as_bytes());
+        stream
+    };
+    let status = |from: &str| Reply::of(&reads_to_the_end(sign_in(from, 7, "token=x"))).status;
+    // Each of these lacks a byte.
+    let much = "x".repeat(REQUEST_BYTES_MAX);
+    let own = BODIES_BYTES_MAX / BODIES_PART;
+    let _unfinished: Vec<_> =
+        (0..own / much.len()).map(|_| sign_in("192.0.2.1", much.len() + 1, &much)).collect();
+    until("its share is full", || status("192.0.2.1") == 503);
+    assert_eq!(status("192.0.2.2"), 401);
+}
+
+#[test]
+fn a_grant_is_decided_for_what_its_page_showed() {
+    let place = with_people();
+    let (daemon, address) = listening(&place, &[]);
+    // Root speaks for the planner, so that it may only ask.
+    let wanted = json!({
+        "org": "home", "session": "agent:agent://planner@deviceA", "tool": "files.write_text", "calls_max": 3,
+        "reason": "the <b>weekly</b> notes",
+    });
+    let grant = daemon.post("/v1/grants/requests", &wanted).json(200);
+    assert_eq!(grant["state"], "requested", "{grant}");
+    let id = grant["grant_id"].as_str().unwrap();
+    let path = format!("/console/grants/{id}");
+    let mut guest = Browser::with(&address, &token(&daemon, "guest"));
+    assert_eq!(guest.get(&path).status, 404);
+    let mut ada = Browser::with(&address, &token(&daemon, "ada"));
+    let inbox = ada.get("/");
+    assert!(is_inbox(&inbox) && inbox.body.contains(&path), "{inbox:?}");
+    let page = ada.get(&path);
+    for shown in [
+        "files.write_text",
+        "3 calls in session agent:agent://planner@deviceA",
+        "&#60;b&#62;weekly",
+        "user://root",
+    ] {
+        assert!(page.body.contains(shown), "{shown}: {page:?}");
+    }
+    let digest = digest_on(&page);
+    let state = || daemon.get("/v1/grants").json(200)["grants"][0]["state"].clone();
+    for fields in [vec![("verb", "activate")], vec![("verb", "activate"), ("digest", "sha256:0")]] {
+        ada.post(&path, &fields);
+        assert_eq!(state(), "requested");
+    }
+    let fields = [("verb", "activate"), ("digest", &*digest)];
+    assert_eq!(guest.post(&path, &fields).status, 404);
+    assert_eq!(ada.post(&path, &fields).status, 303);
+    assert_eq!(state(), "active");
+    assert!(!ada.get("/").body.contains(&path));
+    assert_eq!(ada.post(&path, &[("verb", "revoke"), ("digest", &*digest)]).status, 303);
+    assert_eq!(state(), "revoked");
 }
 
 #[test]
@@ -340,7 +461,7 @@ fn a_yes_is_for_the_digest_that_the_page_showed() {
     let to = header(&reply, "location").unwrap();
     assert_eq!((reply.status, to.as_str()), (303, format!("/?did={id}").as_str()));
     let after = browser.get(&to);
-    assert!(after.body.contains("files.write_text: approved, executed"), "{after:?}");
+    assert!(after.body.contains("files.write_text: approved, done"), "{after:?}");
     until("the note is there", || place.note("a.txt").exists());
     let receipt = daemon.get("/v1/actions/a").json(200)["receipt"].clone();
     assert_eq!(
@@ -380,6 +501,16 @@ fn who_may_not_decide_sees_no_button_and_decides_nothing() {
         let reply = browser.post(&format!("/console/approvals/{id}"), &[("verb", verb), ("digest", &digest)]);
         assert!(matches!(reply.status, 403 | 404), "{verb}: {reply:?}");
     }
+    // Who acts for the planner sees its question, and no button: nobody decides about their own requests.
+    let mut own = Browser::at(&address);
+    assert_eq!(own.post(&format!("/{}", link(&place)), &[]).status, 303);
+    for path in
+        ["/".to_owned(), format!("/console/approvals/{id}"), format!("/console/approvals/{id}?how=edit")]
+    {
+        let page = own.get(&path);
+        assert!(page.status == 200 && page.body.contains(&id), "{page:?}");
+        assert!(!page.body.contains("name=\"verb\"") && !page.body.contains("name=\"pick\""), "{page:?}");
+    }
     let pick = format!("{id}={digest}");
     let several = browser.post("/console/approvals", &[("verb", "approve"), ("pick", &pick)]);
     assert!(several.status == 200 && several.body.contains("class=\"note bad\""), "{several:?}");
@@ -416,14 +547,17 @@ fn a_grant_and_always_say_what_they_would_do() {
     let place = with_people();
     let (daemon, address) = listening(&place, &[]);
     let id = held(&daemon, "a", "a.txt", "text");
-    let mut browser = Browser::at(&address);
-    browser.post(&format!("/{}", link(&place)), &[]);
-    let always = browser.get(&format!("/console/approvals/{id}?how=always"));
-    assert!(always.body.contains("home: files.write_text = allow"), "{always:?}");
     let path = format!("/console/approvals/{id}");
-    let page = browser.get(&format!("{path}?how=grant"));
-    // Root speaks for the planner, whose question it is; Ada does not.
+    let administers = Browser::with(&address, &token(&daemon, "eva"));
+    let always = administers.get(&format!("{path}?how=always"));
+    assert!(always.body.contains("home: files.write_text = allow"), "{always:?}");
+    assert!(administers.get(&format!("{path}?how=grant")).body.contains("name=\"org\""));
+    // Who only approves is offered neither for the whole organisation.
     let mut browser = Browser::with(&address, &token(&daemon, "ada"));
+    let page = browser.get(&format!("{path}?how=grant"));
+    assert!(page.body.contains("name=\"calls\"") && !page.body.contains("name=\"org\""), "{page:?}");
+    let plain = browser.get(&path).body;
+    assert!(plain.contains("how=grant") && !plain.contains("how=always"), "{plain}");
     let fields = [("verb", "grant"), ("digest", &*digest_on(&page)), ("calls", "3"), ("minutes", "5")];
     let reply = browser.post(&path, &fields);
     assert_eq!(reply.status, 303, "{reply:?}");
@@ -440,6 +574,11 @@ fn edited_parameters_run_after_their_preview_was_approved() {
     let path = format!("/console/approvals/{id}");
     let form = browser.get(&format!("{path}?how=edit"));
     assert!(form.body.contains("name=\"p.text\"") && form.body.contains("first\n</textarea>"), "{form:?}");
+    // What is refused keeps what was typed.
+    let fields = [("verb", "preview"), ("p.path", "/etc/passwd"), ("p.text", "second\r\n")];
+    let refused = browser.post(&path, &fields);
+    assert!(refused.status == 400 && refused.body.contains("value=\"/etc/passwd\""), "{refused:?}");
+    assert!(refused.body.contains("second\n</textarea>"), "{refused:?}");
     let fields = [("verb", "preview"), ("p.path", "workspace/a.txt"), ("p.text", "second\r\n")];
     let preview = browser.post(&path, &fields);
     assert!(preview.status == 200 && preview.body.contains(">second</ins>"), "{preview:?}");
@@ -477,6 +616,17 @@ fn hostile_text_is_text() {
 }
 
 #[test]
+fn a_long_parameter_is_shown_to_its_end() {
+    let place = with_people();
+    let (daemon, address) = listening(&place, &[]);
+    let text = format!("{}{}HIDDEN-TAIL", "harmless ".repeat(300), " ".repeat(200));
+    let id = held(&daemon, "a", "a.txt", &text);
+    let browser = Browser::with(&address, &token(&daemon, "ada"));
+    let page = browser.get(&format!("/console/approvals/{id}"));
+    assert!(page.body.contains("HIDDEN-TAIL</code>"), "{page:?}");
+}
+
+#[test]
 fn the_console_hears_live_events_with_its_cookie() {
     let place = with_people();
     let (daemon, address) = listening(&place, &[]);
@@ -499,14 +649,187 @@ fn somebody_new_makes_an_action_happen_and_sees_it() {
     browser.post(&format!("/{}", link(&place)), &[]);
     let first = browser.get("/");
     assert!(first.body.contains("effectd mcp install"), "{first:?}");
-    let fields = [("subject", "agent://planner@deviceA"), ("space", "shared:household")];
+    // What it offers is what the policy permits this person.
+    let field = |name: &str| {
+        let (_, rest) = first.body.split_once(&format!("name=\"{name}\" value=\"")).unwrap();
+        rest.split('"').next().unwrap().to_owned()
+    };
+    let [action, subject, space] = ["action_id", "subject", "space"].map(field);
+    assert_eq!((subject.as_str(), space.as_str()), ("agent://planner@deviceA", "shared:household"));
+    let fields = [("action_id", &*action), ("subject", &*subject), ("space", &*space)];
     let reply = browser.post("/console/try", &fields);
     let seen = browser.get(&header(&reply, "location").unwrap());
-    assert!(seen.body.contains("Your action: executed"), "{seen:?}");
+    assert!(seen.body.contains("Your action: done"), "{seen:?}");
     assert!(place.note("effectd-hello.txt").exists());
     // The policy judges it like any other.
-    let denied =
-        browser.post("/console/try", &[("subject", "agent://nobody@x"), ("space", "shared:household")]);
+    let denied = browser.post(
+        "/console/try",
+        &[("action_id", "b"), ("subject", "agent://nobody@x"), ("space", "shared:household")],
+    );
     let seen = browser.get(&header(&denied, "location").unwrap());
-    assert!(seen.body.contains("Your action: denied policy"), "{seen:?}");
+    assert!(seen.body.contains("Your action: denied"), "{seen:?}");
+}
+
+/// People who look, operate and act, beside those of [`with_people`]; root operates.
+fn with_more_people() -> Place {
+    let place = with_people();
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let more = r#"
+[principals."account://home/mia"]
+subjects = []
+roles = ["look"]
+
+[principals."account://home/gil"]
+subjects = ["agent://planner@deviceA"]
+orgs = { home = "member" }
+"#;
+    std::fs::write(&file, text + more).unwrap();
+    place
+}
+
+/// A browser of the user that the daemon runs as.
+fn operator(place: &Place, address: &str) -> Browser {
+    let mut browser = Browser::at(address);
+    assert_eq!(browser.post(&format!("/{}", link(place)), &[]).status, 303);
+    browser
+}
+
+/// Asks for a note whose letters a safety check stops, and returns the cause of the dead letter.
+fn quarantined(daemon: &Daemon, action: &str) -> String {
+    let refused = daemon.post("/v1/actions?wait", &write_note(action, "q.txt", "from \u{202e}right to left"));
+    refused.problem(403, "safety_quarantined");
+    until("the letter is there", || daemon.get("/v1/dlq").json(200)["letters"] != json!([]));
+    daemon.get("/v1/dlq").json(200)["letters"][0]["cause"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn all_is_well_only_while_nothing_waits_for_an_operator() {
+    let place = with_more_people();
+    let (daemon, address) = listening(&place, &[]);
+    let browser = operator(&place, &address);
+    let overview = || browser.get("/console/operations").body;
+    assert!(overview().contains("All is well."), "{}", overview());
+    quarantined(&daemon, "q");
+    until("the figure is read", || overview().contains("To be reviewed: 1 quarantined action"));
+    assert!(!overview().contains("All is well."));
+    // Who does not see what waits is not told that nothing does.
+    let guest = Browser::with(&address, &token(&daemon, "guest"));
+    let page = guest.get("/console/operations").body;
+    assert!(page.contains("The daemon is up.") && !page.contains("All is well."), "{page}");
+}
+
+#[test]
+fn a_requeue_leads_back_to_its_cause_and_says_what_became_of_it() {
+    let place = with_more_people();
+    let (daemon, address) = listening(&place, &[]);
+    let cause = quarantined(&daemon, "q");
+    let mut browser = operator(&place, &address);
+    let path = format!("/console/operations/letters/{cause}");
+    let page = browser.get(&path).body;
+    let time = page.split("<time ").nth(1).unwrap().split('<').next().unwrap();
+    assert!(time.ends_with(" UTC"), "a time has its last digit and its zone: {time}");
+    let (_, rest) = page.split_once("do=requeue_letters&amp;").unwrap();
+    let query = rest.split('"').next().unwrap().replace("&amp;", "&");
+    let fields: Vec<_> = query.split('&').map(|field| field.split_once('=').unwrap()).collect();
+    assert_eq!(fields, [("cause", &*cause), ("letters", "0"), ("action", "q")]);
+    let fields = [&fields[..], &[("do", "requeue_letters"), ("reason", "reviewed")]].concat();
+    let reply = browser.post("/console/operations/change", &fields);
+    let to = header(&reply, "location").unwrap();
+    assert!(reply.status == 303 && to.starts_with(&format!("{path}?receipt=")), "{reply:?}");
+    let back = browser.get(&to).body;
+    assert!(back.contains("/console/actions?q=action%3A%22q%22"), "{back}");
+    let receipt = to.split(['=', '&']).nth(1).unwrap();
+    let receipt = daemon.get(&format!("/v1/receipts/{receipt}")).json(200);
+    assert_eq!(receipt["tool_id"], "effectd.requeue_letters", "{receipt}");
+}
+
+#[test]
+fn who_only_looks_is_offered_no_change_of_sessions() {
+    let place = with_more_people();
+    let (daemon, address) = listening(&place, &[]);
+    let body = json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "the week" });
+    assert_eq!(daemon.post("/v1/sessions", &body).status, 200);
+    let looks = Browser::with(&address, &token(&daemon, "mia"));
+    let page = looks.get("/console/operations/access").body;
+    assert!(page.contains("the week") && !page.contains("/console/operations/change"), "{page}");
+    let page = operator(&place, &address).get("/console/operations/access").body;
+    assert!(page.contains("do=end_session"), "{page}");
+}
+
+#[test]
+fn an_undo_is_offered_to_who_acts_for_the_subject() {
+    let place = with_more_people();
+    let (daemon, address) = listening(&place, &[]);
+    let made = json!({
+        "action_id": "dir", "tool_id": "files.make_dir", "subject_id": "agent://planner@deviceA", "space_id": "shared:household",
+        "params": { "path": "workspace/dir", "space_id": "shared:household" }, "policy_ctx": {}, "dry_run": false,
+    });
+    daemon.post("/v1/actions?wait", &made).json(200);
+    let acts = operator(&place, &address);
+    assert!(acts.get("/console/actions/dir").body.contains("/undo\""));
+    let receipt =
+        daemon.get("/v1/actions/dir").json(200)["receipt"]["receipt_id"].as_str().unwrap().to_owned();
+    let mut looks = Browser::with(&address, &token(&daemon, "mia"));
+    let path = format!("/console/actions/{receipt}");
+    let page = looks.get(&path);
+    assert!(page.status == 200 && !page.body.contains("/undo\""), "{page:?}");
+    let refused = looks.post(&format!("{path}/undo"), &[("action_id", "x")]);
+    assert!(refused.status == 404 && place.note("dir").exists(), "{refused:?}");
+    // A name is no pattern.
+    assert_eq!(acts.get("/console/actions/*").status, 404);
+    assert_eq!(acts.get("/console/actions/di*").status, 404);
+}
+
+#[test]
+fn a_session_that_is_out_of_reach_does_not_hide_the_policy() {
+    let place = with_more_people();
+    let (daemon, address) = listening(&place, &[]);
+    let gil = token(&daemon, "gil");
+    let body = json!({ "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "the week" });
+    ask_by(&address, &gil, "POST", "/v1/sessions", &body.to_string()).json(200);
+    let browser = Browser::with(&address, &gil);
+    let page = browser.get("/console/operations/policy");
+    assert!(page.status == 200 && page.body.contains("the week"), "{page:?}");
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("orgs = { home = \"member\" }", "")).unwrap();
+    assert_eq!(place.effectd(&["policy", "reload", "--yes"], None).code(), 0);
+    let page = browser.get("/console/operations/policy");
+    assert!(page.status == 200 && !page.body.contains("the week"), "{page:?}");
+}
+
+#[test]
+fn a_page_counts_as_one_request() {
+    let place = Place::seeded();
+    let (daemon, address) = listening(&place, &[]);
+    assert_eq!(operator(&place, &address).get("/console/operations").status, 200);
+    let metrics = daemon.get("/metrics").body;
+    assert!(metrics.contains("route=\"/console/operations\""), "{metrics}");
+    assert!(!metrics.contains("route=\"/v1/dlq/causes\""), "{metrics}");
+}
+
+#[test]
+fn the_command_prints_the_link_and_waits_for_no_browser() {
+    let place = Place::seeded();
+    let (_daemon, _address) = listening(&place, &[]);
+    let (bin, held) = (place.path("bin"), place.path("held"));
+    std::fs::create_dir(&bin).unwrap();
+    assert!(Command::new("mkfifo").arg(&held).status().unwrap().success());
+    // A browser that runs in the foreground.
+    let opener =
+        format!("#!/bin/sh\ncp \"$1\" '{0}/page'\nread -r _ <'{1}'\n", bin.display(), held.display());
+    std::fs::write(bin.join("xdg-open"), opener).unwrap();
+    std::fs::set_permissions(bin.join("xdg-open"), PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("PATH={}:/usr/bin:/bin", bin.display());
+    let folder = format!("XDG_RUNTIME_DIR={}", bin.display());
+    let command = ["env", &path, &folder, "DISPLAY=:0", program(), "console"];
+    let terminal = Terminal::start(&place, &command, 200, 10);
+    assert_eq!(terminal.ended(), "0");
+    let screen = terminal.wait_for("the desktop opens it");
+    let link = screen.split_whitespace().find(|word| word.contains("/console/link/")).unwrap();
+    until("the browser has the link", || {
+        std::fs::read_to_string(bin.join("page")).is_ok_and(|page| page.contains(link))
+    });
+    std::fs::write(&held, "\n").unwrap();
 }

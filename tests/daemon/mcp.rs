@@ -623,7 +623,7 @@ fn a_client_that_goes_away_withdraws_what_has_not_begun() {
 }
 
 #[test]
-fn a_client_that_goes_away_while_its_tool_runs_finds_the_one_effect_again() {
+fn who_went_away_while_a_tool_ran_finds_its_one_effect() {
     let place = slow("allow");
     let daemon = serve_missing(&place);
     let sent = Sent::modern("tools/call", run_slowly("toolu_1"), json!({}));

@@ -358,7 +358,7 @@ fn an_answer_that_a_proxy_loses_is_one_effect() {
 }
 
 #[test]
-fn an_agent_that_dies_or_cancels_while_its_tool_runs_ends_in_one_receipt() {
+fn an_agent_that_dies_while_its_tool_runs_has_one_receipt() {
     let (place, desk) = (slow("allow"), Desk::new());
     let daemon = serve_missing(&place);
     let connect = || desk.agent(&["--socket", daemon.socket.to_str().unwrap()]);

@@ -56,6 +56,23 @@ subjects = ["agent://planner@deviceA"]
 """.replace("ORG", ORG)
 
 
+DEPLOYMENT = """\
+# The shop, as it runs in both regions.
+[service]
+name = "shop"
+image = "shop:41"
+replicas = 2
+
+[limits]
+memory = "512M"
+requests_per_second = 400
+
+[[routes]]
+path = "/"
+timeout = "5s"
+"""
+
+
 def until(what, holds):
     """Waits until a condition holds, and returns what it came to."""
     end = time.monotonic() + WAIT_S
@@ -106,9 +123,9 @@ class Daemon:
         words = ["serve", "--state", self.state, "--listen", f"127.0.0.1:{self.port}", "--set", "gateway.token_rate_max=0"]
         for setting in self.settings:
             words += ["--set", setting]
-        log = open(self.folder / "daemon.log", "ab")
-        self.process = subprocess.Popen([PROGRAM, *words], cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                        env=ENVIRONMENT)
+        with open(self.folder / "daemon.log", "ab") as log:
+            self.process = subprocess.Popen([PROGRAM, *words], cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                                            env=ENVIRONMENT)
         until("the daemon answers", self.answers)
 
     def answers(self):
@@ -138,12 +155,12 @@ class Daemon:
         is_json = answer.getheader("content-type", "").split(";")[0].endswith("json")
         return answer.status, json.loads(text) if is_json else text.decode()
 
-    def act(self, tool, wait=True, qos=None, **params):
+    def act(self, tool, wait=True, qos=None, rationale=None, **params):
         """The planner asks for an action; with `wait`, until it has ended or waits for a person."""
         self.actions += 1
         decision = {"action_id": f"web-{self.actions}", "subject_id": SUBJECT, "space_id": SPACE, "tool_id": tool,
                     "params": {**params, "space_id": SPACE}}
-        decision.update({"qos": qos} if qos else {})
+        decision.update({name: value for name, value in (("qos", qos), ("rationale", rationale)) if value})
         status, answer = self.ask("POST", "/v1/actions" + ("?wait=20000" if wait else ""), decision)
         return answer
 
@@ -154,9 +171,12 @@ class Daemon:
         assert answer["state"] == "held", answer
         return answer["approval"]["approval_id"]
 
+    def ask_for_command(self, name):
+        """A run of a program, which waits for a person and can be decided with others: its approval."""
+        return self.act("command.run", argv=["wc", "-c", name])["approval"]["approval_id"]
+
     def approval(self, approval):
         return self.ask("GET", f"/v1/approvals/{quote(approval, safe='')}", by="ada")[1]
-
 
     def seed(self):
         """One of everything that a page can show; returns the receipts by name."""
@@ -179,11 +199,33 @@ class Daemon:
         undo = {"action_id": "undo-1", "subject_id": SUBJECT, "space_id": SPACE, "tool_id": "files.undo",
                 "params": {"receipt_id": receipts["edit"], "space_id": SPACE}}
         receipts["undo"] = self.ask("POST", "/v1/actions?wait=20000", undo, by="gil")[1]["receipt"]["receipt_id"]
+        # A request of somebody who may not grant it: it waits for a person.
+        wanted = {"org": ORG, "tool": "files.copy", "calls_max": 3, "reason": "the monthly archive"}
+        status, self.wanted = self.ask("POST", "/v1/grants/requests", wanted, by="gil")
+        assert (status, self.wanted["state"]) == (200, "requested"), self.wanted
         self.session = self.ask("POST", "/v1/sessions", {"space_id": SPACE, "subject_id": SUBJECT, "title": "Plan the week"}, by="ada")[1]["id"]
         grant = {"org": ORG, "tool": "files.copy", "calls_max": 5, "reason": "the weekly backup"}
         status, made = self.ask("POST", "/v1/grants", grant, by="ada")
         assert status == 200, made
         return receipts
+
+
+    def seed_question(self):
+        """A change of a file that the organisation asks about, with a reason and a past; its approval."""
+        (self.space / "deploy.toml").write_text(DEPLOYMENT)
+        self.cli("policy", "set-mode", "--org", ORG, "--tool", "files.edit_text", "require_approval", "--yes")
+        changes = [("replicas = 2", "replicas = 3"), ("[limits]", "[bounds]"), ('image = "shop:41"\nreplicas = 3', 'image = "shop:42"\nreplicas = 6')]
+        for number, (find, replace) in enumerate(changes):
+            answer = self.act("files.edit_text", rationale={"reason": "Sales expect three times the visitors.", "confidence": 0.8},
+                              path="workspace/deploy.toml", find=find, replace=replace)
+            approval = answer["approval"]["approval_id"]
+            if number < 2:
+                digest = self.approval(approval)["digest"]
+                verb = ("approve?wait_ms=20000", "deny")[number]
+                body = ({"digest": digest}, {"reason": "other services read this name"})[number]
+                status, decided = self.ask("POST", f"/v1/approvals/{approval}/{verb}", body, by="ada")
+                assert status == 200, decided
+        return approval
 
 
 # What a page reports about itself: violations of its policy, and errors that nothing caught.
@@ -242,13 +284,24 @@ class Visitor:
     def log_in(self, name):
         self.page.goto(self.daemon.address + "/")
         self.page.fill("input[name=token]", self.daemon.tokens[name])
-        self.page.click("button[type=submit]")
-        self.page.wait_for_selector("nav")
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("navigation", name="Pages").wait_for()
 
     def open(self, path, page=None):
-        page = page or self.page
-        answer = page.goto(self.daemon.address + path)
-        return answer
+        return (page or self.page).goto(self.daemon.address + path)
+
+    def at_rest(self, page=None):
+        """Waits until the page takes keys and clicks: right after it has changed, it takes none."""
+        (page or self.page).wait_for_selector("html:not([data-rest]):not([aria-busy])", state="attached")
+
+    def press(self, key):
+        self.at_rest()
+        self.page.keyboard.press(key)
+
+    def button(self, name, page=None):
+        """A button of the page, once it takes clicks."""
+        self.at_rest(page)
+        return (page or self.page).locator("main").get_by_role("button", name=name)
 
     def axe(self, page=None):
         """What axe finds serious or critical on the page."""

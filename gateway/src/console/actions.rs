@@ -17,10 +17,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::api::Api;
-use super::page::{Form, Page, Shell, filters, page};
+use super::page::{Form, Page, Query, Shell, filters, page};
 use crate::app::{App, AppState};
 use crate::client::percent_encoded;
-use crate::extract::{Path, Query};
+use crate::extract::Path;
 use crate::problem::{Kind, Problem};
 use crate::text::shown_text;
 use crate::views::actions::ActionView;
@@ -75,7 +75,7 @@ pub(super) const fn class(ending: Ending) -> &'static str {
 }
 
 /// How long ago this was, in its largest unit.
-pub(super) fn ago(at: Timestamp, now: Timestamp) -> String {
+fn ago(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(at).as_secs().max(0);
     match seconds {
         0..60 => format!("{seconds} s ago"),
@@ -90,42 +90,36 @@ pub(super) fn filtered(filter: &str) -> String {
     format!("/console/actions?q={}", percent_encoded(filter))
 }
 
-struct Row {
-    class: &'static str,
-    words: &'static str,
-    tool: String,
-    /// What it was about, and why it ended otherwise than done.
-    about: String,
-    why: String,
-    subject: String,
-    space: String,
-    id: String,
-    at: Timestamp,
-    ago: String,
-    took: String,
+/// An action in a list.
+pub(super) struct Row {
+    pub(super) receipt: Receipt,
+    pub(super) ago: String,
 }
 
 impl Row {
-    fn of(receipt: &Receipt, now: Timestamp) -> Self {
-        let at = receipt.timing.ended_at;
-        Self {
-            class: class(Ending::of(receipt.outcome)),
-            words: words(receipt.outcome),
-            tool: receipt.tool_id.to_string(),
-            about: about(receipt),
-            why: receipt.error.as_ref().map(|failure| failure.message.clone()).unwrap_or_default(),
-            subject: receipt.subject_id.to_string(),
-            space: receipt.space_id.to_string(),
-            id: receipt.receipt_id.to_string(),
-            at,
-            ago: ago(at, now),
-            took: duration(receipt.timing.total_ms.less(receipt.held()).as_f64()),
-        }
+    pub(super) fn of(receipt: Receipt, now: Timestamp) -> Self {
+        Self { ago: ago(receipt.timing.ended_at, now), receipt }
+    }
+
+    pub(super) fn class(&self) -> &'static str {
+        class(Ending::of(self.receipt.outcome))
+    }
+
+    pub(super) fn words(&self) -> &'static str {
+        words(self.receipt.outcome)
+    }
+
+    fn about(&self) -> String {
+        about(&self.receipt)
+    }
+
+    fn took(&self) -> String {
+        duration(self.receipt.timing.total_ms.less(self.receipt.held()).as_f64())
     }
 }
 
 /// The first public parameter: mostly the path.
-fn about(receipt: &Receipt) -> String {
+pub(super) fn about(receipt: &Receipt) -> String {
     let mut public =
         receipt.inputs.iter().filter(|(name, _)| !name.starts_with(DIGEST) && *name != "space_id");
     public.next().map(|(_, value)| value_text(value)).unwrap_or_default()
@@ -135,19 +129,13 @@ fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A filter that is one click away.
-struct View {
-    name: &'static str,
-    href: String,
-    is_current: bool,
-}
-
 #[derive(Template)]
 #[template(path = "actions.html")]
 struct ActionsPage {
     shell: Shell,
     q: String,
-    views: Vec<View>,
+    /// Filters that are one click away: the name, the address, and whether it is this page.
+    views: Vec<(&'static str, String, bool)>,
     /// What completes a filter.
     words: Vec<String>,
     rows: Vec<Row>,
@@ -189,13 +177,13 @@ async fn list(State(app): AppState, api: Api, Query(ListQuery { q, after }): Que
             }
             Err(problem) => return Err(problem.into()),
         };
-        rows.extend(found.receipts.iter().map(|receipt| Row::of(receipt, now)));
+        rows.extend(found.receipts.into_iter().map(|receipt| Row::of(receipt, now)));
         at = found.next;
         if at.is_none() || rows.len() >= ROWS {
             break;
         }
     }
-    let views = VIEWS.map(|(name, filter)| View { name, href: filtered(filter), is_current: filter == q });
+    let views = VIEWS.map(|(name, filter)| (name, filtered(filter), filter == q));
     let tools: Vec<Value> = api.get("/v1/tools").await?;
     let tools = tools.iter().filter_map(|tool| Some(format!("tool:{}", tool["tool_id"].as_str()?)));
     let status = if fault.is_some() { StatusCode::BAD_REQUEST } else { StatusCode::OK };
@@ -273,6 +261,7 @@ struct ActionPage {
     changes: Vec<(String, String)>,
     /// Why there is no list of changes.
     unlisted: &'static str,
+    /// Whether it can be undone, and this person acts for its subject.
     is_undoable: bool,
     /// The action of an undo from this page: sent twice, it is done once.
     undo_id: ActionId,
@@ -291,14 +280,13 @@ impl ActionPage {
     }
 }
 
-/// The receipt of this id, or the last one of the action of this id.
+/// The receipt of this id, or that of the action of this id.
 async fn find(api: &Api, id: &str) -> Result<Receipt, Problem> {
-    let found: Result<Receipt, Problem> = api.get(&format!("/v1/receipts/{}", percent_encoded(id))).await;
+    let id = percent_encoded(id);
+    let found: Result<Receipt, Problem> = api.get(&format!("/v1/receipts/{id}")).await;
     let Err(unknown) = found else { return found };
-    let quoted = format!("action:\"{}\"", id.replace('"', ""));
-    let path = format!("/v1/receipts?order=newest&limit=1&q={}", percent_encoded(&quoted));
-    let list: Result<ReceiptList, Problem> = api.get(&path).await;
-    list.ok().and_then(|list| list.receipts.into_iter().next()).ok_or(unknown)
+    let action: Result<ActionView, Problem> = api.get(&format!("/v1/actions/{id}?timeout_ms=0")).await;
+    action.ok().and_then(|action| action.receipt).map(|receipt| *receipt).ok_or(unknown)
 }
 
 async fn show(State(app): AppState, api: Api, Path(id): Path<String>) -> Page {
@@ -322,7 +310,8 @@ async fn show(State(app): AppState, api: Api, Path(id): Path<String>) -> Page {
             let lines = lines.map(|change| (change.path.clone(), receipt_text::change(change))).collect();
             let more = if observed.incomplete { "Perhaps there is more that cannot be listed." } else { "" };
             let nothing = if observed.changes.is_empty() { "Nothing." } else { more };
-            (lines, nothing, observed.undoable && !observed.changes.is_empty())
+            let may_undo = app.services().policy().speaks_for(&api.peer.principal, &receipt.subject_id);
+            (lines, nothing, may_undo && observed.undoable && !observed.changes.is_empty())
         }
     };
     let shown = ActionPage {

@@ -16,13 +16,18 @@ use serde::de::DeserializeOwned;
 
 use crate::app::App;
 use crate::client::percent_encoded;
+use crate::headers;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::routes;
 
 /// The largest answer that a page reads.
 const ANSWER_BYTES_MAX: usize = 16 * 1_048_576;
-/// A browser sends no cookie along when a link on another site leads here. The same page asks again, from here.
+/// Pages of a list that are read: hundreds of rows.
+const PAGES_MAX: usize = 100;
+/// Rows of them that are kept.
+const ROWS_MAX: usize = 1_000;
+/// Where a link of another page leads here, no cookie counts. The same page asks again, from here.
 const AGAIN: &str = "<!doctype html><meta http-equiv=\"refresh\" content=\"0\"><title>effectd</title>";
 
 #[derive(Clone)]
@@ -50,8 +55,12 @@ impl FromRequestParts<Arc<App>> for Api {
             return Ok(Self { peer, routes });
         }
         let is_get = parts.method == Method::GET;
-        if is_get && parts.headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
+        if is_get && headers::is_from_elsewhere(&parts.headers) {
             return Err(Html(AGAIN).into_response());
+        }
+        // No page: a stream of events that is led to one would be an error to the browser.
+        if parts.headers.get(header::ACCEPT).is_some_and(|accept| accept == "text/event-stream") {
+            return Err(Problem::of(Kind::Unauthenticated, "nobody is signed in here").into_response());
         }
         let to = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let to = if is_get && to != "/" { format!("?to={}", percent_encoded(to)) } else { String::new() };
@@ -73,6 +82,24 @@ impl Api {
         read(self.send(Method::POST, path, body, &[]).await?).await
     }
 
+    /// The last of what a list has, the newest first. The routes begin with the oldest.
+    pub(super) async fn newest<P: DeserializeOwned, T>(
+        &self,
+        path: &str,
+        split: fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<Vec<T>, Problem> {
+        let (mut all, mut next) = split(self.get(path).await?);
+        for _ in 1..PAGES_MAX {
+            let Some(after) = next else { break };
+            all.drain(..all.len().saturating_sub(ROWS_MAX));
+            let (more, later) = split(self.get(&format!("{path}?after={}", percent_encoded(&after))).await?);
+            all.extend(more);
+            next = later;
+        }
+        all.reverse();
+        Ok(all)
+    }
+
     /// The whole answer, whatever its status is.
     pub(super) async fn send(
         &self,
@@ -85,7 +112,10 @@ impl Api {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request.header(header::CONTENT_TYPE, "application/json").extension(self.peer.clone());
+        let request = request
+            .header(header::CONTENT_TYPE, "application/json")
+            .extension(self.peer.clone())
+            .extension(routes::Inner);
         let request = request.body(Body::from(body)).map_err(|error| internal(&error))?;
         match self.routes.0.call(request).await {
             Ok(response) => Ok(response),

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -17,15 +18,20 @@ const DIGITS: usize = 16;
 const FOREVER: &str = "public, max-age=31536000, immutable";
 
 pub(super) struct Asset {
-    bytes: &'static [u8],
+    bytes: Bytes,
     media_type: &'static str,
     name: String,
     tag: String,
 }
 
 impl Asset {
-    fn new(name: &str, media_type: &'static str, bytes: &'static [u8]) -> Self {
-        let digest = Digest::of(bytes);
+    /// Without indentation and lines of comments, which a browser does not read.
+    fn new(name: &str, media_type: &'static str, text: &str) -> Self {
+        let is_comment =
+            |line: &str| line.starts_with("//") || (line.starts_with("/*") && line.ends_with("*/"));
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_comment(line));
+        let bytes = Bytes::from(lines.collect::<Vec<_>>().join("\n"));
+        let digest = Digest::of(&bytes);
         let name = format!("{}-{name}", &digest.hex()[..DIGITS]);
         Self { bytes, media_type, name, tag: format!("\"{digest}\"") }
     }
@@ -36,13 +42,13 @@ impl Asset {
 }
 
 pub(super) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
-    Asset::new("console.css", "text/css; charset=utf-8", include_bytes!("../../templates/console.css"))
+    Asset::new("console.css", "text/css; charset=utf-8", include_str!("../../templates/console.css"))
 });
 pub(super) static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
-    Asset::new("console.js", "text/javascript; charset=utf-8", include_bytes!("../../templates/console.js"))
+    Asset::new("console.js", "text/javascript; charset=utf-8", include_str!("../../templates/console.js"))
 });
 pub(super) static ICON: LazyLock<Asset> =
-    LazyLock::new(|| Asset::new("icon.svg", "image/svg+xml", include_bytes!("../../templates/icon.svg")));
+    LazyLock::new(|| Asset::new("icon.svg", "image/svg+xml", include_str!("../../templates/icon.svg")));
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new().route("/console/assets/{name}", get(show))
@@ -56,5 +62,5 @@ async fn show(Path(name): Path<String>, headers: HeaderMap) -> Response {
     if headers.get(header::IF_NONE_MATCH).is_some_and(|tag| tag == asset.tag.as_str()) {
         return (StatusCode::NOT_MODIFIED, kept).into_response();
     }
-    (kept, [(header::CONTENT_TYPE, asset.media_type)], asset.bytes).into_response()
+    (kept, [(header::CONTENT_TYPE, asset.media_type)], asset.bytes.clone()).into_response()
 }

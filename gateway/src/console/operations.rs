@@ -14,14 +14,16 @@ use axum::routing::get;
 use effectd_actors::PrincipalRole;
 use effectd_actors::metrics::{HOLDS_OPEN, IN_FLIGHT, STAGE_BUSY, STAGE_QUEUE};
 use effectd_bus::stats::{DISK_FREE_BYTES, DISK_SIZE_BYTES, QUARANTINED};
+use effectd_contracts::text::counted;
 use effectd_contracts::{Code, Receipt, Timestamp};
 use http_body_util::BodyExt;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::actions::{ago, class};
+use super::actions::{Row, filtered};
 use super::api::Api;
-use super::page::{Page, Shell, filters, page};
+use super::page::{Page, Query, Shell, filters, page};
 use crate::app::{App, AppState};
 use crate::client::percent_encoded;
 use crate::extract::Path;
@@ -31,7 +33,7 @@ use crate::problem::{Kind, Problem};
 use crate::views::artifacts::QuarantineList;
 use crate::views::dead_letters::{CauseView, LetterList, LetterView};
 use crate::views::policy::PolicyView;
-use crate::views::receipt_text::{Ending, duration, words};
+use crate::views::receipt_text::{Ending, duration};
 use crate::views::receipts::ReceiptList;
 use crate::views::{BreakerView, Health};
 
@@ -41,6 +43,8 @@ const COLUMNS: usize = 60;
 const HEIGHT: f64 = 40.0;
 /// Operators' changes that the overview lists.
 const RECENT: usize = 6;
+/// Pages of dead letters that are looked through for one of a cause.
+const PAGES_MAX: usize = 20;
 /// Letters that a step after the first requeues.
 const STEPS: [usize; 2] = [10, 100];
 
@@ -108,6 +112,8 @@ impl Figures {
 /// What ended in the last hour, or the last part of it that one page of receipts has.
 struct Hour {
     ended: usize,
+    /// Whether more ended before these.
+    is_cut: bool,
     /// Of these, not done.
     bad: usize,
     per_minute: String,
@@ -115,30 +121,26 @@ struct Hour {
     p50: String,
     p95: String,
     p99: String,
+    /// One for each minute that it covers.
     columns: Vec<Column>,
     most: usize,
-    /// Minutes that it covers.
-    minutes: i64,
 }
 
 struct Column {
     x: usize,
-    /// Where its bars begin.
-    left: f64,
+    /// The heights of its bars, of which the bad one is below.
     bad: f64,
-    bad_y: f64,
     good: f64,
-    good_y: f64,
     says: String,
 }
 
 impl Hour {
     fn of(list: &ReceiptList, now: Timestamp) -> Self {
-        let age = |receipt: &Receipt| now.duration_since(receipt.timing.ended_at).as_secs().max(0);
+        let seconds = |receipt: &Receipt| now.duration_since(receipt.timing.ended_at).as_secs_f64().max(0.0);
         let (mut counts, mut bad_all) = ([(0_usize, 0_usize); COLUMNS], 0);
         let mut took = Vec::with_capacity(list.receipts.len());
         for receipt in &list.receipts {
-            let column = usize::try_from(age(receipt) / 60).unwrap_or(COLUMNS).min(COLUMNS - 1);
+            let column = ((seconds(receipt) / 60.0) as usize).min(COLUMNS - 1);
             let is_bad = Ending::of(receipt.outcome) == Ending::Bad;
             let (good, bad) = &mut counts[COLUMNS - 1 - column];
             *(if is_bad { bad } else { good }) += 1;
@@ -150,36 +152,45 @@ impl Hour {
             let place = ((took.len() as f64 * part).ceil() as usize).saturating_sub(1);
             took.get(place).map_or_else(|| "–".to_owned(), |ms| duration(*ms))
         };
-        let oldest = list.receipts.iter().map(age).max().unwrap_or(0);
-        let minutes = if list.next.is_some() { oldest / 60 + 1 } else { COLUMNS as i64 };
+        let is_cut = list.next.is_some();
+        let hour = COLUMNS as f64 * 60.0;
+        let oldest = list.receipts.iter().map(seconds).fold(1.0, f64::max).min(hour);
+        let covered = if is_cut { oldest } else { hour };
+        let minutes = ((covered / 60.0) as usize + 1).min(COLUMNS);
         let most = counts.iter().map(|(good, bad)| good + bad).max().unwrap_or(0).max(1);
         let column = |(x, (good, bad)): (usize, (usize, usize))| {
             let height = |count: usize| {
                 if count == 0 { 0.0 } else { (count as f64 / most as f64 * HEIGHT).max(1.5) }
             };
-            let (good_height, bad_height) = (height(good), height(bad));
             let ago = COLUMNS - 1 - x;
             Column {
                 x,
-                left: x as f64 + 0.12,
-                bad: bad_height,
-                bad_y: HEIGHT - bad_height,
-                good: good_height,
-                good_y: HEIGHT - bad_height - good_height,
+                bad: height(bad),
+                good: height(good),
                 says: format!("{ago} min ago: {} ended, {bad} not done", good + bad),
             }
         };
         Self {
             ended: took.len(),
             bad: bad_all,
-            per_minute: format!("{:.1}", took.len() as f64 / minutes as f64),
+            is_cut,
+            per_minute: format!("{:.1}", took.len() as f64 / covered * 60.0),
             p50: at(0.5),
             p95: at(0.95),
             p99: at(0.99),
-            columns: counts.into_iter().enumerate().map(column).collect(),
+            columns: counts.into_iter().enumerate().skip(COLUMNS - minutes).map(column).collect(),
             most,
-            minutes,
         }
+    }
+
+    /// Columns before those that it covers.
+    fn unknown(&self) -> usize {
+        COLUMNS - self.columns.len()
+    }
+
+    /// `60 minutes`
+    fn span(&self) -> String {
+        counted(self.columns.len() as u64, "minute")
     }
 }
 
@@ -229,16 +240,6 @@ impl Looked {
     }
 }
 
-/// A change that an operator made.
-struct Recent {
-    id: String,
-    class: &'static str,
-    words: &'static str,
-    what: String,
-    by: String,
-    ago: String,
-}
-
 #[derive(Template)]
 #[template(path = "operations.html")]
 struct OverviewPage {
@@ -250,7 +251,8 @@ struct OverviewPage {
     alarms: Vec<String>,
     hour: Hour,
     looked: Option<Looked>,
-    recent: Vec<Recent>,
+    /// Changes by operators.
+    recent: Vec<Row>,
 }
 
 async fn overview(State(app): AppState, api: Api) -> Page {
@@ -273,19 +275,18 @@ async fn overview(State(app): AppState, api: Api) -> Page {
         );
         let open = looked.breakers.iter().filter(|breaker| breaker.state == "open");
         alarms.extend(open.map(|breaker| format!("The breaker of {} is open", breaker.key)));
+        alarms.extend(looked.policy.unusable.iter().map(|space| format!("A space cannot be used: {space}")));
+        let waiting = [
+            (looked.letters, "dead letter", "requeued or dropped"),
+            (looked.quarantined, "quarantined action", "reviewed"),
+        ];
+        let waiting = waiting.into_iter().filter(|(count, ..)| *count > 0);
+        alarms.extend(waiting.map(|(count, what, done)| format!("To be {done}: {}", counted(count, what))));
         let full = looked.disk.filter(|free| *free < 10);
         alarms.extend(full.map(|free| format!("{free} percent of the disk are free")));
     } else if health.policy_files_faulty {
         alarms.push("The policy's files have a fault, so an earlier policy decides.".to_owned());
     }
-    let recent = recent.receipts.iter().map(|receipt| Recent {
-        id: receipt.receipt_id.to_string(),
-        class: class(Ending::of(receipt.outcome)),
-        words: words(receipt.outcome),
-        what: receipt.tool_id.as_str().trim_start_matches("effectd.").replace('_', " "),
-        by: receipt.principal.to_string(),
-        ago: ago(receipt.timing.ended_at, now),
-    });
     let shown = OverviewPage {
         shell: Shell::new("Operations", "operations", &api),
         part: "overview",
@@ -293,16 +294,10 @@ async fn overview(State(app): AppState, api: Api) -> Page {
         alarms,
         hour: Hour::of(&hour, now),
         looked,
-        recent: recent.collect(),
+        recent: recent.receipts.into_iter().map(|receipt| Row::of(receipt, now)).collect(),
         health,
     };
     Ok(page(StatusCode::OK, &shown))
-}
-
-/// A link that requeues some letters, and what it says.
-struct Step {
-    href: String,
-    says: String,
 }
 
 #[derive(Template)]
@@ -314,16 +309,41 @@ struct LettersPage {
     is_quarantined: bool,
     is_unknown: bool,
     letters: Vec<LetterView>,
-    has_more: bool,
-    steps: Vec<Step>,
+    /// The address of what follows.
+    more: Option<String>,
+    /// Links that requeue some letters, with what they say.
+    steps: Vec<(String, String)>,
+    query: LettersQuery,
 }
 
-async fn letters(State(app): AppState, api: Api, Path(cause): Path<String>) -> Page {
-    let path = format!("/v1/dlq?cause={}", percent_encoded(&cause));
-    let mut list: LetterList = api.get(&path).await?;
+/// Where the page begins, and the change that was made from it.
+#[derive(Deserialize)]
+struct LettersQuery {
+    from: Option<u64>,
+    receipt: Option<String>,
+    /// The action of the only letter that was requeued.
+    action: Option<String>,
+}
+
+impl LettersQuery {
+    /// Where it is seen how that action ended.
+    fn outcome(&self) -> Option<String> {
+        self.action.as_ref().map(|action| filtered(&format!("action:\"{}\"", action.replace('"', ""))))
+    }
+}
+
+async fn letters(
+    State(app): AppState,
+    api: Api,
+    Path(cause): Path<String>,
+    Query(query): Query<LettersQuery>,
+) -> Page {
+    let path = format!("/v1/dlq?cause={}&from=", percent_encoded(&cause));
+    let mut list: LetterList = api.get(&format!("{path}{}", query.from.unwrap_or_default())).await?;
     // A page may have none although there are more.
-    while let Some(from) = list.next.filter(|_| list.letters.is_empty()) {
-        list = api.get(&format!("{path}&from={from}")).await?;
+    for _ in 1..PAGES_MAX {
+        let Some(from) = list.next.filter(|_| list.letters.is_empty()) else { break };
+        list = api.get(&format!("{path}{from}")).await?;
     }
     let is_quarantined = list.letters.iter().any(LetterView::is_quarantined);
     let is_unknown = list.letters.iter().any(|letter| letter.code == Code::OutcomeUnknown.as_str());
@@ -338,71 +358,51 @@ async fn letters(State(app): AppState, api: Api, Path(cause): Path<String>) -> P
             1 => "Requeue one, to see whether it works now".to_owned(),
             some => format!("Requeue {some}"),
         };
-        Step {
-            href: format!("/console/operations/change?do=requeue_letters&letters={}", first.join(",")),
-            says,
-        }
+        let change =
+            format!("/console/operations/change?do=requeue_letters&cause={}", percent_encoded(&cause));
+        let action =
+            list.letters.first().filter(|_| count == 1).and_then(|letter| letter.action_id.as_deref());
+        let action = action.map(|action| format!("&action={}", percent_encoded(action))).unwrap_or_default();
+        (format!("{change}&letters={}{action}", first.join(",")), says)
     });
     let steps =
         if list.letters.is_empty() || is_quarantined || is_unknown { Vec::new() } else { steps.collect() };
     let shown = LettersPage {
         shell: Shell::new("Dead letters", "operations", &api),
         operates: operates(&app, &api),
-        cause,
         is_quarantined,
         is_unknown,
-        has_more: list.next.is_some(),
+        more: list
+            .next
+            .map(|from| format!("/console/operations/letters/{}?from={from}", percent_encoded(&cause))),
         steps,
+        query,
+        cause,
         letters: list.letters,
     };
     Ok(page(StatusCode::OK, &shown))
 }
 
 /// A tool, as the page shows it.
+#[derive(Deserialize)]
 struct ToolRow {
-    id: String,
+    tool_id: String,
     description: String,
     tier: String,
-    effects: String,
-    profile: String,
     source: String,
-    /// Why calls of it are refused now.
-    refused: Vec<String>,
-    is_disabled: bool,
-    is_drifted: bool,
-    caps: String,
+    side_effects: Vec<String>,
+    sandbox_profile: String,
+    caps_required: Vec<String>,
+    /// By operators.
+    caps_set: Option<Vec<String>>,
+    disabled: bool,
+    quarantined: Option<Value>,
+    drifted: bool,
 }
 
 impl ToolRow {
-    fn of(tool: &Value) -> Self {
-        let text = |name: &str| tool[name].as_str().unwrap_or_default().to_owned();
-        let list = |name: &str| {
-            let words = tool[name].as_array().into_iter().flatten().filter_map(Value::as_str);
-            words.collect::<Vec<_>>().join(", ").replace('_', " ")
-        };
-        let is_disabled = tool["disabled"] == true;
-        let mut refused = Vec::new();
-        if is_disabled {
-            refused.push("disabled".to_owned());
-        }
-        if !tool["quarantined"].is_null() {
-            refused.push("quarantined".to_owned());
-        }
-        let caps = if tool["caps_set"].is_array() { list("caps_set") } else { list("caps_required") };
-        Self {
-            id: text("tool_id"),
-            description: text("description"),
-            tier: text("tier"),
-            effects: list("side_effects"),
-            profile: tool["sandbox_profile"]
-                .as_str()
-                .map_or_else(|| tool["sandbox_profile"].to_string(), str::to_owned),
-            source: tool["source"].as_str().map_or_else(|| tool["source"].to_string(), str::to_owned),
-            refused,
-            is_disabled,
-            is_drifted: tool["drifted"] == true,
-            caps,
-        }
+    fn needs(&self) -> String {
+        self.caps_set.as_ref().unwrap_or(&self.caps_required).join(", ")
     }
 }
 
@@ -416,12 +416,11 @@ struct ToolsPage {
 }
 
 async fn tools(State(app): AppState, api: Api) -> Page {
-    let tools: Vec<Value> = api.get("/v1/tools").await?;
     let shown = ToolsPage {
         shell: Shell::new("Tools", "operations", &api),
         part: "tools",
         operates: operates(&app, &api),
-        tools: tools.iter().map(ToolRow::of).collect(),
+        tools: api.get("/v1/tools").await?,
     };
     Ok(page(StatusCode::OK, &shown))
 }
@@ -449,13 +448,21 @@ mod tests {
         receipts[3].timing.ended_at = Timestamp::from_second(now.as_second() - 9_000).unwrap();
         let list = ReceiptList { receipts, next: None, follow: None, amendments: Vec::new() };
         let hour = Hour::of(&list, now);
-        assert_eq!((hour.ended, hour.bad, hour.most, hour.minutes), (4, 1, 2, 60));
+        assert_eq!((hour.ended, hour.bad, hour.most, hour.span()), (4, 1, 2, "60 minutes".to_owned()));
+        assert_eq!((hour.is_cut, hour.per_minute.as_str()), (false, "0.1"));
         let says: Vec<&str> = hour.columns.iter().map(|column| column.says.as_str()).collect();
         assert_eq!(says[59], "0 min ago: 2 ended, 1 not done");
         assert_eq!(says[58], "1 min ago: 1 ended, 0 not done");
         assert_eq!(says[0], "59 min ago: 1 ended, 0 not done");
-        assert!(hour.columns.iter().all(|column| column.good_y >= 0.0));
+        assert!(hour.columns.iter().all(|column| column.good + column.bad <= HEIGHT));
         let none = ReceiptList { receipts: Vec::new(), next: None, follow: None, amendments: Vec::new() };
         assert_eq!(Hour::of(&none, now).p99, "–");
+        // A page that is full covers as much time as its oldest receipt says.
+        let mut fast = vec![list.receipts[0].clone(); 500];
+        fast[0].timing.ended_at = now.checked_sub(std::time::Duration::from_secs(3)).unwrap();
+        let fast = ReceiptList { receipts: fast, next: Some(1), follow: None, amendments: Vec::new() };
+        let hour = Hour::of(&fast, now);
+        assert_eq!((hour.per_minute.as_str(), hour.span().as_str()), ("10000.0", "1 minute"));
+        assert!(hour.is_cut && hour.columns[0].says.starts_with("0 min ago: 500 ended"));
     }
 }

@@ -1,18 +1,20 @@
 //! What all pages share: their frame, their headers, how foreign text is shown, and the page of a problem.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use askama::Template;
-use axum::extract::{FromRequest, Request};
+use axum::extract::{FromRequest, FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
+use effectd_contracts::Timestamp;
+use serde::de::DeserializeOwned;
 
 use super::api::Api;
 use super::assets;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::BodyBytes;
-use crate::extract::Payload;
+use crate::extract::{self, Payload};
 use crate::problem::{Kind, Problem};
 
 /// Nothing but the own files, and no text becomes HTML in the browser. A form names its origin under this referrer policy, and other
@@ -31,10 +33,16 @@ const HEADERS: [(HeaderName, HeaderValue); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
+/// How long a browser that came over TLS comes over nothing else: a year.
+const ONLY_TLS: HeaderValue = HeaderValue::from_static("max-age=31536000");
+
 /// Every answer of the console has these headers, and only its files are kept.
-pub(super) async fn secured(mut response: Response) -> Response {
+pub(super) async fn secured(State(app): AppState, mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.extend(HEADERS);
+    if app.settings().is_tls() {
+        headers.insert(header::STRICT_TRANSPORT_SECURITY, ONLY_TLS);
+    }
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
@@ -141,13 +149,6 @@ impl Form {
     pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.fields.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
-
-    /// The fields whose names begin so, without that.
-    pub(super) fn below(&self, prefix: &str) -> BTreeMap<&str, &str> {
-        let named =
-            self.fields.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?, value.as_str())));
-        named.collect()
-    }
 }
 
 impl FromRequest<Arc<App>> for Form {
@@ -158,6 +159,24 @@ impl FromRequest<Arc<App>> for Form {
         let BodyBytes { bytes, share: _share } = app.body(body).await?;
         Ok(Self::of(&bytes)?)
     }
+}
+
+/// The query of a page; one that is wrong gets a page, too.
+pub(super) struct Query<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Query<T> {
+    type Rejection = Failed;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Failed> {
+        let extract::Query(query) = extract::Query::from_request_parts(parts, app).await?;
+        Ok(Self(query))
+    }
+}
+
+/// A time to the minute: `2026-11-18 12:00 UTC`.
+pub(super) fn moment(at: &str) -> String {
+    let parsed: Result<Timestamp, _> = at.parse();
+    parsed.map_or_else(|_| at.to_owned(), |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
 }
 
 /// Filters of templates.
@@ -178,6 +197,25 @@ pub(super) mod filters {
         #[optional(400)] columns_max: usize,
     ) -> askama::Result<String> {
         Ok(text::shown(&text.to_string(), columns_max))
+    }
+
+    /// See [`super::moment`].
+    #[askama::filter_fn]
+    pub(in crate::console) fn moment<T: Display>(at: T, _: &dyn Values) -> askama::Result<String> {
+        Ok(super::moment(&at.to_string()))
+    }
+
+    /// What a risk tier means.
+    #[askama::filter_fn]
+    pub(in crate::console) fn risk<T: Display>(tier: T, _: &dyn Values) -> askama::Result<&'static str> {
+        Ok(match &*tier.to_string() {
+            "R0" => "no side effects, local",
+            "R1" => "a contained write that can be undone",
+            "R2" => "another write that can be undone",
+            "R3" => "irreversible, far-reaching, into another space, or unknown",
+            "R4" => "destructive",
+            _ => "",
+        })
     }
 
     /// A text as one part of a path or a query.

@@ -13,10 +13,9 @@ use axum::routing::{get, post};
 use effectd_contracts::TokenKind;
 use serde::Deserialize;
 
-use super::page::{Form, Page, Shell, filters, page};
+use super::page::{Form, Page, Query, Shell, filters, page};
 use crate::app::{App, AppState};
 use crate::authenticate;
-use crate::extract::Query;
 use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
 use crate::signed_in::{cookie, set_cookie};
@@ -51,7 +50,10 @@ struct To {
 
 /// A path of the console, and never another site.
 fn path(to: Option<&str>) -> String {
-    let own = |to: &&str| super::is_at(to.split('?').next().unwrap_or_default()) && !to.contains('\\');
+    let own = |to: &&str| {
+        super::is_at(to.split('?').next().unwrap_or_default())
+            && !to.contains(|c: char| c == '\\' || c.is_control())
+    };
     to.filter(own).unwrap_or("/").to_owned()
 }
 
@@ -137,9 +139,15 @@ mod tests {
         for own in ["/", "/console/approvals/1?x=y", "/?after=1"] {
             assert_eq!(path(Some(own)), own);
         }
-        for other in
-            ["//evil.example", "https://evil.example", "/v1/receipts", "/console/\\evil", "", "console/"]
-        {
+        for other in [
+            "//evil.example",
+            "https://evil.example",
+            "/v1/receipts",
+            "/console/\\evil",
+            "",
+            "console/",
+            "/console/\nx",
+        ] {
             assert_eq!(path(Some(other)), "/", "{other}");
         }
     }

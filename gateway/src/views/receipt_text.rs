@@ -108,12 +108,13 @@ pub fn change(change: &PathChange) -> String {
     }
 }
 
-fn standing(standing: &PathState) -> String {
+/// What is at a path.
+pub(crate) fn standing(standing: &PathState) -> String {
     match standing {
         PathState::Absent => "nothing".to_owned(),
         PathState::Folder => "a folder".to_owned(),
         PathState::File(file) => format!("{} bytes", file.bytes),
-        PathState::Other => "neither a file nor a folder".to_owned(),
+        PathState::Other => "a link, pipe or device".to_owned(),
     }
 }
 

@@ -1,24 +1,26 @@
 //! One question as it is shown: what would change, why a person is asked, and what happened to equal ones before.
 
+use std::collections::HashSet;
+
 use effectd_actors::preview::{Change, Preview};
+use effectd_contracts::Approval;
 use effectd_contracts::text::counted;
-use effectd_contracts::{Approval, PathState, Redaction, Timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::Access;
 use crate::client::percent_encoded;
+use crate::console::actions::{about, class};
 use crate::console::api::Api;
-use crate::console::page::Form;
+use crate::console::page::{Form, moment};
 use crate::problem::{Kind, Problem};
-use crate::text::shown_lines;
+use crate::text::{shown, shown_lines};
 use crate::views::approvals::{ApprovalView, PreviewView, PromptView, StandingView};
 use crate::views::grants::GrantWould;
+use crate::views::receipt_text::{self, Ending};
 use crate::views::receipts::ReceiptList;
 
-/// Lines of one parameter that are shown; the diff has what matters of a longer text.
-const LINES_MAX: usize = 200;
-const COLUMNS_MAX: usize = 1_000;
-/// Equal actions before.
+/// Equal tools before.
 const BEFORE_MAX: usize = 5;
 const TRUNCATED: &str = "_truncated";
 /// The parameter that the tool gets from the request.
@@ -39,98 +41,90 @@ pub(super) enum How {
 
 /// A question in the queue.
 pub(super) struct Row {
-    pub(super) id: String,
+    pub(super) view: ApprovalView,
     pub(super) url: String,
-    pub(super) tool: String,
-    pub(super) about: String,
-    pub(super) subject: String,
-    pub(super) space: String,
-    pub(super) tier: String,
-    pub(super) digest: String,
-    pub(super) left_s: u64,
     pub(super) left: String,
-    pub(super) counts: String,
-    pub(super) rationale: String,
+    pub(super) may_decide: bool,
     pub(super) current: bool,
 }
 
 impl Row {
-    pub(super) fn of(view: &ApprovalView, current: &str, after: Option<&str>) -> Self {
-        let prompt = view.prompt.as_ref();
-        let preview = prompt.and_then(|prompt| prompt.preview.as_ref());
-        let after = after.map(|after| format!("?after={}", percent_encoded(after)));
-        let left_s = view.time_left_s.unwrap_or_default();
+    pub(super) fn of(view: ApprovalView, access: &Access, current: &str, query: &str) -> Self {
         Self {
-            url: url(&view.approval_id) + &after.unwrap_or_default(),
-            tool: view.tool_id.clone(),
-            about: prompt.and_then(|prompt| prompt.about.clone()).unwrap_or_default(),
-            subject: view.subject_id.clone(),
-            space: view.space_id.clone(),
-            tier: prompt.map_or_else(String::new, |prompt| prompt.tier.clone()),
-            digest: view.digest.clone(),
-            left_s,
-            left: span(left_s),
-            counts: preview.map_or_else(String::new, counts),
-            rationale: prompt.and_then(rationale).unwrap_or_default(),
+            url: url(&view.approval_id) + query,
+            left: span(left_s(&view)),
+            may_decide: access.may_decide(&view),
             current: view.approval_id == current,
-            id: view.approval_id.clone(),
+            view,
         }
+    }
+
+    pub(super) fn tier(&self) -> &str {
+        self.view.prompt.as_ref().map_or("", |prompt| &prompt.tier)
+    }
+
+    pub(super) fn about(&self) -> &str {
+        self.view.prompt.as_ref().and_then(|prompt| prompt.about.as_deref()).unwrap_or_default()
+    }
+
+    pub(super) fn left_s(&self) -> u64 {
+        left_s(&self.view)
+    }
+
+    pub(super) fn counts(&self) -> String {
+        let preview = self.view.prompt.as_ref().and_then(|prompt| prompt.preview.as_ref());
+        preview.map_or_else(String::new, counts)
+    }
+
+    pub(super) fn rationale(&self) -> String {
+        self.view.prompt.as_ref().and_then(rationale).unwrap_or_default()
     }
 }
 
 pub(super) struct Question {
-    pub(super) id: String,
+    pub(super) view: ApprovalView,
     pub(super) url: String,
-    pub(super) tool: String,
-    pub(super) about: String,
-    pub(super) subject: String,
-    pub(super) space: String,
-    pub(super) principal: String,
-    pub(super) digest: String,
-    pub(super) state: String,
+    /// The page of the queue beside it, for links and forms.
+    pub(super) query: String,
     pub(super) is_pending: bool,
-    pub(super) left_s: u64,
     pub(super) left: String,
-    pub(super) tier: String,
-    pub(super) rule: String,
-    pub(super) version: String,
-    pub(super) session: String,
-    pub(super) round: u32,
-    pub(super) dry_run: bool,
-    pub(super) grant_allowed: bool,
-    pub(super) reasons: Vec<String>,
-    pub(super) because: Option<String>,
-    pub(super) rationale: Option<String>,
-    pub(super) warnings: Vec<String>,
+    pub(super) may_decide: bool,
+    /// Whether this person may also change whether anybody is asked.
+    pub(super) may_administer: bool,
     pub(super) preview: Option<Changes>,
     pub(super) params: Vec<Param>,
-    pub(super) before: Vec<Past>,
-    pub(super) facts: Vec<(&'static str, String)>,
-    pub(super) decided: Option<String>,
+    pub(super) before: Result<Vec<Past>, String>,
     /// Lines that it lost (`-`) and got (`+`) since it was shown to this browser.
     pub(super) changed: Vec<(char, String)>,
     /// The question after this one.
     pub(super) next: String,
     pub(super) edit: Option<Vec<Field>>,
     pub(super) edited: Option<Edited>,
-    pub(super) grant: Option<u64>,
+    pub(super) grant: Option<Released>,
     pub(super) always: Option<StandingView>,
-    how: How,
+    pub(super) how: How,
 }
 
 pub(super) struct Param {
     pub(super) name: String,
     pub(super) line: String,
-    /// A text of several lines.
+    /// A text of several lines, or a long one. All of it is shown: nobody approves an end that was cut off.
     pub(super) lines: Vec<String>,
 }
 
-/// An equal action before: the same tool, subject and space.
+/// What the same tool did before, for the same subject in the same space.
 pub(super) struct Past {
     pub(super) at: String,
-    pub(super) tone: &'static str,
-    pub(super) outcome: String,
+    pub(super) class: &'static str,
+    pub(super) about: String,
+    pub(super) outcome: &'static str,
     pub(super) decided: String,
+}
+
+/// Other questions that a grant would release: of the session, and of the whole organisation for who may grant that.
+pub(super) struct Released {
+    pub(super) session: u64,
+    pub(super) org: Option<u64>,
 }
 
 /// What would change.
@@ -170,7 +164,7 @@ impl Edited {
     pub(super) fn of(view: PreviewView, params: Map<String, Value>) -> Self {
         let said = format!(
             "The policy says {}, tier {}. {}",
-            words(&view.verdict),
+            view.verdict.replace('_', " "),
             view.tier,
             view.reasons.join("; ")
         );
@@ -186,59 +180,69 @@ impl Edited {
 /// A field of the form for other parameters, made from the tool's schema.
 pub(super) struct Field {
     pub(super) name: String,
-    /// `line`, `lines`, `number`, `check` or `json`, which is one of lines.
+    /// `line`, `lines`, `number` or `check`.
     pub(super) kind: &'static str,
+    /// Whether the value is a JSON text, of a parameter that has no field of its own kind.
+    pub(super) is_json: bool,
+    /// What was asked and may not be shown.
+    pub(super) is_hidden: bool,
     pub(super) value: String,
-    pub(super) rows: usize,
     pub(super) hint: String,
 }
 
 impl Question {
     pub(super) async fn load(
         api: &Api,
+        access: &Access<'_>,
         view: ApprovalView,
         (how, edited): (How, Option<Edited>),
-        next: String,
+        typed: Option<&Form>,
+        (next, query): (String, String),
     ) -> Result<Self, Problem> {
         let path = format!("/v1/approvals/{}", percent_encoded(&view.approval_id));
         let prompt = view.prompt.as_ref();
         let is_pending = view.state == "pending";
-        let how = if is_pending && edited.is_none() { how } else { How::Look };
+        let may_decide = is_pending && access.may_decide(&view);
+        let may_administer = access.may_administer(&view);
+        let how = if may_decide && edited.is_none() { how } else { How::Look };
         let edit = match prompt.filter(|_| how == How::Edit) {
-            Some(prompt) => Some(fields(&schema(api, &view.tool_id).await?, prompt)?),
+            Some(prompt) => {
+                let mut fields = fields(&schema(api, &view.tool_id).await?, prompt)?;
+                for field in &mut fields {
+                    let key = field.key();
+                    let typed = typed.and_then(|form| form.get(&key));
+                    field.value = typed.map_or_else(|| field.value.clone(), plain_breaks);
+                }
+                Some(fields)
+            }
             None => None,
         };
         let grant = match how {
-            How::Grant => Some(api.get::<GrantWould>(&format!("{path}/grant?calls_max=10")).await?.released),
+            How::Grant => {
+                let would = format!("{path}/grant?calls_max=10");
+                let session: GrantWould = api.get(&would).await?;
+                let org = match may_administer {
+                    true => Some(api.get::<GrantWould>(&format!("{would}&org=true")).await?.released),
+                    false => None,
+                };
+                Some(Released { session: session.released, org })
+            }
             How::Look | How::Edit | How::Always => None,
         };
         let always = match how {
             How::Always => Some(api.get::<StandingView>(&format!("{path}/always")).await?),
             How::Look | How::Edit | How::Grant => None,
         };
-        let left_s = view.time_left_s.unwrap_or_default();
         Ok(Self {
-            before: before(api, &view).await.unwrap_or_default(),
+            before: before(api, &view).await.map_err(|problem| problem.detail),
             url: url(&view.approval_id),
-            about: prompt.and_then(|prompt| prompt.about.clone()).unwrap_or_default(),
+            query,
             is_pending,
-            left_s,
-            left: span(left_s),
-            tier: prompt.map_or_else(String::new, |prompt| prompt.tier.clone()),
-            rule: prompt.map_or_else(String::new, |prompt| prompt.rule.clone()),
-            version: prompt.map_or_else(String::new, |prompt| prompt.tool_version.clone()),
-            session: prompt.map_or_else(String::new, |prompt| prompt.session.clone()),
-            round: prompt.map_or(1, |prompt| prompt.round),
-            dry_run: prompt.is_some_and(|prompt| prompt.dry_run),
-            grant_allowed: prompt.is_some_and(|prompt| prompt.grant_allowed),
-            reasons: prompt.map_or_else(Vec::new, |prompt| prompt.reasons.clone()),
-            because: prompt.and_then(|prompt| prompt.because.clone()),
-            rationale: prompt.and_then(rationale),
-            warnings: prompt.map_or_else(Vec::new, warnings),
+            left: span(left_s(&view)),
+            may_decide,
+            may_administer,
             preview: prompt.and_then(|prompt| prompt.preview.as_ref()).map(Changes::of),
             params: prompt.map_or_else(Vec::new, |prompt| prompt.params.iter().map(Param::of).collect()),
-            facts: facts(&view),
-            decided: view.decided.as_ref().map(decision),
             changed: Vec::new(),
             next,
             edit,
@@ -246,14 +250,52 @@ impl Question {
             grant,
             always,
             how,
-            id: view.approval_id,
-            tool: view.tool_id,
-            subject: view.subject_id,
-            space: view.space_id,
-            principal: view.principal,
-            digest: view.digest,
-            state: view.state,
+            view,
         })
+    }
+
+    /// The address of this question with the form that it is edited, granted or always allowed by.
+    pub(super) fn with(&self, how: &str) -> String {
+        let more = if self.query.is_empty() { String::new() } else { format!("&{}", &self.query[1..]) };
+        format!("{}?how={how}{more}", self.url)
+    }
+
+    /// Where its forms and links lead: the page of the queue stays.
+    pub(super) fn here(&self) -> String {
+        format!("{}{}", self.url, self.query)
+    }
+
+    pub(super) fn left_s(&self) -> u64 {
+        left_s(&self.view)
+    }
+
+    pub(super) fn about(&self) -> &str {
+        self.view.prompt.as_ref().and_then(|prompt| prompt.about.as_deref()).unwrap_or_default()
+    }
+
+    pub(super) fn tier(&self) -> &str {
+        self.view.prompt.as_ref().map_or("", |prompt| &prompt.tier)
+    }
+
+    pub(super) fn rationale(&self) -> Option<String> {
+        self.view.prompt.as_ref().and_then(rationale)
+    }
+
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.view.prompt.as_ref().map_or_else(Vec::new, warnings)
+    }
+
+    pub(super) fn decided(&self) -> Option<String> {
+        self.view.decided.as_ref().map(decision)
+    }
+
+    /// Whether a form of its own is shown: a yes beside it would be for what was asked, not for what is typed.
+    pub(super) fn has_form(&self) -> bool {
+        self.edit.is_some() || self.grant.is_some() || self.always.is_some()
+    }
+
+    pub(super) fn grant_allowed(&self) -> bool {
+        self.view.prompt.as_ref().is_some_and(|prompt| prompt.grant_allowed)
     }
 
     /// Of what is shown: another digest, state or form is another one.
@@ -265,7 +307,8 @@ impl Question {
             How::Always => "always",
         };
         let edited = self.edited.as_ref().map_or("", |edited| edited.digest.as_str());
-        format!("{} {} {} {how} {edited}", self.id, self.digest, self.state)
+        let ApprovalView { approval_id, digest, state, .. } = &self.view;
+        format!("{approval_id} {digest} {state} {how} {edited}")
     }
 
     /// Finds what is different from how this browser was shown it before.
@@ -275,7 +318,8 @@ impl Question {
             return;
         };
         let only = |of: &str, other: &str, sign| -> Vec<(char, String)> {
-            let lines = of.lines().filter(|line| !other.lines().any(|known| known == *line));
+            let known: HashSet<&str> = other.lines().collect();
+            let lines = of.lines().filter(|line| !known.contains(line));
             lines.map(|line| (sign, line.to_owned())).collect()
         };
         self.changed = only(&before, &now, '-');
@@ -284,13 +328,13 @@ impl Question {
 
     /// Everything that a person decides by, a line each.
     fn as_text(&self) -> String {
-        let mut lines = vec![
-            format!("tool {}, version {}", self.tool, self.version),
-            format!("tier {}, rule {}", self.tier, self.rule),
-        ];
-        lines.extend(self.reasons.iter().map(|reason| format!("why: {reason}")));
-        lines.extend(self.because.iter().map(|because| format!("again: {because}")));
-        lines.extend(self.warnings.iter().cloned());
+        let mut lines = vec![format!("tool {}, tier {}", self.view.tool_id, self.tier())];
+        if let Some(prompt) = &self.view.prompt {
+            lines.push(format!("version {}, rule {}", prompt.tool_version, prompt.rule));
+            lines.extend(prompt.reasons.iter().map(|reason| format!("why: {reason}")));
+            lines.extend(prompt.because.iter().map(|because| format!("again: {because}")));
+        }
+        lines.extend(self.warnings());
         lines.extend(self.params.iter().flat_map(|param| {
             let first = format!("{} = {}", param.name, param.line);
             std::iter::once(first).chain(param.lines.iter().cloned())
@@ -314,11 +358,6 @@ fn url(id: &str) -> String {
     format!("/console/approvals/{}", percent_encoded(id))
 }
 
-/// A word of the machine, for people: `denied_human`.
-pub(super) fn words(word: &str) -> String {
-    word.replace('_', " ")
-}
-
 /// A time left: `23 h 59 min`.
 fn span(seconds: u64) -> String {
     match (seconds / 3_600, seconds / 60 % 60) {
@@ -328,9 +367,8 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// `2026-11-18 12:00`.
-fn minute(at: &Timestamp) -> String {
-    at.strftime("%Y-%m-%d %H:%M").to_string()
+fn left_s(view: &ApprovalView) -> u64 {
+    view.time_left_s.unwrap_or_default()
 }
 
 fn rationale(prompt: &PromptView) -> Option<String> {
@@ -340,22 +378,17 @@ fn rationale(prompt: &PromptView) -> Option<String> {
     (!said.is_empty()).then(|| said.join(": "))
 }
 
-fn listed(redactions: &[Redaction]) -> String {
-    let one = |entry: &Redaction| {
-        let field = if entry.field.is_empty() { "other fields" } else { &entry.field };
-        format!("{} {} in {field}", entry.count, entry.kind.as_str())
-    };
-    redactions.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
 /// What a person must not overlook.
 fn warnings(prompt: &PromptView) -> Vec<String> {
     let mut found = Vec::new();
     if !prompt.redactions.is_empty() {
-        found.push(format!("Redacted: {}. The tool gets placeholders.", listed(&prompt.redactions)));
+        found.push(format!(
+            "Redacted: {}. The tool gets placeholders.",
+            receipt_text::redacted(&prompt.redactions)
+        ));
     }
     if !prompt.hidden.is_empty() {
-        found.push(format!("Not shown here: {}. The tool gets it.", listed(&prompt.hidden)));
+        found.push(format!("Not shown here: {}. The tool gets it.", receipt_text::redacted(&prompt.hidden)));
     }
     if prompt.params.contains_key(TRUNCATED) {
         found.push("The parameters are too long to be shown whole. The tool gets all of them.".to_owned());
@@ -363,32 +396,14 @@ fn warnings(prompt: &PromptView) -> Vec<String> {
     found
 }
 
-fn facts(view: &ApprovalView) -> Vec<(&'static str, String)> {
-    let mut facts = vec![("Asked at", view.asked_at.clone())];
-    facts.extend(view.expires_at.clone().map(|at| ("Expires at", at)));
-    facts.push(("Actions", view.action_ids.join(", ")));
-    if let Some(prompt) = &view.prompt {
-        facts.push(("Session", prompt.session.clone()));
-        facts.extend(prompt.connection.as_ref().map(|used| {
-            let name = used.name.as_deref().unwrap_or("a deleted connection");
-            ("Connection", format!("{name}, version {}, {}", used.version, used.connection_id))
-        }));
-        facts.extend(prompt.contract.as_ref().map(|contract| ("Contract", contract.to_string())));
-        facts.extend(prompt.stands.iter().map(|stands| ("There is now", stands.clone())));
-    }
-    facts.push(("Approval", view.approval_id.clone()));
-    facts.push(("Digest", view.digest.clone()));
-    facts
-}
-
 fn decision(decided: &Approval) -> String {
     let verdict = serde_json::to_value(decided.verdict).ok();
-    let verdict = verdict.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let verdict = verdict.as_ref().and_then(Value::as_str).unwrap_or_default().replace('_', " ");
     let reason = decided.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-    format!("Decided: {}, by {} at {}{reason}", words(verdict), decided.by, minute(&decided.at))
+    format!("Decided: {verdict}, by {} at {}{reason}", decided.by, moment(&decided.at.to_string()))
 }
 
-/// What happened to the same tool, for the same subject in the same space, the newest first.
+/// What the same tool did for the same subject in the same space, the newest first.
 async fn before(api: &Api, view: &ApprovalView) -> Result<Vec<Past>, Problem> {
     let query = [("tool", &view.tool_id), ("subject", &view.subject_id), ("space", &view.space_id)];
     let query: Vec<String> =
@@ -396,9 +411,10 @@ async fn before(api: &Api, view: &ApprovalView) -> Result<Vec<Past>, Problem> {
     let path = format!("/v1/receipts?{}&order=newest&limit={BEFORE_MAX}", query.join("&"));
     let list: ReceiptList = api.get(&path).await?;
     let past = list.receipts.into_iter().map(|receipt| Past {
-        at: minute(&receipt.timing.ended_at),
-        tone: if receipt.error.is_some() { "bad" } else { "good" },
-        outcome: words(receipt.outcome.as_str()),
+        at: moment(&receipt.timing.ended_at.to_string()),
+        class: class(Ending::of(receipt.outcome)),
+        about: about(&receipt),
+        outcome: receipt_text::words(receipt.outcome),
         decided: receipt.approval.as_ref().map_or_else(
             || "nobody was asked".to_owned(),
             |decided| {
@@ -414,8 +430,8 @@ impl Param {
     fn of((name, value): (&String, &Value)) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let is_long = text.contains('\n') || text.chars().count() > 120;
-        let lines = if is_long { shown_lines(&text, COLUMNS_MAX, LINES_MAX) } else { Vec::new() };
-        Self { name: name.clone(), line: text, lines }
+        let lines = if is_long { shown_lines(&text, usize::MAX, usize::MAX) } else { Vec::new() };
+        Self { name: name.clone(), line: shown(text.lines().next().unwrap_or_default(), 120), lines }
     }
 }
 
@@ -466,20 +482,11 @@ impl ChangedPath {
         Self {
             path: change.path.clone(),
             moved_to: change.moved_to.clone(),
-            was: standing(&change.before),
-            becomes: standing(&change.after),
+            was: receipt_text::standing(&change.before),
+            becomes: receipt_text::standing(&change.after),
             note: (!notes.is_empty()).then(|| notes.join(" ")),
             blocks: diff.map_or_else(Vec::new, |diff| blocks(&diff.text)),
         }
-    }
-}
-
-fn standing(state: &PathState) -> String {
-    match state {
-        PathState::Absent => "nothing".to_owned(),
-        PathState::Folder => "a folder".to_owned(),
-        PathState::Other => "a link, pipe or device".to_owned(),
-        PathState::File(file) => format!("{} bytes", file.bytes),
     }
 }
 
@@ -525,19 +532,17 @@ async fn schema(api: &Api, tool: &str) -> Result<Map<String, Value>, Problem> {
     Ok(properties.cloned().unwrap_or_default())
 }
 
-fn kind(schema: &Value, value: Option<&Value>) -> &'static str {
-    let named = &schema["type"];
-    let mut kinds = named.as_array().into_iter().flatten().filter_map(Value::as_str);
-    let declared = named.as_str().or_else(|| kinds.find(|kind| *kind != "null"));
-    match declared {
-        Some("boolean") => "check",
-        Some("integer" | "number") => "number",
+/// The kind of a parameter's field, and whether its value is JSON: so is what may be of several types.
+fn kind(schema: &Value, value: Option<&Value>) -> (&'static str, bool) {
+    match schema["type"].as_str() {
+        Some("boolean") => ("check", true),
+        Some("integer" | "number") => ("number", true),
         Some("string") => {
             let is_long =
                 value.and_then(Value::as_str).is_some_and(|text| text.contains('\n') || text.len() > 80);
-            if is_long { "lines" } else { "line" }
+            (if is_long { "lines" } else { "line" }, false)
         }
-        Some(_) | None => "json",
+        Some(_) | None => ("lines", true),
     }
 }
 
@@ -551,15 +556,31 @@ fn fields(schema: &Map<String, Value>, prompt: &PromptView) -> Result<Vec<Field>
         let mut all = prompt.hidden.iter().chain(&prompt.redactions);
         all.any(|entry| entry.field.is_empty() || entry.field.split('/').nth(1) == Some(name))
     };
+    let declared = schema.iter().filter(|(name, _)| *name != SPACE);
     let field = |(name, schema): (&String, &Value)| {
-        // A placeholder would be written as the value.
-        let is_redacted = |value: &Value| value.to_string().contains(REDACTED);
-        let is_hidden = hidden(name) || prompt.params.get(name).is_some_and(is_redacted);
-        let value = prompt.params.get(name).filter(|_| !is_hidden);
-        let kind = kind(schema, value);
+        let asked = prompt.params.get(name);
+        Field::of(name, schema, asked, asked.is_some_and(|asked| is_redacted(asked) || hidden(name)))
+    };
+    Ok(declared.map(field).collect())
+}
+
+/// A placeholder would be written as the value.
+fn is_redacted(value: &Value) -> bool {
+    value.to_string().contains(REDACTED)
+}
+
+/// Browsers send line breaks as two characters, whatever they were.
+fn plain_breaks(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
+impl Field {
+    fn of(name: &str, schema: &Value, asked: Option<&Value>, is_hidden: bool) -> Self {
+        let value = asked.filter(|_| !is_hidden);
+        let (kind, is_json) = kind(schema, value);
         let text = match value {
             None => String::new(),
-            Some(Value::String(text)) if kind != "json" => text.clone(),
+            Some(Value::String(text)) if !is_json => plain_breaks(text),
             Some(value) => value.to_string(),
         };
         let hint = if is_hidden {
@@ -567,55 +588,99 @@ fn fields(schema: &Map<String, Value>, prompt: &PromptView) -> Result<Vec<Field>
         } else {
             schema["description"].as_str().unwrap_or_default()
         };
-        Field {
-            name: name.clone(),
-            kind: if kind == "json" { "lines" } else { kind },
-            rows: text.lines().count().clamp(2, 16),
-            value: text,
-            hint: hint.to_owned(),
+        Self { name: name.to_owned(), kind, is_json, is_hidden, value: text, hint: hint.to_owned() }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.value.lines().count().clamp(2, 16)
+    }
+
+    pub(super) fn key(&self) -> String {
+        format!("p.{}", self.name)
+    }
+
+    /// Puts what was typed into the parameters. What nobody has touched stays as it was asked; an emptied field leaves its parameter out,
+    /// unless that is a text.
+    fn apply(&self, typed: &str, params: &mut Map<String, Value>) -> Result<(), Problem> {
+        let typed = plain_breaks(typed);
+        if typed == self.value && !(self.is_hidden && typed.is_empty()) {
+            return Ok(());
         }
-    };
-    Ok(schema.iter().filter(|(name, _)| *name != SPACE).map(field).collect())
+        let invalid = |why: String| Problem::of(Kind::DecisionInvalid, why);
+        if self.is_hidden && typed.is_empty() {
+            return Err(invalid(format!("the parameter {} was not shown: type it whole", self.name)));
+        }
+        if typed.is_empty() && self.is_json {
+            params.remove(&self.name);
+            return Ok(());
+        }
+        let value = if self.is_json {
+            let parsed = serde_json::from_str(&typed);
+            parsed.map_err(|error| invalid(format!("the parameter {} is no JSON: {error}", self.name)))?
+        } else {
+            Value::String(typed)
+        };
+        params.insert(self.name.clone(), value);
+        Ok(())
+    }
 }
 
-/// The parameters of a form, by the tool's schema. An empty field is left out, unless it is a text that the request has.
+/// The parameters of a form: those that were asked, with what was typed over them.
 pub(super) async fn edited_params(
     api: &Api,
     view: &ApprovalView,
     form: &Form,
 ) -> Result<Map<String, Value>, Problem> {
-    let schema = schema(api, &view.tool_id).await?;
-    let asked = view.prompt.as_ref().map(|prompt| prompt.params.clone()).unwrap_or_default();
-    let mut params: Map<String, Value> =
-        asked.get(SPACE).map(|space| (SPACE.to_owned(), space.clone())).into_iter().collect();
-    for (name, text) in form.below("p.") {
-        let Some(declared) = schema.get(name) else { continue };
-        // Browsers send line breaks as two characters.
-        let text = text.replace("\r\n", "\n");
-        let kind = kind(declared, asked.get(name));
-        let is_text = matches!(kind, "line" | "lines");
-        if text.is_empty() && !(is_text && asked.get(name).is_some_and(Value::is_string)) {
-            continue;
+    let Some(prompt) = &view.prompt else {
+        return Err(Problem::of(Kind::AlreadyDecided, "somebody has decided meanwhile"));
+    };
+    let mut params = prompt.params.clone();
+    for field in fields(&schema(api, &view.tool_id).await?, prompt)? {
+        if let Some(typed) = form.get(&field.key()) {
+            field.apply(typed, &mut params)?;
         }
-        if text.is_empty() && asked.get(name).is_some_and(|value| value.to_string().contains(REDACTED)) {
-            let why = format!("the parameter {name} was not shown: type it whole");
-            return Err(Problem::of(Kind::DecisionInvalid, why));
-        }
-        let value = if is_text {
-            Value::String(text)
-        } else {
-            serde_json::from_str(&text).map_err(|error| {
-                Problem::of(Kind::DecisionInvalid, format!("the parameter {name} is no {kind}: {error}"))
-            })?
-        };
-        params.insert(name.to_owned(), value);
     }
-    Ok(params)
+    match params.iter().find(|(_, value)| is_redacted(value)) {
+        None => Ok(params),
+        Some((name, _)) => {
+            let why = format!("the parameter {name} was not shown: type it whole");
+            Err(Problem::of(Kind::DecisionInvalid, why))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn a_field_that_nobody_touched_changes_nothing() {
+        let asked = json!({ "a": "one\r\ntwo", "n": null, "list": [1, 2], "more": "kept" });
+        let mut params = asked.as_object().unwrap().clone();
+        let schema = json!({
+            "a": { "type": "string" }, "n": { "type": ["string", "null"] }, "list": { "type": "array" },
+            "optional": { "type": "string" }
+        });
+        let fields: Vec<Field> = schema
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, schema)| Field::of(name, schema, params.get(name), false))
+            .collect();
+        for field in &fields {
+            field.apply(&field.value.replace('\n', "\r\n"), &mut params).unwrap();
+        }
+        assert_eq!(Value::Object(params.clone()), asked);
+        let named = |name: &str| fields.iter().find(|field| field.name == name).unwrap();
+        named("n").apply("\"null\"", &mut params).unwrap();
+        named("list").apply("", &mut params).unwrap();
+        named("a").apply("", &mut params).unwrap();
+        assert_eq!(Value::Object(params), json!({ "a": "", "n": "null", "more": "kept" }));
+        assert!(named("list").apply("[1", &mut Map::new()).is_err());
+    }
 
     #[test]
     fn lines_that_change_are_numbered_and_stand_together() {

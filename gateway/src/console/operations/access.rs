@@ -5,19 +5,22 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::Router;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
+use effectd_actors::PrincipalRole;
+use effectd_actors::services::sessions::is_visible;
 use effectd_contracts::{Connection, Session};
-use serde::de::DeserializeOwned;
 
 use super::super::api::Api;
+use super::super::inbox::grant;
 use super::super::page::{Page, Shell, filters, page};
 use super::permitted;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::client::percent_encoded;
 use crate::problem::Problem;
 use crate::text::shown_text;
-use crate::views::grants::{GrantList, GrantView};
+use crate::views::grants::GrantView;
 use crate::views::policy::{PolicyFile, PolicyFiles, PolicyView, ShadowView};
 use crate::views::session::AvailableList;
 use crate::views::sessions::{OrgView, SessionList};
@@ -25,10 +28,6 @@ use crate::views::tokens::{TokenList, TokenView};
 
 /// Sessions that the table of the policy has columns for: the newest.
 const SESSIONS: usize = 6;
-/// Pages of a list that are read: hundreds of rows.
-const PAGES_MAX: usize = 100;
-/// Sessions or grants that a page shows.
-const SHOWN_MAX: usize = 1_000;
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -68,19 +67,23 @@ struct PolicyPage {
 }
 
 async fn policy(api: Api) -> Page {
-    let sessions = newest_sessions(&api).await?.into_iter();
-    let sessions: Vec<Session> =
-        sessions.filter(|session| session.ended_at.is_none()).take(SESSIONS).collect();
-    let mut rules: BTreeMap<String, Vec<&'static str>> = BTreeMap::new();
-    for (column, session) in sessions.iter().enumerate() {
+    let (mut sessions, mut rules) = (Vec::new(), BTreeMap::<String, Vec<&'static str>>::new());
+    let open = newest_sessions(&api).await?.into_iter().filter(|session| session.ended_at.is_none());
+    for session in open.take(SESSIONS) {
         let path = format!("/{}/actions/available", percent_encoded(session.session_id.as_str()));
-        let list: AvailableList = api.get(&path).await?;
+        let list: AvailableList = match api.get(&path).await {
+            Ok(list) => list,
+            // Who created it and has left its organisation sees that it is there, and no more.
+            Err(problem) if problem.status == 404 => continue,
+            Err(problem) => return Err(problem.into()),
+        };
         for one in list.actions {
             let Some(action) = one.action else { continue };
             let answers = rules.entry(format!("{}.{action}", one.integration)).or_default();
-            answers.resize(column, "");
+            answers.resize(sessions.len(), "");
             answers.push(answer(one.mode.as_deref()));
         }
+        sessions.push(session);
     }
     let width = sessions.len();
     let rules = rules.into_iter().map(|(tool, mut answers)| {
@@ -111,26 +114,8 @@ async fn policy(api: Api) -> Page {
     Ok(page(StatusCode::OK, &shown))
 }
 
-/// The last of what this person sees, newest first. The routes begin with the oldest.
-async fn newest<P: DeserializeOwned, T>(
-    api: &Api,
-    path: &str,
-    split: fn(P) -> (Vec<T>, Option<String>),
-) -> Result<Vec<T>, Problem> {
-    let (mut all, mut next) = split(api.get(path).await?);
-    for _ in 1..PAGES_MAX {
-        let Some(after) = next else { break };
-        all.drain(..all.len().saturating_sub(SHOWN_MAX));
-        let (more, later) = split(api.get(&format!("{path}?after={}", percent_encoded(&after))).await?);
-        all.extend(more);
-        next = later;
-    }
-    all.reverse();
-    Ok(all)
-}
-
 async fn newest_sessions(api: &Api) -> Result<Vec<Session>, Problem> {
-    newest(api, "/v1/sessions", |list: SessionList| (list.sessions, list.next)).await
+    api.newest("/v1/sessions", |list: SessionList| (list.sessions, list.next)).await
 }
 
 #[derive(Template)]
@@ -138,21 +123,26 @@ async fn newest_sessions(api: &Api) -> Result<Vec<Session>, Problem> {
 struct AccessPage {
     shell: Shell,
     part: &'static str,
-    sessions: Vec<Session>,
+    /// Each with whether this person may end it.
+    sessions: Vec<(Session, bool)>,
     grants: Vec<GrantView>,
     /// At the socket only.
     tokens: Option<Vec<TokenView>>,
     connections: Vec<Connection>,
 }
 
-async fn access(api: Api) -> Page {
-    let grants = newest(&api, "/v1/grants", |list: GrantList| (list.grants, list.next)).await?;
+async fn access(State(app): AppState, api: Api) -> Page {
+    let (policy, by) = (app.services().policy(), api.peer.decider());
+    let sessions = newest_sessions(&api).await?.into_iter().map(|session| {
+        let may_end = is_visible(&session, &policy, &by, PrincipalRole::Operate);
+        (session, may_end)
+    });
     let tokens: Option<TokenList> = permitted(&api, "/v1/tokens").await?;
     let shown = AccessPage {
         shell: Shell::new("Access", "operations", &api),
         part: "access",
-        sessions: newest_sessions(&api).await?,
-        grants,
+        sessions: sessions.collect(),
+        grants: grant::all(&api).await?,
         tokens: tokens.map(|list| list.tokens),
         connections: api.get("/v1/connections").await?,
     };

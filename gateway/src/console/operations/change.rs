@@ -23,6 +23,9 @@ pub(super) fn routes() -> Router<Arc<App>> {
 
 /// The fields of an operation that a form may fill.
 const FIELDS: [&str; 4] = ["tool_id", "key", "artifact_id", "id"];
+/// The cause on whose page a change of dead letters begins and ends, and the action of a single letter: no operation takes them.
+const CAUSE: &str = "cause";
+const ACTION: &str = "action";
 /// Operations that may end by themselves.
 const ENDING: [&str; 3] = ["pause", "disable_tool", "trip_breaker"];
 
@@ -33,53 +36,37 @@ struct Change {
     fields: Vec<(String, String)>,
     path: String,
     body: Value,
-    /// Whether the route takes a reason and shows beforehand what would change. Those of grants do neither.
-    is_plain: bool,
-    back: &'static str,
+    /// The page that leads here.
+    back: String,
 }
 
 impl Change {
     fn of(form: &Form) -> Result<Self, Problem> {
         let word =
             form.text("do").ok_or_else(|| Problem::of(Kind::QueryInvalid, "say in `do` what to change"))?;
-        let given = FIELDS.iter().chain(&["letters", "letter", "done"]);
+        let given = FIELDS.iter().chain(&["letters", "letter", "done", CAUSE, ACTION]);
         let fields: Vec<(String, String)> =
             given.filter_map(|name| Some(((*name).to_owned(), form.text(name)?))).collect();
         let id = percent_encoded(&form.text("id").unwrap_or_default());
+        let cause = form.text(CAUSE).map(|cause| format!("/letters/{}", percent_encoded(&cause)));
         let (path, back) = match word.as_str() {
-            "revoke_grant" => (format!("/v1/grants/{id}/revoke"), "/console/operations/access"),
-            "activate_grant" => (format!("/v1/grants/{id}/activate"), "/console/operations/access"),
-            "end_session" => (format!("/v1/sessions/{id}/end"), "/console/operations/access"),
-            "disable_tool" | "enable_tool" => ("/v1/operations".to_owned(), "/console/operations/tools"),
-            _ => ("/v1/operations".to_owned(), "/console/operations"),
+            "end_session" => (format!("/v1/sessions/{id}/end"), "/access"),
+            "disable_tool" | "enable_tool" => ("/v1/operations".to_owned(), "/tools"),
+            _ => ("/v1/operations".to_owned(), cause.as_deref().unwrap_or_default()),
         };
+        let back = format!("/console/operations{back}");
         let mut body = Map::new();
         if path == "/v1/operations" {
             body.insert("do".to_owned(), json!(word));
-            for (name, value) in &fields {
+            for (name, value) in fields.iter().filter(|(name, _)| name != CAUSE && name != ACTION) {
                 body.insert(name.clone(), operand(name, value)?);
             }
         }
-        Ok(Self {
-            is_plain: matches!(&*word, "activate_grant" | "revoke_grant"),
-            word,
-            fields,
-            path,
-            body: Value::Object(body),
-            back,
-        })
+        Ok(Self { word, fields, path, body: Value::Object(body), back })
     }
 
     /// Asks the route, for what would change or for the change.
     async fn ask(&self, api: &Api, form: &Form, is_preview: bool) -> Result<OperationView, Problem> {
-        if self.is_plain {
-            let view = OperationView { changed: true, ..OperationView::default() };
-            if is_preview {
-                return Ok(view);
-            }
-            let _: Value = api.post(&self.path, &self.body).await?;
-            return Ok(view);
-        }
         let mut path = format!("{}?preview={is_preview}", self.path);
         let lasts = form.text("lasts").filter(|_| self.may_end());
         for (name, value) in [("reason", form.text("reason")), ("lasts", lasts)] {
@@ -94,9 +81,13 @@ impl Change {
         ENDING.contains(&self.word.as_str())
     }
 
-    /// For people: `requeue letters`.
+    /// For people: `Requeue letters`.
     fn title(&self) -> String {
-        let words = self.word.replace('_', " ");
+        let words = match (&*self.word, self.body["done"].as_bool()) {
+            ("settle_letter", Some(true)) => "it happened".to_owned(),
+            ("settle_letter", _) => "it did not happen".to_owned(),
+            (word, _) => word.replace('_', " "),
+        };
         let mut letters = words.chars();
         letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
     }
@@ -170,7 +161,13 @@ async fn perform(api: Api, form: Form) -> Page {
         Err(problem) => return Err(problem.into()),
     };
     if done.changed && !done.letters.iter().any(|letter| letter.is_left()) {
-        return Ok(Redirect::to(change.back).into_response());
+        // The page of a cause says what became of the change.
+        let told = [("receipt", done.receipt_id), (ACTION, form.text(ACTION))];
+        let told = told.into_iter().filter(|_| form.text(CAUSE).is_some());
+        let told = told.filter_map(|(name, id)| Some(format!("{name}={}", percent_encoded(&id?))));
+        let told = told.collect::<Vec<_>>().join("&");
+        let query = if told.is_empty() { String::new() } else { format!("?{told}") };
+        return Ok(Redirect::to(&(change.back + &query)).into_response());
     }
     let shown = ChangePage::of(&api, change, done, &form);
     Ok(page(StatusCode::OK, &ChangePage { is_done: true, ..shown }))

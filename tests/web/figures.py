@@ -1,32 +1,34 @@
 """What the console costs: bytes and time of the first page, the delay of a live question, and the list of many receipts.
 
-Each figure is printed with its goal. A busy machine may miss a goal of time; twice the goal fails.
+A benchmark, which `.ci/web/run figures` runs on a quiet machine: each figure is printed with its goal, and no time fails.
 """
 
+import contextlib
 import http.client
+import json
 import os
 import random
-import threading
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlencode
 
 from harness import SPACE, SUBJECT, Daemon, until, visit
 
 EVENTS = 40
-RECEIPTS = int(os.environ.get("EFFECTD_WEB_RECEIPTS", "3000"))
+RECEIPTS = int(os.environ.get("EFFECTD_WEB_RECEIPTS", "100000"))
 PAGES = 40
+WORKERS = 12
 
 
 def setUpModule():
     global daemon
-    daemon = Daemon()
+    daemon = Daemon(settings=[f"control.{of}_rate_max=0" for of in ("principal", "space", "subject", "tool")])
     unittest.addModuleCleanup(daemon.close)
 
 
 def judge(what, value, goal, unit):
     print(f"\n  {what}: {value:.0f} {unit} (goal {goal} {unit}): {'reached' if value <= goal else 'MISSED'}", flush=True)
-    return value
 
 
 def p99(values):
@@ -51,8 +53,8 @@ class Figures(unittest.TestCase):
                 paints.append(until("it is painted", lambda: page.evaluate(painted)))
                 sizes.append(sum(received))
                 page.close()
-        self.assertLessEqual(judge("first page, over the wire", max(sizes) / 1024, 100, "KB"), 100)
-        self.assertLessEqual(judge("first page, painted (median)", sorted(paints)[2], 150, "ms"), 300)
+        judge("first page, over the wire", max(sizes) / 1024, 100, "KB")
+        judge("first page, painted (median)", sorted(paints)[2], 150, "ms")
 
     def test_a_question_is_on_the_screen_at_once(self):
         took = []
@@ -81,12 +83,13 @@ class Figures(unittest.TestCase):
                 daemon.ask("POST", f"/v1/approvals/{approval}/deny", {}, by="ada")
         took.sort()
         judge(f"a question on the screen, median of {EVENTS}", took[len(took) // 2], 300, "ms")
-        self.assertLessEqual(judge(f"a question on the screen, p99 of {EVENTS}", p99(took), 300, "ms"), 600)
+        judge(f"a question on the screen, p99 of {EVENTS}", p99(took), 300, "ms")
 
     def test_a_list_of_many_receipts_is_paged_quickly(self):
         refuse(RECEIPTS)
         cookie = sign_in()
         connection = http.client.HTTPConnection("127.0.0.1", daemon.port)
+        self.addCleanup(connection.close)
         took, path = [], "/console/actions"
         for _ in range(PAGES):
             begun = time.perf_counter()
@@ -99,11 +102,15 @@ class Figures(unittest.TestCase):
             path = older[1].split('"')[0].replace("&amp;", "&").replace("&#38;", "&") if ">Older<" in text else "/console/actions"
         took.sort()
         judge(f"a page of {RECEIPTS} receipts, median", took[len(took) // 2], 100, "ms")
-        self.assertLessEqual(judge(f"a page of {RECEIPTS} receipts, p99 of {PAGES}", p99(took), 100, "ms"), 200)
+        judge(f"a page of {RECEIPTS} receipts, p99 of {PAGES}", p99(took), 100, "ms")
 
 
 def sign_in():
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port)
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", daemon.port)) as connection:
+        return sign_in_on(connection)
+
+
+def sign_in_on(connection):
     headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": daemon.address}
     connection.request("POST", "/console/login", urlencode({"token": daemon.tokens["ada"], "to": "/"}), headers)
     answer = connection.getresponse()
@@ -113,23 +120,17 @@ def sign_in():
 
 def refuse(many):
     """So many receipts, each of an action that the policy refuses: none needs a child."""
-    import json
-
-    def some(worker, count):
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60)
-        for number in range(count):
-            decision = {"action_id": f"many-{worker}-{number}", "subject_id": SUBJECT, "space_id": SPACE, "tool_id": "files.write_text",
-                        "params": {"path": f"workspace/.git/{worker}-{number}", "text": "x", "space_id": SPACE}}
-            connection.request("POST", "/v1/actions?wait=20000", json.dumps(decision), {"Authorization": f"Bearer {daemon.tokens['planner']}"})
-            answer = connection.getresponse()
-            answer.read()
-            assert answer.status == 403, answer.status
-    workers = 12
-    threads = [threading.Thread(target=some, args=(worker, many // workers)) for worker in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def some(worker):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=60)) as connection:
+            for number in range(many // WORKERS):
+                decision = {"action_id": f"many-{worker}-{number}", "subject_id": SUBJECT, "space_id": SPACE, "tool_id": "files.write_text",
+                            "params": {"path": f"workspace/.git/{worker}-{number}", "text": "x", "space_id": SPACE}}
+                connection.request("POST", "/v1/actions?wait=20000", json.dumps(decision), {"Authorization": f"Bearer {daemon.tokens['planner']}"})
+                answer = connection.getresponse()
+                assert answer.status == 403, (answer.status, answer.read())
+                answer.read()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(some, range(WORKERS)))
 
 
 if __name__ == "__main__":
