@@ -49,7 +49,7 @@ tokio::task_local! {
     pub(crate) static OVER_TCP: ();
 }
 
-/// Whose request this task answers. What follows an answer, such as a stream, is of nobody.
+/// Whose request this task answers. Work after the answer, such as a stream, counts for nobody.
 fn holder() -> Holder {
     HOLDER.try_with(Clone::clone).ok().flatten().unwrap_or(Holder::Nobody)
 }

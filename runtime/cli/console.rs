@@ -46,7 +46,7 @@ impl Console {
 }
 
 /// Lets the desktop open a link; `false` if there is none. Every user sees the arguments of a program, so the link is in a file that only
-/// this one reads. Nobody waits for the opener: it may be the browser itself, and run until its last window is closed.
+/// this one reads. effectd does not wait for the opener: it may be the browser itself, which runs until its last window is closed.
 fn open(url: &str) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let Some(folder) =

@@ -124,7 +124,7 @@ fn names(list: &Value) -> Vec<&str> {
     list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
 }
 
-/// A place whose policy names a command that has an effect and then waits, in this mode: it runs as long as somebody has its gate.
+/// A place whose policy names a command, in this mode. The command has an effect, and then runs until its gate is closed.
 pub fn slow(mode: &str) -> Place {
     let place = Place::new();
     assert_eq!(place.effectd(&["init", "--preset", "coding"], None).code(), 0);

@@ -139,7 +139,7 @@ fn no_action(id: &ActionId) -> Problem {
     Problem { detail: "you have no action of this id".to_owned(), ..unknown(id) }
 }
 
-/// A receipt of the caller's own. At this door that of others is not there, whoever may read it at another one.
+/// The caller's own receipt. A receipt of somebody else looks as if it did not exist, also to a caller that may read it elsewhere.
 pub(super) fn own_receipt(asked: &Asked, id: String) -> Result<Receipt, Problem> {
     match receipts::find(&asked.app, &asked.peer, id) {
         Ok(receipt) if asked.is_own(&receipt) => Ok(receipt),

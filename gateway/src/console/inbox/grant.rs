@@ -1,4 +1,4 @@
-//! A grant in the inbox: an approval in advance, which somebody asks for or has.
+//! A grant in the inbox: an approval in advance. Somebody asks for it, or it is in force.
 
 use effectd_contracts::Digest;
 use serde_json::{Value, json};

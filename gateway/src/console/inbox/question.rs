@@ -108,7 +108,7 @@ pub(super) struct Question {
 pub(super) struct Param {
     pub(super) name: String,
     pub(super) line: String,
-    /// A text of several lines, or a long one. All of it is shown: nobody approves an end that was cut off.
+    /// A text of several lines, or a long one. The page shows all of it, so that nobody approves what was cut off.
     pub(super) lines: Vec<String>,
 }
 
@@ -599,8 +599,8 @@ impl Field {
         format!("p.{}", self.name)
     }
 
-    /// Puts what was typed into the parameters. What nobody has touched stays as it was asked; an emptied field leaves its parameter out,
-    /// unless that is a text.
+    /// Puts what was typed into the parameters. An unchanged field keeps the value of the request. An empty field removes its
+    /// parameter, unless the parameter is a text.
     fn apply(&self, typed: &str, params: &mut Map<String, Value>) -> Result<(), Problem> {
         let typed = plain_breaks(typed);
         if typed == self.value && !(self.is_hidden && typed.is_empty()) {
