@@ -9,7 +9,10 @@ use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt, Timestamp};
 
 use crate::problem::Problem;
 use crate::views::health::JobView;
-use crate::views::policy::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
+use crate::views::policy::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, ReplayView};
+
+/// Receipts, some at a time.
+pub type Receipts<'a> = &'a mut dyn FnMut(&ReplayView) -> Result<Option<Vec<Receipt>>, Problem>;
 
 /// What the gateway needs from the daemon. The methods may block.
 pub trait Host: Send + Sync + 'static {
@@ -42,6 +45,14 @@ pub trait Host: Send + Sync + 'static {
     fn prepare_policy(&self, change: PolicyChange) -> Result<Swap, Problem>;
     /// Checks the files of a candidate policy like those of a policy, and returns their digest.
     fn check_shadow(&self, files: Vec<PolicyFile>) -> Result<String, Problem>;
+    /// Decides again what receipts record, under the policy that these files would be. Of the changes beside the files, modes count of
+    /// this organisation alone, if one is named. `more` gets what was found so far, and has the next receipts until it ends.
+    fn replay(
+        &self,
+        files: Vec<PolicyFile>,
+        org: Option<&str>,
+        more: Receipts<'_>,
+    ) -> Result<ReplayView, Problem>;
     /// Lets a candidate policy judge beside the one in force, also after a restart, and returns the digest of its files; `None` if
     /// it judges already.
     fn start_shadow(&self, files: Vec<PolicyFile>) -> Result<Option<String>, Problem>;

@@ -58,7 +58,7 @@ mod tcp;
 
 pub use error::GatewayError;
 pub use health::Readiness;
-pub use host::{Host, Stage};
+pub use host::{Host, Receipts, Stage};
 pub use routes::openapi;
 pub use scrape::Scrape;
 pub use server::Gateway;

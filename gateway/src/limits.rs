@@ -97,6 +97,10 @@ pub const STREAM_BATCH_BYTES: usize = 16_384;
 pub const LIST_DEFAULT: usize = 100;
 /// Most receipts in one answer: they are in memory, parsed, for each client that asks.
 pub const LIST_MAX: usize = 500;
+/// Most decisions in one answer of a replay: memory does not grow with them, so that a few requests cover a year.
+pub const REPLAY_MAX: u64 = 10_000;
+/// How long one replay begins further pages of receipts: it occupies a thread, of which there are few.
+pub const REPLAY_TIME_MAX: Duration = Duration::from_secs(2);
 /// Invocations or grants in one answer, unless the query asks for another number.
 pub const INVOCATIONS_DEFAULT: usize = 50;
 /// Most invocations or grants in one answer.

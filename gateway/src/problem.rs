@@ -121,9 +121,24 @@ pub struct Problem {
     pub receipt: Option<Box<Receipt>>,
     /// The same as `detail`, on the routes of one session.
     pub error: Option<String>,
+    /// Where a policy has its faults, as far as they have a place in its files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<PolicyFault>,
     /// The invocation, if the request made one, on the routes of one session.
     #[schema(schema_with = crate::schema::invocation)]
     pub invocation: Option<Value>,
+}
+
+/// A fault in a file of a policy.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PolicyFault {
+    pub file: String,
+    /// From 1.
+    pub line: u32,
+    /// The character within the line, from 1; left out if only the line is known.
+    pub column: Option<u32>,
+    pub message: String,
 }
 
 impl Problem {

@@ -4,6 +4,7 @@ pub(crate) mod actions;
 mod approvals;
 pub(crate) mod artifacts;
 mod breakers;
+mod budgets;
 mod connections;
 mod console;
 mod dead_letters;
@@ -81,12 +82,13 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         [User, Service] {
             approvals: list, show;
             breakers: list, show;
+            budgets: list;
             connections: list;
             dead_letters: causes, list;
             grants: list;
             groups: list, seek, show;
             health: metrics;
-            policy: explain, show;
+            policy: explain, replay, show;
             preview: preview;
             quarantine: list;
             session: inbox;

@@ -4,6 +4,7 @@ pub mod actions;
 pub mod approvals;
 pub mod artifacts;
 pub mod breakers;
+pub mod budgets;
 pub mod connections;
 pub mod console;
 pub mod dead_letters;
@@ -26,8 +27,8 @@ pub use actions::{ActionView, State};
 pub use breakers::BreakerView;
 pub use health::Health;
 pub use policy::{
-    Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, RootChange, ShadowFiles, ShadowFlip,
-    ShadowGroup, ShadowView,
+    Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, ReplayChange, ReplayView, RootChange,
+    ShadowFiles, ShadowFlip, ShadowGroup, ShadowView,
 };
 pub use receipts::{Amending, ReceiptList, RotatedView};
 pub use tools::{tool_details, tool_summary};

@@ -219,7 +219,8 @@
   // --- Time: `data-left` is in seconds from when the part came. ---
 
   const span = (seconds) => {
-    const [h, min, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
+    const [d, h, min, s] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60, seconds % 60];
+    if (d) return `${d} d ${h} h`;
     if (h) return `${h} h ${min} min`;
     return min ? `${min} min ${s} s` : `${s} s`;
   };

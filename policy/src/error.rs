@@ -4,19 +4,30 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::limits::FAULTS_MAX;
+use crate::source::{SourceFile, line_of};
 
-/// A line of a policy file.
+/// A place in a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
     /// The file's name inside the policy directory.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
+    /// The character within the line, from 1, where it is known.
+    pub column: Option<u32>,
 }
 
 impl Location {
     pub fn new(file: impl Into<String>, line: u32) -> Self {
-        Self { file: file.into(), line }
+        Self { file: file.into(), line, column: None }
+    }
+
+    /// The place of a byte offset.
+    pub(crate) fn in_file(file: &SourceFile, offset: usize) -> Self {
+        let before = file.text.get(..offset).unwrap_or(&file.text);
+        let within = before.rsplit('\n').next().unwrap_or_default().chars().count();
+        let column = u32::try_from(within + 1).ok();
+        Self { column, ..Self::new(&file.name, line_of(&file.text, offset)) }
     }
 }
 
@@ -116,6 +127,24 @@ impl Faults {
 }
 
 impl PolicyError {
+    /// The faults that have a place in a file, each with its message; at most [`FAULTS_MAX`].
+    pub fn located(&self) -> Vec<(&Location, String)> {
+        let all = if let Self::Many(faults) = self { faults } else { std::slice::from_ref(self) };
+        let located = all.iter().filter_map(|fault| match fault {
+            Self::Syntax { at, message } | Self::Invalid { at, message } => Some((at, message.clone())),
+            Self::Example { at, failed } => Some((at, failed.to_string())),
+            Self::NotText { at } => Some((at, "this is not UTF-8 text".to_owned())),
+            Self::Unreadable { .. }
+            | Self::Changing { .. }
+            | Self::Missing { .. }
+            | Self::Unsafe { .. }
+            | Self::TooLarge { .. }
+            | Self::Overlay(_)
+            | Self::Many(_) => None,
+        });
+        located.take(FAULTS_MAX).collect()
+    }
+
     /// Whether a retry may succeed although nobody edits the directory.
     pub fn retryable(&self) -> bool {
         match self {

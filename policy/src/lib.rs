@@ -55,7 +55,7 @@ pub use overlay::{Change, ConsentChange, EntryChange, Overlay, SetMode};
 pub use policy::{Policy, RealTool, inspect, inspect_to_show};
 pub use presets::Preset;
 pub use redact::{prune_result, prune_to, redact_secrets};
-pub use replay::{Recorded, ReplaySummary, Replayed, replay};
+pub use replay::{Recorded, Replayed, replay};
 pub use source::{Source, SourceFile};
 pub use tables::commands::NamedCommand;
 pub use tables::modes::mode_key;

@@ -1,8 +1,5 @@
 //! Replay: recorded decisions under another policy. Which verdicts would change, and which cannot be known?
-//!
-//! Records are replayed one by one, so that a year of receipts needs no more memory than one.
 
-use effectd_contracts::text::counted;
 use effectd_contracts::{DecisionRecord, Gate, GateResult, Receipt};
 
 use crate::decision::Decision;
@@ -46,43 +43,8 @@ pub enum Replayed {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReplaySummary {
-    pub total: u64,
-    pub same: u64,
-    pub flips: u64,
-    pub unknowable: u64,
-}
-
-impl std::fmt::Display for ReplaySummary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (total, same, flips) = (counted(self.total, "decision"), self.same, self.flips);
-        let unknowable = self.unknowable;
-        write!(f, "{total}: {same} stay, {flips} flip, {unknowable} unknowable")
-    }
-}
-
-/// Decides each record under the policy, and calls `each` with the result.
-pub fn replay(
-    records: impl IntoIterator<Item = Recorded>,
-    policy: &Policy,
-    mut each: impl FnMut(&Recorded, &Replayed),
-) -> ReplaySummary {
-    let mut summary = ReplaySummary::default();
-    for record in records {
-        let replayed = replay_one(&record, policy);
-        summary.total += 1;
-        match &replayed {
-            Replayed::Same => summary.same += 1,
-            Replayed::Flip { .. } => summary.flips += 1,
-            Replayed::Unknowable { .. } => summary.unknowable += 1,
-        }
-        each(&record, &replayed);
-    }
-    summary
-}
-
-fn replay_one(record: &Recorded, policy: &Policy) -> Replayed {
+/// Decides a record under the policy.
+pub fn replay(record: &Recorded, policy: &Policy) -> Replayed {
     let facts = match &record.facts {
         Ok(facts) => facts,
         Err(why) => {
@@ -108,23 +70,5 @@ fn replay_one(record: &Recorded, policy: &Policy) -> Replayed {
         Replayed::Same
     } else {
         Replayed::Flip { now: Box::new(now) }
-    }
-}
-
-/// One line for people: `0198… permit -> deny by consent: … (policy.toml:12)`; `None` if nothing changed.
-pub fn render(record: &Recorded, replayed: &Replayed) -> Option<String> {
-    match replayed {
-        Replayed::Same => None,
-        Replayed::Unknowable { why } => {
-            Some(format!("{} {} -> unknowable: {why}", record.id, record.verdict))
-        }
-        Replayed::Flip { now } => {
-            let why = match now.verdict.why() {
-                why if why.is_empty() => why,
-                why => format!(": {why}"),
-            };
-            let (id, before) = (&record.id, &record.verdict);
-            Some(format!("{id} {before} -> {}{why} ({})", now.verdict, now.rule))
-        }
     }
 }

@@ -85,7 +85,7 @@ pub(crate) fn line_of(text: &str, offset: usize) -> u32 {
 
 /// The lines of the values of a TOML document.
 pub(crate) struct Lines<'i> {
-    file: &'i str,
+    file: &'i SourceFile,
     starts: Vec<usize>,
     root: Spanned<DeTable<'i>>,
 }
@@ -95,7 +95,7 @@ impl<'i> Lines<'i> {
         let root = DeTable::parse(&file.text).map_err(|error| toml_error(file, &error))?;
         let breaks = file.text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
-        Ok(Self { file: &file.name, starts, root })
+        Ok(Self { file, starts, root })
     }
 
     /// The document, or every value in it that has a wrong form.
@@ -127,13 +127,16 @@ impl<'i> Lines<'i> {
 
     /// The line of the value at this path, or of the innermost value around it. A path has names and indexes.
     pub(crate) fn line(&self, path: &[&str]) -> u32 {
-        let offset = offset_in_table(self.root.get_ref(), path).unwrap_or(0);
-        let line = self.starts.partition_point(|start| *start <= offset);
+        let line = self.starts.partition_point(|start| *start <= self.offset(path));
         u32::try_from(line).unwrap_or(u32::MAX)
     }
 
+    fn offset(&self, path: &[&str]) -> usize {
+        offset_in_table(self.root.get_ref(), path).unwrap_or(0)
+    }
+
     pub(crate) fn at(&self, path: &[&str]) -> Location {
-        Location::new(self.file, self.line(path))
+        Location::in_file(self.file, self.offset(path))
     }
 
     /// The error that the value at this path is invalid.
@@ -189,9 +192,8 @@ fn offset_in_value(value: &DeValue<'_>, path: &[&str]) -> Option<usize> {
     }
 }
 
-/// A TOML error with its line.
+/// A TOML error with its place.
 pub(crate) fn toml_error(file: &SourceFile, error: &toml::de::Error) -> PolicyError {
     let offset = error.span().map_or(0, |span| span.start);
-    let at = Location::new(&file.name, line_of(&file.text, offset));
-    PolicyError::Syntax { at, message: error.message().trim().to_owned() }
+    PolicyError::Syntax { at: Location::in_file(file, offset), message: error.message().trim().to_owned() }
 }

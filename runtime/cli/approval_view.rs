@@ -6,6 +6,7 @@ use effectd_actors::preview::{Change, Preview};
 use effectd_contracts::text::counted;
 use effectd_contracts::{PathState, Redaction};
 use effectd_gateway::views::approvals::{ApprovalView, PreviewView, PromptView, UsedConnection};
+use effectd_gateway::views::receipt_text::span;
 use serde_json::Value;
 
 use super::output::line;
@@ -84,7 +85,7 @@ pub(super) fn of_approval(view: &ApprovalView) -> Vec<Row> {
         }
     }
     if let Some(expires) = &view.expires_at {
-        let left = view.time_left_s.map(|left| format!(", {} left", duration(left)));
+        let left = view.time_left_s.map(|left| format!(", {} left", span(left)));
         rows.named("until", &format!("{expires}{}", left.unwrap_or_default()));
     }
     rows.named("actions", &view.action_ids.join(", "));
@@ -221,16 +222,5 @@ fn standing(standing: &PathState) -> String {
             let digest: String = digest.chars().take(DIGEST_CHARS).collect();
             format!("file, {} bytes, mode {:03o}, {digest}…", state.bytes, state.mode)
         }
-    }
-}
-
-/// A duration in its two largest units.
-pub(super) fn duration(seconds: u64) -> String {
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
-        (0, _, _) => format!("{hours} h {minutes} min"),
-        (_, _, _) => format!("{days} d {hours} h"),
     }
 }

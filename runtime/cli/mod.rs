@@ -8,6 +8,7 @@ mod artifacts;
 mod backend;
 mod backup;
 mod breaker;
+mod budgets;
 mod bus;
 mod caches;
 mod cancel;
@@ -219,6 +220,7 @@ enum Command {
     Policy(policy::PolicyCommand),
     #[command(subcommand)]
     Breaker(breaker::BreakerCommand),
+    Budgets(budgets::Budgets),
     #[command(subcommand)]
     Caches(caches::CachesCommand),
     #[command(subcommand)]
@@ -248,7 +250,7 @@ const GROUPS: [(&str, &str); 7] = [
     ("Look", "receipts artifacts notifications tools bus top"),
     (
         "Operate",
-        "init serve console mcp config context check doctor pause resume breaker caches dlq support-bundle",
+        "init serve console mcp config context check doctor pause resume breaker budgets caches dlq support-bundle",
     ),
     ("Store", "store keys backup restore"),
     ("More", "completions man"),
@@ -414,6 +416,7 @@ pub fn main() -> ExitCode {
         Command::Notifications(notifications) => block_on(notifications.main(&common)),
         Command::Policy(policy) => block_on(policy.main(&common)),
         Command::Breaker(breaker) => block_on(breaker.main(&common)),
+        Command::Budgets(budgets) => block_on(budgets.main(&common)),
         Command::Caches(caches) => caches.main(&common),
         Command::Doctor(doctor) => doctor.main(&common),
     }))

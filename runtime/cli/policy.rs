@@ -11,10 +11,9 @@ use effectd_contracts::{
 };
 use effectd_gateway::client::{Client, ClientError, percent_encoded};
 use effectd_gateway::views::{
-    Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, RootChange, ShadowFiles, ShadowFlip,
-    ShadowGroup, ShadowView,
+    Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, ReplayChange, ReplayView, RootChange,
+    ShadowFiles, ShadowFlip, ShadowGroup, ShadowView,
 };
-use effectd_policy::replay::{Recorded, ReplaySummary, render, replay};
 use effectd_policy::{Overlay, Policy, PolicyDir, Source, SourceFile};
 use hyper::Method;
 use serde::Deserialize;
@@ -24,7 +23,7 @@ use similar::TextDiff;
 
 use super::mutation::{ChangeArgs, Terms};
 use super::progress::Bar;
-use super::receipt_filter::{PageQuery, ReceiptFilter, Since, each_page, since};
+use super::receipt_filter::{ReceiptFilter, Since, since};
 use super::{
     CliError, Common, Confirm, Depth, Form, eprint_line, get, is_in_process, line, mutation, post,
     print_json, receipt_ref, state_dir_of, store, with_client,
@@ -98,7 +97,7 @@ pub(super) enum PolicyCommand {
         #[arg(long, value_name = "TIME", value_parser = since)]
         since: Option<Since>,
         /// Maximum of decisions, oldest first
-        #[arg(long, value_name = "NUMBER")]
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
         limit: Option<u64>,
     },
     /// Let a candidate policy judge each live decision beside the policy in force, or show what it has judged
@@ -515,10 +514,15 @@ async fn shadow(common: &Common) -> Result<ShadowView, CliError> {
     get(common, Depth::Policy, SHADOW).await
 }
 
+/// The files of another policy, as routes take them.
+fn shadow_files(directory: &Path) -> Result<ShadowFiles, Error> {
+    let file = |file: &SourceFile| PolicyFile { name: file.name.clone(), text: file.text.clone() };
+    Ok(ShadowFiles { files: read(directory)?.files().map(file).collect() })
+}
+
 async fn start_shadow(common: &Common, directory: &Path, args: ChangeArgs) -> Result<Exit, CliError> {
     let (terms, confirm) = args.terms();
-    let file = |file: &SourceFile| PolicyFile { name: file.name.clone(), text: file.text.clone() };
-    let candidate = ShadowFiles { files: read(directory)?.files().map(file).collect() };
+    let candidate = shadow_files(directory)?;
     let send = async |preview: bool| {
         let path = format!("{SHADOW}?preview={preview}{}", terms.query());
         post::<ShadowView>(common, Depth::Policy, &path, &candidate).await
@@ -638,76 +642,53 @@ fn read_request(path: &Path) -> Result<ActionRequest, Error> {
     ActionRequest::parse(&bytes).map_err(|failure| unreadable(failure.message))
 }
 
+/// Asks page by page, so that memory does not grow with the history.
 async fn replay_all(
     common: &Common,
     with: &Path,
     (since, limit): (Option<Since>, Option<u64>),
 ) -> Result<Exit, CliError> {
-    let filter = ReceiptFilter { since, ..ReceiptFilter::default() };
+    let candidate = shadow_files(with)?;
+    let filter = ReceiptFilter { since, ..ReceiptFilter::default() }.text();
+    let path = format!("/v1/policy/replay?q={}", percent_encoded(&filter));
+    let (mut all, mut groups) = (ReplayView::default(), BTreeMap::<String, (u64, String)>::new());
     let bar = Bar::new("replaying decisions");
-    let (summary, groups) = with_client(common, Depth::Store, async |client| {
-        let policy = compile(with, &visible_overlay(client).await?)?;
-        history(client, &policy, &filter, (limit, common.output), &bar).await
+    with_client(common, Depth::Store, async |client| {
+        loop {
+            let after = all.next.map(|next| format!("&after={next}")).unwrap_or_default();
+            let left = limit.map(|limit| format!("&limit={}", limit - all.total)).unwrap_or_default();
+            all.add(client.post::<ReplayView>(&format!("{path}{after}{left}"), &candidate).await?);
+            for change in all.changes.drain(..) {
+                // One value per changed verdict; the summary comes last.
+                if print_json(common.output, &change) {
+                    continue;
+                }
+                let ReplayChange { receipt_id, tool_id, from, to, rule, why, .. } = change;
+                let rule = if rule.is_empty() { rule } else { format!(" ({rule})") };
+                let why = if why.is_empty() { why } else { format!(": {why}") };
+                let mut group = format!("{from} -> {to}{why}{rule}  {tool_id}");
+                if groups.len() >= GROUPS_MAX && !groups.contains_key(&group) {
+                    group = "other changes; -o jsonl has all".to_owned();
+                }
+                groups.entry(group).or_insert((0, receipt_id)).0 += 1;
+            }
+            bar.at(all.total, limit.unwrap_or(0));
+            if all.next.is_none() || limit.is_some_and(|limit| all.total >= limit) {
+                return Ok(());
+            }
+        }
     })
     .await?;
     drop(bar);
-    for ((text, tool), group) in groups {
-        line(&format!("{:>6}  {text}  {tool}, first {}", group.count, group.first));
+    for (group, (count, first)) in groups {
+        line(&format!("{count:>6}  {group}, first {first}"));
     }
-    let ReplaySummary { total, same, flips, unknowable } = summary;
+    let ReplayView { total, same, flips, unknowable, .. } = all;
     let value = json!({ "total": total, "same": same, "flips": flips, "unknowable": unknowable });
     if !print_json(common.output, &json!({ "summary": value })) {
-        line(&summary.to_string());
+        line(&all.to_string());
     }
     Ok(Exit::Done)
-}
-
-/// Evaluates the history page by page, so that memory does not grow with it.
-async fn history(
-    client: &mut Client,
-    policy: &Policy,
-    filter: &ReceiptFilter,
-    (limit, form): (Option<u64>, Form),
-    bar: &Bar,
-) -> Result<(ReplaySummary, BTreeMap<(String, String), Group>), CliError> {
-    let mut all = ReplaySummary::default();
-    let mut groups: BTreeMap<(String, String), Group> = BTreeMap::new();
-    each_page(client, filter, PageQuery::OLDEST, bar, |page| {
-        let left = limit.map_or(u64::MAX, |limit| limit - all.total);
-        let past =
-            page.receipts.iter().filter_map(Recorded::of).take(usize::try_from(left).unwrap_or(usize::MAX));
-        let replayed = replay(past, policy, |record, replayed| {
-            let Some(text) = render(record, replayed) else {
-                return;
-            };
-            // One value per changed verdict; the summary comes last.
-            let value = json!({ "decision": record.id, "was": record.verdict, "text": text });
-            if !print_json(form, &value) {
-                let text = text.strip_prefix(&format!("{} ", record.id)).unwrap_or(&text);
-                let tool = record.facts.as_ref().map_or("", |facts| facts.tool.id.as_str());
-                let mut key = (text.to_owned(), tool.to_owned());
-                if groups.len() >= GROUPS_MAX && !groups.contains_key(&key) {
-                    key = ("other changes; -o jsonl has all".to_owned(), "any tool".to_owned());
-                }
-                let new = || Group { count: 0, first: record.id.clone() };
-                groups.entry(key).or_insert_with(new).count += 1;
-            }
-        });
-        all.total += replayed.total;
-        all.same += replayed.same;
-        all.flips += replayed.flips;
-        all.unknowable += replayed.unknowable;
-        Ok(limit.is_none_or(|limit| all.total < limit))
-    })
-    .await?;
-    Ok((all, groups))
-}
-
-/// Verdicts of one tool that change alike.
-struct Group {
-    count: u64,
-    /// The first decision of them.
-    first: String,
 }
 
 /// The groups of `policy replay`: more than a person reads. A reason may name a subject, of which there may be any number.

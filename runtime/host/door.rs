@@ -7,16 +7,17 @@ use effectd_actors::approvals::rejudge::{self, Under};
 use effectd_actors::services::shadow::Report;
 use effectd_bus::{StoreError, Swap};
 use effectd_contracts::{ActionRequest, KeyEntry, Principal, Receipt, Timestamp};
-use effectd_gateway::Host;
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::health::JobView;
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, ReplayView};
+use effectd_gateway::{Host, Receipts};
 use effectd_policy::{Policy, Source, SourceFile};
 
 use super::policy_queries;
 use super::runtime::OpenState;
 use crate::error::Error;
 use crate::state::policy_store;
+use crate::tool_registry;
 
 impl OpenState {
     fn problem(&self, error: Error) -> Problem {
@@ -118,6 +119,21 @@ impl Host for OpenState {
         let source = source(files).map_err(|error| self.problem(error))?;
         self.compile_candidate(&source).map_err(|error| self.problem(error))?;
         Ok(source.digest().to_string())
+    }
+
+    fn replay(
+        &self,
+        files: Vec<PolicyFile>,
+        org: Option<&str>,
+        more: Receipts<'_>,
+    ) -> Result<ReplayView, Problem> {
+        let mut overlay = self.services.policy().overlay().clone();
+        // The files choose the organisation of a space: who is of one does not learn another one's modes.
+        overlay.org_modes.retain(|of, _| org.is_none_or(|org| org == of));
+        let source = source(files).map_err(|error| self.problem(error))?;
+        let policy = tool_registry::compile_policy(&source, &overlay, &self.services.registry());
+        let policy = policy.map_err(|error| self.problem(Box::new(error).into()))?;
+        policy_queries::replay(&policy, more)
     }
 
     fn start_shadow(&self, files: Vec<PolicyFile>) -> Result<Option<String>, Problem> {

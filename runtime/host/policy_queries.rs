@@ -3,10 +3,13 @@
 use effectd_actors::Services;
 use effectd_actors::preview::facts_of;
 use effectd_contracts::{ActionRequest, Code, Failure, Mode, Phase, Principal, Receipt, Timestamp};
-use effectd_gateway::problem::{Kind, Problem};
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
+use effectd_gateway::Receipts;
+use effectd_gateway::problem::{Kind, PolicyFault, Problem};
+use effectd_gateway::views::{
+    Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, ReplayChange, ReplayView,
+};
 use effectd_policy::explain::explain;
-use effectd_policy::{Change, Facts, Policy, SetMode, SourceFile};
+use effectd_policy::{Change, Facts, Location, Policy, Recorded, Replayed, SetMode, SourceFile};
 
 use crate::error::{Error, chain};
 use crate::state::State;
@@ -120,6 +123,45 @@ fn explained(facts: &Facts, policy: &Policy, policy_changed: bool) -> Explanatio
     }
 }
 
+/// Decides again what receipts record, under another policy.
+#[expect(
+    clippy::result_large_err,
+    reason = "a problem is made once for a refused request, and is its answer"
+)]
+pub(crate) fn replay(policy: &Policy, more: Receipts<'_>) -> Result<ReplayView, Problem> {
+    let mut found = ReplayView::default();
+    while let Some(receipts) = more(&found)? {
+        for receipt in &receipts {
+            let Some(record) = Recorded::of(receipt) else { continue };
+            found.total += 1;
+            let (to, rule, why) = match effectd_policy::replay(&record, policy) {
+                Replayed::Same => {
+                    found.same += 1;
+                    continue;
+                }
+                Replayed::Flip { now } => {
+                    found.flips += 1;
+                    (now.verdict.to_string(), now.rule, now.verdict.why())
+                }
+                Replayed::Unknowable { why } => {
+                    found.unknowable += 1;
+                    ("unknowable".to_owned(), String::new(), why)
+                }
+            };
+            found.changes.push(ReplayChange {
+                receipt_id: record.id,
+                action_id: receipt.action_id.to_string(),
+                tool_id: receipt.tool_id.to_string(),
+                from: record.verdict,
+                to,
+                rule,
+                why,
+            });
+        }
+    }
+    Ok(found)
+}
+
 /// An error's text with paths relative to the state directory.
 pub(crate) fn plain_text(error: &Error, state: &State) -> String {
     let path = state.path().display().to_string();
@@ -131,7 +173,17 @@ pub(crate) fn problem(error: &Error, state: &State) -> Problem {
     tracing::info!(error = chain(error), "a request is refused");
     let text = plain_text(error, state);
     match error {
-        Error::Policy(_) | Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, text),
+        Error::Policy(error) => {
+            let fault = |(at, message): (&Location, String)| PolicyFault {
+                file: at.file.clone(),
+                line: at.line,
+                column: at.column,
+                message,
+            };
+            let faults = error.located().into_iter().map(fault).collect();
+            Problem { faults, ..Problem::of(Kind::PolicyInvalid, text) }
+        }
+        Error::StateInSpace { .. } => Problem::of(Kind::PolicyInvalid, text),
         Error::Store(error) => Problem::failed(&error.failure(Phase::Accept)),
         Error::State { .. }
         | Error::Key { .. }

@@ -782,6 +782,71 @@ fn an_undo_is_offered_to_who_acts_for_the_subject() {
 }
 
 #[test]
+fn the_overview_shows_what_is_left_of_budgets() {
+    let place = with_more_people();
+    let (daemon, address) = listening(&place, &["--set", "control.budget_calls_max=2"]);
+    let browser = operator(&place, &address);
+    let page = browser.get("/console/operations").body;
+    assert!(page.contains("Nobody has used any of 2 calls in 1d."), "{page}");
+    held(&daemon, "held", "held.txt", "x");
+    let made = json!({
+        "action_id": "dir", "tool_id": "files.make_dir", "subject_id": "agent://planner@deviceA", "space_id": "shared:household",
+        "params": { "path": "workspace/dir", "space_id": "shared:household" }, "policy_ctx": {},
+    });
+    daemon.post("/v1/actions?wait", &made).json(200);
+    let page = browser.get("/console/operations").body;
+    assert!(
+        page.contains("Each subject has 2 calls in 1d.") && page.contains(">1 call left</span>"),
+        "{page}"
+    );
+    let guest = Browser::with(&address, &token(&daemon, "guest"));
+    assert!(!guest.get("/console/operations").body.contains("2 calls"));
+}
+
+#[test]
+fn changed_files_show_which_past_decisions_flip() {
+    let place = with_more_people();
+    let (daemon, address) = listening(&place, &[]);
+    let made = json!({
+        "action_id": "dir", "tool_id": "files.make_dir", "subject_id": "agent://planner@deviceA", "space_id": "shared:household",
+        "params": { "path": "workspace/dir", "space_id": "shared:household" }, "policy_ctx": {},
+    });
+    let done = daemon.post("/v1/actions?wait", &made).json(200);
+    let mut browser = operator(&place, &address);
+    let path = "/console/operations/policy";
+    let page = browser.get(path).body;
+    let (_, files) = page.split_once("name=\"text\"").unwrap();
+    assert!(files.contains("\nversion = 1\n") && files.contains("band = &#34;GREEN&#34;"), "{page}");
+    let mut sent = Vec::new();
+    for file in daemon.get("/v1/policy/files").json(200)["files"].as_array().unwrap() {
+        // As a browser sends it.
+        let text = file["text"].as_str().unwrap().replace("\"GREEN\"", "\"BLACK\"").replace('\n', "\r\n");
+        sent.push(("name", file["name"].as_str().unwrap().to_owned()));
+        sent.push(("text", text));
+    }
+    let closed: Vec<_> = sent.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let page = browser.post(path, &closed);
+    let receipt = done["receipt"]["receipt_id"].as_str().unwrap();
+    assert!(page.status == 200 && page.body.contains("1 decision: 0 stay, 1 flip, 0 unknowable"), "{page:?}");
+    for part in [&format!("/console/actions/{receipt}\">dir</a>"), "<strong>deny by space</strong>", "BLACK"]
+    {
+        assert!(page.body.contains(part), "{part}: {page:?}");
+    }
+    let wrong = browser.post(path, &[("name", "policy.toml"), ("text", "version = 1\r\nnonsense = 1\r\n")]);
+    assert!(wrong.status == 422 && wrong.body.contains("policy.toml:2:1</code> unknown field"), "{wrong:?}");
+    assert!(wrong.body.contains("nonsense = 1"), "what was typed stays");
+    // Who looks pastes files, since those in force stay with the users of the machine.
+    let mut looks = Browser::with(&address, &token(&daemon, "mia"));
+    let page = looks.get(path).body;
+    assert!(page.contains("name=\"text\"") && !page.contains("GREEN"), "{page}");
+    let page = looks.post(path, &closed);
+    assert!(page.body.contains("1 flip"), "{page:?}");
+    let mut guest = Browser::with(&address, &token(&daemon, "guest"));
+    assert!(!guest.get(path).body.contains("name=\"text\""));
+    assert_eq!(guest.post(path, &closed).status, 403);
+}
+
+#[test]
 fn a_session_that_is_out_of_reach_does_not_hide_the_policy() {
     let place = with_more_people();
     let (daemon, address) = listening(&place, &[]);

@@ -488,6 +488,29 @@ fn a_grant_is_activated_twice_and_not_after_its_end() {
 }
 
 #[test]
+fn a_list_has_grants_of_one_state_in_whole_pages() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let body = json!({ "org": "home", "tool": "files.copy" });
+    // More than a page has, and one of another state.
+    let made: Vec<_> =
+        (0..101).map(|_| daemon.post("/v1/grants", &body).json(200)["grant_id"].clone()).collect();
+    let last = made[100].as_str().unwrap();
+    assert_eq!(daemon.post(&format!("/v1/grants/{last}/revoke"), &json!({})).status, 200);
+    let ids = |query: &str| {
+        let page = daemon.get(&format!("/v1/grants?{query}")).json(200);
+        let ids: Vec<_> =
+            page["grants"].as_array().unwrap().iter().map(|grant| grant["grant_id"].clone()).collect();
+        (ids, page["next"].clone())
+    };
+    assert_eq!(ids("state=active"), (made[..100].to_vec(), json!(null)));
+    assert_eq!(ids("state=revoked"), (made[100..].to_vec(), json!(null)));
+    assert_eq!(ids("state=requested"), (Vec::new(), json!(null)));
+    assert_eq!(ids("").0.len(), 100);
+    daemon.get("/v1/grants?state=over").problem(400, "query_invalid");
+}
+
+#[test]
 fn an_organisation_that_is_no_name_is_the_callers_mistake() {
     let place = asking();
     let daemon = place.serve(&[]);

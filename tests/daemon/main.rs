@@ -19,6 +19,7 @@ mod audit;
 mod backups;
 mod bad_clients;
 mod breakers;
+mod budgets;
 mod cancel;
 mod command_output;
 mod commands;

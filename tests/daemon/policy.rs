@@ -1,10 +1,11 @@
 //! Policy commands against a running daemon.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::approvals::{asking, decide, held};
-use crate::harness::{Place, Ran, Serving, until, write_note};
+use crate::harness::{Daemon, Place, Ran, Serving, until, write_note};
 use crate::operator::acts;
+use crate::tcp::{ask_by, listening};
 
 const CONSENT: [&str; 6] = [
     "--subject",
@@ -362,6 +363,124 @@ fn files_that_are_not_in_force_are_seen_and_survived() {
     until("the mended files are in force", || !faulty(&daemon));
     assert!(daemon.get("/metrics").body.contains("\neffectd_policy_files_in_force 1\n"));
     assert_eq!(place.effectd(&["check", "policy"], None).code(), 0);
+}
+
+/// The files in force, with another text in `policy.toml`.
+fn files_with(daemon: &Daemon, edit: impl Fn(&str) -> String) -> Value {
+    let mut files = daemon.get("/v1/policy/files").json(200)["files"].clone();
+    let text = files[0]["text"].as_str().unwrap().split("[example_tools").next().unwrap();
+    files[0]["text"] = edit(text).into();
+    json!({ "files": files })
+}
+
+#[test]
+fn a_replay_shows_each_flip_page_by_page_and_changes_nothing() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let before = daemon.get("/v1/policy").json(200);
+    for name in ["r-1", "r-2", "r-3"] {
+        daemon.post("/v1/actions?wait", &write_note(name, name, "x")).json(200);
+    }
+    let closed = files_with(&daemon, |text| text.replace("band = \"GREEN\"", "band = \"BLACK\""));
+    let replay = |query: &str| daemon.post(&format!("/v1/policy/replay?{query}"), &closed).json(200);
+    let all = replay("");
+    let figures =
+        |view: &Value| ["total", "same", "flips", "unknowable"].map(|name| view[name].as_u64().unwrap());
+    assert_eq!((figures(&all), &all["next"]), ([3, 0, 3, 0], &Value::Null), "{all}");
+    let receipt = daemon.get("/v1/actions/r-1").json(200)["receipt"]["receipt_id"].clone();
+    let first = &all["changes"][0];
+    assert_eq!((&first["action_id"], &first["receipt_id"]), (&json!("r-1"), &receipt));
+    assert_eq!((&first["from"], &first["to"]), (&json!("permit"), &json!("deny by space")));
+    assert!(first["rule"].as_str().unwrap().starts_with("policy.toml:") && first["why"] != "", "{first}");
+    let newest = replay("order=newest&limit=2");
+    assert_eq!((figures(&newest), &newest["changes"][0]["action_id"]), ([2, 0, 2, 0], &json!("r-3")));
+    let rest = replay(&format!("order=newest&limit=2&after={}", newest["next"]));
+    assert_eq!((figures(&rest), &rest["changes"][0]["action_id"]), ([1, 0, 1, 0], &json!("r-1")), "{rest}");
+    assert_eq!(figures(&replay("q=action:r-2")), [1, 0, 1, 0]);
+    let same = daemon.post("/v1/policy/replay", &files_with(&daemon, str::to_owned)).json(200);
+    assert_eq!(same, json!({ "total": 3, "same": 3, "flips": 0, "unknowable": 0, "changes": [] }));
+    assert_eq!(daemon.get("/v1/policy").json(200), before);
+    daemon.ask("POST", "/v1/policy/replay?order=odd", &[], "").problem(400, "query_invalid");
+    daemon.ask("POST", "/v1/policy/replay", &[], "[").problem(400, "change_invalid");
+}
+
+#[test]
+fn a_replay_under_a_faulty_policy_names_each_place() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let faulty =
+        files_with(&daemon, |text| format!("{text}\n[clok]\n").replace("band = \"GREEN", "band = \"GREN"));
+    let lines: Vec<_> = faulty["files"][0]["text"].as_str().unwrap().lines().collect();
+    let line_of = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap() + 1;
+    let band = lines[line_of("band = \"GREN") - 1].find("\"GREN").unwrap() + 1;
+    let problem = daemon.post("/v1/policy/replay", &faulty).problem(422, "policy_invalid");
+    let places: Vec<_> = problem["faults"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|fault| {
+            (fault["file"].as_str().unwrap(), fault["line"].as_u64().unwrap(), fault["column"].as_u64())
+        })
+        .collect();
+    let expected = ("policy.toml", line_of("band = \"GREN") as u64, Some(band as u64));
+    assert!(places.contains(&expected), "{expected:?}: {problem}");
+    let mut rule = files_with(&daemon, str::to_owned);
+    rule["files"].as_array_mut().unwrap().push(json!({ "name": "mine.cedar", "text": "// mine\npermit (principal, action, resource) when { oops };" }));
+    let problem = daemon.post("/v1/policy/replay", &rule).problem(422, "policy_invalid");
+    let fault = &problem["faults"][0];
+    assert_eq!((&fault["file"], &fault["line"]), (&json!("mine.cedar"), &json!(2)), "{problem}");
+    assert!(fault["column"].as_u64().unwrap() > 1, "{problem}");
+    daemon.ask("POST", "/v1/policy/replay", &[], "").problem(422, "policy_invalid");
+}
+
+#[test]
+fn a_replay_tells_nothing_of_another_organisation() {
+    let place = Place::seeded();
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let office = r#"
+[orgs.office]
+
+[principals."account://office/eve"]
+subjects = ["agent://planner@deviceA"]
+roles = ["planner", "look"]
+
+[principals."account://office/pat"]
+subjects = []
+
+[spaces."shared:office"]
+root = "./office"
+band = "GREEN"
+visible_to = ["role:planner"]
+org = "office"
+
+[[consents]]
+subject = "agent://planner@deviceA"
+space = "shared:office"
+tools = ["files.list"]
+"#;
+    std::fs::write(&file, text.split("[example_tools").next().unwrap().to_owned() + office).unwrap();
+    let (daemon, address) = listening(&place, &[]);
+    let mode = ["--org", "home", "--tool", "files.list", "deny"];
+    assert_eq!(policy(&place, "set-mode", &mode).code(), 0);
+    let token = |name: &str| {
+        let made = daemon.post("/v1/tokens", &json!({ "kind": "user", "org": "office", "name": name }));
+        made.json(200)["token"].as_str().unwrap().to_owned()
+    };
+    let mut listing = write_note("l-1", "", "");
+    listing["tool_id"] = "files.list".into();
+    listing["space_id"] = "shared:office".into();
+    listing["params"] = json!({ "path": "workspace", "space_id": "shared:office" });
+    listing["policy_ctx"] = json!({});
+    ask_by(&address, &token("eve"), "POST", "/v1/actions?wait", &listing.to_string()).json(200);
+    daemon.post("/v1/actions?wait", &write_note("l-2", "l-2", "x")).json(200);
+    // These files give her space to the other organisation, whose mode denies the call.
+    let files = files_with(&daemon, |text| text.replace("org = \"office\"", "org = \"home\"")).to_string();
+    let hers = ask_by(&address, &token("eve"), "POST", "/v1/policy/replay", &files).json(200);
+    assert_eq!((&hers["total"], &hers["same"]), (&json!(1), &json!(1)), "{hers}");
+    let all = daemon.ask("POST", "/v1/policy/replay", &[], &files).json(200);
+    assert_eq!((&all["total"], &all["flips"]), (&json!(2), &json!(1)), "{all}");
+    ask_by(&address, &token("pat"), "POST", "/v1/policy/replay", &files).problem(403, "operators_only");
 }
 
 #[test]

@@ -133,6 +133,7 @@ fn what_only_looks_answers_the_same_with_and_without_a_daemon() {
         &["policy", "explain", "note.json"],
         &["policy", "replay", "--with", ".effectd/policy", "-o", "json"],
         &["breaker", "show", "files.copy", "-o", "json"],
+        &["budgets", "-o", "json"],
         &["tools", "list"],
         &["tools", "show", "files.copy", "-o", "json"],
         &["preview", "note.json"],

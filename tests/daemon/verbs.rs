@@ -12,7 +12,7 @@ use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
 /// Verbs that only read.
-const LOOK: [&str; 59] = [
+const LOOK: [&str; 60] = [
     "actions list",
     "actions guide",
     "actions grants list",
@@ -61,6 +61,7 @@ const LOOK: [&str; 59] = [
     "policy overlay list",
     "breaker list",
     "breaker show",
+    "budgets",
     "config show",
     "dlq list",
     "dlq show",
@@ -446,7 +447,7 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
 }
 
 /// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
-const PRINT: [&[&str]; 64] = [
+const PRINT: [&[&str]; 65] = [
     &["--help"],
     &["--version"],
     &["context", "list"],
@@ -499,6 +500,7 @@ const PRINT: [&[&str]; 64] = [
     &["policy", "overlay", "list", "-o", "json"],
     &["breaker", "list", "-o", "json"],
     &["breaker", "show", "files.copy"],
+    &["budgets", "-o", "json"],
     &["caches", "list", "-o", "json"],
     &["config", "show"],
     &["dlq", "list"],

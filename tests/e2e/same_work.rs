@@ -30,8 +30,8 @@ use effectd_gateway::client::{Client, percent_encoded};
 use effectd_gateway::limits::{BLOCKING_PART, BLOCKING_REQUESTS_MAX};
 use effectd_gateway::problem::{Kind, Problem};
 use effectd_gateway::views::health::JobView;
-use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView};
-use effectd_gateway::{Gateway, Host, Settings, SharedSettings, Stage};
+use effectd_gateway::views::{Explanation, PolicyChange, PolicyFile, PolicyFiles, PolicyView, ReplayView};
+use effectd_gateway::{Gateway, Host, Receipts, Settings, SharedSettings, Stage};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use parking_lot::{Condvar, Mutex};
 use serde_json::json;
@@ -249,6 +249,9 @@ impl Host for Bare {
         unreachable!()
     }
     fn check_shadow(&self, _: Vec<PolicyFile>) -> Result<String, Problem> {
+        unreachable!()
+    }
+    fn replay(&self, _: Vec<PolicyFile>, _: Option<&str>, _: Receipts<'_>) -> Result<ReplayView, Problem> {
         unreachable!()
     }
     fn start_shadow(&self, _: Vec<PolicyFile>) -> Result<Option<String>, Problem> {

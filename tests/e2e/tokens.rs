@@ -358,10 +358,11 @@ async fn every_kind_of_token_may_use_what_it_is_for() {
         "POST /v1/tokens/x/rotate",
     ];
     // Beside what it may get, a service submits, asks beforehand, and moves its own consumer groups.
-    const SERVICE: [&str; 5] = [
+    const SERVICE: [&str; 6] = [
         "DELETE /v1/actions/x",
         "POST /v1/actions",
         "POST /v1/policy/explain",
+        "POST /v1/policy/replay",
         "POST /v1/preview",
         "POST /v1/store/topics/x/groups/x",
     ];
@@ -633,6 +634,11 @@ async fn the_roles_of_a_token_end_at_its_organisation() {
         assert!(!all[list].as_array().unwrap().is_empty(), "{line}: {all}");
     }
     assert_eq!(door.by(&eve, "GET /v1/dlq/causes", &Value::Null).await, (200, json!([])));
+    let files = json!({ "files": door.local("GET /v1/policy/files", &Value::Null).await["files"] });
+    for (token, total) in [(&ada, 1), (&eve, 0)] {
+        let (status, replayed) = door.by(token, "POST /v1/policy/replay", &files).await;
+        assert_eq!((status, &replayed["total"]), (200, &json!(total)), "{replayed}");
+    }
     // No query names another organisation, or gets the own one for it.
     assert_eq!(door.by(&ada, "GET /v1/dlq?org=office", &Value::Null).await.0, 400);
     let (status, problem) = door.by(&ada, "GET /v1/store/topics/ACTION_DECISION", &Value::Null).await;

@@ -4,12 +4,12 @@ import os
 import unittest
 from urllib.parse import quote
 
-from harness import ORG, SCHEMES, SHOTS, WIDTHS, Daemon, until, visit
+from harness import ACCOUNTS, ORG, SCHEMES, SHOTS, WIDTHS, Daemon, until, visit
 
 
 def setUpModule():
     global daemon, receipts, held, addresses
-    daemon = Daemon()
+    daemon = Daemon(settings=["control.budget_calls_max=500", "control.budget_cpu_ms_max=3600000"])
     unittest.addModuleCleanup(daemon.close)
     receipts = daemon.seed()
     release = daemon.seed_question()
@@ -235,6 +235,30 @@ class Operations(unittest.TestCase):
             # It fails again, as a new letter of the same cause.
             count = lambda: [each["newest"] for each in daemon.ask("GET", "/v1/dlq/causes", by="ada")[1] if each["code"] == "timed_out"]
             until("the letter comes back", lambda: count() and count()[0] > 3)
+
+    def test_changed_files_show_which_decisions_flip(self):
+        text = (daemon.state / "policy" / "policy.toml").read_text()
+        closed = (text.split("[example_tools")[0] + ACCOUNTS).replace('band = "GREEN"', 'band = "BLACK"')
+        rules = (daemon.state / "policy" / "coding.cedar").read_text()
+        for javascript in (True, False):
+            with visit(daemon, javascript=javascript) as ada:
+                page = ada.page
+                ada.open("/console/operations/policy")
+                page.fill("textarea[aria-label='policy.toml']", closed)
+                page.fill("textarea[aria-label='rules.cedar']", rules)
+                ada.button("Decide again").click()
+                row = page.locator("tr", has=page.locator(f"a[href='/console/actions/{receipts['list']}']"))
+                row.wait_for()
+                self.assertIn("deny by space", row.inner_text())
+                self.assertEqual(page.input_value("textarea[aria-label='policy.toml']"), closed)
+                for width in WIDTHS:
+                    page.set_viewport_size({"width": width, "height": 900})
+                    self.assertLessEqual(ada.overflow(), 0)
+                    ada.shoot(f"policy-replayed-{width}")
+                page.fill("textarea[aria-label='policy.toml']", closed + "\nnonsense = 1\n")
+                ada.button("Decide again").click()
+                page.get_by_text("unknown field `nonsense`").wait_for()
+                ada.faults = [each for each in ada.faults if "422" not in each]
 
     def test_a_grant_is_revoked_where_it_is_listed(self):
         daemon.ask("POST", "/v1/grants", {"org": ORG, "tool": "files.move", "calls_max": 1}, by="ada")

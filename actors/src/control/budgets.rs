@@ -60,6 +60,15 @@ impl Default for Rules {
     }
 }
 
+/// The budget of a subject that has used some of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub subject: SubjectId,
+    pub left: Left,
+    /// When its window ends, and the budget is whole again.
+    pub until: Timestamp,
+}
+
 /// The budgets of all subjects. Clones share them.
 #[derive(Clone)]
 pub struct Budgets(Arc<Inner>);
@@ -78,6 +87,14 @@ struct Spent {
     cpu_ms: u64,
     #[serde(default)]
     cost_micros: u64,
+}
+
+/// [`Spent`], as the Store has it. The key is a digest, which names nobody.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    subject: Option<SubjectId>,
+    #[serde(flatten)]
+    spent: Spent,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +134,35 @@ fn key(subject: &SubjectId) -> String {
     format!("sha256:{}", Digest::of(subject.as_str().as_bytes()).hex())
 }
 
+impl Rules {
+    pub fn is_in_force(&self) -> bool {
+        self.calls_max.is_some() || self.cpu_ms_max.is_some() || self.cost_micros_max.is_some()
+    }
+
+    fn left_of(&self, account: &Account) -> Left {
+        let left = |most: Option<u64>, used: u64| most.map(|most| most.saturating_sub(used));
+        let Account { spent, reserved_calls, reserved_cpu_ms, reserved_cost_micros } = account;
+        Left {
+            calls: left(self.calls_max, spent.calls + reserved_calls),
+            cpu_ms: left(self.cpu_ms_max, spent.cpu_ms + reserved_cpu_ms),
+            cost_micros: left(self.cost_micros_max, spent.cost_micros + reserved_cost_micros),
+        }
+    }
+
+    /// The least of what is left, in millionths of the budget.
+    fn share_of(&self, left: &Left) -> u64 {
+        let share = |left: Option<u64>, most: Option<u64>| {
+            Some(left?.saturating_mul(1_000_000).checked_div(most?).unwrap_or_default())
+        };
+        let shares = [
+            share(left.calls, self.calls_max),
+            share(left.cpu_ms, self.cpu_ms_max),
+            share(left.cost_micros, self.cost_micros_max),
+        ];
+        shares.into_iter().flatten().min().unwrap_or(u64::MAX)
+    }
+}
+
 impl Budgets {
     pub fn new(rules: Rules, store: &Arc<dyn Store>, clock: &Arc<dyn Clock>) -> Self {
         Self(Arc::new(Inner { rules, store: store.clone(), clock: clock.clone(), all: Mutex::default() }))
@@ -126,10 +172,38 @@ impl Budgets {
         self.0.all.lock()
     }
 
+    pub fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    /// The subjects that have used some of their budget within its window, who has the least left first.
+    pub fn list(&self) -> Result<Vec<Standing>, StoreError> {
+        let (rules, now) = (&self.0.rules, self.0.clock.now());
+        if !rules.is_in_force() {
+            return Ok(Vec::new());
+        }
+        let mut accounts = HashMap::new();
+        for entry in entries(&*self.0.store, &family()?, PAGE) {
+            if let Some(Stored { subject: Some(subject), spent }) = read_json(&entry?) {
+                accounts.insert(subject, Account::of(spent));
+            }
+        }
+        // What is in memory is newer, and has the reservations.
+        accounts.extend(self.lock().iter().map(|(subject, account)| (subject.clone(), *account)));
+        let used = accounts.into_iter().filter_map(|(subject, account)| {
+            let ends_in = self.left(&account.spent, now);
+            let until = now.checked_add(ends_in).ok().filter(|_| !ends_in.is_zero())?;
+            Some(Standing { subject, left: rules.left_of(&account), until })
+        });
+        let mut used: Vec<_> = used.collect();
+        used.sort_by_cached_key(|each| (rules.share_of(&each.left), each.subject.to_string()));
+        Ok(used)
+    }
+
     /// What a subject may still use in its window; `None` if no budget is limited.
     pub fn left_of(&self, subject: &SubjectId) -> Option<Left> {
         let (rules, now) = (&self.0.rules, self.0.clock.now());
-        if rules.calls_max.is_none() && rules.cpu_ms_max.is_none() && rules.cost_micros_max.is_none() {
+        if !rules.is_in_force() {
             return None;
         }
         let known = self.lock().get(subject).copied();
@@ -137,19 +211,13 @@ impl Budgets {
         if self.left(&account.spent, now).is_zero() {
             account.spent = fresh(now);
         }
-        let left = |most: Option<u64>, used: u64| most.map(|most| most.saturating_sub(used));
-        let Account { spent, reserved_calls, reserved_cpu_ms, reserved_cost_micros } = account;
-        Some(Left {
-            calls: left(rules.calls_max, spent.calls + reserved_calls),
-            cpu_ms: left(rules.cpu_ms_max, spent.cpu_ms + reserved_cpu_ms),
-            cost_micros: left(rules.cost_micros_max, spent.cost_micros + reserved_cost_micros),
-        })
+        Some(rules.left_of(&account))
     }
 
     /// Reserves one call that uses at most this much; `None` if no budget is limited.
     pub fn reserve(&self, subject: &SubjectId, most: Most) -> Result<Option<Reservation>, Throttled> {
         let rules = &self.0.rules;
-        if rules.calls_max.is_none() && rules.cpu_ms_max.is_none() && rules.cost_micros_max.is_none() {
+        if !rules.is_in_force() {
             return Ok(None);
         }
         let now = self.0.clock.now();
@@ -206,13 +274,7 @@ impl Budgets {
             tracing::warn!(%error, "a budget cannot be read; it starts from zero");
             None
         });
-        let spent = entry.as_ref().and_then(read_json);
-        Account {
-            spent: spent.unwrap_or_else(|| fresh(now)),
-            reserved_calls: 0,
-            reserved_cpu_ms: 0,
-            reserved_cost_micros: 0,
-        }
+        Account::of(entry.as_ref().and_then(read_json).unwrap_or_else(|| fresh(now)))
     }
 
     fn left(&self, spent: &Spent, now: Timestamp) -> Duration {
@@ -250,6 +312,12 @@ impl Budgets {
     }
 }
 
+impl Account {
+    fn of(spent: Spent) -> Self {
+        Self { spent, reserved_calls: 0, reserved_cpu_ms: 0, reserved_cost_micros: 0 }
+    }
+}
+
 fn fresh(start: Timestamp) -> Spent {
     Spent { start, calls: 0, cpu_ms: 0, cost_micros: 0 }
 }
@@ -279,7 +347,8 @@ impl Drop for Reservation {
             spent.cost_micros = spent.cost_micros.saturating_add(cost_micros);
             // Not awaited: it goes into the next block. The lock is held, so that the Store sees the counts in order. The
             // family's name is a valid constant.
-            let put = family().map(|family| put(family, key(&self.subject), Expect::Any, &account.spent));
+            let stored = Stored { subject: Some(self.subject.clone()), spent: *spent };
+            let put = family().map(|family| put(family, key(&self.subject), Expect::Any, &stored));
             drop(swap_all(&*self.budgets.0.store, put.into_iter().collect()));
         }
     }
@@ -362,6 +431,35 @@ mod tests {
         assert!(next.reserve(&planner(), dear).is_err(), "900 of 1,000 were spent");
         place.clock.advance(crate::limits::BUDGET_WINDOW);
         assert!(next.reserve(&planner(), dear).is_ok());
+    }
+
+    #[test]
+    fn who_has_the_least_left_is_first_also_after_a_restart() {
+        let place = Fixture::new();
+        let rules = Rules { calls_max: Some(10), cpu_ms_max: Some(4_000), ..Rules::default() };
+        let budgets = place.by(rules);
+        let [busy, dear] =
+            ["agent://busy", "agent://dear"].map(|subject| subject.parse::<SubjectId>().unwrap());
+        let spend = |subject: &SubjectId, cpu| {
+            let mut reserved = budgets.reserve(subject, LITTLE).unwrap().unwrap();
+            reserved.charge(cpu, 1);
+        };
+        (0..3).for_each(|_| spend(&busy, Duration::ZERO));
+        spend(&dear, 3 * SECOND);
+        let until = place.clock.now().checked_add(crate::limits::BUDGET_WINDOW).unwrap();
+        let standing = |subject: &SubjectId, calls, cpu_ms| {
+            let left = Left { calls: Some(calls), cpu_ms: Some(cpu_ms), cost_micros: None };
+            Standing { subject: subject.clone(), left, until }
+        };
+        let expected = [standing(&dear, 9, 1_000), standing(&busy, 7, 4_000)];
+        assert_eq!(budgets.list().unwrap(), expected);
+        place.flush();
+        assert_eq!(place.by(rules).list().unwrap(), expected);
+        assert_eq!(place.by(Rules::default()).list().unwrap(), []);
+        let _running = budgets.reserve(&planner(), LITTLE).unwrap();
+        assert_eq!(budgets.list().unwrap()[2], standing(&planner(), 9, 3_000));
+        place.clock.advance(crate::limits::BUDGET_WINDOW);
+        assert_eq!(budgets.list().unwrap(), []);
     }
 
     #[test]

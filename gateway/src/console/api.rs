@@ -89,10 +89,12 @@ impl Api {
         split: fn(P) -> (Vec<T>, Option<String>),
     ) -> Result<Vec<T>, Problem> {
         let (mut all, mut next) = split(self.get(path).await?);
+        let joint = if path.contains('?') { '&' } else { '?' };
         for _ in 1..PAGES_MAX {
             let Some(after) = next else { break };
             all.drain(..all.len().saturating_sub(ROWS_MAX));
-            let (more, later) = split(self.get(&format!("{path}?after={}", percent_encoded(&after))).await?);
+            let page = format!("{path}{joint}after={}", percent_encoded(&after));
+            let (more, later) = split(self.get(&page).await?);
             all.extend(more);
             next = later;
         }

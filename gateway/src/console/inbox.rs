@@ -229,9 +229,8 @@ async fn show(app: &App, api: &Api, headers: &HeaderMap, asked: Asked, extra: Ex
     let access = Access { app, peer: &api.peer };
     let query = query_of(asked.after.as_deref());
     let list: ApprovalList = api.get(&format!("/v1/approvals{query}")).await?;
-    let all = grant::all(api).await?;
     let grant = match &grant {
-        Some(id) => Some(Grant::load(api, &access, &all, id).await?),
+        Some(id) => Some(Grant::load(api, &access, id).await?),
         None => None,
     };
     let open = match &selected {
@@ -278,7 +277,7 @@ async fn show(app: &App, api: &Api, headers: &HeaderMap, asked: Asked, extra: Ex
         question.compare(|text| app.signed_in.shown(value, &id, text));
     }
     let grants: Vec<GrantView> = match asked.after {
-        None => all.into_iter().filter(|grant| grant.state == "requested").rev().collect(),
+        None => grant::waiting(api).await?.into_iter().rev().collect(),
         Some(_) => Vec::new(),
     };
     // Who sees only receipts of their own cannot tell whether nothing has happened.

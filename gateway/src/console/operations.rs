@@ -4,19 +4,20 @@
 mod access;
 mod change;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use askama::Template;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use axum::routing::get;
 use effectd_actors::PrincipalRole;
 use effectd_actors::metrics::{HOLDS_OPEN, IN_FLIGHT, STAGE_BUSY, STAGE_QUEUE};
 use effectd_bus::stats::{DISK_FREE_BYTES, DISK_SIZE_BYTES, QUARANTINED};
 use effectd_contracts::text::counted;
 use effectd_contracts::{Code, Receipt, Timestamp};
-use http_body_util::BodyExt;
+use prometheus::proto::MetricFamily;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -29,8 +30,9 @@ use crate::client::percent_encoded;
 use crate::extract::Path;
 use crate::limits::LIST_MAX;
 use crate::metrics::BACKLOG;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 use crate::views::artifacts::QuarantineList;
+use crate::views::budgets::BudgetList;
 use crate::views::dead_letters::{CauseView, LetterList, LetterView};
 use crate::views::policy::PolicyView;
 use crate::views::receipt_text::{Ending, duration};
@@ -43,6 +45,8 @@ const COLUMNS: usize = 60;
 const HEIGHT: f64 = 40.0;
 /// Operators' changes that the overview lists.
 const RECENT: usize = 6;
+/// Subjects whose budgets the overview lists: those with the least left.
+const BUDGETS: usize = 8;
 /// Pages of dead letters that are looked through for one of a cause.
 const PAGES_MAX: usize = 20;
 /// Letters that a step after the first requeues.
@@ -70,26 +74,16 @@ async fn permitted<T: DeserializeOwned>(api: &Api, path: &str) -> Result<Option<
     }
 }
 
-/// The figures of the daemon, in Prometheus text; `None` for who may not have them.
-async fn figures(api: &Api) -> Result<Option<Figures>, Problem> {
-    let answer = api.send(Method::GET, "/metrics", Vec::new(), &[]).await?;
-    if !answer.status().is_success() {
-        return Ok(None);
-    }
-    let body = answer.into_body().collect().await;
-    let body = body.map_err(|error| Problem::of(Kind::Internal, error.to_string()))?.to_bytes();
-    Ok(Some(Figures(String::from_utf8_lossy(&body).into_owned())))
-}
-
-struct Figures(String);
+/// The gauges of the daemon.
+struct Figures(Vec<MetricFamily>);
 
 impl Figures {
-    /// All series of this name, with their labels.
-    fn series<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, u64)> {
-        self.0.lines().filter_map(move |line| {
-            let (labels, value) = line.strip_prefix(name)?.rsplit_once(' ')?;
-            let is_it = labels.is_empty() || labels.starts_with('{');
-            Some((labels, value.parse::<f64>().ok()? as u64)).filter(|_| is_it)
+    /// All series of this name, with their only label.
+    fn series(&self, name: &str) -> impl Iterator<Item = (&str, u64)> {
+        let family = self.0.iter().find(|family| family.name() == name);
+        family.into_iter().flat_map(MetricFamily::get_metric).map(|metric| {
+            let label = metric.get_label().first().map_or("", |label| label.value());
+            (label, metric.get_gauge().get_value() as u64)
         })
     }
 
@@ -99,13 +93,11 @@ impl Figures {
 
     /// What waits in each stage, and its busy workers.
     fn stages(&self) -> Vec<(String, u64, u64)> {
-        let stage = |labels: &str| labels.split('"').nth(1).unwrap_or_default().to_owned();
-        let busy: Vec<_> = self.series(STAGE_BUSY).collect();
-        let waiting = self.series(STAGE_QUEUE).map(|(labels, waiting)| {
-            let busy = busy.iter().find(|(other, _)| *other == labels).map_or(0, |(_, busy)| *busy);
-            (stage(labels), waiting, busy)
-        });
-        waiting.collect()
+        let busy: HashMap<_, _> = self.series(STAGE_BUSY).collect();
+        let stage = |(stage, waiting): (&str, u64)| {
+            (stage.to_owned(), waiting, busy.get(stage).copied().unwrap_or_default())
+        };
+        self.series(STAGE_QUEUE).map(stage).collect()
     }
 }
 
@@ -207,22 +199,25 @@ struct Looked {
     causes: Vec<CauseView>,
     letters: u64,
     artifacts: QuarantineList,
+    budgets: BudgetList,
     policy: PolicyView,
 }
 
 impl Looked {
-    async fn read(api: &Api) -> Result<Option<Self>, Problem> {
-        let Some(figures) = figures(api).await? else { return Ok(None) };
+    async fn read(app: &App, api: &Api) -> Result<Option<Self>, Problem> {
         let (causes, artifacts) =
             (permitted(api, "/v1/dlq/causes"), permitted(api, "/v1/artifacts/quarantined"));
         let (breakers, policy) = (permitted(api, "/v1/breakers"), permitted(api, "/v1/policy"));
-        let (causes, artifacts, breakers, policy) = tokio::try_join!(causes, artifacts, breakers, policy)?;
-        let (Some(causes), Some(artifacts), Some(breakers), Some(policy)) =
-            (causes, artifacts, breakers, policy)
+        let budgets = permitted(api, "/v1/budgets");
+        let (causes, artifacts, breakers, policy, budgets) =
+            tokio::try_join!(causes, artifacts, breakers, policy, budgets)?;
+        let (Some(causes), Some(artifacts), Some(breakers), Some(policy), Some(budgets)) =
+            (causes, artifacts, breakers, policy, budgets)
         else {
             return Ok(None);
         };
         let causes: Vec<CauseView> = causes;
+        let figures = Figures(app.host.metrics().gather());
         let (free, size) = (figures.sum(DISK_FREE_BYTES), figures.sum(DISK_SIZE_BYTES));
         Ok(Some(Self {
             in_flight: figures.sum(IN_FLIGHT),
@@ -235,6 +230,7 @@ impl Looked {
             breakers,
             causes,
             artifacts,
+            budgets,
             policy,
         }))
     }
@@ -262,7 +258,7 @@ async fn overview(State(app): AppState, api: Api) -> Page {
     let hour = format!("/v1/receipts?order=newest&limit={LIST_MAX}&q=since:1h%20-tool:effectd.*");
     let recent = format!("/v1/receipts?order=newest&limit={RECENT}&q=tool:effectd.*");
     let (hour, recent): (ReceiptList, ReceiptList) = tokio::try_join!(api.get(&hour), api.get(&recent))?;
-    let looked = Looked::read(&api).await?;
+    let looked = Looked::read(&app, &api).await?;
     let mut alarms = Vec::new();
     if let Err(problem) = ready {
         alarms.push(format!("It takes no new work: {}", problem.detail));
@@ -429,13 +425,6 @@ async fn tools(State(app): AppState, api: Api) -> Page {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    #[test]
-    fn a_figure_is_the_sum_of_its_series_and_of_no_other() {
-        let text = "# HELP effectd_x x\neffectd_x{stage=\"gate\"} 2\neffectd_x{stage=\"intake\"} 3\neffectd_x_total 9\neffectd_y 1.5\n";
-        let figures = Figures(text.to_owned());
-        assert_eq!((figures.sum("effectd_x"), figures.sum("effectd_y"), figures.sum("effectd_z")), (5, 1, 0));
-    }
 
     #[test]
     fn an_hour_counts_each_receipt_in_its_minute() {

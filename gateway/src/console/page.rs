@@ -173,6 +173,11 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<App>> for Query<T> {
     }
 }
 
+/// Browsers send line breaks as two characters, whatever they were.
+pub(super) fn plain_breaks(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 /// A time to the minute: `2026-11-18 12:00 UTC`.
 pub(super) fn moment(at: &str) -> String {
     let parsed: Result<Timestamp, _> = at.parse();

@@ -8,30 +8,46 @@ use effectd_actors::approvals::grants::{self, NewGrant};
 use effectd_actors::approvals::rejudge::{self, Changed};
 use effectd_actors::approvals::{DecideError, view};
 use effectd_contracts::GrantId;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::app::{App, AppState};
-use crate::extract::{After, Json, Path, Payload, Query, Reply};
+use crate::extract::{Json, Path, Payload, Query, Reply};
 use crate::limits::LIST_DEFAULT;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
-use crate::views::grants::{GrantBody, GrantList, GrantView, GrantWould};
+use crate::views::grants::{GrantBody, GrantList, GrantView, GrantWord, GrantWould};
+
+/// The query of a list of grants.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    /// The `next` of the page before.
+    after: Option<String>,
+    /// Only those in this state
+    #[param(inline)]
+    state: Option<GrantWord>,
+}
 
 /// Grants: requested, active, and recently ended
 ///
 /// Approvers and operators see all, others those that they requested. Oldest first; for the next page, pass `next` as `after`.
 #[utoipa::path(get, path = "/v1/grants", tag = "grants",
-    params(After),
-    responses((status = 200, description = "A page of them", body = GrantList), Problems<503>))]
+    params(ListQuery),
+    responses((status = 200, description = "A page of them", body = GrantList), Problems<400, 503>))]
 pub(crate) async fn list(
     State(app): AppState,
     peer: Peer,
-    Query(After { after }): Query<After>,
+    Query(ListQuery { after, state }): Query<ListQuery>,
 ) -> Reply<GrantList> {
     let list = move |app: &App| {
-        let (policy, by) = (app.services().policy(), peer.decider());
-        let sees = |grant: &Grant| view::may_see(&policy, &by, &grant.created_by, Some(&grant.org));
+        let (policy, by, now) = (app.services().policy(), peer.decider(), app.services().clock.now());
+        let sees = |grant: &Grant| {
+            state.is_none_or(|state| state == GrantWord::of(grant, now))
+                && view::may_see(&policy, &by, &grant.created_by, Some(&grant.org))
+        };
         let (grants, next) = grants::list(app.store(), after.as_deref(), LIST_DEFAULT, sees)?;
-        let now = app.services().clock.now();
         Ok(GrantList { grants: grants.iter().map(|grant| GrantView::of(grant, now)).collect(), next })
     };
     app.blocking(list).await.map(Json)

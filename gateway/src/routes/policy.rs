@@ -4,18 +4,25 @@ use axum::extract::State;
 use effectd_actors::PrincipalRole;
 use effectd_actors::approvals::rejudge::{self, Changed, Rejudged};
 use effectd_actors::operator::operations::Terms;
+use effectd_bus::Cursor;
 use effectd_contracts::Operation;
 use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use utoipa::IntoParams;
 
 use super::operations::{self, ChangeQuery, OperationQuery, Why, checked_reason};
-use super::{receipts, sessions};
+use super::receipts::{self, ListQuery, OrderWord};
+use super::sessions;
 use crate::app::{App, AppState};
-use crate::extract::{Json, Operator, Path, Payload, Query, Reply, Viewer};
+use crate::extract::{Json, Operator, Path, Payload, Query, Reply, Viewer, integer};
 use crate::host::Host;
+use crate::limits::{LIST_DEFAULT, LIST_MAX, REPLAY_MAX, REPLAY_TIME_MAX};
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
-use crate::views::policy::{Explanation, PolicyChange, PolicyFiles, PolicyView, ShadowFiles, ShadowView};
+use crate::views::policy::{
+    Explanation, PolicyChange, PolicyFiles, PolicyView, ReplayView, ShadowFiles, ShadowView,
+};
 
 /// The policy in force
 #[utoipa::path(get, path = "/v1/policy", tag = "policy",
@@ -196,6 +203,67 @@ pub(crate) async fn stop_shadow(
     let (ended, receipt_id) =
         operations::by_host(&app, &by, (Operation::StopShadow {}, reason), stop).await?;
     Ok(Json(ShadowView { on: false, receipt_id, ..ended }))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ReplayQuery {
+    /// A filter of the receipts, as for `/v1/receipts`
+    q: Option<String>,
+    /// The oldest first, if it is left out
+    #[param(inline)]
+    order: Option<OrderWord>,
+    /// Where the answer before ended
+    #[serde(default, deserialize_with = "integer")]
+    after: Option<u64>,
+    /// At most this many decisions
+    #[serde(default, deserialize_with = "integer")]
+    limit: Option<u64>,
+}
+
+/// Decide past actions again, under the policy that these files would be
+///
+/// Nothing changes. The files are checked like those of the policy, with the changes beside them. The decisions are those of the receipts
+/// that you may read. An answer ends early after enough changes, or enough time: pass `next` as `after` for what follows.
+#[utoipa::path(post, path = "/v1/policy/replay", tag = "policy",
+    params(ReplayQuery),
+    request_body(content = ShadowFiles, content_type = "application/json"),
+    responses((status = 200, description = "How many decisions stay, and those that do not", body = ReplayView), Problems<400, 403, 422>))]
+pub(crate) async fn replay(
+    State(app): AppState,
+    Viewer { peer, .. }: Viewer,
+    Query(query): Query<ReplayQuery>,
+    body: Payload,
+) -> Reply<ReplayView> {
+    let body = app.optional_json_body(body, REQUEST_BYTES_MAX, Kind::ChangeInvalid);
+    let (ShadowFiles { files }, _share) = body.await?;
+    let ReplayQuery { q, order, after, limit } = query;
+    let asked = ListQuery::new(q, order, after);
+    let filter = asked.filter(app.services().clock.now())?;
+    let most = limit.unwrap_or(REPLAY_MAX).clamp(1, REPLAY_MAX);
+    let replay = move |app: &App| {
+        let (clock, org) = (&app.services().clock, peer.claims().map(|claims| claims.org.as_str()));
+        let (mut query, mut begun, mut read) = (asked.to_query(&filter), None, 0);
+        let mut next = Some(query.cursor);
+        let mut page = |found: &ReplayView| {
+            let now = clock.monotonic();
+            let is_enough = found.total >= most
+                || read >= REPLAY_MAX
+                || found.changes.len() + LIST_DEFAULT > LIST_MAX
+                || now.since(*begun.get_or_insert(now)) > REPLAY_TIME_MAX;
+            let Some(cursor) = next.filter(|_| !is_enough) else { return Ok(None) };
+            let left = usize::try_from(most - found.total).unwrap_or(LIST_DEFAULT);
+            (query.cursor, query.limit) = (cursor, left.min(LIST_DEFAULT));
+            read += query.limit as u64;
+            let page = receipts::visible(app, &peer, filter.clone(), query.clone(), false)?;
+            next = page.next.map(|at| Some(Cursor(at)));
+            Ok(Some(page.receipts))
+        };
+        let found = app.host.replay(files, org, &mut page)?;
+        Ok(ReplayView { next: next.flatten().map(|Cursor(at)| at), ..found })
+    };
+    app.blocking(replay).await.map(Json)
 }
 
 /// Explain how the policy would decide about a request, gate by gate

@@ -12,6 +12,7 @@ use effectd_contracts::{
     AmendmentEntry, Filter, OrgId, Receipt, ReceiptId, SpaceId, Status, SubjectId, Timestamp, ToolId, Topic,
 };
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::traced;
 use crate::app::{App, AppState};
@@ -92,7 +93,7 @@ pub(crate) async fn amend(
     Ok(Json(log::amend(&*services.store, &services.identity, &receipt, build).await?))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListQuery {
     q: Option<String>,
@@ -113,15 +114,24 @@ pub(crate) struct ListQuery {
     amendments: bool,
 }
 
-#[derive(Debug, Clone, Copy, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum OrderWord {
+pub(crate) enum OrderWord {
     Oldest,
     Newest,
 }
 
 impl ListQuery {
-    fn to_query(&self, filter: &Filter) -> ReceiptQuery {
+    pub(super) fn new(q: Option<String>, order: Option<OrderWord>, after: Option<u64>) -> Self {
+        Self { q, order, after, ..Self::default() }
+    }
+
+    pub(super) fn filter(&self, now: Timestamp) -> Result<Filter, Problem> {
+        let filter = Filter::parse(self.q.as_deref().unwrap_or_default(), now);
+        filter.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))
+    }
+
+    pub(super) fn to_query(&self, filter: &Filter) -> ReceiptQuery {
         ReceiptQuery {
             tool_id: self.tool.clone().or_else(|| filter.tool()),
             subject_id: self.subject.clone().or_else(|| filter.subject()),
@@ -182,9 +192,7 @@ pub(crate) async fn list(
     }
     let wait = asked.wait_ms.map(|asked| app.wait_time(Some(asked)));
     let _waiting = wait.map(|_| app.wait_slot(&peer)).transpose()?;
-    let now = app.services().clock.now();
-    let filter = Filter::parse(asked.q.as_deref().unwrap_or_default(), now);
-    let filter = filter.map_err(|error| Problem::of(Kind::QueryInvalid, error.to_string()))?;
+    let filter = asked.filter(app.services().clock.now())?;
     let query = (asked.to_query(&filter), asked.amendments);
     let list = read(&app, &peer, &filter, query, wait).await?;
     Ok(Json(list))
@@ -224,18 +232,26 @@ async fn page(
     filter: &Filter,
     (query, amendments): (&ReceiptQuery, bool),
 ) -> Result<ReceiptList, Problem> {
-    let (peer, filter, mut query) = (peer.clone(), filter.clone(), query.clone());
-    app.blocking(move |app| {
-        let filter = history::resolved(app.store(), filter)?;
-        query.action_ids = filter.actions();
-        // What the filter says otherwise about the two matches none of these receipts.
-        if app.may_operate(&peer, PrincipalRole::Learner) {
-            query.org = peer.claims().map(|claims| claims.org.clone()).or(query.org);
-        } else {
-            query.principal = Some(peer.principal.clone());
-        }
-        let sees = |receipt: &Receipt| reads(app, &peer, receipt) && filter.matches(receipt);
-        Ok(history::page(app.store(), &query, amendments, sees)?.into())
-    })
-    .await
+    let (peer, filter, query) = (peer.clone(), filter.clone(), query.clone());
+    app.blocking(move |app| Ok(visible(app, &peer, filter, query, amendments)?.into())).await
+}
+
+/// A page of the receipts that this peer may read.
+pub(super) fn visible(
+    app: &App,
+    peer: &Peer,
+    filter: Filter,
+    mut query: ReceiptQuery,
+    amendments: bool,
+) -> Result<history::Page, Problem> {
+    let filter = history::resolved(app.store(), filter)?;
+    query.action_ids = filter.actions();
+    // What the filter says otherwise about the two matches none of these receipts.
+    if app.may_operate(peer, PrincipalRole::Learner) {
+        query.org = peer.claims().map(|claims| claims.org.clone()).or(query.org);
+    } else {
+        query.principal = Some(peer.principal.clone());
+    }
+    let sees = |receipt: &Receipt| reads(app, peer, receipt) && filter.matches(receipt);
+    Ok(history::page(app.store(), &query, amendments, sees)?)
 }

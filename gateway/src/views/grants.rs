@@ -1,6 +1,6 @@
 //! Grants in JSON.
 
-use effectd_actors::Grant;
+use effectd_actors::{Grant, GrantState};
 use effectd_contracts::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -74,23 +74,45 @@ pub struct GrantBody {
     pub reason: Option<String>,
 }
 
+/// The state of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum GrantWord {
+    Requested,
+    Active,
+    Revoked,
+    Expired,
+    UsedUp,
+}
+
+impl GrantWord {
+    pub(crate) fn of(grant: &Grant, now: Timestamp) -> Self {
+        match grant.state {
+            _ if grant.revoked_at.is_some() => Self::Revoked,
+            _ if grant.expires_at.is_some_and(|end| end <= now) => Self::Expired,
+            _ if grant.is_over(now) => Self::UsedUp,
+            GrantState::Requested => Self::Requested,
+            GrantState::Active => Self::Active,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::Active => "active",
+            Self::Revoked => "revoked",
+            Self::Expired => "expired",
+            Self::UsedUp => "used_up",
+        }
+    }
+}
+
 impl GrantView {
     /// A grant, as it is at this time.
     pub(crate) fn of(grant: &Grant, now: Timestamp) -> Self {
-        // The state serialises as one word.
-        let word = serde_json::to_value(grant.state).unwrap_or_default();
-        let state = if grant.revoked_at.is_some() {
-            "revoked"
-        } else if grant.expires_at.is_some_and(|end| end <= now) {
-            "expired"
-        } else if grant.is_over(now) {
-            "used_up"
-        } else {
-            word.as_str().unwrap_or_default()
-        };
         Self {
             grant_id: grant.grant_id.to_string(),
-            state: state.to_owned(),
+            state: GrantWord::of(grant, now).as_str().to_owned(),
             org: grant.org.clone(),
             session: grant.session.clone(),
             tool: grant.tool.clone(),

@@ -1,6 +1,7 @@
 //! The policy in JSON: the one in force, changes beside its files, and explanations of its decisions.
 
 use effectd_actors::services::shadow::{Flip, Report};
+use effectd_contracts::text::counted;
 use effectd_contracts::{Band, Mode, Operation, PolicyList, SpaceId, SubjectId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -242,6 +243,60 @@ impl ShadowView {
             last: figures.last.into_iter().map(flip).collect(),
             receipt_id: None,
         }
+    }
+}
+
+/// Past decisions under another policy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ReplayView {
+    /// Decisions that were made again.
+    pub total: u64,
+    /// Decisions with the same verdict.
+    pub same: u64,
+    pub flips: u64,
+    /// Decisions whose receipts do not say enough.
+    pub unknowable: u64,
+    /// All that are not the same, in the order of the receipts.
+    pub changes: Vec<ReplayChange>,
+    /// The `after` that goes on; left out at the end of the receipts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}
+
+/// A decision that would be another one, or cannot be made again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReplayChange {
+    pub receipt_id: String,
+    pub action_id: String,
+    pub tool_id: String,
+    /// The recorded verdict.
+    pub from: String,
+    /// The verdict of the other policy; `unknowable` if it has none.
+    pub to: String,
+    /// The other policy's rule; empty for `unknowable`.
+    pub rule: String,
+    /// The other policy's reasons, or why it has no verdict; empty for a permit.
+    pub why: String,
+}
+
+impl std::fmt::Display for ReplayView {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { total, same, flips, unknowable, .. } = self;
+        let total = counted(*total, "decision");
+        write!(f, "{total}: {same} stay, {flips} flip, {unknowable} unknowable")
+    }
+}
+
+impl ReplayView {
+    /// Adds what follows.
+    pub fn add(&mut self, later: Self) {
+        let Self { total, same, flips, unknowable, changes, next } = later;
+        self.total += total;
+        self.same += same;
+        self.flips += flips;
+        self.unknowable += unknowable;
+        self.changes.extend(changes);
+        self.next = next;
     }
 }
 

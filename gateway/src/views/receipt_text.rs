@@ -185,6 +185,16 @@ pub fn duration(ms: f64) -> String {
     }
 }
 
+/// A number of seconds in its two largest units: `23 h 59 min`.
+pub fn span(seconds: u64) -> String {
+    match (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, minutes) => format!("{minutes} min {} s", seconds % 60),
+        (0, hours, minutes) => format!("{hours} h {minutes} min"),
+        (days, hours, _) => format!("{days} d {hours} h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -192,6 +202,12 @@ mod tests {
 
     fn receipt() -> Receipt {
         serde_json::from_str(include_str!("../../../contracts/tests/golden/receipt.json")).unwrap()
+    }
+
+    #[test]
+    fn a_span_has_its_two_largest_units() {
+        let said = [0, 59, 60, 3_599, 3_600, 86_399, 90_000].map(span);
+        assert_eq!(said, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 0 min", "23 h 59 min", "1 d 1 h"]);
     }
 
     #[test]

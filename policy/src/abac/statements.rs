@@ -6,7 +6,7 @@ use miette::Diagnostic;
 
 use crate::error::{Location, PolicyError};
 use crate::limits::{CEDAR_DEPTH_MAX, CEDAR_OPERATORS_MAX, CEDAR_RULE_BYTES_MAX};
-use crate::source::{SourceFile, line_of};
+use crate::source::SourceFile;
 
 pub(crate) struct Statement<'f> {
     file: &'f SourceFile,
@@ -21,11 +21,11 @@ impl<'f> Statement<'f> {
     }
 
     pub(crate) fn location(&self) -> Location {
-        Location::new(&self.file.name, line_of(&self.file.text, self.start))
+        Location::in_file(self.file, self.start)
     }
 
     fn location_of(&self, offset: usize) -> Location {
-        Location::new(&self.file.name, line_of(&self.file.text, self.start + offset))
+        Location::in_file(self.file, self.start + offset)
     }
 
     /// Parses the rule. Its id is its annotation `@id`, or else its location.
@@ -76,7 +76,7 @@ pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError
             Within::Code => {
                 let begin = *start.get_or_insert(at);
                 within = if byte == b'"' { Within::Text } else { Within::Code };
-                let location = || Location::new(&file.name, line_of(&file.text, at));
+                let location = || Location::in_file(file, at);
                 size.conditionals += usize::from(is_if(bytes, at));
                 size.count(byte, at + 1 - begin)
                     .map_err(|message| PolicyError::Syntax { at: location(), message })?;
@@ -91,11 +91,8 @@ pub(crate) fn split(file: &SourceFile) -> Result<Vec<Statement<'_>>, PolicyError
     }
     match start {
         Some(begin) => {
-            let at = Location::new(&file.name, line_of(&file.text, begin));
-            Err(PolicyError::Syntax {
-                at,
-                message: "this rule has no end; a rule ends with a semicolon".to_owned(),
-            })
+            let message = "this rule has no end; a rule ends with a semicolon".to_owned();
+            Err(PolicyError::Syntax { at: Location::in_file(file, begin), message })
         }
         None => Ok(found),
     }

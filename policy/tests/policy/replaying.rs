@@ -3,11 +3,30 @@
 use std::collections::BTreeSet;
 
 use effectd_contracts::{DecisionRecord, RiskLevel, SafetyClass};
-use effectd_policy::replay::render;
-use effectd_policy::{Facts, Policy, Recorded, Replayed, evaluate, replay};
+use effectd_policy::{Facts, Policy, Recorded, Replayed, evaluate};
 use serde_json::json;
 
 use crate::harness::*;
+
+/// How many decisions there are, stay, flip and are unknowable.
+fn replay(
+    records: impl IntoIterator<Item = Recorded>,
+    policy: &Policy,
+    mut each: impl FnMut(&Recorded, &Replayed),
+) -> [usize; 4] {
+    let mut counts = [0; 4];
+    for record in records {
+        let replayed = effectd_policy::replay(&record, policy);
+        counts[0] += 1;
+        counts[match &replayed {
+            Replayed::Same => 1,
+            Replayed::Flip { .. } => 2,
+            Replayed::Unknowable { .. } => 3,
+        }] += 1;
+        each(&record, &replayed);
+    }
+    counts
+}
 
 /// A varied history: every fact that decisions use takes several values.
 fn history(policy: &Policy, count: usize) -> Vec<(Facts, Recorded)> {
@@ -54,7 +73,7 @@ fn ten_thousand_replayed_decisions_flip_only_as_computed() {
     let records = || history.iter().map(|(_, record)| record.clone());
     let same =
         replay(records(), &policy, |record, replayed| assert_eq!(replayed, &Replayed::Same, "{}", record.id));
-    assert_eq!((same.total, same.same, same.flips, same.unknowable), (10_000, 10_000, 0, 0));
+    assert_eq!(same, [10_000, 10_000, 0, 0]);
 
     // One more rule: phones rest on the hour of 13:00. Exactly what it names and was not denied already must flip.
     let rule = r#"@id("siesta") forbid (principal, action, resource) when { context.device.class == "phone" && context.clock.hour == 13 };"#;
@@ -67,16 +86,16 @@ fn ten_thousand_replayed_decisions_flip_only_as_computed() {
         .map(|(_, record)| record.id.as_str())
         .collect();
     let mut flipped = BTreeSet::new();
-    let summary = replay(records(), &stricter, |record, replayed| {
+    let [_, _, flips, unknowable] = replay(records(), &stricter, |record, replayed| {
         if let Replayed::Flip { now } = replayed {
             assert_eq!(now.rule, "siesta (rules.cedar:11)");
-            assert!(render(record, replayed).unwrap().contains("-> deny by abac: forbidden by siesta"));
+            assert!(now.verdict.to_string() == "deny by abac" && now.verdict.why().contains("siesta"));
             flipped.insert(record.id.clone());
         }
     });
     assert!(!expected.is_empty());
     assert_eq!(flipped.iter().map(String::as_str).collect::<BTreeSet<_>>(), expected);
-    assert_eq!((summary.flips, summary.unknowable), (expected.len() as u64, 0));
+    assert_eq!((flips, unknowable), (expected.len(), 0));
 }
 
 #[test]
@@ -86,19 +105,15 @@ fn other_content_rules_are_unknowable_unless_a_gate_refuses() {
     let words = world_with("words = [\"falcon\"]", "words = [\"eagle\"]");
     let protected = world_with("band = \"GREEN\"", "band = \"GREEN\"\nprotected = [\".git\"]");
     for other in [words, protected] {
-        let mut unknowable = 0;
         let records = history.iter().map(|(_, record)| record.clone());
-        let summary = replay(records, &other, |record, replayed| match replayed {
+        let [_, same, _, unknowable] = replay(records, &other, |record, replayed| match replayed {
             Replayed::Unknowable { why } => {
-                unknowable += 1;
                 assert!(why.contains("other rules"));
-                assert!(render(record, replayed).unwrap().contains("unknowable"));
             }
             Replayed::Same => assert_eq!(record.verdict, "deny"),
             Replayed::Flip { .. } => panic!("{} cannot be known to flip", record.id),
         });
-        assert!(unknowable > 0 && summary.same > 0);
-        assert_eq!(summary.unknowable, unknowable);
+        assert!(unknowable > 0 && same > 0);
     }
 }
 
@@ -108,10 +123,10 @@ fn facts_of_another_time_are_unknowable_and_not_an_error() {
     let facts = facts(&policy);
     let mut record = evaluate(&facts, &policy).record(&facts);
     record.facts["a_new_fact"] = json!(true);
-    let summary = replay([Recorded::new("r", &record)], &policy, |_, replayed| {
+    let counts = replay([Recorded::new("r", &record)], &policy, |_, replayed| {
         assert!(matches!(replayed, Replayed::Unknowable { why } if why.contains("a_new_fact")));
     });
-    assert_eq!(summary.to_string(), "1 decision: 0 stay, 0 flip, 1 unknowable");
+    assert_eq!(counts, [1, 0, 0, 1]);
 }
 
 /// Decisions in the form that receipts had before there were connections, contracts and compensation, for tools that effectd did
@@ -124,10 +139,10 @@ fn receipts_of_an_earlier_build_flip_nothing() {
     let records = include_str!("kept/decisions.jsonl").lines().enumerate().map(|(n, line)| {
         Recorded::new(format!("line {n}"), &serde_json::from_str::<DecisionRecord>(line).unwrap())
     });
-    let summary = replay(records, &policy, |record, replayed| {
+    let counts = replay(records, &policy, |record, replayed| {
         assert_eq!(replayed, &Replayed::Same, "{}", record.id);
     });
-    assert_eq!(summary.to_string(), "22 decisions: 22 stay, 0 flip, 0 unknowable");
+    assert_eq!(counts, [22, 22, 0, 0]);
 }
 
 #[test]
@@ -141,8 +156,8 @@ fn kept_decisions_without_the_newer_facts_flip_nothing() {
         assert_eq!(serde_json::to_value(&facts).unwrap(), record.facts, "line {n}");
         Recorded::new(format!("line {n}"), &record)
     });
-    let summary = replay(records, &policy, |record, replayed| {
+    let counts = replay(records, &policy, |record, replayed| {
         assert_eq!(replayed, &Replayed::Same, "{}", record.id);
     });
-    assert_eq!((summary.total, summary.same), (7, 7));
+    assert_eq!(counts, [7, 7, 0, 0]);
 }

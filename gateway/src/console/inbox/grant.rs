@@ -26,8 +26,14 @@ pub(in crate::console) async fn all(api: &Api) -> Result<Vec<GrantView>, Problem
     api.newest("/v1/grants", |list: GrantList| (list.grants, list.next)).await
 }
 
-fn unknown() -> Problem {
-    Problem::of(Kind::GrantUnknown, "there is no such grant")
+/// Those that wait for somebody to activate them, the newest first.
+pub(super) async fn waiting(api: &Api) -> Result<Vec<GrantView>, Problem> {
+    api.newest("/v1/grants?state=requested", |list: GrantList| (list.grants, list.next)).await
+}
+
+async fn one(api: &Api, id: &str) -> Result<GrantView, Problem> {
+    let found = all(api).await?.into_iter().find(|grant| grant.grant_id == id);
+    found.ok_or_else(|| Problem::of(Kind::GrantUnknown, "there is no such grant"))
 }
 
 fn digest(view: &GrantView) -> Result<String, Problem> {
@@ -41,13 +47,8 @@ pub(super) fn url(id: &str) -> String {
 }
 
 impl Grant {
-    pub(super) async fn load(
-        api: &Api,
-        access: &Access<'_>,
-        all: &[GrantView],
-        id: &str,
-    ) -> Result<Self, Problem> {
-        let view = all.iter().find(|grant| grant.grant_id == id).ok_or_else(unknown)?.clone();
+    pub(super) async fn load(api: &Api, access: &Access<'_>, id: &str) -> Result<Self, Problem> {
+        let view = one(api, id).await?;
         let is_open = matches!(&*view.state, "requested" | "active");
         // Who may not make it may not activate it.
         let same = json!({
@@ -85,9 +86,7 @@ pub(super) fn bounds(view: &GrantView) -> String {
 
 /// Activates or revokes a grant, if it still covers what was shown.
 pub(super) async fn decide(api: &Api, id: &str, form: &Form) -> Result<(), Problem> {
-    let all = all(api).await?;
-    let view = all.iter().find(|grant| grant.grant_id == id).ok_or_else(unknown)?;
-    if form.get("digest") != Some(&*digest(view)?) {
+    if form.get("digest") != Some(&*digest(&one(api, id).await?)?) {
         return Err(Problem::of(
             Kind::AskChanged,
             "the form has no digest of the grant as it is; read it again",

@@ -12,12 +12,12 @@ use super::Access;
 use crate::client::percent_encoded;
 use crate::console::actions::{about, class};
 use crate::console::api::Api;
-use crate::console::page::{Form, moment};
+use crate::console::page::{Form, moment, plain_breaks};
 use crate::problem::{Kind, Problem};
 use crate::text::{shown, shown_lines};
 use crate::views::approvals::{ApprovalView, PreviewView, PromptView, StandingView};
 use crate::views::grants::GrantWould;
-use crate::views::receipt_text::{self, Ending};
+use crate::views::receipt_text::{self, Ending, span};
 use crate::views::receipts::ReceiptList;
 
 /// Equal tools before.
@@ -358,15 +358,6 @@ fn url(id: &str) -> String {
     format!("/console/approvals/{}", percent_encoded(id))
 }
 
-/// A time left: `23 h 59 min`.
-fn span(seconds: u64) -> String {
-    match (seconds / 3_600, seconds / 60 % 60) {
-        (0, 0) => format!("{seconds} s"),
-        (0, minutes) => format!("{minutes} min {} s", seconds % 60),
-        (hours, minutes) => format!("{hours} h {minutes} min"),
-    }
-}
-
 fn left_s(view: &ApprovalView) -> u64 {
     view.time_left_s.unwrap_or_default()
 }
@@ -569,11 +560,6 @@ fn is_redacted(value: &Value) -> bool {
     value.to_string().contains(REDACTED)
 }
 
-/// Browsers send line breaks as two characters, whatever they were.
-fn plain_breaks(text: &str) -> String {
-    text.replace("\r\n", "\n").replace('\r', "\n")
-}
-
 impl Field {
     fn of(name: &str, schema: &Value, asked: Option<&Value>, is_hidden: bool) -> Self {
         let value = asked.filter(|_| !is_hidden);
@@ -696,11 +682,5 @@ mod tests {
             })
             .collect();
         assert_eq!(told, ["@@ -3,2 +3,3 @@", "3 same", "-4 old;+4 new;+5 more;", "6 end"]);
-    }
-
-    #[test]
-    fn a_time_left_has_two_units() {
-        let said = [0, 59, 60, 3_599, 3_600, 86_400].map(span);
-        assert_eq!(said, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 0 min", "24 h 0 min"]);
     }
 }

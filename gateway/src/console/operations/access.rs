@@ -14,14 +14,14 @@ use effectd_contracts::{Connection, Session};
 
 use super::super::api::Api;
 use super::super::inbox::grant;
-use super::super::page::{Page, Shell, filters, page};
+use super::super::page::{Form, Page, Shell, filters, page, plain_breaks};
 use super::permitted;
 use crate::app::{App, AppState};
 use crate::client::percent_encoded;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::text::shown_text;
 use crate::views::grants::GrantView;
-use crate::views::policy::{PolicyFile, PolicyFiles, PolicyView, ShadowView};
+use crate::views::policy::{PolicyFile, PolicyFiles, PolicyView, ReplayView, ShadowFiles, ShadowView};
 use crate::views::session::AvailableList;
 use crate::views::sessions::{OrgView, SessionList};
 use crate::views::tokens::{TokenList, TokenView};
@@ -31,7 +31,7 @@ const SESSIONS: usize = 6;
 
 pub(super) fn routes() -> Router<Arc<App>> {
     Router::new()
-        .route("/console/operations/policy", get(policy))
+        .route("/console/operations/policy", get(policy).post(replay))
         .route("/console/operations/access", get(access))
 }
 
@@ -57,9 +57,12 @@ struct PolicyPage {
     shell: Shell,
     part: &'static str,
     policy: Option<PolicyView>,
-    /// At the socket only.
-    files: Option<PolicyFiles>,
-    overlay: String,
+    /// Those in force for who may see them, or those that were sent.
+    files: Vec<PolicyFile>,
+    /// The changes beside the files, for who may see them.
+    overlay: Option<String>,
+    /// What past decisions would be under the files that were sent.
+    replayed: Option<Result<ReplayView, Problem>>,
     shadow: Option<ShadowView>,
     orgs: Vec<OrgView>,
     sessions: Vec<Session>,
@@ -67,6 +70,24 @@ struct PolicyPage {
 }
 
 async fn policy(api: Api) -> Page {
+    show(api, None).await
+}
+
+/// Asks for the past decisions under other files, the newest first.
+async fn replay(api: Api, form: Form) -> Page {
+    let file = |(name, text): (&str, &str)| PolicyFile { name: name.to_owned(), text: plain_breaks(text) };
+    let mut sent = ShadowFiles { files: form.all("name").zip(form.all("text")).map(file).collect() };
+    let after = form.text("after").map(|after| format!("&after={}", percent_encoded(&after)));
+    let path = format!("/v1/policy/replay?order=newest{}", after.unwrap_or_default());
+    let tried = sent.clone();
+    sent.files.retain(|file| !file.text.trim().is_empty());
+    match api.post::<ReplayView>(&path, &sent).await {
+        Err(problem) if problem.code != Kind::PolicyInvalid.code() => Err(problem.into()),
+        replayed => show(api, Some((tried, replayed))).await,
+    }
+}
+
+async fn show(api: Api, replay: Option<(ShadowFiles, Result<ReplayView, Problem>)>) -> Page {
     let (mut sessions, mut rules) = (Vec::new(), BTreeMap::<String, Vec<&'static str>>::new());
     let open = newest_sessions(&api).await?.into_iter().filter(|session| session.ended_at.is_none());
     for session in open.take(SESSIONS) {
@@ -90,28 +111,33 @@ async fn policy(api: Api) -> Page {
         answers.resize(width, "");
         Rule { tool, answers }
     });
-    let files: Option<PolicyFiles> = permitted(&api, "/v1/policy/files").await?;
-    let overlay = files.as_ref().map(|files| serde_json::to_string_pretty(&files.overlay));
-    let shown_files = |files: PolicyFiles| PolicyFiles {
-        files: files
-            .files
-            .into_iter()
-            .map(|file| PolicyFile { text: shown_text(&file.text), ..file })
-            .collect(),
-        ..files
+    let known: Option<PolicyFiles> = permitted(&api, "/v1/policy/files").await?;
+    let overlay = known.as_ref().map(|files| serde_json::to_string_pretty(&files.overlay));
+    let mut files = known.map(|known| known.files).unwrap_or_default();
+    let (sent, replayed) = replay.unzip();
+    files = sent.map_or(files, |sent| sent.files);
+    for (name, ending) in [("policy.toml", ".toml"), ("rules.cedar", ".cedar")] {
+        if !files.iter().any(|file| file.name.ends_with(ending)) {
+            files.push(PolicyFile { name: name.to_owned(), text: String::new() });
+        }
+    }
+    let status = match &replayed {
+        Some(Err(_)) => StatusCode::UNPROCESSABLE_ENTITY,
+        Some(Ok(_)) | None => StatusCode::OK,
     };
     let shown = PolicyPage {
         shell: Shell::new("Policy", "operations", &api),
         part: "policy",
         policy: permitted(&api, "/v1/policy").await?,
-        overlay: overlay.and_then(Result::ok).map(|text| shown_text(&text)).unwrap_or_default(),
-        files: files.map(shown_files),
+        overlay: overlay.and_then(Result::ok).map(|text| shown_text(&text)),
+        files,
+        replayed,
         shadow: permitted(&api, "/v1/policy/shadow").await?,
         orgs: api.get("/v1/orgs").await?,
         sessions,
         rules: rules.collect(),
     };
-    Ok(page(StatusCode::OK, &shown))
+    Ok(page(status, &shown))
 }
 
 async fn newest_sessions(api: &Api) -> Result<Vec<Session>, Problem> {

@@ -516,7 +516,7 @@ fn example(id: &str) -> Option<Value> {
         "policy_change" => json!({
             "change": "set_org_mode", "org": "household", "tool": "files.move", "mode": "require_approval",
         }),
-        "policy_start_shadow" => json!({
+        "policy_replay" | "policy_start_shadow" => json!({
             "files": [{ "name": "policy.toml", "text": "version = 1\n" }],
         }),
         "receipts_amend" => json!({ "success": false, "note": "the file was for another week" }),

@@ -2,6 +2,7 @@
 
 use effectd_actors::preview::Preview;
 use effectd_gateway::views::approvals::ApprovalView;
+use effectd_gateway::views::receipt_text::span;
 
 use super::{Inbox, Input};
 use crate::cli::approval_view::{self, Row, Tone};
@@ -83,7 +84,7 @@ fn lines_of_list(inbox: &Inbox, area: Rect) -> Vec<Line<'static>> {
 
 fn line_of(view: &ApprovalView, chosen: bool, marked: bool) -> String {
     let (point, mark) = (if chosen { '>' } else { ' ' }, if marked { '*' } else { ' ' });
-    let left = view.time_left_s.map(approval_view::duration).unwrap_or_default();
+    let left = view.time_left_s.map(span).unwrap_or_default();
     let prompt = view.prompt.as_ref();
     let tier = prompt.map(|prompt| prompt.tier.as_str()).unwrap_or_default();
     let would = match prompt.and_then(|prompt| prompt.preview.as_ref()) {
