@@ -310,6 +310,7 @@ impl Bench {
             )),
             caches: Caches::new(self.scratch.join("caches")),
             policy: self.policy.clone(),
+            egress: effectd::internal::egress("/proc/self/exe".as_ref(), Vec::new()),
         });
         if matches!(without, Without::Sandbox | Without::Both) {
             services.control.breakers.trip(TOOL, None).await.expect("a breaker");

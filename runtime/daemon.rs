@@ -101,6 +101,7 @@ impl Daemon {
         let (stage, open) = watch::channel(Stage::Open);
         let dial = SharedSettings::new(door(&settings));
         let gateway = runtime.gateway(dial.clone(), open)?;
+        runtime.start_webhooks().await;
         let jobs = runtime.start_jobs(&settings.values().jobs)?;
         Ok(Self {
             runtime,

@@ -71,7 +71,7 @@ pub mod internal {
     pub use crate::host::file_inspector::WorkspaceInspector;
     pub use crate::host::runtime::{Runtime, Ticket};
     pub use crate::settings::config::Config;
-    pub use crate::tool_registry::registry;
+    pub use crate::tool_registry::{egress, registry};
 
     pub mod settings {
         pub use crate::settings::{KEYS, Key, Takes};

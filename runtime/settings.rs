@@ -214,12 +214,16 @@ impl Settings {
              certificate and its key, or gateway.behind_proxy is true because a proxy does TLS",
         )?;
         let oidc = &door.oidc;
-        for (needed, value) in
-            [("oidc.audience", &oidc.audience), ("oidc.jwks_file", &oidc.jwks_file), ("oidc.org", &oidc.org)]
-        {
+        for (needed, value) in [("oidc.audience", &oidc.audience), ("oidc.org", &oidc.org)] {
             let fits = oidc.issuer.is_empty() || !value.is_empty();
             together(fits, "oidc.issuer", needed, "be empty while the second is empty")?;
         }
+        together(
+            oidc.issuer.is_empty() || oidc.jwks_file.is_empty() != oidc.jwks_source.is_empty(),
+            "oidc.jwks_file",
+            "oidc.jwks_source",
+            "name the issuer's keys, or else the second, and not both",
+        )?;
         together(
             jobs.backup_every.0.is_none() || !jobs.backup_to.is_empty(),
             "backup.every",
@@ -310,6 +314,7 @@ impl Settings {
         let values = self.values.clone();
         config.stop_grace = values.stop_grace;
         config.lease_ttl = values.lease_ttl;
+        config.listens_at = values.door.listen.into_iter().chain(values.telemetry_listen).collect();
         config.desktop = values.desktop == "auto";
         config.pipeline = values.pipeline;
         config.store = values.store;
@@ -450,6 +455,14 @@ mod tests {
             message.contains("`oidc.issuer` is https://id.example and `oidc.audience` is ;"),
             "{message}"
         );
+        let oidc = ["oidc.issuer=https://id.example", "oidc.audience=effectd", "oidc.org=home"];
+        let of = |keys: &[&str]| load("", None, &[&oidc[..], keys].concat());
+        let both = ["oidc.jwks_file=/jwks.json", "oidc.jwks_source=http.idp"];
+        for wrong in [&both[..0], &both[..]] {
+            let message = of(wrong).unwrap_err().to_string();
+            assert!(message.contains("`oidc.jwks_source` is"), "{message}");
+        }
+        assert!(both.iter().all(|one| of(&[one]).is_ok()));
         for wrong in ["backup.every=0s", "backup.every=10", "check.every=367d", "check.every=daily"] {
             let message = load("", None, &[wrong]).unwrap_err().to_string();
             assert!(message.contains("it must be `off`, or a span of time from 1s to 366d"), "{message}");

@@ -4,12 +4,16 @@
 //! tools: the child by [`init`], the pipeline by [`crate::EffectdBuilder::tools`], whose default is the tools of [`init`].
 
 use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use effectd_actors::services::egress::Egress;
 use effectd_actors::{Definition, Registry, RegistryError, Source};
 use effectd_adapters::limits::CALL_BYTES_MAX;
-use effectd_adapters::{Tool, ToolChannel, Workspace, answer};
-use effectd_contracts::{ToolCall, ToolId, json};
+use effectd_adapters::{Tool, ToolChannel, Workspace, answer, http};
+use effectd_contracts::{ToolCall, ToolId, ToolSpec, json};
+use effectd_egress::{Broker, BrokerConfig};
 use effectd_policy::{Overlay, Policy, PolicyError, Source as PolicySource};
 use effectd_sandbox::ChildCtx;
 
@@ -25,6 +29,7 @@ static OWN: OnceLock<Tools> = OnceLock::new();
 pub fn init(own: Tools) {
     // A second call changes nothing; a zygote never makes one.
     let _ = OWN.set(own);
+    effectd_egress::init();
     effectd_sandbox::init_with_warm_up(dispatch, Some(WARM_UP));
 }
 
@@ -115,6 +120,22 @@ fn definition(source: Source, tool: &'static dyn Tool) -> Definition {
         definition.touches = Some(Arc::new(|params| tool.touches(params).unwrap_or_default()));
     }
     definition
+}
+
+/// The tools of a connection by HTTP: effectd's own, under the connection's name.
+pub(crate) fn tools_of_connection(source: &str) -> Vec<Definition> {
+    let named = |tool: &'static dyn Tool, action: &str| {
+        let id = ToolId::new(format!("{source}.{action}")).ok()?;
+        let of_connection = definition(Source::Core, tool);
+        Some(Definition { spec: ToolSpec { tool_id: id, ..of_connection.spec }, ..of_connection })
+    };
+    [named(&http::Read, "read"), named(&http::Request, "request")].into_iter().flatten().collect()
+}
+
+/// The way out of this program, which is its own broker. Where it listens itself, no connection leads.
+pub fn egress(exe: &Path, own: Vec<SocketAddr>) -> Arc<Egress> {
+    let broker = Broker::new(BrokerConfig { exe: exe.to_owned(), own });
+    Egress::new(Arc::new(broker), Arc::new(tools_of_connection))
 }
 
 #[cfg(test)]

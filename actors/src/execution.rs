@@ -2,6 +2,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod call;
+pub(crate) mod egress;
 pub mod history;
 pub mod log;
 pub(crate) mod receipt_builder;

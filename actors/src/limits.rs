@@ -164,6 +164,46 @@ pub const TOKENS_PAGE: usize = 500;
 pub const ACCOUNT_BYTES_MAX: usize = 128;
 /// Tries to count a session's action against concurrent ones; after that, the action passes uncounted.
 pub const SESSION_TRIES: u32 = 32;
+/// Longest body of a request that a preview shows: more than anybody reads before a decision.
+pub const REQUEST_TEXT_BYTES_MAX: usize = 65_536;
+/// Longest time of a test of a connection, in milliseconds: a person waits for it.
+pub const TEST_MS_MAX: u64 = 10_000;
+/// Longest exchange with a token endpoint, in milliseconds: the calls of its connection wait for it.
+pub const TOKEN_MS_MAX: u64 = 15_000;
+/// Largest answer of a token endpoint: two tokens and some words about them.
+pub const TOKEN_ANSWER_BYTES_MAX: usize = 65_536;
+/// An access token that ends sooner than this is refreshed first: it must be valid until its request has arrived, by another clock.
+pub const TOKEN_LEFT_MIN: Duration = Duration::from_secs(60);
+/// How long an access token is used whose endpoint does not say how long it is valid. Few are valid for less.
+pub const TOKEN_VALID: Duration = Duration::from_secs(300);
+/// Longest time for which an access token is used, whatever its endpoint says: one that was taken back is found out each day.
+pub const TOKEN_VALID_MAX: Duration = Duration::from_secs(86_400);
+/// Longest name of a connection by HTTP, which is part of the ids of its tools.
+pub const HTTP_NAME_BYTES_MAX: usize = 32;
+/// Actions that may wait for services at the same time: the others find their slots, and the broker carries as many exchanges.
+pub const EGRESS_PLACES: usize = 64;
+/// Places of one organisation, so that a slow service of one does not keep the others out.
+pub const EGRESS_PLACES_OF_ORG: usize = 16;
+/// Longest time that a service may ask effectd to wait.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+/// Webhooks of one organisation: each sends one event at a time, so they take at most half of the organisation's places.
+pub const WEBHOOKS_MAX: usize = 8;
+/// Webhooks that send at the same time, over all organisations: half of the places, so that dead services leave the rest to tools.
+pub const WEBHOOKS_SENDING: usize = 32;
+/// Deliveries of one event by a webhook until it is a dead letter: with these pauses, about two hours.
+pub const WEBHOOK_DELIVERIES_MAX: u32 = 10;
+/// The pause after the first failed delivery of a webhook.
+pub const WEBHOOK_BACKOFF_FIRST: Duration = Duration::from_secs(1);
+/// How much longer each further pause of a webhook is, up to [`RETRY_AFTER_MAX`].
+pub const WEBHOOK_BACKOFF_FACTOR: u32 = 3;
+/// Shortest pause of a webhook, whatever its service asks for.
+pub const WEBHOOK_RETRY_MIN: Duration = Duration::from_millis(100);
+/// How long a service may take for one event, in milliseconds.
+pub const WEBHOOK_MS_MAX: u64 = 15_000;
+/// How long an event is leased to a webhook: longer than the start of a broker, the exchange and what the daemon waits for its report.
+pub const WEBHOOK_LEASE: Duration = Duration::from_secs(60);
+/// Events that a webhook looks at in one go, before it stores how far it is.
+pub const WEBHOOK_PAGE: usize = 64;
 /// The `retry_after` of the failure `overloaded`.
 pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
 /// Decisions from the bus that wait in memory for a slot: the fair queue chooses among them.

@@ -2,13 +2,17 @@
 //! in [`Metrics::register`] say what each metric counts.
 
 use prometheus::{
-    CounterVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    CounterVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry,
 };
 
 pub const ACTIONS_TOTAL: &str = "effectd_actions_total";
 pub const INVOCATIONS_TOTAL: &str = "effectd_invocations_total";
 pub const FAILURES_TOTAL: &str = "effectd_action_failures_total";
 pub const REFUSALS_TOTAL: &str = "effectd_action_refusals_total";
+pub const EGRESS_EXCHANGES_TOTAL: &str = "effectd_egress_exchanges_total";
+pub const WEBHOOK_DELIVERIES_TOTAL: &str = "effectd_webhook_deliveries_total";
+pub const EGRESS_SECONDS: &str = "effectd_egress_seconds";
 pub const SANDBOX_DENIALS_TOTAL: &str = "effectd_sandbox_denials_total";
 pub const ACTION_SECONDS: &str = "effectd_action_duration_seconds";
 pub const QUEUED_SECONDS: &str = "effectd_action_queued_seconds";
@@ -48,6 +52,11 @@ pub struct Metrics {
     pub(crate) failures: IntCounterVec,
     pub(crate) refusals: IntCounterVec,
     pub(crate) sandbox_denials: IntCounterVec,
+    /// Requests of tools to services, by outcome.
+    pub(crate) egress: IntCounterVec,
+    pub(crate) egress_seconds: Histogram,
+    /// Events that webhooks sent, by outcome.
+    pub(crate) webhooks: IntCounterVec,
     pub(crate) duration: HistogramVec,
     pub(crate) queued: HistogramVec,
     pub(crate) exec: HistogramVec,
@@ -136,6 +145,19 @@ impl Metrics {
                 "What the sandbox refused to tools",
                 &["tool_id", "code"],
             )?,
+            egress: counter(EGRESS_EXCHANGES_TOTAL, "Requests of tools to services", &["outcome"])?,
+            webhooks: counter(
+                WEBHOOK_DELIVERIES_TOTAL,
+                "Attempts of webhooks to deliver an event",
+                &["outcome"],
+            )?,
+            egress_seconds: {
+                let opts =
+                    HistogramOpts::new(EGRESS_SECONDS, "Time from a request to the last byte of its answer");
+                let histogram = Histogram::with_opts(opts)?;
+                registry.register(Box::new(histogram.clone()))?;
+                histogram
+            },
             cpu: amount(CPU_SECONDS_TOTAL, "Processor time of confined processes")?,
             energy: amount(ENERGY_JOULES_TOTAL, "Energy: processor time at the power of one core")?,
             written: counter(WRITTEN_BYTES_TOTAL, "Bytes that confined processes wrote", &["tool_id"])?,

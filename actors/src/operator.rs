@@ -12,4 +12,5 @@ pub mod service;
 pub mod sessions;
 pub mod store_admin;
 pub mod tokens;
+pub(crate) mod webhooks;
 pub mod withdraw;

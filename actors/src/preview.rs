@@ -12,16 +12,17 @@ pub(crate) mod shadow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_contracts::access::HTTP_SOURCE;
 use effectd_contracts::{
-    ActionRequest, CallMode, Clock, Code, Failure, PathChange, PathSnapshot, PathState, Phase, Predicted,
-    PreviewResult, PreviewedPath, SafetyClass, SpaceId, SubjectId, ToolCall, ToolId, ToolReply, Touch,
-    TraceId, json, limits,
+    ActionRequest, AskedRequest, CallMode, Clock, Code, Failure, PathChange, PathSnapshot, PathState, Phase,
+    Predicted, PreviewResult, PreviewedPath, RiskLevel, SafetyClass, SpaceId, SubjectId, ToolCall, ToolId,
+    ToolReply, Touch, TraceId, json, limits,
 };
 use effectd_policy::Decision;
 use effectd_sandbox::{Ending, Narrowing, Sandbox, SideChannel};
 use serde_json::{Map, Value};
 
-pub use crate::action::preview::{Change, Diff, LeftOut, Preview, Shown};
+pub use crate::action::preview::{Change, Diff, LeftOut, Preview, RequestShown, Shown};
 pub use assessment::{Offers, decision_in, example_in, facts_of};
 pub(crate) use diff::redact;
 pub use foresee::{Foresight, foresee};
@@ -30,7 +31,9 @@ use crate::action::preview::digest;
 use crate::control::fair_queue::{FairQueue, Permit};
 use crate::effects::{changes, snapshot, streams};
 use crate::execution::call::confined;
-use crate::limits::{OVERLOAD_RETRY, PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_WAIT_MAX};
+use crate::limits::{
+    OVERLOAD_RETRY, PREVIEW_CHANGES_MAX, PREVIEW_DIFF_BYTES_MAX, PREVIEW_WAIT_MAX, REQUEST_TEXT_BYTES_MAX,
+};
 use crate::registry::RegisteredTool;
 use crate::services::Services;
 use crate::services::files::{Files, Inspected};
@@ -80,7 +83,8 @@ pub(crate) async fn tried(
 ) -> Result<(Preview, Vec<PathSnapshot>), Failure> {
     let touched = snapshot::touched_with(&services.files, trial.space, trial.tool, trial.params);
     let tool = &trial.tool.spec().tool_id;
-    if touched.is_empty() {
+    let is_request = tool_sends(trial.tool);
+    if touched.is_empty() && !is_request {
         let why = format!("{tool} cannot be previewed: it does not declare which files it changes");
         return Ok((Preview::Unavailable(why), Vec::new()));
     }
@@ -89,6 +93,9 @@ pub(crate) async fn tried(
     let rehearsing = rehearsed(&services.files, &services.children.sandbox, time_max, trial, &touched);
     Ok(match rehearsing.await {
         Ok(PreviewResult { failed: Some(failure), before, .. }) => (Preview::WouldFail(failure), before),
+        Ok(PreviewResult { request: Some(request), .. }) if is_request => {
+            (request_shown(services, trial, request), Vec::new())
+        }
         Ok(rehearsal) => {
             let before = rehearsal.before.clone();
             match shown(&services.files, &services.clock, trial, &touched, rehearsal).await {
@@ -100,6 +107,53 @@ pub(crate) async fn tried(
             let why = format!("no preview: {}", failure.message);
             (Preview::Unavailable(why), Vec::new())
         }
+    })
+}
+
+/// Whether a call of the tool sends one request to its connection, which a preview can show.
+fn tool_sends(tool: &RegisteredTool) -> bool {
+    let spec = tool.spec();
+    spec.tool_id.source().starts_with(HTTP_SOURCE) && spec.risk_level != Some(RiskLevel::Read)
+}
+
+/// The request as people see it. Only its text is redacted: the digest is of what would be sent.
+fn request_shown(services: &Services, trial: &Trial<'_>, request: AskedRequest) -> Preview {
+    let org = services.org_of(trial.space);
+    let connection = org.and_then(|org| services.connection(&org, trial.tool.spec().tool_id.source()));
+    let found = connection.as_ref().and_then(|found| Some((found.access.as_ref()?, found.hosts.first()?)));
+    let (Some((access, host)), Some(exchange)) = (found, request.exchange()) else {
+        return Preview::Unavailable("the connection of this tool is not there".to_owned());
+    };
+    if !access.allows(exchange.method, &exchange.path) {
+        let routes: Vec<_> = access.routes.iter().map(ToString::to_string).collect();
+        let why = format!("the connection does not allow this; it allows {}", routes.join(", "));
+        return Preview::WouldFail(Failure::new(Code::EgressRefused, Phase::Dispatch, why));
+    }
+    let port = access.port.map(|port| format!(":{port}")).unwrap_or_default();
+    let mut url = format!("{}://{host}{port}{}", access.scheme.as_str(), exchange.target());
+    redact(&mut url);
+    let headers = exchange.headers.iter().map(|(name, value)| {
+        let mut value = value.clone();
+        redact(&mut value);
+        (name.clone(), value)
+    });
+    let body = std::str::from_utf8(&exchange.body).ok().filter(|text| !text.is_empty()).map(|text| {
+        let cut = text.len() > REQUEST_TEXT_BYTES_MAX;
+        // One document on one line is hard to read.
+        let json = serde_json::from_str::<Value>(text).ok().filter(|_| !cut);
+        let pretty = json.and_then(|json| serde_json::to_string_pretty(&json).ok());
+        let mut text =
+            pretty.unwrap_or_else(|| text[..text.floor_char_boundary(REQUEST_TEXT_BYTES_MAX)].to_owned());
+        let redacted = redact(&mut text);
+        Diff { text: text.lines().map(|line| format!("+{line}\n")).collect(), cut, redacted }
+    });
+    Preview::Request(RequestShown {
+        method: exchange.method,
+        url,
+        headers: headers.collect(),
+        body,
+        body_bytes: exchange.body.len(),
+        digest: services.identity.keyed(&exchange.digest()),
     })
 }
 

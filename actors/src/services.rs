@@ -6,14 +6,17 @@ pub mod answers;
 pub mod caches;
 pub mod callers;
 pub mod connections;
+pub mod egress;
 pub mod files;
 pub(crate) mod leases;
+pub(crate) mod oauth;
 pub(crate) mod recent_receipts;
 pub(crate) mod running;
 pub mod sessions;
 pub mod shadow;
 pub mod signer;
 pub mod tokens;
+pub mod webhooks;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,12 +39,14 @@ use answers::Answers;
 use caches::Caches;
 use callers::Callers;
 use connections::Connections;
+use egress::Egress;
 use files::{FileInspector, Files};
 use leases::Leases;
 use recent_receipts::Known;
 use running::Running;
 use shadow::Shadow;
 use signer::Identity;
+use webhooks::Webhooks;
 
 /// Opens the root of a space; fails for a space that may not be used.
 pub type SpaceRoots = Arc<dyn Fn(&SpaceId) -> Result<SpaceRoot, Failure> + Send + Sync>;
@@ -64,6 +69,8 @@ pub struct Services {
     pub children: Children,
     pub control: Control,
     pub connections: Connections,
+    pub(crate) egress: Arc<Egress>,
+    pub webhooks: Webhooks,
     pub(crate) approvals: Approvals,
     pub(crate) in_flight: InFlight,
 }
@@ -139,6 +146,7 @@ pub struct ServicesBuilder {
     /// The caches of named commands.
     pub caches: Caches,
     pub policy: Arc<Policy>,
+    pub egress: Arc<Egress>,
 }
 
 impl Services {
@@ -147,7 +155,7 @@ impl Services {
         let tools = CurrentRegistry::new(registry);
         let control =
             Control::new(&settings.control, settings.in_flight_max, &store, &clock, &metrics, &tools);
-        Arc::new(Self {
+        let services = Arc::new(Self {
             policy: RwLock::new(from.policy),
             tools_changed: watch::Sender::new(()),
             shadow: Shadow::new(metrics.shadow_decisions.clone()),
@@ -167,6 +175,7 @@ impl Services {
             },
             control,
             connections: Connections::load(&*store),
+            webhooks: Webhooks::default(),
             approvals: Approvals {
                 store: store.clone(),
                 clock: clock.clone(),
@@ -185,7 +194,10 @@ impl Services {
             identity,
             metrics,
             settings,
-        })
+            egress: from.egress,
+        });
+        services.equip();
+        services
     }
 
     pub fn policy(&self) -> Arc<Policy> {

@@ -11,8 +11,8 @@ use crate::workspace::Workspace;
 /// Runs one call of a built-in tool: bytes in, bytes out. Every error becomes a reply.
 pub fn dispatch(workspace: &Workspace<'_>, request: &[u8]) -> Vec<u8> {
     let reply = match json::parse::<ToolCall>(request, CALL_BYTES_MAX) {
-        Ok(call) => match crate::all().iter().find(|tool| tool.id() == call.tool_id.as_str()) {
-            Some(tool) => answer(*tool, workspace, &call),
+        Ok(call) => match crate::find(&call.tool_id) {
+            Some(tool) => answer(tool, workspace, &call),
             None => failed(Code::UnknownTool, format!("this binary has no tool {}", call.tool_id)),
         },
         Err(error) => failed(Code::Internal, format!("the call cannot be read: {error}")),

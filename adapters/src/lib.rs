@@ -10,6 +10,7 @@ pub mod workspace;
 
 mod archive;
 mod dispatch;
+mod exchange;
 mod failpoint;
 mod params;
 mod prelude;
@@ -21,14 +22,22 @@ pub mod artifact;
 pub mod command;
 pub mod diagnose;
 pub mod files;
+pub mod http;
 pub mod notify;
 pub mod sqlite;
+
+use effectd_contracts::ToolId;
 
 pub use dispatch::{answer, dispatch};
 pub use side_channel::ToolChannel;
 pub use spacepath::{Base, PathInvalid, SpacePath};
 pub use tool::Tool;
 pub use workspace::{FileProblem, Inspected, Workspace, is_local};
+
+/// The tool of this id: a built-in one, or one that a connection has under its own name.
+pub fn find(id: &ToolId) -> Option<&'static dyn Tool> {
+    all().iter().copied().find(|tool| tool.id() == id.as_str()).or_else(|| http::tool(id))
+}
 
 /// Every built-in tool. A new one is a file, and a line here.
 pub fn all() -> &'static [&'static dyn Tool] {

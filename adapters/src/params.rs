@@ -5,8 +5,9 @@ use std::fmt;
 use std::ops::Deref;
 
 use effectd_contracts::{
-    Capability, Code, Compensation, Failure, KeyField, Phase, ProbeVerdict, Repeat, ResourceTemplate,
-    RiskLevel, SafetyClass, SandboxProfile, SideEffect, ToolCall, ToolOutput, ToolSpec, Touch,
+    Capability, Code, Compensation, Exchange, Failure, KeyField, Phase, ProbeVerdict, Repeat,
+    ResourceTemplate, RiskLevel, SafetyClass, SandboxProfile, SideEffect, ToolCall, ToolOutput, ToolSpec,
+    Touch,
 };
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -233,6 +234,10 @@ pub trait TypedTool: Sync {
         Vec::new()
     }
 
+    fn exchange(&self, _: &Call<'_, Self::Params>) -> Option<Exchange> {
+        None
+    }
+
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Self::Params>) -> Result<ToolOutput, Failure>;
 
     /// By default the same as a run, which suits a tool that only reads. The sandbox lets a dry run write nothing.
@@ -277,6 +282,9 @@ impl<T: TypedTool> Tool for T {
     }
     fn reads(&self, params: &Map<String, Value>) -> Vec<String> {
         read(params).map_or_else(|_| Vec::new(), |params| TypedTool::reads(self, &params))
+    }
+    fn exchange(&self, call: &ToolCall) -> Result<Option<Exchange>, Failure> {
+        Ok(TypedTool::exchange(self, &read_call(self, call)?))
     }
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         TypedTool::run(self, workspace, &read_call(self, call)?)

@@ -7,7 +7,8 @@ use std::io;
 use std::os::fd::AsFd;
 
 use effectd_contracts::{
-    Code, Failure, PathSnapshot, PathState, Phase, PreviewResult, PreviewedPath, ToolCall, Touch,
+    AskedRequest, Code, Failure, PathSnapshot, PathState, Phase, PreviewResult, PreviewedPath, ToolCall,
+    Touch,
 };
 use nix::errno::Errno;
 
@@ -22,6 +23,14 @@ pub(crate) fn preview(
     space: &Workspace<'_>,
     call: &ToolCall,
 ) -> Result<PreviewResult, Failure> {
+    if let Some(exchange) = tool.exchange(call)? {
+        return Ok(PreviewResult {
+            before: Vec::new(),
+            after: Vec::new(),
+            request: Some(AskedRequest::of(exchange)),
+            failed: None,
+        });
+    }
     let (touched, read) = paths(tool, call)?;
     let mut before: Vec<PathSnapshot> =
         space.inspect(&touched, 0)?.into_iter().map(|path| path.seen).collect();
@@ -59,7 +68,7 @@ pub(crate) fn preview(
             "the files changed during the preview; try again",
         ));
     }
-    Ok(PreviewResult { before, after, failed })
+    Ok(PreviewResult { before, after, request: None, failed })
 }
 
 fn is_unchanged(space: &Workspace<'_>, seen: &PathSnapshot) -> bool {

@@ -1,6 +1,6 @@
 //! The trait of every tool.
 
-use effectd_contracts::{Failure, ProbeVerdict, ToolCall, ToolOutput, ToolSpec, Touch};
+use effectd_contracts::{Exchange, Failure, ProbeVerdict, ToolCall, ToolOutput, ToolSpec, Touch};
 use serde_json::{Map, Value};
 
 use crate::workspace::Workspace;
@@ -37,6 +37,12 @@ pub trait Tool: Sync {
     /// and a preview has a copy of them.
     fn reads(&self, _params: &Map<String, Value>) -> Vec<String> {
         Vec::new()
+    }
+
+    /// The request that a call sends to its connection, by its parameters alone: what a preview shows, and the only one that leaves
+    /// once a person has approved it. `None`: the call sends none, or several.
+    fn exchange(&self, _call: &ToolCall) -> Result<Option<Exchange>, Failure> {
+        Ok(None)
     }
 
     /// Carries out the call.

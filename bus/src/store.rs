@@ -106,6 +106,10 @@ pub trait Store: Send + Sync {
     /// Moves a group, ends its leases and forgets its delivery counts. Returns its new offset.
     fn seek(&self, topic: &TopicName, group: &GroupName, to: SeekTo) -> Wait<u64>;
 
+    /// Removes a group with its leases and delivery counts, so that nothing is kept for it. One that does not exist is removed
+    /// already; one that is used again is a new group.
+    fn remove_group(&self, topic: &TopicName, group: &GroupName) -> Wait<()>;
+
     /// The groups of a topic.
     fn groups(&self, topic: &TopicName) -> Wait<Vec<GroupInfo>>;
 

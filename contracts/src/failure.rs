@@ -87,6 +87,10 @@ codes! {
     SandboxFailed = "sandbox_failed", true, Failed, "The sandboxed process ended without a reply.";
     ToolFailed = "tool_failed", false, Failed, "The tool itself reported an error.";
     ToolBusy = "tool_busy", true, Failed, "The tool reported a transient error.";
+    ConnectionMissing = "connection_missing", false, Failed, "The organisation has no connection, or no enabled one, for this tool.";
+    SecretMissing = "secret_missing", false, Failed, "The connection's secret has no value.";
+    EgressRefused = "egress_refused", false, DeniedPolicy, "The request leads where its connection does not allow.";
+    EgressFailed = "egress_failed", true, Failed, "The service could not be reached, or gave no whole answer.";
     ResultInvalid = "result_invalid", false, Failed, "The tool's reply violates its own result schema.";
     ResultGone = "result_gone", false, Failed, "The tool's result is no longer stored.";
     EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares and was disabled.";

@@ -173,6 +173,11 @@ string_id!(
 );
 
 string_id!(
+    /// A webhook: events of an organisation, sent to a service.
+    WebhookId, "webhook_id", ID_BYTES_MAX
+);
+
+string_id!(
     /// A token, by the part of it that is no secret.
     TokenId, "token_id", ID_BYTES_MAX
 );
@@ -249,7 +254,7 @@ macro_rules! fresh_ids {
     };
 }
 
-fresh_ids!(ActionId, ReceiptId, ApprovalId, GrantId, EventId, SessionId, ConnectionId);
+fresh_ids!(ActionId, ReceiptId, ApprovalId, GrantId, EventId, SessionId, ConnectionId, WebhookId);
 
 impl TraceId {
     /// A new id, for requests without a trace.

@@ -18,7 +18,10 @@ pub mod merkle;
 pub mod text;
 pub mod trace;
 
+pub mod access;
+pub mod address;
 pub mod effects;
+pub mod exchange;
 pub mod failure;
 pub mod outcome;
 pub mod preview;
@@ -45,6 +48,8 @@ pub mod filter;
 
 pub mod schemas;
 
+pub use access::{AccessInvalid, CredentialHeader, HttpAccess, OAuth, Route, RouteInvalid, Scheme, Trust};
+pub use address::{AddressClass, AddressRange, Host, HostInvalid, RangeInvalid};
 pub use approval::{Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Approved, Authority};
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use digest::Digest;
@@ -56,11 +61,15 @@ pub use event::{
     AmendedData, ArtifactChange, ArtifactData, ConnectionChange, ConnectionData, DeadLetterData,
     DecisionData, Event, ExecutedData, SessionChange, SessionData, ToolQuarantinedData, Topic,
 };
+pub use exchange::{
+    EgressRecord, Exchange, ExchangeAnswer, ExchangeFailure, ExchangeFault, ExchangeInvalid, ExchangeReply,
+    FrameReader, Method,
+};
 pub use failure::{Code, Failure, Gate, Phase, quoted};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
     ActionId, ApprovalId, Capability, ConnectionId, EventId, GrantId, IdInvalid, IdempotencyKey, OrgId,
-    Principal, ReceiptId, SessionId, SpaceId, SubjectId, TokenId, ToolId, TraceId,
+    Principal, ReceiptId, SessionId, SpaceId, SubjectId, TokenId, ToolId, TraceId, WebhookId,
 };
 pub use log::{
     AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,
@@ -68,11 +77,11 @@ pub use log::{
 pub use millis::Millis;
 pub use notice::{NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Urgency};
 pub use operation::{Operation, PolicyList};
-pub use org::{Connection, SecretName, Session};
+pub use org::{Connection, SecretName, Session, Webhook, WebhookTopic};
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };
-pub use preview::{Predicted, PreviewRecord, PreviewResult, PreviewVerdict, PreviewedPath};
+pub use preview::{AskedRequest, Predicted, PreviewRecord, PreviewResult, PreviewVerdict, PreviewedPath};
 pub use receipt::{
     Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation,
     KeptResult, Receipt, Redaction, RedactionKind, Status, Timing,

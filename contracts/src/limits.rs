@@ -73,6 +73,34 @@ pub const TOOL_REPLY_BYTES_MAX: usize = 4_194_304;
 /// Largest notification, in bytes of JSON: the longest title and body that can be configured, with every character escaped.
 /// Tool and runtime must agree on it.
 pub const NOTICE_BYTES_MAX: usize = 131_072;
+/// Largest path with query and headers of an exchange, in bytes of JSON: what common servers take, twice, since JSON escapes.
+/// Tool, daemon and broker must agree on it.
+pub const EXCHANGE_HEAD_BYTES_MAX: usize = 32_768;
+/// Most headers of an exchange, and most values in its query.
+/// Tool, daemon and broker must agree on it.
+pub const EXCHANGE_HEADERS_MAX: usize = 64;
+/// Largest body that a tool sends in one exchange: as much as a request of a planner.
+/// Tool, daemon and broker must agree on it.
+pub const EXCHANGE_BODY_BYTES_MAX: usize = 1_048_576;
+/// Largest body of an answer, uncompressed: as much as a tool may reply.
+/// Tool, daemon and broker must agree on it.
+pub const EXCHANGE_ANSWER_BYTES_MAX: usize = 4_194_304;
+/// Most exchanges of one call: a few pages of a list, not a crawl.
+/// Tools are written against it.
+pub const EXCHANGES_MAX: u32 = 16;
+/// Most routes of a connection by HTTP.
+pub const ROUTES_MAX: usize = 64;
+/// Longest path of a route.
+pub const ROUTE_BYTES_MAX: usize = 512;
+/// Longest id of an OAuth client, and longest scope: issuers make shorter ones.
+pub const OAUTH_TEXT_BYTES_MAX: usize = 1_024;
+/// Most ranges of addresses that a connection allows.
+pub const CONNECTION_RANGES_MAX: usize = 16;
+/// Largest PEM of a private authority: a chain of a few certificates.
+pub const AUTHORITY_BYTES_MAX: usize = 65_536;
+/// Longest time of one exchange, from its request to the last byte of its answer.
+/// Tools are written against it.
+pub const EXCHANGE_MS_MAX: u64 = 30_000;
 /// Most signing keys in one log: one a day for some years.
 /// A log with more keys cannot be verified.
 pub const LOG_KEYS_MAX: usize = 1_000;

@@ -3,8 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::access::HttpAccess;
 use crate::clock::Timestamp;
-use crate::ids::{Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, TokenId, ToolId};
+use crate::ids::{
+    Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, TokenId, ToolId, WebhookId,
+};
+use crate::org::WebhookTopic;
 use crate::risk::{Band, Mode};
 use crate::token::TokenKind;
 
@@ -194,6 +198,9 @@ pub enum Operation {
         /// The names of the organisation's secrets that it needs.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         secrets: Vec<String>,
+        /// How exchanges reach it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        access: Option<Box<HttpAccess>>,
     },
     /// Lets a connection be used again.
     EnableConnection {
@@ -209,6 +216,36 @@ pub enum Operation {
     DeleteConnection {
         /// The connection.
         connection_id: ConnectionId,
+    },
+    /// Creates a webhook: events of an organisation are sent to a service, from now on.
+    CreateWebhook {
+        /// The webhook, by a new id.
+        webhook_id: WebhookId,
+        /// The organisation.
+        org: OrgId,
+        /// The connection, by the source of its tools.
+        source: String,
+        /// Where events are posted: the path of one of the connection's routes.
+        path: String,
+        /// The topics whose events are sent.
+        topics: Vec<WebhookTopic>,
+        /// The name of the organisation's secret by which they are signed.
+        signed_by: String,
+    },
+    /// Sends events again, from now on.
+    EnableWebhook {
+        /// The webhook.
+        webhook_id: WebhookId,
+    },
+    /// Stops sending events. Those of the meantime are never sent.
+    DisableWebhook {
+        /// The webhook.
+        webhook_id: WebhookId,
+    },
+    /// Deletes a webhook.
+    DeleteWebhook {
+        /// The webhook.
+        webhook_id: WebhookId,
     },
     /// Sets the value of a secret, which the operation does not hold.
     SetSecret {
@@ -308,6 +345,10 @@ impl Operation {
             Operation::EnableConnection { .. } => "effectd.enable_connection",
             Operation::DisableConnection { .. } => "effectd.disable_connection",
             Operation::DeleteConnection { .. } => "effectd.delete_connection",
+            Operation::CreateWebhook { .. } => "effectd.create_webhook",
+            Operation::EnableWebhook { .. } => "effectd.enable_webhook",
+            Operation::DisableWebhook { .. } => "effectd.disable_webhook",
+            Operation::DeleteWebhook { .. } => "effectd.delete_webhook",
             Operation::SetSecret { .. } => "effectd.set_secret",
             Operation::DeleteSecret { .. } => "effectd.delete_secret",
             Operation::CreateToken { .. } => "effectd.create_token",

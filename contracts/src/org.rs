@@ -4,8 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::access::HttpAccess;
 use crate::clock::Timestamp;
-use crate::ids::{ActionId, ConnectionId, OrgId, Principal, SessionId, SpaceId, SubjectId, ToolId};
+use crate::ids::{
+    ActionId, ConnectionId, OrgId, Principal, SessionId, SpaceId, SubjectId, ToolId, WebhookId,
+};
 use crate::request::ActionRequest;
 
 /// A session: a subject that acts in a space of an organisation.
@@ -66,7 +69,43 @@ pub struct Connection {
     /// The names of the organisation's secrets that it needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
+    /// How exchanges reach it, if its tools are effectd's own requests by HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<HttpAccess>,
     /// Whether it may be used.
+    pub enabled: bool,
+    /// Who created it.
+    pub created_by: Principal,
+    /// When it was created.
+    pub created_at: Timestamp,
+}
+
+crate::wire_enum! {
+    /// A topic whose events can be sent: those that learners read.
+    pub enum WebhookTopic {
+        /// Actions that have their receipt.
+        Executed = "ACTION_EXECUTED",
+        /// What became known about actions after their receipts.
+        Amendments = "AMENDMENTS",
+    }
+}
+
+/// Events of an organisation, sent to a service over one of its connections.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Webhook {
+    /// Its id.
+    pub webhook_id: WebhookId,
+    /// The organisation.
+    pub org: OrgId,
+    /// The connection, by the source of its tools.
+    pub source: String,
+    /// Where events are posted: the path of one of the connection's routes.
+    pub path: String,
+    /// The topics whose events are sent.
+    pub topics: Vec<WebhookTopic>,
+    /// The name of the organisation's secret by which they are signed.
+    pub signed_by: String,
+    /// Whether events are sent.
     pub enabled: bool,
     /// Who created it.
     pub created_by: Principal,

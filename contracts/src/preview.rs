@@ -3,10 +3,13 @@
 //! The tool's code runs in the same kind of sandbox, over a copy of the paths that it may touch. After the run, the copy shows
 //! what the space would be like; it vanishes with the sandbox.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::effects::{PathSnapshot, PathState};
+use crate::exchange::Exchange;
 use crate::failure::Failure;
 
 /// The result of running a tool on a copy: the answer to [`crate::CallMode::Preview`].
@@ -17,9 +20,33 @@ pub struct PreviewResult {
     pub before: Vec<PathSnapshot>,
     /// The copy after the run, at the paths that the tool may change.
     pub after: Vec<PreviewedPath>,
+    /// The request that a tool would send to its connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<AskedRequest>,
     /// The tool's failure, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failure>,
+}
+
+/// A request as its tool would send it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskedRequest {
+    head: Exchange,
+    /// The body in base64.
+    body: String,
+}
+
+impl AskedRequest {
+    /// The request with its body.
+    pub fn of(exchange: Exchange) -> Self {
+        Self { body: STANDARD.encode(&exchange.body), head: exchange }
+    }
+
+    /// The exchange; `None` if the body is no base64.
+    pub fn exchange(self) -> Option<Exchange> {
+        Some(Exchange { body: STANDARD.decode(self.body).ok()?, ..self.head })
+    }
 }
 
 /// One path of the copy after the run.

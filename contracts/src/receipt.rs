@@ -13,6 +13,7 @@ use crate::approval::Approval;
 use crate::clock::Timestamp;
 use crate::digest::Digest;
 use crate::effects::Effects;
+use crate::exchange::EgressRecord;
 use crate::failure::{Code, Failure, Gate};
 use crate::ids::{
     ActionId, IdempotencyKey, OrgId, Principal, ReceiptId, SessionId, SpaceId, SubjectId, ToolId, TraceId,
@@ -95,6 +96,9 @@ pub struct Receipt {
     pub attempts: Vec<Attempt>,
     /// The isolation that the sandbox obtained, if the tool ran.
     pub isolation: Option<Isolation>,
+    /// What went over the network, exchange by exchange.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub egress: Vec<EgressRecord>,
     /// The observed effects.
     pub effects: Effects,
     /// The paths where effectd cleaned up after a killed run: it removed an unfinished file, or put the replaced one back.

@@ -71,6 +71,10 @@ sandbox_unavailable     | no  | failed        | error
 sandbox_failed          | yes | failed        | error
 tool_failed             | no  | failed        | error
 tool_busy               | yes | failed        | error
+connection_missing      | no  | failed        | error
+secret_missing          | no  | failed        | error
+egress_refused          | no  | denied_policy | error
+egress_failed           | yes | failed        | error
 result_invalid          | no  | failed        | error
 result_gone             | no  | failed        | error
 effects_undeclared      | no  | failed        | error

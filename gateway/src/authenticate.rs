@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, header};
+use effectd_actors::operator::connections;
 use effectd_actors::services::tokens::{self, Claims};
 use effectd_bus::StoreError;
+use effectd_contracts::OrgId;
 
 use crate::app::App;
+use crate::limits::JWKS_BYTES_MAX;
 use crate::oidc;
 use crate::peer::{Caller, Peer};
 use crate::problem::{Kind, Problem};
@@ -48,7 +51,12 @@ pub(crate) async fn holder(app: &App, token: &str) -> Result<Claims, Problem> {
     let claims = if tokens::is_own(token) {
         tokens::holder(app.services(), token).await?
     } else {
-        app.oidc.holder(&app.settings().oidc, token, app.services().clock.now())
+        let (services, settings) = (app.services().clone(), app.settings());
+        let clock = services.clock.clone();
+        let keys = |org: OrgId, source: String| async move {
+            connections::fetch(&services, &org, &source, JWKS_BYTES_MAX as usize).await
+        };
+        app.oidc.holder(&settings.oidc, token, &*clock, keys).await
     };
     claims.ok_or_else(not_valid)
 }

@@ -125,7 +125,16 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 pub const OPERATOR_PAGE_MAX: usize = 500;
 /// How far the clock of an issuer may be from ours, in seconds: machines that set their clocks by the network differ by less.
 pub const JWT_SKEW_S_MAX: i64 = 60;
-/// Largest file of an issuer's keys: a large issuer has a dozen keys of a kilobyte.
+/// How long the keys that an issuer serves count as they are: one that it takes away is not accepted for longer.
+pub const JWKS_FRESH: Duration = Duration::from_secs(300);
+/// How long they count while the issuer cannot be asked: an outage of an hour stops nobody, and longer than that nobody knows what the
+/// issuer has taken back.
+pub const JWKS_KEPT: Duration = Duration::from_secs(3_600);
+/// How often an issuer is asked at most, whatever keys tokens name: anybody can name one.
+pub const JWKS_ASK_EVERY: Duration = Duration::from_secs(60);
+/// How long a token waits for keys that are being fetched: a client waits longer than that for its answer.
+pub const JWKS_WAIT_MAX: Duration = Duration::from_secs(3);
+/// Largest file, or answer, with an issuer's keys: a large issuer has a dozen keys of a kilobyte.
 pub const JWKS_BYTES_MAX: u64 = 262_144;
 /// Values of the claim for roles that count: an account is in fewer groups that matter here.
 pub const CLAIM_VALUES_MAX: usize = 64;

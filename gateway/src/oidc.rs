@@ -4,13 +4,16 @@
 //! Each key verifies one algorithm. A token's header says by which key and algorithm it was signed, and a pair that the issuer does
 //! not have is refused: no token chooses how it is verified.
 
+mod served;
+
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use effectd_actors::limits::ACCOUNT_BYTES_MAX;
 use effectd_actors::services::tokens::{Claims, account};
-use effectd_contracts::{OrgId, Timestamp, TokenKind};
+use effectd_contracts::{Clock, Failure, OrgId, Timestamp, TokenKind};
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
@@ -25,10 +28,14 @@ use serde_json::{Map, Value};
 
 use crate::limits::{CLAIM_VALUES_MAX, JWKS_BYTES_MAX, JWT_SKEW_S_MAX};
 use crate::settings::{OidcSettings, Stamp, stamp};
+use served::Served;
 
-/// The issuer's keys, as its file has them now.
+/// The issuer's keys: as its file has them now, or as it serves them.
 #[derive(Default)]
-pub(crate) struct Issuer(Mutex<Option<Loaded>>);
+pub(crate) struct Issuer {
+    file: Mutex<Option<Loaded>>,
+    served: Arc<Served>,
+}
 
 struct Loaded {
     file: String,
@@ -50,8 +57,18 @@ impl Issuer {
         Self::default()
     }
 
-    /// The account that a JWT is for; `None` if it is not one of this issuer, for this audience and valid now.
-    pub(crate) fn holder(&self, settings: &OidcSettings, jwt: &str, now: Timestamp) -> Option<Claims> {
+    /// The account that a JWT is for; `None` if it is not one of this issuer, for this audience and valid now. `fetch` asks a
+    /// connection for the keys.
+    pub(crate) async fn holder<F>(
+        &self,
+        settings: &OidcSettings,
+        jwt: &str,
+        clock: &dyn Clock,
+        fetch: impl FnOnce(OrgId, String) -> F + Send,
+    ) -> Option<Claims>
+    where
+        F: Future<Output = Result<Vec<u8>, Failure>> + Send + 'static,
+    {
         if settings.issuer.is_empty() {
             return None;
         }
@@ -60,7 +77,15 @@ impl Issuer {
         if header.crit.is_some() {
             return None;
         }
-        let key = self.key(settings, &header.kid?, header.alg)?;
+        let (id, algorithm) = (header.kid?, header.alg);
+        let org = OrgId::new(settings.org.as_str()).ok()?;
+        let is_named = |key: &&Key| key.id == id && key.algorithm == algorithm;
+        let key = if settings.jwks_source.is_empty() {
+            self.key_of_file(&settings.jwks_file, is_named)?
+        } else {
+            let from = (org.clone(), settings.jwks_source.clone());
+            self.served.key(from, is_named, clock.monotonic(), fetch).await?
+        };
         let mut validation = Validation::new(key.algorithm);
         validation.set_issuer(&[&settings.issuer]);
         validation.set_audience(&[&settings.audience]);
@@ -70,8 +95,7 @@ impl Issuer {
         let claims = decode::<Map<String, Value>>(jwt, &key.key, &validation).ok()?.claims;
         // A list of issuers would do for the library.
         claims.get("iss")?.as_str()?;
-        let expires_at = check_times(&claims, now)?;
-        let org = OrgId::new(settings.org.as_str()).ok()?;
+        let expires_at = check_times(&claims, clock.now())?;
         let name =
             claims.get(&settings.name_claim)?.as_str().filter(|name| name.len() <= ACCOUNT_BYTES_MAX)?;
         let principal = account(&org, name).ok()?;
@@ -87,10 +111,9 @@ impl Issuer {
         })
     }
 
-    /// The key of this id and algorithm. Reads the file again if it has changed; without a readable file there is none.
-    fn key(&self, settings: &OidcSettings, id: &str, algorithm: Algorithm) -> Option<Key> {
-        let mut loaded = self.0.lock();
-        let file = settings.jwks_file.as_str();
+    /// Reads the file again if it has changed; without a readable file there is no key.
+    fn key_of_file(&self, file: &str, is_named: impl Fn(&&Key) -> bool) -> Option<Key> {
+        let mut loaded = self.file.lock();
         let stamp = stamp(file);
         if loaded.as_ref().is_none_or(|loaded| loaded.stamp != stamp || loaded.file != file) {
             let keys = read(Path::new(file)).unwrap_or_else(|error| {
@@ -99,23 +122,26 @@ impl Issuer {
             });
             *loaded = Some(Loaded { file: file.to_owned(), stamp, keys });
         }
-        let mut keys = loaded.iter().flat_map(|loaded| &loaded.keys);
-        keys.find(|key| key.id == id && key.algorithm == algorithm).cloned()
+        loaded.iter().flat_map(|loaded| &loaded.keys).find(is_named).cloned()
     }
 }
 
-/// The keys of a file that can be used here. Others are left out, since an issuer may have any.
 fn read(file: &Path) -> io::Result<Vec<Key>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(JWKS_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    parse(&bytes)
+}
+
+/// The keys of a set that can be used here. Others are left out, since an issuer may have any.
+fn parse(bytes: &[u8]) -> io::Result<Vec<Key>> {
     #[derive(Deserialize)]
     struct Set {
         keys: Vec<Value>,
     }
-    let mut bytes = Vec::new();
-    File::open(file)?.take(JWKS_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > JWKS_BYTES_MAX {
-        return Err(io::Error::other(format!("it is longer than {JWKS_BYTES_MAX} bytes")));
+        return Err(io::Error::other(format!("the set is longer than {JWKS_BYTES_MAX} bytes")));
     }
-    let set: Set = serde_json::from_slice(&bytes)?;
+    let set: Set = serde_json::from_slice(bytes)?;
     Ok(set.keys.into_iter().filter_map(usable).collect())
 }
 

@@ -259,6 +259,7 @@ fn status(code: Code) -> u16 {
         | Code::PathDenied
         | Code::PermissionDenied
         | Code::NetworkDenied
+        | Code::EgressRefused
         | Code::SyscallDenied => 403,
         Code::UnknownTool | Code::SessionUnknown | Code::FileNotFound => 404,
         Code::ActionConflict
@@ -277,10 +278,17 @@ fn status(code: Code) -> u16 {
         | Code::OutputLimit
         | Code::ProcessLimit
         | Code::FileLimit
+        | Code::ConnectionMissing
+        | Code::SecretMissing
         | Code::ToolFailed => 422,
         Code::RateLimited | Code::PendingLimit => 429,
         Code::Internal | Code::ResultInvalid | Code::EffectsUndeclared => 500,
-        Code::BreakerOpen | Code::TimedOut | Code::SandboxFailed | Code::ToolBusy | Code::DiskFull => 502,
+        Code::BreakerOpen
+        | Code::TimedOut
+        | Code::SandboxFailed
+        | Code::ToolBusy
+        | Code::EgressFailed
+        | Code::DiskFull => 502,
         Code::Overloaded | Code::ShuttingDown | Code::StoreUnavailable | Code::SandboxUnavailable => 503,
     }
 }

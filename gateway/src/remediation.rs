@@ -72,6 +72,10 @@ remediations! {
     ResultGone => Planner, "if the tool only reads, send the request with a new action id, and a new idempotency key if it has one; otherwise that carries it out again";
     NetworkDenied | SyscallDenied => Operator, "check the tool: it tried something that its profile forbids";
     SandboxUnavailable => Operator, "run `effectd doctor` on this host";
+    ConnectionMissing => Operator, "create or enable the connection: `effectd connections list`";
+    SecretMissing => Operator, "set the secret: `effectd secrets set`";
+    EgressRefused => Planner, "ask what the connection allows, as the message says; an operator can add a route";
+    EgressFailed => Time, "retry with a new action id; `effectd connections test` says more to an operator";
     SandboxFailed | ToolBusy => Time, "retry with a new action id";
     ToolFailed => Planner, "read the message; the tool could not do this";
     EffectsUndeclared => Operator, "check the tool: it did more than it declares; `effectd tools show` has the details";

@@ -27,6 +27,7 @@ mod stream;
 mod tokens;
 mod tools;
 mod tree;
+mod webhooks;
 mod whoami;
 
 use std::sync::Arc;
@@ -95,12 +96,13 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
             sessions: list, orgs, show;
             store: events, stats;
             tree: show;
+            webhooks: list;
         }
         // What people decide, manage and operate.
         [User] {
             approvals: approve, deny, preview_always, preview_edited, preview_grant;
             breakers: reset, trip;
-            connections: create, delete, disable, enable, secrets, set, unset;
+            connections: create, delete, disable, enable, secrets, set, test, unset;
             dead_letters: purge, requeue, review, show;
             grants: activate, create, preview_request, request, revoke;
             log: sign;
@@ -111,6 +113,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
             receipts: amend;
             session: approve, deny;
             sessions: create, delete, end;
+            webhooks: create, delete, disable, enable;
         }
         // What stays with the users of this machine, whatever the policy says.
         [] {

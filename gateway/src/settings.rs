@@ -83,8 +83,10 @@ pub struct OidcSettings {
     pub issuer: String,
     /// What the `aud` of a token must name.
     pub audience: String,
-    /// The file of its keys.
+    /// The file of its keys; empty if they come from `jwks_source`.
     pub jwks_file: String,
+    /// The source of the connection of `org` that gives its keys: `http.idp`.
+    pub jwks_source: String,
     /// The organisation of its accounts.
     pub org: String,
     /// The claim that has the name of the account.
@@ -99,6 +101,7 @@ impl Default for OidcSettings {
             issuer: String::new(),
             audience: String::new(),
             jwks_file: String::new(),
+            jwks_source: String::new(),
             org: String::new(),
             name_claim: "sub".to_owned(),
             roles_claim: "roles".to_owned(),

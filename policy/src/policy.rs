@@ -15,7 +15,7 @@ use crate::error::{Faults, Location, PolicyError};
 use crate::example;
 use crate::inspect::{ContentRules, Inspection, inspect_for_people, inspect_with, is_host, plain_name};
 use crate::overlay::{Change, Overlay};
-use crate::risk::left_to_mode;
+use crate::risk::{is_listed, left_to_mode};
 use crate::source::{POLICY_FILE, Source};
 use crate::tables::commands::NamedCommand;
 use crate::tables::consents::{ConsentAnswer, Consents};
@@ -167,6 +167,11 @@ impl Policy {
         ];
         let sizes = sizes.map(|(size, noun)| counted(size as u64, noun));
         format!("{} over the files", sizes.join(", "))
+    }
+
+    /// Whether `allow.hosts` lists a host.
+    pub fn allows_host(&self, host: &str) -> bool {
+        is_listed(&self.tables().hosts, host)
     }
 
     /// The spaces, in order of their names.

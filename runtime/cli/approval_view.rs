@@ -2,7 +2,7 @@
 //!
 //! Most of the text comes from planners and tools. Every row is made safe for the terminal here.
 
-use effectd_actors::preview::{Change, Preview};
+use effectd_actors::preview::{Change, Diff, Preview};
 use effectd_contracts::text::counted;
 use effectd_contracts::{PathState, Redaction};
 use effectd_gateway::views::approvals::{ApprovalView, PreviewView, PromptView, UsedConnection};
@@ -160,6 +160,19 @@ fn of_preview(rows: &mut Rows, preview: &Preview) {
             );
             rows.warning("preview", &text);
         }
+        Preview::Request(request) => {
+            rows.named("request", &format!("{} {}", request.method.as_str(), request.url));
+            for (name, value) in &request.headers {
+                rows.named(name, value);
+            }
+            match &request.body {
+                Some(diff) => of_diff(rows, diff),
+                None if request.body_bytes > 0 => {
+                    rows.warning("body", &format!("{} bytes that are not text", request.body_bytes));
+                }
+                None => {}
+            }
+        }
         Preview::Shown(shown) => {
             let predicted = &shown.predicted;
             let text = format!(
@@ -194,6 +207,10 @@ fn of_change(rows: &mut Rows, change: &Change) {
         }
         return;
     };
+    of_diff(rows, diff);
+}
+
+fn of_diff(rows: &mut Rows, diff: &Diff) {
     // Split only at real line breaks; other control characters are shown as text.
     for text in diff.text.trim_end_matches('\n').split('\n') {
         let tone = match text.as_bytes().first() {

@@ -37,7 +37,7 @@ const HERE: &str = "backup, caches, completions, config, context, doctor, init, 
 const NAMED: &str = "connections delete, dlq drop, keys rotate, keys rotate-device, policy grant-consent, \
     policy overlay clear, policy reload, policy revoke-consent, policy set-band, \
     policy set-entry, policy set-mode, policy shadow, quarantine shred, restore, \
-    secrets delete, sessions delete, store erase, store retain, tokens";
+    secrets delete, sessions delete, store erase, store retain, tokens, webhooks delete";
 
 /// Manage contexts: daemons at URLs, each with a token
 ///

@@ -378,7 +378,8 @@ impl Pick {
     fn of(view: &LetterView) -> Self {
         Self {
             letter: view.letter,
-            action_id: view.action_id.clone(),
+            // How the action ended says nothing about an event that a webhook sends again.
+            action_id: view.action_id.clone().filter(|_| view.webhook_id.is_none()),
             cause: view.cause.clone(),
             code: view.code.clone(),
             tool: view.tool_id.clone().unwrap_or_default(),

@@ -56,6 +56,7 @@ mod top;
 mod trace_context;
 mod undo;
 mod wait;
+mod webhooks;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -195,6 +196,8 @@ enum Command {
     #[command(subcommand)]
     Connections(connections::ConnectionsCommand),
     #[command(subcommand)]
+    Webhooks(webhooks::WebhooksCommand),
+    #[command(subcommand)]
     Secrets(secrets::SecretsCommand),
     #[command(subcommand)]
     Tokens(tokens::TokensCommand),
@@ -246,7 +249,7 @@ enum Command {
 const GROUPS: [(&str, &str); 7] = [
     ("Act", "run submit wait status cancel preview undo actions"),
     ("Decide", "approvals grants quarantine policy"),
-    ("Organise", "orgs secrets connections sessions tokens"),
+    ("Organise", "orgs secrets connections webhooks sessions tokens"),
     ("Look", "receipts artifacts notifications tools bus top"),
     (
         "Operate",
@@ -388,6 +391,7 @@ pub fn main() -> ExitCode {
         Command::Sessions(sessions) => block_on(sessions.main(&common)),
         Command::Orgs(orgs) => block_on(orgs.main(&common)),
         Command::Connections(connections) => block_on(connections.main(&common)),
+        Command::Webhooks(webhooks) => block_on(webhooks.main(&common)),
         Command::Secrets(secrets) => block_on(secrets.main(&common)),
         Command::Tokens(tokens) => block_on(tokens.main(&common)),
         Command::Tools(tools) => block_on(tools.main(&common)),

@@ -34,8 +34,8 @@ impl Preview {
             ("deny", _) => Exit::Denied,
             ("quarantine", _) => Exit::Quarantined,
             (_, Shown::WouldFail(failure)) => Exit::of(failure.code.outcome()),
-            ("needs_approval", Shown::Shown(_) | Shown::Unavailable(_)) => Exit::Held,
-            (_, Shown::Shown(_) | Shown::Unavailable(_)) => Exit::Done,
+            ("needs_approval", Shown::Shown(_) | Shown::Request(_) | Shown::Unavailable(_)) => Exit::Held,
+            (_, Shown::Shown(_) | Shown::Request(_) | Shown::Unavailable(_)) => Exit::Done,
         })
     }
 }

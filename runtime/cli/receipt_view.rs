@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use effectd_contracts::{AmendmentEntry, Gate, GateResult, Outcome, PreviewVerdict, Receipt};
 pub(super) use effectd_gateway::views::receipt_text::redacted;
-use effectd_gateway::views::receipt_text::{Ending, approved, words};
+use effectd_gateway::views::receipt_text::{Ending, approved, sent, words};
 use serde_json::{Map, Value};
 
 use super::output::{Tone, headed};
@@ -77,6 +77,9 @@ fn short(receipt: &Receipt, before: bool) -> String {
     for (nth, change) in effects::changes(receipt).iter().enumerate() {
         line(if nth == 0 { "changed" } else { "" }, change);
     }
+    for (nth, request) in receipt.egress.iter().enumerate() {
+        line(if nth == 0 { "sent" } else { "" }, &sent(request));
+    }
     line("undo", &effects::undo(receipt).unwrap_or_default());
     line("receipt", receipt.receipt_id.as_str());
     text
@@ -95,6 +98,9 @@ fn receipt(receipt: &Receipt, before: bool) -> String {
     line("outputs", &fields(&receipt.outputs));
     for (nth, change) in effects::changes(receipt).iter().enumerate() {
         line(if nth == 0 { "changed" } else { "" }, change);
+    }
+    for (nth, request) in receipt.egress.iter().enumerate() {
+        line(if nth == 0 { "sent" } else { "" }, &sent(request));
     }
     line("undo", &effects::undo(receipt).unwrap_or_default());
     line("cleaned", &receipt.cleaned_up.iter().map(String::as_str).collect::<Vec<_>>().join(", "));

@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use effectd_actors::operator::erasure;
+use effectd_actors::services::webhooks;
 use effectd_contracts::{Clock, SystemClock, Topic};
 use effectd_gateway::client::Client;
 use effectd_gateway::views::dead_letters::CauseView;
@@ -237,8 +238,8 @@ async fn store(client: &mut Client) -> Result<Value, CliError> {
     let mut events = BTreeMap::new();
     for (topic, end) in &view.events {
         // effectd's own topics; all others are counted together.
-        let is_own = topic == erasure::TOPIC || Topic::ALL.iter().any(|own| own.as_str() == topic);
-        let name = if is_own { topic } else { "others" };
+        let mut own = Topic::ALL.iter().map(|own| own.as_str()).chain([erasure::TOPIC, webhooks::RETRIES]);
+        let name = if own.any(|own| own == topic) { topic } else { "others" };
         *events.entry(name.to_owned()).or_insert(0) += end;
     }
     Ok(json!({

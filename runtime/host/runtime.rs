@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use effectd_actors::execution::log;
 use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
+use effectd_actors::services::webhooks;
 use effectd_actors::{Answer, Caches, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
 use effectd_bus::{Blobs, Progress, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
@@ -154,6 +155,13 @@ impl Runtime {
         Gateway::new(self.opened.clone(), Some(self.pipeline.clone()), dial, stage)
     }
 
+    /// Sends events to webhooks until the runtime stops.
+    pub(crate) async fn start_webhooks(&self) {
+        if let Err(error) = webhooks::start(&self.opened.services).await {
+            tracing::error!(%error, "webhooks are not sent until the next start");
+        }
+    }
+
     /// Does scheduled jobs until the task is aborted.
     pub(crate) fn start_jobs(&self, settings: &JobSettings) -> Result<JoinHandle<()>, Error> {
         let OpenState { services, state, jobs, .. } = &*self.opened;
@@ -190,6 +198,7 @@ impl Runtime {
         self.policy_watch.abort();
         let finished = self.pipeline.stop(self.stop_grace, hasten).await;
         self.notifications.finish(self.stop_grace).await;
+        self.pipeline.services().webhooks.stop();
         // A short-lived runtime may end before its sweeper runs, so keys of ended epochs are also destroyed here.
         if let Err(error) = self.store().close_epochs(self.pipeline.services().clock.now()).await {
             tracing::warn!(%error, "ended epoch keys are kept until the next stop");
@@ -334,6 +343,7 @@ impl OpenState {
             blobs: Arc::new(blobs(&state, config.store.blob_quota_bytes)?),
             caches,
             policy: Arc::new(policy),
+            egress: tool_registry::egress(&config.zygote_exe, config.listens_at),
         });
         drop(space_services.set(Arc::downgrade(&services)));
         if depth >= Depth::Sandbox {

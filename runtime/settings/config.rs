@@ -1,5 +1,6 @@
 //! The configuration of a runtime.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub struct Config {
     pub last_good_policy: bool,
     /// The program that the sandbox starts as its zygote. Its `main` must call [`crate::init`] first.
     pub zygote_exe: PathBuf,
+    /// Where this process listens: no connection leads there.
+    pub listens_at: Vec<SocketAddr>,
     /// The principal of the requests that this process makes.
     pub principal: Principal,
     /// Whether somebody waits at a terminal. Then approvals expire after minutes.
@@ -171,6 +174,7 @@ impl Config {
             seed_demo: true,
             last_good_policy: false,
             zygote_exe,
+            listens_at: Vec::new(),
             principal: local_principal()?,
             interactive: false,
             desktop: true,

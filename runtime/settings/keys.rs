@@ -376,6 +376,7 @@ pub const KEYS: &[Key] = &[
     key!("oidc.audience", Kind::Text, Reload, "what the `aud` of a JWT must name", door.oidc.audience),
     key!("oidc.issuer", Kind::Text, Reload, "the `iss` of the JWTs that are accounts; empty for none", door.oidc.issuer),
     key!("oidc.jwks_file", Kind::Text, Reload, "the file of the issuer's public keys (JWKS), read again when it changes", door.oidc.jwks_file),
+    key!("oidc.jwks_source", Kind::Text, Reload, "instead of the file: the connection by HTTP of oidc.org whose first GET route gives the issuer's public keys, such as `http.idp`", door.oidc.jwks_source),
     key!("oidc.name_claim", Kind::Text, Reload, "the claim that names the account; tokens of the same organisation and name are the same account", door.oidc.name_claim),
     key!("oidc.org", Kind::Text, Reload, "the organisation of the issuer's accounts, as named in the policy", door.oidc.org),
     key!("oidc.roles_claim", Kind::Text, Reload, "the claim whose values `[claims]` of the policy maps to roles", door.oidc.roles_claim),

@@ -7,6 +7,8 @@
 mod error;
 pub mod limits;
 
+mod broker;
+
 mod call;
 mod root;
 mod sandbox;
@@ -27,6 +29,7 @@ pub mod layers;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use broker::{close_inherited_files, confine_broker};
 pub use call::{Answer, Call, Denial, DenialSource, Ending, Limits, Narrowing, Usage};
 pub use error::SandboxError;
 pub use host::cache::{CacheUsage, disk_room, empty_cache};

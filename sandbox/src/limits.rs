@@ -26,6 +26,8 @@ pub const CALL_TIME_MAX: Duration = Duration::from_millis(effectd_contracts::lim
 pub const CPU_GRACE_S: u64 = 1;
 /// The ordinary uid and gid of children when root owns the workspace: a number that no distribution assigns.
 pub const STAND_IN_ID: u32 = 65_531;
+/// The ordinary uid and gid of the egress broker, if effectd is root: a number that no distribution assigns.
+pub const BROKER_ID: u32 = 65_532;
 /// Most different denials in one answer.
 pub const DENIALS_NAMED_MAX: usize = 32;
 /// After this long without calls, half of the ready children are dropped.

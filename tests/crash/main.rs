@@ -26,6 +26,7 @@ mod undeclared_effects;
 mod commands;
 mod embedding;
 mod every_tool;
+mod exchanges;
 mod faults;
 mod intent_first;
 mod interrupted_writes;
@@ -65,6 +66,7 @@ fn tests() -> Vec<Test> {
         interrupted_writes::TESTS,
         intent_first::TESTS,
         undeclared_effects::TESTS,
+        exchanges::TESTS,
     ]
     .concat()
 }

@@ -216,6 +216,7 @@ pub(crate) static ALL: effectd::Tools = &[
     &LIARS[11],
     &LIARS[12],
     &LIARS[13],
+    &crate::exchanges::Asker,
     &READER,
 ];
 

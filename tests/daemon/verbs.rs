@@ -12,7 +12,7 @@ use crate::seeding::{self, Left};
 use crate::shared::Terminal;
 
 /// Verbs that only read.
-const LOOK: [&str; 60] = [
+const LOOK: [&str; 62] = [
     "actions list",
     "actions guide",
     "actions grants list",
@@ -31,6 +31,8 @@ const LOOK: [&str; 60] = [
     "sessions show",
     "orgs list",
     "connections list",
+    "connections test",
+    "webhooks list",
     "secrets list",
     "tokens list",
     "tools list",
@@ -114,7 +116,7 @@ const PLAIN: [&str; 8] = [
 ];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 47] = [
+pub const CHANGES: [(&[&str], &str); 51] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -153,7 +155,7 @@ pub const CHANGES: [(&[&str], &str); 47] = [
     (&["policy", "overlay", "clear"], "effectd.clear_overlay"),
     (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
     (&["policy", "set-band", "--space", "shared:household", "GREEN"], "effectd.set_band"),
-    (&["policy", "set-entry", "hosts", "api.example.org", "deny"], "effectd.set_entry"),
+    (&["policy", "set-entry", "hosts", "api.example.org", "allow"], "effectd.set_entry"),
     (&["policy", "shadow", ".effectd/policy"], "effectd.start_shadow"),
     (&["policy", "reload"], "-"),
     (&["approvals", "rejudge"], "-"),
@@ -165,17 +167,19 @@ pub const CHANGES: [(&[&str], &str); 47] = [
     (
         &[
             "connections",
-            "create",
+            "add",
             "--org",
             "home",
             "--source",
-            "linear",
+            "http.hooks",
             "--name",
-            "Tracker",
+            "Hooks",
             "--host",
-            "api.linear.app",
+            "api.example.org",
             "--secret",
             "token",
+            "--route",
+            "POST /events",
         ],
         "effectd.create_connection",
     ),
@@ -198,6 +202,26 @@ pub const CHANGES: [(&[&str], &str); 47] = [
     ),
     (&["sessions", "end", "SESSION"], "effectd.end_session"),
     (&["sessions", "delete", "SESSION"], "effectd.delete_session"),
+    (
+        &[
+            "webhooks",
+            "add",
+            "--org",
+            "home",
+            "--source",
+            "http.hooks",
+            "--path",
+            "/events",
+            "--topic",
+            "AMENDMENTS",
+            "--secret",
+            "token",
+        ],
+        "effectd.create_webhook",
+    ),
+    (&["webhooks", "disable", "WEBHOOK"], "effectd.disable_webhook"),
+    (&["webhooks", "enable", "WEBHOOK"], "effectd.enable_webhook"),
+    (&["webhooks", "delete", "WEBHOOK"], "effectd.delete_webhook"),
     (&["connections", "delete", "CONNECTION"], "effectd.delete_connection"),
     (&["secrets", "delete", "home", "token"], "effectd.delete_secret"),
     (
@@ -325,6 +349,7 @@ fn every_mutation_asks_first_and_records_who_said_yes() {
                 "GRANT" => grant.clone(),
                 "SESSION" => text(&first("/v1/sessions", "/sessions/0/session_id")),
                 "CONNECTION" => text(&first("/v1/connections", "/0/connection_id")),
+                "WEBHOOK" => text(&first("/v1/webhooks", "/0/webhook_id")),
                 "TOKEN" => valid_token(&first("/v1/tokens", "/tokens")),
                 word => word.to_owned(),
             })
@@ -515,7 +540,9 @@ const PRINT: [&[&str]; 65] = [
     &["man"],
 ];
 /// Reading verbs that are not in that list: they need a terminal, the store alone, a session, or something that few actions leave.
-const NOT_PRINTED: [&str; 9] = [
+const NOT_PRINTED: [&str; 11] = [
+    "connections test",
+    "webhooks list",
     "top",
     "store check",
     "approvals show",

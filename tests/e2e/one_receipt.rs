@@ -108,7 +108,7 @@ async fn already_done_is_said_only_while_it_is_true() {
         let said = match foreseen(&request).await {
             Preview::Unavailable(why) => why.starts_with("already done: receipt "),
             Preview::Shown(shown) if !shown.changes.is_empty() => false,
-            Preview::Shown(_) => panic!("{action}: it shows no change"),
+            Preview::Shown(_) | Preview::Request(_) => panic!("{action}: it shows no change"),
             Preview::WouldFail(failure) => panic!("{failure}"),
         };
         let done = done(runtime.exec(request).await);

@@ -311,6 +311,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
         name: "Team chat".to_owned(),
         hosts: vec!["files.chat.example".to_owned()],
         secrets: Vec::new(),
+        access: None,
     })
     .await
     .unwrap();
@@ -470,6 +471,7 @@ async fn an_organisation_takes_no_room_of_others() {
             name: source.to_owned(),
             hosts: vec!["api.example".to_owned()],
             secrets: Vec::new(),
+            access: None,
         };
         perform(services.clone(), operation, Terms::default(), operator().principal)
     };

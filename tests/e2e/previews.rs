@@ -78,7 +78,9 @@ pub(crate) fn question(runtime: &Runtime, held: &Held) -> Hold {
 pub(crate) fn shown(hold: &Hold) -> Shown {
     match hold.prompt.preview.as_deref().unwrap() {
         Preview::Shown(shown) => shown.clone(),
-        other @ (Preview::WouldFail(_) | Preview::Unavailable(_)) => panic!("{other:?}"),
+        other @ (Preview::Request(_) | Preview::WouldFail(_) | Preview::Unavailable(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 

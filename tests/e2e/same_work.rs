@@ -157,6 +157,7 @@ counting! {
         fn extend(lease: LeaseId, ttl: Duration) -> Wait<()>;
         fn configure(topic: &TopicName, group: &GroupName, options: GroupOptions) -> Wait<()>;
         fn seek(topic: &TopicName, group: &GroupName, to: SeekTo) -> Wait<u64>;
+        fn remove_group(topic: &TopicName, group: &GroupName) -> Wait<()>;
         fn groups(topic: &TopicName) -> Wait<Vec<GroupInfo>>;
         fn claim(claim: Claim) -> Wait<ClaimAnswer>;
         fn admit(admission: Admission) -> Wait<Admitted>;
@@ -299,6 +300,7 @@ impl Counted {
             blobs: own.files.blobs.clone(),
             caches: Caches::new(place.path("no-caches")),
             policy: own.policy(),
+            egress: effectd::internal::egress("/proc/self/exe".as_ref(), Vec::new()),
         });
         let (stage, open) = watch::channel(Stage::Open);
         let settings = SharedSettings::new(Settings::default());

@@ -960,6 +960,7 @@ async fn what_is_available_depends_on_the_session() {
             name: source.to_owned(),
             hosts: vec![format!("{source}.example")],
             secrets: Vec::new(),
+            access: None,
         };
         door.perform(create, "account://home/admin").await;
     }

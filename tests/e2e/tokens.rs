@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use effectd::contracts::{ManualClock, Timestamp};
@@ -14,7 +14,7 @@ use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::harness::{Place, Running, write_note};
+use crate::harness::{Place, Running, Service, write_note};
 
 /// `HOME` stands for the organisation. Ada decides, Ben plans. The policy gives the service and all sandboxes every role, and Eve roles in
 /// another organisation than her own; they must not have them.
@@ -980,5 +980,99 @@ async fn a_jwt_has_the_roles_that_the_policy_gives_its_claims() {
     assert_eq!(door.by(JWT, "GET /v1/tree", &Value::Null).await.0, 200);
     door.clock.jump_to(Timestamp::from_second(2_000_000_060).unwrap());
     assert_eq!(door.by(JWT, "GET /v1/tree", &Value::Null).await.0, 401);
+    door.close().await;
+}
+
+/// A place whose policy lists this machine.
+fn place_with_a_way_out() -> Place {
+    let place = place();
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let with = text.replacen("hosts = []", "hosts = [\"127.0.0.1\"]", 1);
+    assert_ne!(text, with);
+    std::fs::write(&file, with).unwrap();
+    place
+}
+
+async fn connect(door: &Door, service: &Service, source: &str, more: Value) -> String {
+    let mut body = json!({
+        "org": "home", "source": source, "name": source, "hosts": ["127.0.0.1"],
+        "access": { "scheme": "http", "port": service.port, "allow": ["127.0.0.0/8"], "routes": ["GET /keys", "POST /token"] },
+    });
+    for (name, value) in more.as_object().unwrap() {
+        if name == "secrets" { body[name] = value.clone() } else { body["access"][name] = value.clone() }
+    }
+    text(&door.local("POST /v1/connections", &body).await["id"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_issuer_gives_its_keys_over_a_connection() {
+    let place = place_with_a_way_out();
+    let text = std::fs::read_to_string(place.state().join("policy/policy.toml")).unwrap();
+    let claims = "\n[claims.deciders]\nroles = [\"look\"]\norgs = { home = \"admin\" }\n";
+    std::fs::write(place.state().join("policy/policy.toml"), text + claims).unwrap();
+    let key = |id: &str| json!({ "keys": [{ "kty": "RSA", "kid": id, "n": RSA, "e": "AQAB" }] }).to_string();
+    let answer = Arc::new(Mutex::new(Some(key("rsa-0"))));
+    let served = answer.clone();
+    let issuer = Service::new(move |_, _, _| Some((200, served.lock().unwrap().clone()?)));
+    let oidc = OidcSettings {
+        issuer: "https://issuer.example".to_owned(),
+        audience: "effectd".to_owned(),
+        jwks_source: "http.idp".to_owned(),
+        org: "home".to_owned(),
+        ..OidcSettings::default()
+    };
+    let door = Door::open(&place, Settings { oidc, ..unlimited() }).await;
+    let status = async || door.by(JWT, "GET /v1/tree", &Value::Null).await.0;
+    assert_eq!(status().await, 401, "there is no connection");
+    connect(&door, &issuer, "http.idp", json!({})).await;
+    for _ in 0..20 {
+        assert_eq!(status().await, 401, "the issuer is asked once a minute");
+    }
+    assert_eq!(issuer.asked("GET /keys").len(), 0);
+    door.clock.advance(Duration::from_secs(60));
+    assert_eq!(status().await, 401, "it does not have this key");
+    *answer.lock().unwrap() = Some(key("rsa-1"));
+    door.clock.advance(Duration::from_secs(60));
+    assert_eq!([status().await, status().await], [200, 200]);
+    assert_eq!(issuer.asked("GET /keys").len(), 2);
+    // It is down, and then takes the key away.
+    *answer.lock().unwrap() = None;
+    door.clock.advance(Duration::from_secs(3_599));
+    assert_eq!(status().await, 200);
+    *answer.lock().unwrap() = Some(key("rsa-2"));
+    door.clock.advance(Duration::from_secs(60));
+    assert_eq!(status().await, 401);
+    door.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_access_token_is_replaced_before_it_ends() {
+    let place = place_with_a_way_out();
+    let service = Service::new(move |line, _, _| match line {
+        "POST /token" => {
+            Some((200, json!({ "access_token": "canary-access", "expires_in": 3_600 }).to_string()))
+        }
+        _ => Some((200, "{}".to_owned())),
+    });
+    let door = Door::open(&place, unlimited()).await;
+    door.local(concat!("PUT /v1/secrets/", "home/client"), &json!({ "value": "canary-client" })).await;
+    connect(&door, &service, "http.idp", json!({})).await;
+    let oauth = json!({ "token_source": "http.idp", "client_id": "effectd" });
+    let credential =
+        json!({ "header": "authorization", "prefix": "Bearer ", "secret": "client", "oauth": oauth });
+    let more = json!({ "secrets": ["client"], "credential": credential });
+    let id = connect(&door, &service, "http.mail", more).await;
+    let test = format!("POST /v1/connections/{id}/test");
+    for (after, asked) in [(0, 1), (3_539, 1), (1, 2), (0, 2), (7_200, 3)] {
+        door.clock.advance(Duration::from_secs(after));
+        assert_eq!(door.local(&test, &json!({})).await["status"], 200);
+        assert_eq!(service.asked("POST /token").len(), asked, "after {after} s");
+    }
+    let gets = service.asked("GET /keys");
+    assert!(
+        gets.iter().all(|(head, _)| head.contains("authorization: Bearer canary-access\r\n")),
+        "{gets:?}"
+    );
     door.close().await;
 }

@@ -1,8 +1,10 @@
 //! The harness of the tests of the whole program: a folder for one test, and the program that runs in it.
 #![allow(dead_code, unused_imports, reason = "each of the test programs uses some of it")]
 
+mod service;
 mod terminal;
 
+pub use service::Service;
 pub use terminal::Terminal;
 
 use std::io::Write;

@@ -1,7 +1,8 @@
 //! A preview of an action: what it would change, and whether the execution changed the same.
 
 use effectd_contracts::{
-    Digest, Effects, Failure, PathChange, PathState, Predicted, PreviewRecord, PreviewVerdict, canonical,
+    Digest, Effects, Failure, Method, PathChange, PathState, Predicted, PreviewRecord, PreviewVerdict,
+    canonical,
 };
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +10,8 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Preview {
     Shown(Shown),
+    /// The request that would be sent to a service.
+    Request(RequestShown),
     /// The tool would fail with this failure, and change none of the paths that it declares.
     WouldFail(Failure),
     /// There is no preview, for this reason.
@@ -26,9 +29,26 @@ impl Preview {
                     }
                 }
             }
-            Preview::WouldFail(_) | Preview::Unavailable(_) => {}
+            // It is made of the parameters, which whoever sees the preview sees as well.
+            Preview::Request(_) | Preview::WouldFail(_) | Preview::Unavailable(_) => {}
         }
     }
+}
+
+/// A request to a service, without secrets and personal data. The connection adds who asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestShown {
+    pub method: Method,
+    /// Where it goes, with its path and query.
+    pub url: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
+    /// The body, if it is text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body: Option<Diff>,
+    pub body_bytes: usize,
+    /// The keyed digest of all that would be sent: no other request leaves once this one is approved.
+    pub digest: Digest,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,6 +118,7 @@ impl Preview {
     pub fn predicted(&self) -> Option<Predicted> {
         match self {
             Self::Shown(shown) => Some(shown.predicted),
+            Self::Request(_) => None,
             Self::WouldFail(_) => Some(Predicted::default()),
             Self::Unavailable(_) => None,
         }
@@ -117,6 +138,8 @@ impl Preview {
         };
         match (self, happened) {
             (Self::Unavailable(why), _) => record(PreviewVerdict::NotPreviewed, Some(why)),
+            // No other request leaves than the one that was shown.
+            (Self::Request(_), _) => record(PreviewVerdict::Matched, None),
             (_, None) => record(PreviewVerdict::NotPreviewed, Some("effectd did not observe what changed")),
             (Self::Shown(shown), Some(happened)) if shown.digest == happened => {
                 record(PreviewVerdict::Matched, unseen(effects))

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use effectd_bus::{Fence, Pins, ResourceName};
 use effectd_contracts::{
-    Attempt, Digest, Effects, Failure, IdempotencyKey, Isolation, Millis, Outcome, PathSnapshot, ReceiptId,
-    Redaction, Repeat, ToolOutput, Touch,
+    Attempt, Digest, Effects, EgressRecord, Failure, IdempotencyKey, Isolation, Millis, Outcome,
+    PathSnapshot, ReceiptId, Redaction, Repeat, ToolOutput, Touch,
 };
 use effectd_policy::{Decision, Facts, NamedCommand};
 use serde::Serialize;
@@ -251,6 +251,8 @@ pub struct Runs {
     pub used: Used,
     pub isolation: Option<Isolation>,
     pub artifacts: Vec<KeptArtifact>,
+    /// What went over the network.
+    pub egress: Vec<EgressRecord>,
     /// The paths where a draft of a killed run was removed, or what it had set aside was put back.
     pub cleaned_up: BTreeSet<String>,
 }

@@ -92,6 +92,7 @@ pub const fn counts(code: Code) -> bool {
         | Code::SyscallDenied
         | Code::SandboxFailed
         | Code::ToolBusy
+        | Code::EgressFailed
         | Code::ResultInvalid => true,
         Code::Malformed
         | Code::ParamsInvalid
@@ -126,6 +127,9 @@ pub const fn counts(code: Code) -> bool {
         | Code::UndoGone
         | Code::ResultGone
         | Code::NetworkDenied
+        | Code::ConnectionMissing
+        | Code::SecretMissing
+        | Code::EgressRefused
         | Code::SandboxUnavailable
         | Code::ToolFailed
         | Code::OutcomeUnknown

@@ -61,7 +61,7 @@ pub(crate) async fn preconditions(
 fn changes(preview: &Preview) -> &[Change] {
     match preview {
         Preview::Shown(shown) => &shown.changes,
-        Preview::WouldFail(_) | Preview::Unavailable(_) => &[],
+        Preview::Request(_) | Preview::WouldFail(_) | Preview::Unavailable(_) => &[],
     }
 }
 

@@ -1,5 +1,6 @@
 //! One attempt: a call of the tool in a fresh sandbox, and what the outcome means.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use effectd_contracts::{
@@ -7,10 +8,12 @@ use effectd_contracts::{
     ToolOutput, ToolReply, json, limits,
 };
 use effectd_sandbox::{Answer, CACHE_FULL, Ending, SandboxError, SideChannel};
+use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::call::call_of;
+use super::egress::Wired;
 use super::steps::Execution;
 use crate::action::proofs::{KeptArtifact, Used};
 use crate::effects::snapshot;
@@ -49,6 +52,7 @@ struct Ran {
     /// The parsed reply, if it was parsed while the changes were observed.
     read: Option<Attempted>,
     outputs: Outputs,
+    wired: Wired,
 }
 
 impl Execution<'_> {
@@ -100,6 +104,10 @@ impl Execution<'_> {
                         if started { Attempted::Unclear(failure) } else { Attempted::Failed(failure) }
                     }
                 };
+                if self.is_wired() {
+                    tried.attempted = ran.wired.judge(tried.attempted);
+                    self.runs.egress.extend(ran.wired.records);
+                }
                 if let Some(watch) = watch {
                     let (files, settings, metrics) = (&services.files, &services.settings, &services.metrics);
                     tried.undeclared = watch.judge(files, settings, metrics, action, &attempt.denials).await;
@@ -145,12 +153,17 @@ impl Execution<'_> {
     async fn call(&self, mode: CallMode, left: Duration) -> Result<Ran, Option<Failure>> {
         let (services, action) = (self.services, self.action);
         let (id, space) = (&action.ticket.action_id, &action.request.space_id);
+        let begun = services.clock.monotonic();
+        let lane = self.lane(mode, left).await?;
+        let left = left.saturating_sub(services.clock.monotonic().since(begun));
         let call = call_of(self, mode, left).await?;
         // Only a real run has streams, and changes to observe.
         let is_real = mode == CallMode::Run;
         let inward = self.prepared.extras.contents.as_ref().filter(|_| is_real);
         let inward =
             inward.map(|(shelf, names)| streams::inward(&services.files.blobs, *shelf, space, names));
+        let (to_child, replies) = mpsc::channel(1);
+        let inward = if lane.is_some() { Some(replies) } else { inward };
         hit("executor.before_child", id).await;
         let Some(alive) = services.children.running.enter(id) else {
             let message = "an earlier run of this action is still alive";
@@ -160,7 +173,7 @@ impl Execution<'_> {
         let (spoke, spoken) = oneshot::channel();
         let (sandbox, mut halt) = (services.children.sandbox.clone(), services.children.halt.subscribe());
         let (outward, pieces) = streams::outward();
-        let outward = is_real.then_some(outward);
+        let outward = (is_real || lane.is_some()).then_some(outward);
         tokio::spawn(async move {
             let call = async {
                 let reply = sandbox.ask_with(call, SideChannel { inward, outward }).await?;
@@ -193,9 +206,31 @@ impl Execution<'_> {
             let read = said.map(|said| read_reply(&said, action.state.gated().tool()));
             (Some(seen), read)
         };
-        let collecting = streams::collect(pieces, services.files.blobs.clone(), space.clone());
-        let answer = async { (answer.await, services.clock.monotonic()) };
+        let wired = Mutex::new(Wired::default());
+        let (others, to_collect) = match &lane {
+            Some(_) => {
+                let (others, to_collect) = mpsc::channel(1);
+                (Some((others, pieces)), to_collect)
+            }
+            None => (None, pieces),
+        };
+        let collecting = streams::collect(to_collect, services.files.blobs.clone(), space.clone());
+        let answer = async {
+            let asking = async {
+                if let (Some(lane), Some((others, pieces))) = (&lane, others) {
+                    lane.serve(pieces, to_child, others, &wired).await;
+                }
+                std::future::pending::<Infallible>().await
+            };
+            // The child's end ends what it asked for.
+            tokio::select! {
+                biased;
+                answer = answer => (answer, services.clock.monotonic()),
+                never = asking => match never {},
+            }
+        };
         let ((answer, ended), (seen, read), outputs) = tokio::join!(answer, observing, collecting);
+        drop(lane);
         action.step("settled");
         hit("executor.after_child", id).await;
         let answer = match answer {
@@ -208,7 +243,7 @@ impl Execution<'_> {
             let denials = services.metrics.sandbox_denials.with_label_values(&labels);
             denials.inc_by(denial.count.into());
         }
-        Ok(Ran { answer, ended, seen, read, outputs })
+        Ok(Ran { answer, ended, seen, read, outputs, wired: wired.into_inner() })
     }
 
     /// Stores the artifacts of a run that succeeded.

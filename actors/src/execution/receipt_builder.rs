@@ -8,7 +8,7 @@ use effectd_bus::{
 };
 use effectd_contracts::reward::{Inputs, reward};
 use effectd_contracts::{
-    ActionRequest, Attempt, Choice, Clock, Cost, Digest, Effects, Event, Failure, GateResults,
+    ActionRequest, Attempt, Choice, Clock, Cost, Digest, Effects, EgressRecord, Event, Failure, GateResults,
     IdempotencyKey, Isolation, KeptResult, Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status,
     Timestamp, Timing, ToolOutput, ToolSpec, Topic,
 };
@@ -53,6 +53,7 @@ struct Account<'a> {
     attempts: Vec<Attempt>,
     used: Used,
     isolation: Option<Isolation>,
+    egress: Vec<EgressRecord>,
     effects: Effects,
     cleaned_up: BTreeSet<String>,
     preview: Option<PreviewRecord>,
@@ -82,6 +83,7 @@ impl<'a> Account<'a> {
             attempts: Vec::new(),
             used: Used::default(),
             isolation: None,
+            egress: Vec::new(),
             effects: Effects::None,
             cleaned_up: BTreeSet::new(),
             preview: None,
@@ -113,6 +115,7 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
         attempts: ended.runs.attempts.clone(),
         used: ended.runs.used,
         isolation: ended.runs.isolation.clone(),
+        egress: ended.runs.egress.clone(),
         effects: ended.effects.clone(),
         cleaned_up: ended.runs.cleaned_up.clone(),
         preview: previewed(&action.ticket, claimed.earlier(), ended),
@@ -259,6 +262,7 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         approval: ticket.approval().cloned(),
         attempts: account.attempts,
         isolation: account.isolation,
+        egress: account.egress,
         effects: account.effects,
         cleaned_up: account.cleaned_up,
         preview: account.preview,

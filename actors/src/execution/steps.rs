@@ -112,7 +112,8 @@ impl<'a> Execution<'a> {
             let failure = self.judge(tried).await?;
             let took = self.runs.attempts.last().map(|attempt| attempt.exec_ms.micros());
             let took = Duration::from_micros(took.unwrap_or_default());
-            let pause = budget.next_pause(took, self.deadline.since(self.services.clock.monotonic()));
+            let left = self.deadline.since(self.services.clock.monotonic());
+            let pause = budget.next_pause(took, left, failure.retry_after_ms.map(Duration::from_millis));
             let opened = passes.iter().any(Pass::is_open);
             let Some(pause) = pause.filter(|_| !opened) else {
                 return Err(self.fail(failure));

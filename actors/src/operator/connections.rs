@@ -1,22 +1,28 @@
 //! Changes connections and secrets. Each change is an event on the topic `CONNECTORS`, and none shows the value of a secret.
 
+use std::time::Duration;
+
 use effectd_bus::{Cause, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
-use effectd_contracts::limits::ID_BYTES_MAX;
+use effectd_contracts::access::HTTP_SOURCE;
+use effectd_contracts::limits::{EXCHANGE_ANSWER_BYTES_MAX, ID_BYTES_MAX};
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{
-    Connection, ConnectionChange, ConnectionData, ConnectionId, Operation, OrgId, Principal, ReceiptId,
-    SpaceId, Topic,
+    Code, Connection, ConnectionChange, ConnectionData, ConnectionId, EgressRecord, Exchange, ExchangeReply,
+    Failure, HttpAccess, Method, OAuth, Operation, OrgId, Phase, Principal, ReceiptId, Route, SpaceId, Topic,
+    Webhook,
 };
+use effectd_egress::{Carried, Order, Seen};
+use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
 use crate::approvals::repository::{Step, Versioned, read};
 use crate::limits::{
     CONNECTION_HOSTS_MAX, CONNECTION_SECRETS_MAX, CONNECTIONS_MAX, CONNECTIONS_PAGE, HOST_BYTES_MAX,
-    SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX, SECRETS_MAX,
+    HTTP_NAME_BYTES_MAX, SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX, SECRETS_MAX, TEST_MS_MAX,
 };
 use crate::operator::operations::recorded;
-use crate::services::Services;
 use crate::services::connections::{self, CONNECTIONS, SECRETS, Secret, SecretValue};
+use crate::services::{Services, oauth, webhooks};
 use crate::stored::{entries, json_bytes};
 
 fn family(name: &str) -> Result<FamilyName, StoreError> {
@@ -64,8 +70,8 @@ fn is_host(host: &str) -> bool {
 
 /// Refuses a connection that cannot be created or enabled.
 pub(super) fn check(services: &Services, new: &Connection) -> Result<(), StoreError> {
-    let Connection { connection_id, org, source, name, hosts, secrets, .. } = new;
-    check_new(services, connection_id, (org, source), name, (hosts, secrets))
+    let Connection { connection_id, org, source, name, hosts, secrets, access, .. } = new;
+    check_new(services, connection_id, (org, source), name, (hosts, secrets, access.as_ref()))
 }
 
 /// [`check`] of a connection that nobody creates yet.
@@ -74,7 +80,7 @@ pub(super) fn check_new(
     id: &ConnectionId,
     (org, source): (&OrgId, &str),
     name: &str,
-    (hosts, secrets): (&[String], &[String]),
+    (hosts, secrets, access): (&[String], &[String], Option<&HttpAccess>),
 ) -> Result<(), StoreError> {
     let store = &*services.store;
     check_org(services, org)?;
@@ -86,13 +92,28 @@ pub(super) fn check_new(
         let why = "a connection needs hosts, as small letters without scheme, port and path: api.example.org";
         return Err(StoreError::Invalid(why.to_owned()));
     }
+    check_access(source, (hosts, secrets, access))?;
     for name in secrets {
         if !has_secret(store, org, name)? {
             let advice = "`effectd secrets set` stores one";
             return Err(no_such(format!("{org} has no secret {name:?}; {advice}")));
         }
     }
+    let oauth = access.and_then(|access| access.credential.as_ref()?.oauth.as_ref());
+    if let Some(OAuth { token_source, .. }) = oauth
+        && token_source != source
+        && services.connection(org, token_source).is_none()
+    {
+        return Err(no_such(format!(
+            "{org} has no enabled connection to {token_source}, which gives the access tokens: add it first"
+        )));
+    }
     let all = connections::all(store)?;
+    // Its tools, with their breakers and switches, are named after it, and a daemon has one registry of tools.
+    let is_namesake = |known: &&(Connection, u64)| known.0.source == source && known.0.org != *org;
+    if access.is_some() && all.iter().any(|known| is_namesake(&known)) {
+        return Err(StoreError::StateConflict(format!("the name {source} is taken; choose another")));
+    }
     let is_other = |known: &Connection| known.org == *org && known.connection_id != *id;
     let mut others = all.iter().map(|(known, _)| known).filter(|known| is_other(known));
     has_room("number of connections of the organisation", others.clone().count() + 1, CONNECTIONS_MAX)?;
@@ -100,6 +121,29 @@ pub(super) fn check_new(
         return Err(StoreError::StateConflict(format!("{org} already has the connection {id} to {source}")));
     }
     Ok(())
+}
+
+/// A source `http.<name>` has an access, and no other source has one.
+fn check_access(
+    source: &str,
+    (hosts, secrets, access): (&[String], &[String], Option<&HttpAccess>),
+) -> Result<(), StoreError> {
+    let invalid = |why: String| Err(StoreError::Invalid(why));
+    match (source.strip_prefix(HTTP_SOURCE), access) {
+        (None, None) => Ok(()),
+        (Some(name), Some(access)) => {
+            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+            if name.is_empty() || name.len() > HTTP_NAME_BYTES_MAX || !name.bytes().all(plain) {
+                let why = "the source is http. and a name of small letters, digits and underscores: http.crm";
+                return invalid(why.to_owned());
+            }
+            access.check(hosts, secrets).or_else(|why| invalid(why.to_string()))
+        }
+        (Some(_), None) => invalid(format!("{source} needs routes: what may be asked of the service")),
+        (None, Some(_)) => {
+            invalid(format!("routes are for a source that begins with {HTTP_SOURCE}, such as http.crm"))
+        }
+    }
 }
 
 pub(super) async fn create(services: &Services, new: &Connection) -> Result<(), StoreError> {
@@ -126,7 +170,94 @@ pub(super) async fn enable(
     }
     let mut step = Step::default();
     step.put(CONNECTIONS, id.as_str(), Expect::Version(version), &connection)?;
+    step.with(oauth::drop_tokens(&*services.store, id, false)?);
     commit(services, step, &connection, what, by).await
+}
+
+/// What a test of a connection found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tested {
+    /// What went over the wire, and the status of the answer.
+    pub record: EgressRecord,
+    /// What was asked; none if no route can be asked as it stands, so that only a connection was made.
+    pub asked: Option<String>,
+    /// The addresses, and who the server proved to be.
+    pub seen: Option<Seen>,
+    /// Why there is no answer.
+    pub fault: Option<String>,
+}
+
+/// Reaches the service of a connection: by the first route that only reads and has no placeholder. Obeys `allow.hosts`.
+pub async fn test(services: &Services, id: &ConnectionId) -> Result<Tested, Failure> {
+    let known = known(&*services.store, id).map_err(|error| error.failure(Phase::Dispatch))?.value;
+    let (route, carried) =
+        ask(services, (&known.org, &known.source), &[Method::Get, Method::Head], EXCHANGE_ANSWER_BYTES_MAX)
+            .await?;
+    let fault = match &carried.reply {
+        ExchangeReply::Failed(failure) => Some(failure.message.clone()),
+        ExchangeReply::Answered(_) => None,
+    };
+    Ok(Tested {
+        record: carried.record,
+        asked: route.map(|route| route.to_string()),
+        seen: carried.seen,
+        fault,
+    })
+}
+
+/// What a service says at the first route with `GET` and no placeholder, such as the public keys of an issuer.
+pub async fn fetch(
+    services: &Services,
+    org: &OrgId,
+    source: &str,
+    bytes_max: usize,
+) -> Result<Vec<u8>, Failure> {
+    let failed = |why: String| Failure::new(Code::EgressFailed, Phase::Dispatch, why);
+    match ask(services, (org, source), &[Method::Get], bytes_max).await? {
+        (None, _) => Err(failed(format!("{source} has no route with GET and without a placeholder"))),
+        (Some(_), carried) => match carried.reply {
+            ExchangeReply::Answered(answer) if answer.status == 200 => Ok(answer.body),
+            ExchangeReply::Answered(answer) => {
+                Err(failed(format!("{source} answered with status {}", answer.status)))
+            }
+            ExchangeReply::Failed(failure) => Err(failed(failure.message)),
+        },
+    }
+}
+
+async fn ask(
+    services: &Services,
+    (org, source): (&OrgId, &str),
+    methods: &[Method],
+    bytes_max: usize,
+) -> Result<(Option<Route>, Carried), Failure> {
+    let missing = || {
+        Failure::new(
+            Code::ConnectionMissing,
+            Phase::Dispatch,
+            format!("{source} is disabled, or is no connection by HTTP"),
+        )
+    };
+    let enabled = services.connection(org, source).ok_or_else(missing)?;
+    let host = enabled.hosts.first().ok_or_else(missing)?;
+    if !services.policy().allows_host(host) {
+        let why = format!("the policy's allow.hosts does not list {host}");
+        return Err(Failure::new(Code::NetworkNotWhitelisted, Phase::Gate, why));
+    }
+    let way = services.way(org, source, &enabled, Duration::from_millis(TEST_MS_MAX)).await?;
+    let reads = |route: &&Route| methods.contains(&route.method) && !route.path.contains('{');
+    let route = way.access.routes.iter().find(reads).cloned();
+    let (method, path) =
+        route.as_ref().map_or((Method::Head, "/"), |route| (route.method, route.path.as_str()));
+    let exchange = Exchange::new(source, method, path);
+    let mut order = Order { only_dial: route.is_none(), bytes_max, ..way.order(exchange, TEST_MS_MAX) };
+    // Over a connection of its own, and not over one that is kept: a test looks at it.
+    order.origin.connection = format!("test#{}", ConnectionId::fresh());
+    let carried = services.egress.broker.carry(order, None).await;
+    if carried.record.status == Some(401) {
+        way.unauthorized().await;
+    }
+    Ok((route, carried))
 }
 
 pub(super) async fn delete(services: &Services, id: &ConnectionId, by: &Principal) -> Result<(), StoreError> {
@@ -134,6 +265,7 @@ pub(super) async fn delete(services: &Services, id: &ConnectionId, by: &Principa
     let Versioned { value: connection, version } = known(&*services.store, id)?;
     let mut step = Step::default();
     step.delete(CONNECTIONS, id.as_str(), Expect::Version(version))?;
+    step.with(oauth::drop_tokens(&*services.store, id, true)?);
     commit(services, step, &connection, ConnectionChange::Deleted, by).await
 }
 
@@ -151,6 +283,7 @@ async fn commit(
     let committed = step.commit(&*services.store).await;
     // Also after an error: the change may be written.
     services.connections.reload(&*services.store);
+    services.equip();
     committed.map(drop)
 }
 
@@ -238,6 +371,12 @@ pub(super) fn check_delete_secret(services: &Services, org: &OrgId, name: &str) 
     if let Some((needed_by, _)) = connections::all(store)?.iter().find(needs) {
         let id = &needed_by.connection_id;
         return Err(StoreError::Invalid(format!("the connection {id} needs this secret: delete that first")));
+    }
+    let signs = |(hook, _): &&(Webhook, u64)| hook.org == *org && hook.signed_by == name;
+    if let Some((Webhook { webhook_id: id, .. }, _)) = webhooks::all(store)?.iter().find(signs) {
+        return Err(StoreError::Invalid(format!(
+            "the webhook {id} is signed by this secret: delete that first"
+        )));
     }
     Ok(())
 }

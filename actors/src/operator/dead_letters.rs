@@ -10,6 +10,7 @@ use effectd_contracts::{
 use crate::action::decisions::{self, to_publish};
 use crate::limits::REQUEUES_MAX;
 use crate::metrics::Metrics;
+use crate::services::webhooks;
 use crate::stored::clear_event;
 
 /// What happened to a letter.
@@ -53,6 +54,10 @@ pub fn requeue(
 ) -> Result<Vec<(u64, Now)>, StoreError> {
     let mut asked = Vec::with_capacity(numbers.len());
     for number in numbers {
+        if let Some(now) = requeued_to_webhook(store, *number, now)? {
+            asked.push((*number, Err(Ok(now))));
+            continue;
+        }
         let answer = match prepared(store, *number, now, unknown) {
             Ok(Ok(event)) => Ok(store.requeue(*number, event)),
             Ok(Err(now)) => Err(Ok(now)),
@@ -71,6 +76,12 @@ pub fn requeue(
         Ok((number, known(now)?))
     });
     ended.collect()
+}
+
+fn requeued_to_webhook(store: &dyn Store, number: u64, now: Timestamp) -> Result<Option<Now>, StoreError> {
+    let Some(letter) = store.letter(number)? else { return Ok(None) };
+    let requeued = webhooks::requeue(store, &letter, now)?;
+    Ok(requeued.map(|done| done.map_or_else(Now::Left, |()| Now::Requeued)))
 }
 
 /// What happened to one letter; an error if the Store cannot say whether the change was written.

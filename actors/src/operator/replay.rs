@@ -10,6 +10,7 @@ use effectd_contracts::{Timestamp, Topic, filter};
 
 use super::erasure;
 use crate::registry::nearest;
+use crate::services::webhooks;
 
 /// Parses `start`, `end`, an offset, a time (`2026-01-01T00:00:00Z`), or an age (`2h`).
 pub fn parse_position(text: &str, now: Timestamp) -> Result<SeekTo, StoreError> {
@@ -67,7 +68,7 @@ pub fn offset_of(store: &dyn Store, topic: &str, position: SeekTo) -> Result<u64
 /// A topic that effectd writes, or that has events.
 pub fn known_topic(store: &dyn Store, name: &str) -> Result<TopicName, StoreError> {
     let topic = TopicName::new(name)?;
-    let own = Topic::ALL.iter().map(|topic| topic.as_str()).chain([erasure::TOPIC]);
+    let own = Topic::ALL.iter().map(|topic| topic.as_str()).chain([erasure::TOPIC, webhooks::RETRIES]);
     let mut known: BTreeSet<String> = own.map(str::to_owned).collect();
     known.extend(store.topics()?.into_iter().map(|(topic, _)| topic.to_string()));
     if known.contains(name) {

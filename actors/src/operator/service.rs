@@ -14,7 +14,7 @@ use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
 
 use super::store_admin::{removes_anything, retention_details};
-use super::{connections, replay, sessions, tokens};
+use super::{connections, replay, sessions, tokens, webhooks};
 use crate::approvals::grants;
 use crate::approvals::rejudge::{self, Rejudged, Under};
 use crate::claims::pending::open_decisions;
@@ -215,7 +215,7 @@ async fn carry_out(
             sessions::delete(&services, &session_id, &principal).await?;
             json!({ "deleted": true })
         }
-        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets } => {
+        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets, access } => {
             let (created_by, created_at) = (principal, clock.now());
             let new = Connection {
                 connection_id,
@@ -224,6 +224,7 @@ async fn carry_out(
                 name,
                 hosts,
                 secrets,
+                access: access.map(|access| *access),
                 enabled: true,
                 created_by,
                 created_at,
@@ -241,6 +242,24 @@ async fn carry_out(
         }
         Operation::DeleteConnection { connection_id } => {
             connections::delete(&services, &connection_id, &principal).await?;
+            json!({ "deleted": true })
+        }
+        Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by } => {
+            let by = (principal, clock.now());
+            let new = webhooks::record((webhook_id, org, signed_by), (source, path), topics, by);
+            webhooks::create(&services, &new).await?;
+            json!({ "enabled": true })
+        }
+        Operation::EnableWebhook { webhook_id } => {
+            webhooks::enable(&services, &webhook_id, true).await?;
+            json!({ "enabled": true })
+        }
+        Operation::DisableWebhook { webhook_id } => {
+            webhooks::enable(&services, &webhook_id, false).await?;
+            json!({ "enabled": false })
+        }
+        Operation::DeleteWebhook { webhook_id } => {
+            webhooks::delete(&services, &webhook_id).await?;
             json!({ "deleted": true })
         }
         Operation::DeleteSecret { org, name } => {
@@ -510,8 +529,9 @@ pub fn preview(
             let gone = "its approvals are denied, its grants and tokens revoked, its dead letters, results, pre-images and artifacts destroyed; receipts stay";
             (true, format!("session {session_id} ({title:?}) -> deleted: {gone}"))
         }
-        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets } => {
-            connections::check_new(services, connection_id, (org, source), name, (hosts, secrets))?;
+        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets, access } => {
+            let leads_to = (hosts.as_slice(), secrets.as_slice(), access.as_deref());
+            connections::check_new(services, connection_id, (org, source), name, leads_to)?;
             let summary = format!("a connection of {org} to {source} ({name:?}): {}", hosts.join(", "));
             (true, summary)
         }
@@ -527,6 +547,29 @@ pub fn preview(
         Operation::DeleteConnection { connection_id } => {
             let known = connections::known(&*services.store, connection_id)?.value;
             (true, format!("connection {connection_id} to {} -> deleted", known.source))
+        }
+        Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by } => {
+            let about = (webhook_id.clone(), org.clone(), signed_by.clone());
+            let (to, by) = ((source.clone(), path.clone()), (Principal::new("effectd")?, now));
+            webhooks::check(services, &webhooks::record(about, to, topics.clone(), by))?;
+            let topics: Vec<_> = topics.iter().map(|topic| topic.as_str()).collect();
+            (true, format!("a webhook of {org}: {} to {source} at {path}", topics.join(", ")))
+        }
+        Operation::EnableWebhook { webhook_id } => {
+            let known = webhooks::known(&*services.store, webhook_id)?.value;
+            webhooks::check(services, &known)?;
+            (
+                !known.enabled,
+                format!("webhook {webhook_id} to {}: enabled, from the next event on", known.source),
+            )
+        }
+        Operation::DisableWebhook { webhook_id } => {
+            let known = webhooks::known(&*services.store, webhook_id)?.value;
+            (known.enabled, format!("webhook {webhook_id} to {}: disabled", known.source))
+        }
+        Operation::DeleteWebhook { webhook_id } => {
+            let known = webhooks::known(&*services.store, webhook_id)?.value;
+            (true, format!("webhook {webhook_id} to {} -> deleted", known.source))
         }
         Operation::SetSecret { org, name } => {
             let before =

@@ -1,6 +1,6 @@
 //! Lints of a tool's description, checked at registration.
 
-use effectd_contracts::{RiskLevel, SafetyClass, ToolId};
+use effectd_contracts::{RiskLevel, SafetyClass, SideEffect, ToolId};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -53,7 +53,9 @@ pub(super) fn check(definition: &Definition) -> Result<Vec<Lint>, RegistryError>
     if spec.params_schema.get("additionalProperties") != Some(&Value::Bool(false)) {
         lints.push(Lint::OpenParams);
     }
-    if changes && spec.resource.is_none() && definition.touches.is_none() {
+    // What is changed on another machine is for that machine to serialise.
+    let is_elsewhere = spec.side_effects.iter().all(|effect| *effect == SideEffect::NetworkCall);
+    if changes && !is_elsewhere && spec.resource.is_none() && definition.touches.is_none() {
         lints.push(Lint::NoResource);
     }
     for lint in &lints {

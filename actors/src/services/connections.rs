@@ -1,12 +1,14 @@
 //! Connections of organisations to sources of tools, and the secrets that they need. The enabled connections are in memory, since
 //! the gate asks for them; [`crate::operator::connections`] changes both.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
 use effectd_bus::{FamilyName, Store, StoreError};
-use effectd_contracts::{Connection, ConnectionId, OrgId, Principal, SecretName, Timestamp};
+use effectd_contracts::{
+    Code, Connection, ConnectionId, Failure, HttpAccess, OrgId, Phase, Principal, SecretName, Timestamp,
+};
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize, Serializer};
 use zeroize::Zeroizing;
@@ -27,6 +29,10 @@ pub struct Enabled {
     /// The version of the Store's entry: a changed connection is another one.
     pub version: u64,
     pub hosts: Vec<String>,
+    /// The names of the secrets that it needs.
+    pub secrets: Vec<String>,
+    /// How exchanges reach it, if it is one by HTTP.
+    pub access: Option<Arc<HttpAccess>>,
 }
 
 type BySource = HashMap<(OrgId, String), Arc<Enabled>>;
@@ -36,7 +42,7 @@ type BySource = HashMap<(OrgId, String), Arc<Enabled>>;
 pub struct Connections {
     enabled: RwLock<Arc<BySource>>,
     /// Serialises changes of connections, secrets, sessions and tokens, so that a check still holds when its change is written.
-    pub(crate) changes: tokio::sync::Mutex<()>,
+    pub(crate) changes: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Connections {
@@ -54,6 +60,13 @@ impl Connections {
         });
         *self.enabled.write() = Arc::new(enabled);
     }
+
+    /// The sources of enabled connections by HTTP, over all organisations, in order.
+    pub(crate) fn sources(&self) -> BTreeSet<String> {
+        let enabled = self.enabled.read().clone();
+        let by_http = enabled.iter().filter(|(_, enabled)| enabled.access.is_some());
+        by_http.map(|((_, source), _)| source.clone()).collect()
+    }
 }
 
 impl Services {
@@ -62,14 +75,25 @@ impl Services {
         let enabled = self.connections.enabled.read().clone();
         enabled.get(&(org.clone(), source.to_owned())).cloned()
     }
+
+    /// A secret, for one call.
+    pub(crate) fn secret(&self, org: &OrgId, name: &str) -> Result<Secret, Failure> {
+        let read = || self.store.entry(&FamilyName::new(SECRETS)?, &format!("{org}/{name}"));
+        let entry = read().map_err(|error| error.failure(Phase::Dispatch))?;
+        let missing =
+            || Failure::new(Code::SecretMissing, Phase::Dispatch, format!("{org} has no secret {name:?}"));
+        entry.as_ref().and_then(read_json).ok_or_else(missing)
+    }
 }
 
 fn enabled(store: &dyn Store) -> Result<BySource, StoreError> {
     let mut found = HashMap::new();
     for (connection, version) in all(store)? {
         if connection.enabled {
-            let Connection { connection_id, org, source, hosts, .. } = connection;
-            found.insert((org, source), Arc::new(Enabled { connection_id, version, hosts }));
+            let Connection { connection_id, org, source, hosts, secrets, access, .. } = connection;
+            let access = access.map(Arc::new);
+            let enabled = Enabled { connection_id, version, hosts, secrets, access };
+            found.insert((org, source), Arc::new(enabled));
         }
     }
     Ok(found)

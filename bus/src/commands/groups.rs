@@ -305,6 +305,15 @@ impl Batch<'_> {
         Ok(offset)
     }
 
+    /// Removes a group that exists.
+    pub(crate) fn remove_group(&mut self, topic: &TopicName, group: &GroupName) -> Result<(), StoreError> {
+        let (topic, group) = (topic.clone(), group.clone());
+        if !self.state.groups.contains_key(&(topic.clone(), group.clone())) {
+            return Ok(());
+        }
+        self.emit(Record::GroupRemoved { topic, group })
+    }
+
     pub(crate) fn group_infos(&self, topic: &TopicName) -> Vec<GroupInfo> {
         let end = self.state.end(topic);
         let of_topic = self.state.groups.iter().filter(|((of, _), _)| of == topic);

@@ -240,6 +240,11 @@ impl Store for LocalStore {
         self.submit(0, move |batch| batch.seek(&topic, &group, to))
     }
 
+    fn remove_group(&self, topic: &TopicName, group: &GroupName) -> Wait<()> {
+        let (topic, group) = (topic.clone(), group.clone());
+        self.submit(0, move |batch| batch.remove_group(&topic, &group))
+    }
+
     fn groups(&self, topic: &TopicName) -> Wait<Vec<GroupInfo>> {
         let topic = topic.clone();
         self.submit(0, move |batch| Ok(batch.group_infos(&topic)))

@@ -156,6 +156,11 @@ pub enum Record {
     },
     /// Only salvage writes it.
     Lost(LostRecord),
+    /// A group was removed, with its leases and delivery counts.
+    GroupRemoved {
+        topic: TopicName,
+        group: GroupName,
+    },
 }
 
 /// What salvage knows about lost records. Numbers are never given out a second time, so each counter goes on after them.
@@ -358,7 +363,8 @@ impl Record {
             | Record::ClaimMoved { .. }
             | Record::DeadLetterMoved { .. }
             | Record::Invalidated { .. }
-            | Record::Lost(_) => None,
+            | Record::Lost(_)
+            | Record::GroupRemoved { .. } => None,
         }
     }
 
@@ -390,7 +396,8 @@ impl Record {
             | Record::DeadLetterEnded { .. }
             | Record::Expired(_)
             | Record::Invalidated { .. }
-            | Record::Lost(_) => Vec::new(),
+            | Record::Lost(_)
+            | Record::GroupRemoved { .. } => Vec::new(),
         }
     }
 }

@@ -74,6 +74,12 @@ impl State {
                 changes.changed.insert(topic.clone());
                 changes.returned.insert(topic.clone());
             }
+            Record::GroupRemoved { topic, group } => {
+                let removed = self.groups.remove(&(topic.clone(), group.clone()));
+                for lease in removed.into_iter().flat_map(|mut group| group.seek(0)) {
+                    self.leases.remove(&lease);
+                }
+            }
             Record::Configured { topic, group, options } => self.group_mut(topic, group).options = *options,
             Record::EpochClosed { epoch } => {
                 self.closed_epochs.insert(*epoch);

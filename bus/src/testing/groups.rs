@@ -23,6 +23,7 @@ pub(super) const CASES: &[Case] = &[
     ("an event delivered too often is a dead letter", exhausted),
     ("a group can get exhausted events instead of dead letters", handed_over),
     ("a group can be moved", sought),
+    ("a removed group leaves nothing behind", removed),
     ("leases are bounded", bounded),
     ("a lease says when something is due", next_due),
     ("a group is notified of events that it may lease", told),
@@ -268,6 +269,23 @@ fn sought(bench: &mut Bench<'_>) {
     bench.reopen();
     let again = lease(bench, "g", 2);
     assert_eq!((offsets(&again), counts(&again)), (vec![3, 4], vec![1, 1]));
+}
+
+fn removed(bench: &mut Bench<'_>) {
+    publish(bench, 3);
+    let before = lease(bench, "g", 2);
+    bench.store.nack(leases(&before)[1], TTL, "no").wait().unwrap();
+    lease(bench, "h", 1);
+    bench.store.remove_group(&topic("t"), &group("g")).wait().unwrap();
+    bench.store.remove_group(&topic("t"), &group("none")).wait().unwrap();
+    assert_eq!(bench.store.ack(leases(&before)[0]).wait(), Err(StoreError::LeaseLost));
+    for _ in 0..2 {
+        let known = bench.store.groups(&topic("t")).wait().unwrap();
+        assert_eq!(known.iter().map(|info| info.group.as_str()).collect::<Vec<_>>(), ["h"]);
+        bench.reopen();
+    }
+    // The name is free, and means a new group.
+    assert_eq!(counts(&lease(bench, "g", 9)), [1, 1, 1]);
 }
 
 fn bounded(bench: &mut Bench<'_>) {

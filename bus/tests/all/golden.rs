@@ -148,6 +148,7 @@ fn records() -> Vec<(&'static str, Record)> {
         ("claim moved", Record::ClaimMoved { fence: 2, intent: sealed(b"intent") }),
         ("disturbed", Record::Invalidated { ordinal: 1, resources: vec![Hash16::of(&[b"folder"])] }),
         ("event moved", moved()),
+        ("group removed", Record::GroupRemoved { topic: topic("t"), group: group("h") }),
         (
             "expired",
             Record::Expired(ExpiredRecord {
@@ -247,7 +248,7 @@ fn what_was_stored_is_read_back() {
     let line = GOLDEN.lines().find_map(|line| line.strip_prefix("block: ")).unwrap();
     let bytes = unhex(line).unwrap();
     let header = block::check(&bytes).unwrap();
-    assert_eq!((header.seq, header.records, header.at_ms), (1, 29, 1_800_000_000_000));
+    assert_eq!((header.seq, header.records, header.at_ms), (1, 30, 1_800_000_000_000));
     let read: Vec<Record> = block::records(&bytes).map(|record| record.unwrap().1).collect();
     let mut builder = Builder::new(1, 0, header.at_ms);
     let written: Vec<Record> = records()

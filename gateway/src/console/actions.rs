@@ -11,7 +11,8 @@ use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use effectd_contracts::proof::check_proof;
 use effectd_contracts::{
-    ActionId, AmendmentEntry, Effects, Gate, GateResult, InclusionProof, Receipt, Timestamp, UNDO_TOOL,
+    ActionId, AmendmentEntry, Effects, EgressRecord, Gate, GateResult, InclusionProof, Receipt, Timestamp,
+    UNDO_TOOL,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -275,6 +276,10 @@ struct ActionPage {
 }
 
 impl ActionPage {
+    fn sent(&self, record: &EgressRecord) -> String {
+        shown_text(&receipt_text::sent(record))
+    }
+
     fn megabytes(&self, bytes: &u64) -> String {
         format!("{:.1} MB", *bytes as f64 / 1e6)
     }

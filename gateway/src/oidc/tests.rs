@@ -3,7 +3,11 @@
 
 use std::fs::metadata;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use effectd_contracts::{Code, ManualClock, Phase};
+use futures_util::FutureExt;
 use ring::hmac;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
@@ -120,7 +124,13 @@ impl Place {
     }
 
     fn holder(&self, jwt: &str) -> Option<Claims> {
-        self.issuer.holder(&self.settings, jwt, Timestamp::from_second(NOW).unwrap())
+        self.holder_by(&self.settings, jwt)
+    }
+
+    fn holder_by(&self, settings: &OidcSettings, jwt: &str) -> Option<Claims> {
+        let clock = ManualClock::at(Timestamp::from_second(NOW).unwrap());
+        let nobody = |_, _| std::future::pending();
+        self.issuer.holder(settings, jwt, &clock, nobody).now_or_never().unwrap()
     }
 }
 
@@ -138,8 +148,7 @@ fn each_key_verifies_its_own_algorithm() {
     let by_ec = place.holder(&format!("{message}.{}", base64(signature.as_ref())));
     assert_eq!(by_ec, Some(found));
     assert_eq!(place.holder(BY_RSA).unwrap().roles, ["deciders"]);
-    let none = OidcSettings::default();
-    assert_eq!(place.issuer.holder(&none, BY_RSA, Timestamp::from_second(NOW).unwrap()), None);
+    assert_eq!(place.holder_by(&OidcSettings::default(), BY_RSA), None);
 }
 
 #[test]
@@ -260,4 +269,123 @@ fn keys_change_with_their_file_and_without_one_none_counts() {
     assert!(!still_valid(&place.settings, &holder, at(600 + JWT_SKEW_S_MAX)));
     place.settings.issuer.clear();
     assert!(!still_valid(&place.settings, &holder, at(0)));
+}
+
+/// An issuer that serves its keys, with the clock that decides when it is asked.
+struct Serving {
+    place: Place,
+    clock: ManualClock,
+    /// What it answers; `None` if it is down.
+    answer: Mutex<Option<Vec<u8>>>,
+    asked: AtomicUsize,
+}
+
+impl Serving {
+    fn new() -> Self {
+        let mut place = Place::new();
+        place.settings.jwks_file.clear();
+        place.settings.jwks_source = "http.idp".to_owned();
+        let clock = ManualClock::at(Timestamp::from_second(NOW).unwrap());
+        let serving = Self { place, clock, answer: Mutex::default(), asked: AtomicUsize::new(0) };
+        serving.serve(&serving.place.keys());
+        serving
+    }
+
+    fn serve(&self, keys: &[Value]) {
+        *self.answer.lock() = Some(json!({ "keys": keys }).to_string().into_bytes());
+    }
+
+    async fn accepts(&self, jwt: &str) -> bool {
+        let fetch = |org: OrgId, source: String| {
+            assert_eq!((org.as_str(), source.as_str()), ("office", "http.idp"));
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let down = || Failure::new(Code::EgressFailed, Phase::Dispatch, "down");
+            let answer = self.answer.lock().clone().ok_or_else(down);
+            async { answer }
+        };
+        self.place.issuer.holder(&self.place.settings, jwt, &self.clock, fetch).await.is_some()
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn later(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+        // The tokens of the tests are valid for ten minutes.
+        self.clock.jump_to(Timestamp::from_second(NOW).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn served_keys_are_fetched_when_they_are_old() {
+    let issuer = Serving::new();
+    let jwt = issuer.place.plain(&claims());
+    for _ in 0..3 {
+        assert!(issuer.accepts(&jwt).await && issuer.accepts(BY_RSA).await);
+    }
+    assert_eq!(issuer.asked(), 1);
+    // The issuer takes the key away: for as long as its keys are fresh, nobody knows.
+    issuer.serve(&issuer.place.keys()[..2]);
+    issuer.later(299);
+    assert!(issuer.accepts(&jwt).await);
+    issuer.later(1);
+    assert!(!issuer.accepts(&jwt).await && issuer.accepts(BY_RSA).await);
+    assert_eq!(issuer.asked(), 2);
+    let mut issuer = issuer;
+    issuer.place.settings.issuer = "https://other.example".to_owned();
+    assert!(!issuer.accepts(BY_RSA).await, "the claims are checked as with a file");
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_knows_does_not_hammer_the_issuer() {
+    let issuer = Serving::new();
+    issuer.serve(&issuer.place.keys()[..2]);
+    let jwt = issuer.place.plain(&claims());
+    for _ in 0..100 {
+        assert!(!issuer.accepts(&jwt).await);
+    }
+    assert_eq!(issuer.asked(), 1);
+    // The issuer begins to sign with another key: it is known after a minute at most.
+    issuer.serve(&issuer.place.keys());
+    issuer.later(59);
+    assert!(!issuer.accepts(&jwt).await && issuer.accepts(BY_RSA).await);
+    issuer.later(1);
+    assert!(issuer.accepts(&jwt).await);
+    assert_eq!(issuer.asked(), 2);
+}
+
+#[tokio::test]
+async fn the_last_keys_count_for_an_hour_without_the_issuer() {
+    let issuer = Serving::new();
+    assert!(issuer.accepts(BY_RSA).await);
+    for broken in [None, Some(b"{ not JSON".to_vec()), Some(vec![b' '; 300_000])] {
+        *issuer.answer.lock() = broken;
+        issuer.later(1_000);
+        assert!(issuer.accepts(BY_RSA).await);
+    }
+    assert_eq!(issuer.asked(), 4);
+    issuer.later(599);
+    assert!(issuer.accepts(BY_RSA).await);
+    issuer.later(1);
+    assert!(!issuer.accepts(BY_RSA).await, "an hour is over");
+    issuer.serve(&issuer.place.keys());
+    issuer.later(60);
+    assert!(issuer.accepts(BY_RSA).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_issuer_holds_a_token_for_a_moment() {
+    let issuer = Serving::new();
+    assert!(issuer.accepts(BY_RSA).await);
+    issuer.later(300);
+    let slow = |_, _| std::future::pending();
+    let begun = tokio::time::Instant::now();
+    let (place, clock) = (&issuer.place, &issuer.clock);
+    // Everybody waits for the same fetch, and no longer than that.
+    for _ in 0..2 {
+        assert!(place.issuer.holder(&place.settings, BY_RSA, clock, slow).await.is_some());
+    }
+    assert_eq!(begun.elapsed(), 2 * crate::limits::JWKS_WAIT_MAX);
+    assert_eq!(issuer.asked(), 1, "the fetch under way is the only one");
 }

@@ -1,7 +1,7 @@
 //! Connections and secrets of organisations, for operators and the organisation's admins.
 
 use axum::extract::State;
-use effectd_actors::operator::connections::{check_value, set_secret};
+use effectd_actors::operator::connections::{self as connections_of, check_value, set_secret};
 use effectd_actors::services::connections;
 use effectd_actors::{OrgRole, Services};
 use effectd_bus::StoreError;
@@ -14,7 +14,7 @@ use crate::extract::{Json, Path, Payload, Query, Reply};
 use crate::limits::CHANGE_BYTES_MAX;
 use crate::peer::Peer;
 use crate::problem::{Kind, Problem, Problems};
-use crate::views::connections::{ConnectionBody, SecretBody};
+use crate::views::connections::{ConnectionBody, ConnectionTest, SecretBody};
 use crate::views::operations::OperationView;
 
 /// Connections
@@ -40,11 +40,12 @@ pub(crate) async fn create(
     body: Payload,
 ) -> Reply<OperationView> {
     let (body, _share): (ConnectionBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
-    let ConnectionBody { org, source, name, hosts, secrets } = body;
+    let ConnectionBody { org, source, name, hosts, secrets, access } = body;
     app.check_org(&peer, org.as_str(), OrgRole::Admin)?;
     let connection_id = ConnectionId::fresh();
     let id = connection_id.to_string();
-    let operation = Operation::CreateConnection { connection_id, org, source, name, hosts, secrets };
+    let access = access.map(Box::new);
+    let operation = Operation::CreateConnection { connection_id, org, source, name, hosts, secrets, access };
     operations::create(&app, &peer, (operation, id), query).await
 }
 
@@ -66,6 +67,19 @@ pub(crate) async fn disable(change: ChangeOf) -> Reply<OperationView> {
     change.by(Operation::DisableConnection { connection_id }).await
 }
 
+/// Test a connection
+///
+/// Finds the address, makes a connection, and asks the first route that only reads and has no placeholder. Nothing is asked if there is
+/// no such route.
+#[utoipa::path(post, path = "/v1/connections/{id}/test", tag = "connections",
+    responses((status = 200, description = "What was found, also if it cannot be reached", body = ConnectionTest), Problems<403, 404, 502>))]
+pub(crate) async fn test(State(app): AppState, peer: Peer, Path(id): Path<String>) -> Reply<ConnectionTest> {
+    let id = administered_by(&app, &peer, &id)?;
+    let services = app.services();
+    let tested = connections_of::test(services, &id).await;
+    tested.map(|tested| Json(tested.into())).map_err(Problem::from)
+}
+
 /// Delete a connection
 #[utoipa::path(delete, path = "/v1/connections/{id}", tag = "connections",
     params(ChangeQuery),
@@ -77,6 +91,10 @@ pub(crate) async fn delete(change: ChangeOf) -> Reply<OperationView> {
 
 /// The connection that a request names, if its peer may change it.
 fn administered(ChangeOf { app, peer, id, .. }: &ChangeOf) -> Result<ConnectionId, Problem> {
+    administered_by(app, peer, id)
+}
+
+fn administered_by(app: &App, peer: &Peer, id: &str) -> Result<ConnectionId, Problem> {
     let found = visible(app, peer)?.into_iter().find(|known| known.connection_id.as_str() == id);
     let unknown = || Problem::of(Kind::NotFound, "you have no connection of this id");
     let found = found.ok_or_else(unknown)?;

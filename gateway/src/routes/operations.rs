@@ -139,11 +139,15 @@ pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation)
             | Operation::EnableConnection { .. }
             | Operation::DisableConnection { .. }
             | Operation::DeleteConnection { .. }
+            | Operation::CreateWebhook { .. }
+            | Operation::EnableWebhook { .. }
+            | Operation::DisableWebhook { .. }
+            | Operation::DeleteWebhook { .. }
             | Operation::SetSecret { .. }
             | Operation::DeleteSecret { .. }
     );
     if is_of_org && by.claims().is_some() {
-        let why = "with a token, use /v1/sessions, /v1/connections and /v1/secrets for this";
+        let why = "with a token, use /v1/sessions, /v1/connections, /v1/webhooks and /v1/secrets for this";
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
     // As its own route does.

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use effectd_actors::approvals::view::shown;
 use effectd_actors::operator::dead_letters::{self, Now};
 use effectd_actors::operator::service::OPERATION_LETTERS_MAX;
+use effectd_actors::services::webhooks;
 use effectd_actors::{Registry, Services};
 use effectd_bus::{
     Body, DELIVERIES_EXHAUSTED, DeadLetter, DeadLetterOrigin, Fingerprint, Store, StoreError, TopicName,
@@ -39,6 +40,9 @@ pub struct LetterView {
     pub subject_id: Option<String>,
     #[serde(default)]
     pub space_id: Option<String>,
+    /// The webhook that could not deliver an event about the action; left out if the action itself was given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook_id: Option<String>,
     /// The peer that asked for the action.
     #[serde(default)]
     pub principal: Option<String>,
@@ -73,6 +77,8 @@ impl From<&DeadLetter> for LetterView {
         };
         let decision = dead_letters::decision(letter);
         let request = decision.as_ref().map(|decision| &decision.request);
+        let (webhook, space) = webhooks::of_letter(letter).unzip();
+        let space = request.map(|request| request.space_id.clone()).or(space.flatten());
         let tries =
             letter.tries.iter().map(|tried| TryView { at: tried.at.to_string(), error: tried.error.clone() });
         Self {
@@ -83,7 +89,8 @@ impl From<&DeadLetter> for LetterView {
             receipt_id,
             tool_id: request.map(|request| request.tool_id.to_string()),
             subject_id: request.map(|request| request.subject_id.to_string()),
-            space_id: request.map(|request| request.space_id.to_string()),
+            space_id: space.map(|space| space.to_string()),
+            webhook_id: webhook.map(|id| id.to_string()),
             principal: decision.as_ref().map(|decision| decision.principal.to_string()),
             code: letter.code.clone(),
             cause: letter.fingerprint.to_string(),

@@ -1,7 +1,7 @@
 //! Receipts in words: what the terminal and the console both say about one.
 
 use effectd_contracts::{
-    ApprovalVerdict, Authority, Outcome, PathChange, PathState, Receipt, Redaction, Timestamp,
+    ApprovalVerdict, Authority, EgressRecord, Outcome, PathChange, PathState, Receipt, Redaction, Timestamp,
 };
 
 /// Shorter phases are left out.
@@ -75,6 +75,19 @@ pub fn redacted(redactions: &[Redaction]) -> String {
         format!("{} {} in {field}", entry.count, entry.kind.as_str())
     });
     entries.collect::<Vec<_>>().join(", ")
+}
+
+/// What went over the network in one request.
+pub fn sent(record: &EgressRecord) -> String {
+    let EgressRecord { host, address, method, status, fault, bytes_out, bytes_in, ms, .. } = record;
+    let at = address.as_ref().map(|address| format!(" ({address})")).unwrap_or_default();
+    let answer = match (status, fault) {
+        (Some(status), _) => format!("answered {status}"),
+        (None, Some(fault)) => format!("no answer: {}", fault.as_str().replace('_', " ")),
+        (None, None) => "no answer".to_owned(),
+    };
+    let took = duration(ms.as_f64());
+    format!("{} to {host}{at}, {answer}, {bytes_out} bytes out, {bytes_in} in, {took}", method.as_str())
 }
 
 /// Who approved it or refused, and when.

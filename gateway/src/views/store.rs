@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use effectd_actors::operator::erasure::{Erased, Progress};
 use effectd_actors::operator::store_admin::Erasure;
+use effectd_actors::services::webhooks::placed;
 use effectd_bus::{Body, GroupInfo, Retained, Store, StoreError, StoredEvent, TopicName};
 use effectd_contracts::Topic;
 use serde::{Deserialize, Serialize};
@@ -219,7 +220,7 @@ fn event(topic: &TopicName, source: &str, stored: &StoredEvent) -> Value {
         Body::Clear(bytes) => serde_json::from_slice(bytes).ok(),
         Body::Opened(_) | Body::Shredded => None,
     };
-    let mut event = clear.unwrap_or_else(|| {
+    let event = clear.unwrap_or_else(|| {
         let own = Topic::ALL.into_iter().find(|own| own.as_str() == topic.as_str());
         let mut event = Map::new();
         event.insert("specversion".to_owned(), json!("1.0"));
@@ -231,9 +232,7 @@ fn event(topic: &TopicName, source: &str, stored: &StoredEvent) -> Value {
         event.extend(stored.action_id.as_ref().map(|action| ("subject".to_owned(), json!(action))));
         event
     });
-    event.insert("source".to_owned(), json!(source));
-    event.insert("offset".to_owned(), json!(stored.offset));
-    Value::Object(event)
+    placed(event, source, stored.offset)
 }
 
 /// The position of a consumer group.

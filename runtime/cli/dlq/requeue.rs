@@ -222,6 +222,7 @@ impl<'a> Run<'a> {
             }
             let size = self.size(step, careful).min(rest.len());
             let (chunk, after) = rest.split_at(size);
+            let sent = self.tally.requeued;
             let requeued = self.chunk(chunk, report).await?;
             rest = after;
             if !careful {
@@ -232,7 +233,7 @@ impl<'a> Run<'a> {
             }
             progress(all - rest.len(), self.tally.requeued - before, all);
             // A step that requeued no letter proves nothing, so it is repeated.
-            step += usize::from(!requeued.is_empty());
+            step += usize::from(self.tally.requeued > sent);
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::view::{TreeAccess, View};
 const GROUPS: &str = include_str!("../../profiles/groups.toml");
 const DEFAULT: &str = include_str!("../../profiles/default.toml");
 const EXEC: &str = include_str!("../../profiles/exec.toml");
+const EGRESS: &str = include_str!("../../profiles/egress.toml");
 const HIGH_ISOLATION: &str = include_str!("../../profiles/high_isolation.toml");
 
 /// System calls that the zygote and its children need only to confine themselves; the narrow filter takes them away again.
@@ -371,6 +372,47 @@ impl Rules {
     }
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BrokerFile {
+    memory_bytes: u64,
+    open_files: u64,
+    allow: Vec<String>,
+    argument: Vec<ArgumentFile>,
+}
+
+/// The profile of the egress broker.
+#[derive(Debug)]
+pub(crate) struct BrokerProfile {
+    pub(crate) memory_bytes: u64,
+    pub(crate) open_files: u64,
+    pub(crate) filter: Program,
+}
+
+impl BrokerProfile {
+    /// Reads the profile's data. Fails only if the shipped data is wrong, which a test rules out.
+    pub(crate) fn load() -> Result<Self, SandboxError> {
+        let BrokerFile { memory_bytes, open_files, allow, argument } = parse("egress", EGRESS)?;
+        let allowed = allow.iter().map(|name| number(name)).collect::<Result<BTreeSet<u32>, _>>()?;
+        let mut conditions: BTreeMap<u32, Vec<Condition>> = BTreeMap::new();
+        for rule in &argument {
+            let (at, condition) = rule.read()?;
+            conditions.entry(at).or_default().push(condition);
+        }
+        // An unknown call fails as on an older kernel, so that a newer C library falls back to one that is known.
+        let refused = |number| if number == CLONE3 { libc::ENOSYS } else { libc::EPERM } as u16;
+        let filter = compile(
+            |number| if allowed.contains(&number) { Verdict::Allow } else { Verdict::Errno(refused(number)) },
+            |number| conditions.get(&number).cloned().unwrap_or_default(),
+            Verdict::Errno(libc::ENOSYS as u16),
+        );
+        Ok(Self { memory_bytes, open_files, filter })
+    }
+}
+
+/// The C library tries it before `clone`.
+const CLONE3: u32 = libc::SYS_clone3 as u32;
+
 impl ArgumentFile {
     fn read(&self) -> Result<(u32, Condition), SandboxError> {
         let test = match (self.deny_bits, &self.deny, &self.allow) {
@@ -401,6 +443,7 @@ mod tests {
             let profile = Profile::load(id).unwrap();
             assert!(profile.base_filter.0.len() < 1_000 && profile.narrow_filter.0.len() < 1_000, "{id}");
         }
+        assert!(BrokerProfile::load().unwrap().filter.0.len() < 1_000);
     }
 
     #[test]

@@ -86,6 +86,31 @@ pub(crate) fn restrict_to_profile(scope: &Scope<'_>) -> Result<(), String> {
     enforce(rules)
 }
 
+/// Lets this process read these files and folders, and no other. It may write none, and listen on no port. A path that does not
+/// exist is left out.
+pub(crate) fn restrict_to_reading(paths: &[PathBuf]) -> Result<(), String> {
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(VERSION))
+        .and_then(|rules| rules.handle_access(AccessNet::BindTcp))
+        .and_then(|rules| rules.scope(LandlockScope::from_all(VERSION)))
+        .and_then(Ruleset::create)
+        .map_err(text)?;
+    for path in paths {
+        let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+        let at = match nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty()) {
+            Ok(at) => at,
+            Err(Errno::ENOENT) => continue,
+            Err(errno) => return Err(format!("{}: {errno}", path.display())),
+        };
+        let status = nix::sys::stat::fstat(&at).map_err(text)?;
+        let directory = status.st_mode & libc::S_IFMT == libc::S_IFDIR;
+        let access = if directory { readable() } else { readable() & AccessFs::from_file(VERSION) };
+        rules = allow(rules, at.as_fd(), access)?;
+    }
+    enforce(rules)
+}
+
 fn allow(
     rules: RulesetCreated,
     at: BorrowedFd<'_>,

@@ -97,8 +97,8 @@ pub(crate) fn reap_one() -> Option<Ended> {
 
 /// Closes every descriptor from `first` on, also those above any limit.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
-    // SAFETY: the callers own every descriptor of their process: it is a fresh zygote, its guard, or a child that keeps
-    // only the slots below `first`. No OwnedFd above it is used or dropped afterwards.
+    // SAFETY: the callers own every descriptor of their process: it is a fresh zygote, its guard, a broker that has just been
+    // started, or a child that keeps only the slots below `first`. No OwnedFd above it is used or dropped afterwards.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
 

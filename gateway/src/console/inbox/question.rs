@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use effectd_actors::preview::{Change, Preview};
+use effectd_actors::preview::{Change, Diff, Preview, RequestShown};
 use effectd_contracts::Approval;
 use effectd_contracts::text::counted;
 use serde::Deserialize;
@@ -430,6 +430,7 @@ fn counts(preview: &Preview) -> String {
     match preview {
         Preview::Unavailable(_) => "no preview".to_owned(),
         Preview::WouldFail(_) => "would fail".to_owned(),
+        Preview::Request(_) => "1 request".to_owned(),
         Preview::Shown(shown) => {
             let predicted = &shown.predicted;
             let deletes = match predicted.deletes {
@@ -452,6 +453,7 @@ impl Changes {
                 );
                 (Some(why), Vec::new(), false)
             }
+            Preview::Request(request) => (None, vec![ChangedPath::of_request(request)], false),
             Preview::Shown(shown) => (None, shown.changes.iter().map(ChangedPath::of).collect(), shown.cut),
         };
         let summary = if note.is_some() { String::new() } else { counts(preview) };
@@ -459,17 +461,42 @@ impl Changes {
     }
 }
 
+/// What a diff does not show.
+fn notes(diff: Option<&Diff>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if diff.is_some_and(|diff| diff.cut) {
+        notes.push("The text is cut.".to_owned());
+    }
+    if diff.is_some_and(|diff| diff.redacted) {
+        notes.push("Secrets and personal data are not shown.".to_owned());
+    }
+    notes
+}
+
 impl ChangedPath {
+    /// A request: its headers and its body are what is new.
+    fn of_request(request: &RequestShown) -> Self {
+        let mut notes = notes(request.body.as_ref());
+        if request.body.is_none() && request.body_bytes > 0 {
+            notes.push("The body is not text.".to_owned());
+        }
+        let headers = request.headers.iter().map(|(name, value)| format!("+{name}: {value}\n"));
+        let body = request.body.as_ref().map_or("", |diff| &diff.text);
+        let text: String = headers.chain([body.to_owned()]).collect();
+        Self {
+            path: format!("{} {}", request.method.as_str(), request.url),
+            moved_to: None,
+            was: "not sent".to_owned(),
+            becomes: format!("sent once, with a body of {} bytes", request.body_bytes),
+            note: (!notes.is_empty()).then(|| notes.join(" ")),
+            blocks: if text.is_empty() { Vec::new() } else { blocks(&text) },
+        }
+    }
+
     fn of(change: &Change) -> Self {
         let diff = change.diff.as_ref();
-        let mut notes = Vec::new();
+        let mut notes = notes(diff);
         notes.extend(change.left_out.map(|why| format!("Not compared: {}.", why.as_str())));
-        if diff.is_some_and(|diff| diff.cut) {
-            notes.push("The text is cut.".to_owned());
-        }
-        if diff.is_some_and(|diff| diff.redacted) {
-            notes.push("Secrets and personal data are not shown.".to_owned());
-        }
         Self {
             path: change.path.clone(),
             moved_to: change.moved_to.clone(),

@@ -14,7 +14,7 @@ use effectd_actors::limits::{
 use effectd_actors::operator::service::OPERATION_LETTERS_MAX;
 use effectd_bus::limits::NAME_BYTES_MAX;
 use effectd_contracts::Code;
-use effectd_contracts::limits::{FILTER_BYTES_MAX, ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX};
+use effectd_contracts::limits::{FILTER_BYTES_MAX, ID_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, ROUTE_BYTES_MAX};
 use effectd_contracts::text::PRINTABLE;
 use serde_json::{Map, Value, json};
 
@@ -254,7 +254,11 @@ fn bounds() -> Vec<Bound> {
         ("ActionView", "action_id", reference("ActionId")),
         ("Amending", "note", json!({ "maxLength": NOTE_BYTES_MAX })),
         ("Amending", "quality", json!({ "minimum": 0, "maximum": 1 })),
-        ("Amending ConnectionBody Operation_create_connection", "source", name()),
+        (
+            "Amending ConnectionBody Operation_create_connection Operation_create_webhook WebhookBody",
+            "source",
+            name(),
+        ),
         ("ApprovalView", "asked_at", time()),
         ("ApprovalView GrantView HeldView", "expires_at", time()),
         ("ApprovalView", "state", words(&["pending", "approved", "denied", "expired"])),
@@ -265,7 +269,7 @@ fn bounds() -> Vec<Bound> {
         ("BreakerView", "state", words(&["closed", "open", "half_open", "releasing"])),
         ("ConnectionBody Operation_create_connection", "hosts", hosts),
         ("ConnectionBody Operation_create_connection", "name", name()),
-        ("ConnectionBody TokenBody_service TokenBody_user", "org", reference("OrgId")),
+        ("ConnectionBody TokenBody_service TokenBody_user WebhookBody", "org", reference("OrgId")),
         ("ConnectionBody Operation_create_connection", "secrets", secrets),
         ("EraseBody Operation_erase", "subjects", subjects),
         (
@@ -324,6 +328,17 @@ fn bounds() -> Vec<Bound> {
         ("TokenBody_sandbox TokenBody_service TokenBody_user", "not_before", time()),
         ("TokenBody_sandbox", "session_id", reference("SessionId")),
         ("TokenBody_service TokenBody_user", "name", account),
+        (
+            "Operation_create_webhook WebhookBody",
+            "path",
+            json!({ "pattern": "^/", "maxLength": ROUTE_BYTES_MAX }),
+        ),
+        ("Operation_create_webhook WebhookBody", "signed_by", secret_name()),
+        (
+            "Operation_create_webhook WebhookBody",
+            "topics",
+            json!({ "minItems": 1, "items": reference("WebhookTopic") }),
+        ),
         ("TokenView", "kind", reference("TokenKind")),
         ("TokenView", "state", words(&["valid", "not_yet", "expired", "revoked", "ended"])),
     ]
@@ -540,6 +555,13 @@ fn example(id: &str) -> Option<Value> {
             "hosts": ["api.linear.app"],
             "secrets": ["linear-token"],
         }),
+        "webhooks_create" => json!({
+            "org": "household",
+            "source": "http.hooks",
+            "path": "/v1/events",
+            "topics": ["ACTION_EXECUTED"],
+            "signed_by": "hooks-signature",
+        }),
         "secrets_set" => json!({ "value": "what the service gave you" }),
         "tokens_create" => json!({ "kind": "user", "org": "household", "name": "ada", "lasts": "90d" }),
         "store_erase" => json!({ "subjects": ["agent://planner@deviceA"], "preview": true }),
@@ -592,6 +614,7 @@ fn answer(id: &str) -> Option<Value> {
         "receipts_amendments" => list_of("AmendmentEntry"),
         "connections_list" => list_of("Connection"),
         "secrets_list" => list_of("SecretName"),
+        "webhooks_list" => list_of("Webhook"),
         _ => return None,
     })
 }
@@ -639,6 +662,7 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
         }
         ("inbox", "org") => reference("OrgId"),
         ("connections", "id") => reference("ConnectionId"),
+        ("webhooks", "id") => reference("WebhookId"),
         ("tokens", "id") => reference("TokenId"),
         ("secrets", "org") => reference("OrgId"),
         ("secrets", "name") => secret_name(),
@@ -655,7 +679,10 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
             "type": "string",
             "anyOf": [{ "format": "date-time" }, { "pattern": "^[0-9]{1,5}[smhd]$" }],
         }),
-        ("log" | "operations" | "policy" | "sessions" | "connections" | "secrets" | "tokens", "reason") => {
+        (
+            "log" | "operations" | "policy" | "sessions" | "connections" | "secrets" | "tokens" | "webhooks",
+            "reason",
+        ) => {
             json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })
         }
         ("operations" | "policy", "lasts") => {
@@ -719,6 +746,7 @@ mod tests {
             "secrets_list",
             "tools_list",
             "tools_show",
+            "webhooks_list",
         ]) {
             assert!(operations.contains_key(id), "{id}");
         }

@@ -90,6 +90,7 @@ fn line_of(view: &ApprovalView, chosen: bool, marked: bool) -> String {
     let would = match prompt.and_then(|prompt| prompt.preview.as_ref()) {
         Some(Preview::Shown(shown)) if shown.predicted.deletes > 0 => "deletes",
         Some(Preview::Shown(_)) => "changes",
+        Some(Preview::Request(_)) => "sends",
         Some(Preview::WouldFail(_)) => "fails",
         Some(Preview::Unavailable(_)) | None => "?",
     };

@@ -1,0 +1,181 @@
+//! What leaves this machine for tools: the broker, the places of actions that wait for a service, and the tools that connections have.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use effectd_contracts::access::HTTP_SOURCE;
+use effectd_contracts::limits::EXCHANGE_ANSWER_BYTES_MAX;
+use effectd_contracts::{Code, CredentialHeader, Exchange, Failure, HttpAccess, OrgId, Phase};
+use effectd_egress::{Broker, Credential, Order, Origin, Secret};
+use parking_lot::Mutex;
+
+use super::Services;
+use super::connections::Enabled;
+use super::oauth::{Flights, TokenInUse};
+use crate::limits::{EGRESS_PLACES, EGRESS_PLACES_OF_ORG, OVERLOAD_RETRY};
+use crate::registry::{Definition, Source};
+
+/// The tools of a connection by HTTP, by its source.
+pub type ToolsOf = Arc<dyn Fn(&str) -> Vec<Definition> + Send + Sync>;
+
+pub struct Egress {
+    pub(crate) broker: Arc<Broker>,
+    tools: ToolsOf,
+    /// Actions that have a place, by organisation.
+    places: Mutex<HashMap<OrgId, usize>>,
+    pub(crate) flights: Flights,
+}
+
+impl fmt::Debug for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Egress").field("broker", &self.broker).finish_non_exhaustive()
+    }
+}
+
+/// A place of an action that may wait for a service. Dropping it gives it back.
+pub(crate) struct Place {
+    egress: Arc<Egress>,
+    org: OrgId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.egress.places.lock();
+        if let Some(taken) = places.get_mut(&self.org) {
+            *taken -= 1;
+        }
+        places.retain(|_, taken| *taken > 0);
+    }
+}
+
+impl Egress {
+    pub fn new(broker: Arc<Broker>, tools: ToolsOf) -> Arc<Self> {
+        Arc::new(Self { broker, tools, places: Mutex::default(), flights: Flights::default() })
+    }
+
+    /// A place, or the answer to come back later: a service that is slow must not keep actions on files from their slots.
+    pub(crate) fn place(self: &Arc<Self>, org: &OrgId) -> Result<Place, Failure> {
+        let mut places = self.places.lock();
+        let all: usize = places.values().sum();
+        let own = places.entry(org.clone()).or_default();
+        if all >= EGRESS_PLACES || *own >= EGRESS_PLACES_OF_ORG {
+            let message =
+                format!("{all} actions wait for services, {own} of them of {org}; try again shortly");
+            return Err(Failure::new(Code::ToolBusy, Phase::Dispatch, message).retry_after(OVERLOAD_RETRY));
+        }
+        *own += 1;
+        Ok(Place { egress: self.clone(), org: org.clone() })
+    }
+}
+
+/// The way to the service of a connection, with its secrets: for one call, and no longer.
+pub(crate) struct Way {
+    pub(crate) access: Arc<HttpAccess>,
+    origin: Origin,
+    credential: Option<Credential>,
+    /// What is removed from answers.
+    secrets: Vec<Secret>,
+    /// Where the credential is from, if it is an access token.
+    token: Option<TokenInUse>,
+}
+
+impl Way {
+    pub(crate) fn order(&self, exchange: Exchange, time_ms: u64) -> Order {
+        Order {
+            id: 0,
+            origin: self.origin.clone(),
+            credential: self.credential.clone(),
+            secrets: self.secrets.clone(),
+            exchange,
+            own_headers: Vec::new(),
+            time_ms,
+            bytes_max: EXCHANGE_ANSWER_BYTES_MAX,
+            only_dial: false,
+        }
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.origin.host
+    }
+
+    /// The service does not know who asks. If that was an access token, another is got for the next call.
+    pub(crate) async fn unauthorized(&self) {
+        if let Some(token) = &self.token {
+            token.forget().await;
+        }
+    }
+}
+
+/// Where a connection by HTTP leads.
+pub(super) fn origin(source: &str, enabled: &Enabled) -> Result<(Arc<HttpAccess>, Origin), Failure> {
+    let (Some(access), [host]) = (enabled.access.clone(), enabled.hosts.as_slice()) else {
+        let why = format!("{source} is no connection by HTTP");
+        return Err(Failure::new(Code::ConnectionMissing, Phase::Dispatch, why));
+    };
+    let origin = Origin {
+        connection: format!("{}#{}", enabled.connection_id, enabled.version),
+        scheme: access.scheme,
+        host: host.clone(),
+        port: access.port(),
+        trust: access.trust.clone(),
+        allowed: access.allow.clone(),
+    };
+    Ok((access, origin))
+}
+
+impl Services {
+    /// Unseals what a connection needs. If that is an access token, it may have to be got first, for which this waits.
+    pub(crate) async fn way(
+        &self,
+        org: &OrgId,
+        source: &str,
+        enabled: &Enabled,
+        wait: Duration,
+    ) -> Result<Way, Failure> {
+        let (access, origin) = origin(source, enabled)?;
+        let mut secrets = Vec::new();
+        for name in &enabled.secrets {
+            secrets.push(Secret::from(self.secret(org, name)?.value.as_str().to_owned()));
+        }
+        let (mut credential, mut token) = (None, None);
+        if let Some(CredentialHeader { header, prefix, secret, oauth }) = &access.credential {
+            let value = match oauth {
+                None => self.secret(org, secret)?.value,
+                Some(_) => {
+                    let in_use = self.access_token(org, enabled, wait).await?;
+                    secrets.extend(in_use.all().map(|value| Secret::from(value.as_str().to_owned())));
+                    token.insert(in_use).access.clone()
+                }
+            };
+            let value = Secret::from(format!("{prefix}{}", value.as_str()));
+            credential = Some(Credential { header: header.clone(), value });
+        }
+        Ok(Way { access, origin, credential, secrets, token })
+    }
+
+    /// Gives each enabled connection by HTTP its tools, and takes those of others away. Called after each change of connections.
+    pub(crate) fn equip(&self) {
+        let sources = self.connections.sources();
+        let definitions: Vec<_> = sources.iter().flat_map(|source| (self.egress.tools)(source)).collect();
+        loop {
+            let base = self.registry();
+            let is_of_connection = |tool: &crate::registry::RegisteredTool| {
+                tool.source() == Source::Core && tool.spec().tool_id.as_str().starts_with(HTTP_SOURCE)
+            };
+            let ids = base.iter().filter(|tool| is_of_connection(tool)).map(|tool| &tool.spec().tool_id);
+            if ids.eq(definitions.iter().map(|definition| &definition.spec.tool_id)) {
+                return;
+            }
+            let (next, refused) = base.replace(is_of_connection, &definitions);
+            for error in refused {
+                tracing::error!(%error, "a connection's tool is refused");
+            }
+            // Another change came first: this one is made again on top of it.
+            if self.set_registry(&base, next).is_ok() {
+                return;
+            }
+        }
+    }
+}
