@@ -12,6 +12,7 @@ use effectd_actors::services::egress::Egress;
 use effectd_actors::{Definition, Registry, RegistryError, Source};
 use effectd_adapters::limits::CALL_BYTES_MAX;
 use effectd_adapters::{Tool, ToolChannel, Workspace, answer, http};
+use effectd_contracts::access::HTTP_SOURCE;
 use effectd_contracts::{ToolCall, ToolId, ToolSpec, json};
 use effectd_egress::{Broker, BrokerConfig};
 use effectd_policy::{Overlay, Policy, PolicyError, Source as PolicySource};
@@ -99,7 +100,10 @@ pub(crate) fn compile_policy(
     registry: &Registry,
 ) -> Result<Policy, PolicyError> {
     Policy::compile_with(source, overlay, &|id, params| {
-        let tool = registry.get(id)?;
+        // An example about a connection's tool means the same before the connection is there, as at the start, and after it is gone.
+        let of_connection = id.as_str().starts_with(HTTP_SOURCE).then(|| tools_of_connection(id.source()));
+        let of_connection = Registry::assemble(of_connection.unwrap_or_default()).0;
+        let tool = registry.get(id).or_else(|| of_connection.get(id))?;
         let fits = if params.is_empty() { Ok(()) } else { tool.check_params(params) };
         Some(fits.map(|()| tool.spec().clone()).map_err(|failure| failure.message))
     })
@@ -171,6 +175,23 @@ mod tests {
         let source = PolicySource::new("version = 1", [("rules.cedar".to_owned(), rules)]);
         let policy = compile_policy(&source, &Overlay::default(), &registry);
         assert!(policy.is_ok_and(|policy| policy.rules() > 30));
+    }
+
+    #[test]
+    fn an_example_needs_no_connection() {
+        let example = |params: &str| {
+            format!(
+                "version = 1\n[[examples]]\nname = \"a read\"\nprincipal = \"user://a\"\nsubject = \"agent://a\"\n\
+                 space = \"shared:a\"\ntool = \"http.crm.read\"\nparams = {params}\nexpect = \"deny\"\n"
+            )
+        };
+        let compiled = |params: &str| {
+            let source = PolicySource::new(example(params), []);
+            compile_policy(&source, &Overlay::default(), &registry(&[]).unwrap()).map(drop)
+        };
+        assert!(compiled("{ path = \"/v1\", space_id = \"shared:a\" }").is_ok());
+        let error = compiled("{ path = 7, space_id = \"shared:a\" }").unwrap_err();
+        assert!(error.to_string().contains("/path"), "{error}");
     }
 
     /// A registry compiles these schemas when they are first used, but those of other tools at once.

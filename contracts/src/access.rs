@@ -136,7 +136,7 @@ pub fn is_credential(name: &str) -> bool {
         && !ASKED_HEADERS.contains(&name)
 }
 
-/// What a service may be asked: a method, and a path in which `{name}` stands for one segment.
+/// A request that a connection allows: a method, and a path in which `{name}` stands for one segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Route {

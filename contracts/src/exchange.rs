@@ -1,4 +1,4 @@
-//! Exchanges: what a tool in its child may ask of the network, and what it is told.
+//! Exchanges: the requests that a confined tool may ask for, and their answers.
 //!
 //! A tool never names a host, a port or a credential. It names a connection, and effectd knows where that leads. So a tool, however
 //! it was misled, cannot choose where a secret goes.
@@ -105,7 +105,7 @@ pub struct ExchangeFailure {
     pub fault: ExchangeFault,
     /// One line for people. It never has a secret, a parameter or a byte that the service sent.
     pub message: String,
-    /// Whether a byte of the request may have left. Then nobody knows whether a write happened.
+    /// Whether a byte of the request may have left. Then a write may have happened.
     pub sent: bool,
 }
 
@@ -149,7 +149,7 @@ pub const ASKED_HEADERS: [&str; 12] = [
     "prefer",
 ];
 
-/// The headers that a tool is told. Cookies, redirects and challenges are not among them.
+/// The headers of an answer that a tool gets. Cookies, redirects and challenges are not among them.
 const TOLD_HEADERS: [&str; 13] = [
     "cache-control",
     "content-language",
@@ -166,7 +166,7 @@ const TOLD_HEADERS: [&str; 13] = [
     "x-request-id",
 ];
 
-/// Whether a tool is told the value of this header of an answer.
+/// Whether a tool gets this header of an answer.
 pub fn is_told(name: &str) -> bool {
     TOLD_HEADERS.contains(&name) || name.starts_with("x-ratelimit-") || name.starts_with("ratelimit")
 }
@@ -441,7 +441,7 @@ impl FrameReader {
         lengths.map(Some).ok_or(ExchangeInvalid::TooLarge("the exchange"))
     }
 
-    /// Adds a piece. Returns the frame when it is whole; bytes beyond it are an error, since whoever asks waits for its answer.
+    /// Adds a piece. Returns the frame when it is whole. Bytes beyond it are an error, since one side waits for the answer of the other.
     pub fn add(&mut self, piece: &[u8]) -> Result<Option<(FrameLengths, Vec<u8>)>, ExchangeInvalid> {
         self.bytes.extend_from_slice(piece);
         let Some(lengths) = self.lengths()? else {

@@ -89,7 +89,7 @@ struct Spent {
     cost_micros: u64,
 }
 
-/// [`Spent`], as the Store has it. The key is a digest, which names nobody.
+/// [`Spent`], as it is stored. The key is a digest, so the subject is stored as well.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     subject: Option<SubjectId>,

@@ -12,7 +12,7 @@ use effectd_contracts::exchange::EXCHANGE_STREAM;
 use effectd_contracts::limits::{EXCHANGE_MS_MAX, EXCHANGES_MAX};
 use effectd_contracts::{
     CallMode, Clock, Code, Digest, EgressRecord, Exchange, ExchangeFailure, ExchangeFault, ExchangeReply,
-    Failure, FrameReader, Millis, Monotonic, Phase, RiskLevel,
+    Failure, FrameReader, Millis, Monotonic, Phase, RiskLevel, SideEffect,
 };
 use effectd_egress::{Broker, Carried};
 use effectd_sandbox::Piece;
@@ -61,9 +61,12 @@ pub(crate) struct Wired {
 }
 
 impl Execution<'_> {
-    /// Whether the tool is a connection's, and so changes nothing but what it asks for by exchanges.
+    /// Whether the tool is a connection's, and changes nothing but what it asks for by exchanges. Another program's tool of such a name
+    /// that declares more has no lane, since what it does beside its exchanges is not known here.
     pub(crate) fn is_wired(&self) -> bool {
-        self.action.state.gated().tool().spec().tool_id.source().starts_with(HTTP_SOURCE)
+        let spec = self.action.state.gated().tool().spec();
+        let is_elsewhere = spec.side_effects.iter().all(|effect| *effect == SideEffect::NetworkCall);
+        spec.tool_id.source().starts_with(HTTP_SOURCE) && is_elsewhere
     }
 
     /// The lane of a call of a connection's tool; `None` for every other tool.

@@ -43,7 +43,7 @@ struct Tokens {
     refresh: Option<SecretValue>,
     /// When the secret was set that the tokens come from: another value of it is a new beginning.
     secret_set_at: Option<Timestamp>,
-    /// Whether a refresh was begun whose end nobody knows: the service may have replaced the refresh token by one that is lost.
+    /// Whether a refresh was begun and its end is unknown: the service may have replaced the refresh token by one that is lost.
     in_doubt: bool,
 }
 
@@ -102,7 +102,7 @@ fn put(id: &ConnectionId, expect: Expect, tokens: &Tokens) -> Result<Swap, Store
 }
 
 /// Removes the tokens of a connection that is deleted. One that is disabled keeps a refresh token that its service has replaced, since
-/// nobody else has it.
+/// it is stored nowhere else.
 pub(crate) fn drop_tokens(
     store: &dyn Store,
     id: &ConnectionId,
