@@ -311,6 +311,7 @@ impl Bench {
             caches: Caches::new(self.scratch.join("caches")),
             policy: self.policy.clone(),
             egress: effectd::internal::egress("/proc/self/exe".as_ref(), Vec::new()),
+            kept_paths: Arc::new(|_| Vec::new()),
         });
         if matches!(without, Without::Sandbox | Without::Both) {
             services.control.breakers.trip(TOOL, None).await.expect("a breaker");
@@ -417,6 +418,9 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         before: None,
         restore: Vec::new(),
         expect: Vec::new(),
+        mark: None,
+        undoes: None,
+        upstream: None,
     };
     Call {
         tool_id: spec.tool_id.clone(),

@@ -125,19 +125,19 @@ impl State {
         Ok(policy)
     }
 
+    /// What no program may have: the roots of all spaces, the state and the policy.
+    pub(crate) fn kept(&self, policy: &Policy) -> Vec<PathBuf> {
+        let roots = policy.spaces().map(|space| spaces::root_of(policy, space, &self.base()));
+        roots.chain([self.path.clone(), self.policy_dir.clone()]).collect()
+    }
+
     /// Refuses folders of programs that others could change, or that share files with the state or a space.
     fn check_programs(&self, policy: &Policy) -> Result<(), Error> {
-        let roots = policy.spaces().map(|space| spaces::root_of(policy, space, &self.base()));
-        let kept: Vec<_> = roots.chain([self.path.clone(), self.policy_dir.clone()]).collect();
+        let kept = self.kept(policy);
         for command in policy.commands() {
             for folder in &command.programs {
-                let shared = kept.iter().find(|kept| kept.starts_with(folder) || folder.starts_with(kept));
-                let checked = match shared {
-                    Some(kept) => Err(format!("{} shares files with {}", folder.display(), kept.display())),
-                    None => {
-                        View::check_programs(folder, self.owner).map(drop).map_err(|error| error.to_string())
-                    }
-                };
+                let checked = View::check_outside(folder, &kept)
+                    .and_then(|()| View::check_programs(folder, self.owner).map(drop));
                 checked.map_err(|why| {
                     let message = format!("the programs of the command {:?}: {why}", command.name);
                     Box::new(policy.faulty_command(command, message))

@@ -11,8 +11,9 @@ use std::sync::{Arc, OnceLock};
 use effectd_actors::services::egress::Egress;
 use effectd_actors::{Definition, Registry, RegistryError, Source};
 use effectd_adapters::limits::CALL_BYTES_MAX;
-use effectd_adapters::{Tool, ToolChannel, Workspace, answer, http};
-use effectd_contracts::access::HTTP_SOURCE;
+use effectd_adapters::{Tool, ToolChannel, Workspace, answer, http, postgres};
+use effectd_contracts::access::{DATABASE_SOURCE, HTTP_SOURCE, is_wired};
+use effectd_contracts::connector::CONNECTOR_SOURCE;
 use effectd_contracts::{ToolCall, ToolId, ToolSpec, json};
 use effectd_egress::{Broker, BrokerConfig};
 use effectd_policy::{Overlay, Policy, PolicyError, Source as PolicySource};
@@ -93,7 +94,8 @@ pub fn registry(own: Tools) -> Result<Registry, RegistryError> {
     }
 }
 
-/// Compiles a policy. Its examples are tried with the registered tools; one without parameters fits every schema.
+/// Compiles a policy. Its examples are tried with the registered tools; one without parameters fits every schema. Tools of connectors
+/// are registered only while the daemon runs, so an example always describes them itself.
 pub(crate) fn compile_policy(
     source: &PolicySource,
     overlay: &Overlay,
@@ -101,9 +103,10 @@ pub(crate) fn compile_policy(
 ) -> Result<Policy, PolicyError> {
     Policy::compile_with(source, overlay, &|id, params| {
         // An example about a connection's tool means the same before the connection is there, as at the start, and after it is gone.
-        let of_connection = id.as_str().starts_with(HTTP_SOURCE).then(|| tools_of_connection(id.source()));
+        let of_connection = is_wired(id.source()).then(|| tools_of_connection(id.source()));
         let of_connection = Registry::assemble(of_connection.unwrap_or_default()).0;
-        let tool = registry.get(id).or_else(|| of_connection.get(id))?;
+        let is_listed = id.source().starts_with(CONNECTOR_SOURCE);
+        let tool = registry.get(id).filter(|_| !is_listed).or_else(|| of_connection.get(id))?;
         let fits = if params.is_empty() { Ok(()) } else { tool.check_params(params) };
         Some(fits.map(|()| tool.spec().clone()).map_err(|failure| failure.message))
     })
@@ -119,6 +122,7 @@ fn definition(source: Source, tool: &'static dyn Tool) -> Definition {
     let mut definition = Definition::new(source, spec, Arc::new(|params| tool.check(params)));
     definition.aliases = aliases.collect();
     definition.reads = Some(Arc::new(|params| tool.reads(params)));
+    definition.only_reads = Some(Arc::new(|exchange| tool.only_reads(exchange)));
     definition.example = example;
     if says_what_it_touches {
         definition.touches = Some(Arc::new(|params| tool.touches(params).unwrap_or_default()));
@@ -126,14 +130,28 @@ fn definition(source: Source, tool: &'static dyn Tool) -> Definition {
     definition
 }
 
-/// The tools of a connection by HTTP: effectd's own, under the connection's name.
+/// The tools of a connection: effectd's own. Those of a service have its name, the others that of the connection.
 pub(crate) fn tools_of_connection(source: &str) -> Vec<Definition> {
+    let is_database = source.starts_with(DATABASE_SOURCE);
+    if !is_database && !source.starts_with(HTTP_SOURCE) {
+        let of_source = effectd_adapters::services().iter().filter(|service| service.source == source);
+        let tools = of_source.flat_map(|service| service.tools.iter().map(|tool| (service.guide, *tool)));
+        let described = |(guide, tool)| Definition { guide: Some(guide), ..definition(Source::Core, tool) };
+        return tools.map(described).collect();
+    }
     let named = |tool: &'static dyn Tool, action: &str| {
         let id = ToolId::new(format!("{source}.{action}")).ok()?;
-        let of_connection = definition(Source::Core, tool);
+        let of_connection = definition(if is_database { Source::Db } else { Source::Core }, tool);
         Some(Definition { spec: ToolSpec { tool_id: id, ..of_connection.spec }, ..of_connection })
     };
-    [named(&http::Read, "read"), named(&http::Request, "request")].into_iter().flatten().collect()
+    let tools = match is_database {
+        true => vec![
+            named(&postgres::RunQuery, "run_query")
+                .map(|query| Definition { guide: Some(postgres::GUIDE), ..query }),
+        ],
+        false => vec![named(&http::Read, "read"), named(&http::Request, "request")],
+    };
+    tools.into_iter().flatten().collect()
 }
 
 /// The way out of this program, which is its own broker. Where it listens itself, no connection leads.
@@ -158,7 +176,9 @@ mod tests {
     fn rules_can_use_every_public_parameter() {
         let registry = registry(&[]).unwrap();
         let mut rules = String::new();
-        for spec in registry.iter().map(|tool| tool.spec()) {
+        let of_services = effectd_adapters::services().iter().flat_map(|service| service.tools);
+        let own = registry.iter().map(|tool| tool.spec().clone());
+        for spec in own.chain(of_services.map(|tool| tool.spec())) {
             for (name, field) in spec.params_schema["properties"].as_object().unwrap() {
                 if name == "space_id" || !spec.is_public_param(name) {
                     continue;

@@ -18,6 +18,7 @@ pub mod live;
 pub mod question;
 pub mod rejudge;
 pub mod repository;
+pub mod slack;
 pub(crate) mod suspend;
 pub mod view;
 

@@ -9,5 +9,7 @@ pub(crate) mod receipt_builder;
 pub(crate) mod recording;
 pub mod retry;
 pub(crate) mod settlement;
+pub(crate) mod stdio;
 pub(crate) mod steps;
+pub(crate) mod upstream;
 mod view;

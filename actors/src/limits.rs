@@ -23,6 +23,8 @@ pub const BACKOFF_SPREAD: f64 = 0.5;
 pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// Least time for a probe: a run that used up all its time must still be settled.
 pub const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
+/// The same for a tool whose effect is at a service: the probe makes requests, and looks twice.
+pub const PROBE_SERVICE_TIME_MIN: Duration = Duration::from_secs(15);
 /// Tries to commit a receipt; after that, the action waits for redelivery.
 pub const COMMIT_TRIES: u32 = 3;
 /// Receipts or dead letters in one page that an erasure reads.
@@ -186,6 +188,18 @@ pub const EGRESS_PLACES: usize = 64;
 pub const EGRESS_PLACES_OF_ORG: usize = 16;
 /// Longest time that a service may ask effectd to wait.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
+/// MCP servers of one organisation: more tools than theirs no model can choose from.
+pub const CONNECTORS_MAX: usize = 20;
+/// Time of one call of an MCP server's tool: 15 s to list its tools, and 30 s for the call.
+pub const CONNECTOR_CALL_MS: u64 = 45_000;
+/// Largest list of tools that is stored, in bytes of JSON: an entry of the Store holds no more.
+pub const HARVEST_BYTES_MAX: usize = 1_048_576;
+/// Longest comparison of one tool with its reviewed description: a page has a thousand of them.
+pub const TOOL_DIFF_TIME_MAX: Duration = Duration::from_millis(10);
+/// How often an MCP server is asked for its tools.
+pub const HARVEST_EVERY: Duration = Duration::from_secs(86_400);
+/// How long after a failure it is asked again.
+pub const HARVEST_AGAIN: Duration = Duration::from_secs(3_600);
 /// Webhooks of one organisation: each sends one event at a time, so they take at most half of the organisation's places.
 pub const WEBHOOKS_MAX: usize = 8;
 /// Webhooks that send at the same time, over all organisations: half of the places, so that dead services leave the rest to tools.
@@ -204,6 +218,18 @@ pub const WEBHOOK_MS_MAX: u64 = 15_000;
 pub const WEBHOOK_LEASE: Duration = Duration::from_secs(60);
 /// Events that a webhook looks at in one go, before it stores how far it is.
 pub const WEBHOOK_PAGE: usize = 64;
+/// Users of Slack that are accounts of one organisation.
+pub const SLACK_USERS_MAX: usize = 1_000;
+/// Longest text of one block of a message in Slack, in characters: Slack takes 2,000 of a field, and 3,000 of a section.
+pub const SLACK_TEXT_CHARS_MAX: usize = 1_900;
+/// Blocks of a message that show parameters and diffs: an answer has all of them again, in [`SLACK_BYTES_MAX`].
+pub const SLACK_BLOCKS_MAX: usize = 10;
+/// How much older or newer than now an answer from Slack may be: Slack's own advice against answers that come again.
+pub const SLACK_AGE_MAX: Duration = Duration::from_secs(300);
+/// Largest answer from Slack: it has the message, whose blocks are bounded, in JSON and percent-encoded.
+pub const SLACK_BYTES_MAX: usize = 262_144;
+/// Longest wait for a decision before Slack gets its answer: after 3 s, it tells the person that something is wrong.
+pub const SLACK_ANSWER_MAX: Duration = Duration::from_secs(2);
 /// The `retry_after` of the failure `overloaded`.
 pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
 /// Decisions from the bus that wait in memory for a slot: the fair queue chooses among them.
@@ -271,3 +297,17 @@ pub const SHADOW_FLIPS_MAX: usize = 50;
 pub const SHADOW_ACTIONS_MAX: usize = 4_096;
 /// Groups of flips of a candidate policy. Beyond them a flip is only counted; the tools and the verdicts make fewer.
 pub const SHADOW_GROUPS_MAX: usize = 500;
+/// Most programs of connectors that run for later calls: with their zygotes they are half of those that the sandbox may have.
+pub const STDIO_PROGRAMS_MAX: usize = 8;
+/// Those of one organisation: half of them, so that another one finds room.
+pub const STDIO_PROGRAMS_OF_ORG: usize = 4;
+/// How long such a program stays without a call.
+pub const STDIO_IDLE_MAX: Duration = Duration::from_secs(300);
+/// How long a program may take to end by itself.
+pub const STDIO_STOP_TIME_MAX: Duration = Duration::from_millis(200);
+/// Memory of such a program, all its processes together: what Node.js takes before it thinks of collecting garbage.
+pub const STDIO_MEMORY_BYTES_MAX: u64 = 1_073_741_824;
+/// Bytes that such a program may write to its standard output in its life.
+pub const STDIO_BYTES_MAX: u64 = 268_435_456;
+/// Longest note of a call for the next one.
+pub const STDIO_NOTE_BYTES_MAX: usize = 1_024;

@@ -12,6 +12,7 @@ pub const FAILURES_TOTAL: &str = "effectd_action_failures_total";
 pub const REFUSALS_TOTAL: &str = "effectd_action_refusals_total";
 pub const EGRESS_EXCHANGES_TOTAL: &str = "effectd_egress_exchanges_total";
 pub const WEBHOOK_DELIVERIES_TOTAL: &str = "effectd_webhook_deliveries_total";
+pub const TOOL_DRIFT_TOTAL: &str = "effectd_tool_drift_total";
 pub const EGRESS_SECONDS: &str = "effectd_egress_seconds";
 pub const SANDBOX_DENIALS_TOTAL: &str = "effectd_sandbox_denials_total";
 pub const ACTION_SECONDS: &str = "effectd_action_duration_seconds";
@@ -55,6 +56,8 @@ pub struct Metrics {
     /// Requests of tools to services, by outcome.
     pub(crate) egress: IntCounterVec,
     pub(crate) egress_seconds: Histogram,
+    /// Changes of tools of MCP servers away from what was reviewed.
+    pub(crate) tool_drift: IntCounter,
     /// Events that webhooks sent, by outcome.
     pub(crate) webhooks: IntCounterVec,
     pub(crate) duration: HistogramVec,
@@ -146,6 +149,10 @@ impl Metrics {
                 &["tool_id", "code"],
             )?,
             egress: counter(EGRESS_EXCHANGES_TOTAL, "Requests of tools to services", &["outcome"])?,
+            tool_drift: single(
+                TOOL_DRIFT_TOTAL,
+                "Tools of MCP servers that are described otherwise than when they were reviewed",
+            )?,
             webhooks: counter(
                 WEBHOOK_DELIVERIES_TOTAL,
                 "Attempts of webhooks to deliver an event",

@@ -1,6 +1,7 @@
 //! What operators do: recorded operations, dead letters, retention, erasure, withdrawal, review, notifications.
 
 pub mod connections;
+pub mod connectors;
 pub mod dead_letters;
 pub mod erasure;
 pub mod notifications;
@@ -10,6 +11,7 @@ pub mod retention;
 pub(crate) mod review;
 pub mod service;
 pub mod sessions;
+pub(crate) mod slack;
 pub mod store_admin;
 pub mod tokens;
 pub(crate) mod webhooks;

@@ -12,11 +12,11 @@ pub(crate) mod shadow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_contracts::access::HTTP_SOURCE;
+use effectd_contracts::access::is_wired;
 use effectd_contracts::{
-    ActionRequest, AskedRequest, CallMode, Clock, Code, Failure, PathChange, PathSnapshot, PathState, Phase,
-    Predicted, PreviewResult, PreviewedPath, RiskLevel, SafetyClass, SpaceId, SubjectId, ToolCall, ToolId,
-    ToolReply, Touch, TraceId, json, limits,
+    ActionId, ActionRequest, AskedRequest, CallMode, Clock, Code, EffectMark, Failure, PathChange,
+    PathSnapshot, PathState, Phase, Predicted, PreviewResult, PreviewedPath, RiskLevel, SafetyClass, SpaceId,
+    SubjectId, ToolCall, ToolId, ToolReply, Touch, TraceId, json, limits,
 };
 use effectd_policy::Decision;
 use effectd_sandbox::{Ending, Narrowing, Sandbox, SideChannel};
@@ -40,6 +40,7 @@ use crate::services::files::{Files, Inspected};
 
 /// What a tool run on a copy needs.
 pub(crate) struct Trial<'a> {
+    pub(crate) action_id: &'a ActionId,
     pub(crate) subject: &'a SubjectId,
     pub(crate) space: &'a SpaceId,
     pub(crate) tool: &'a RegisteredTool,
@@ -59,6 +60,7 @@ impl<'a> Trial<'a> {
         trace_id: &'a TraceId,
     ) -> Self {
         Self {
+            action_id: &request.action_id,
             subject: &request.subject_id,
             space: &request.space_id,
             tool,
@@ -85,12 +87,18 @@ pub(crate) async fn tried(
     let tool = &trial.tool.spec().tool_id;
     let is_request = tool_sends(trial.tool);
     if touched.is_empty() && !is_request {
-        let why = format!("{tool} cannot be previewed: it does not declare which files it changes");
+        let why = match trial.tool.definition().upstream {
+            Some(_) => "a call of a server cannot be previewed",
+            None => "it does not declare which files it changes",
+        };
+        let why = format!("{tool} cannot be previewed: {why}");
         return Ok((Preview::Unavailable(why), Vec::new()));
     }
     let _permit = acquire(&services.control.previews, trial.subject, tool).await?;
     let time_max = services.settings.preview_time_max;
-    let rehearsing = rehearsed(&services.files, &services.children.sandbox, time_max, trial, &touched);
+    let mark = is_request.then(|| services.identity.mark(trial.action_id, services.clock.now()));
+    let rehearsing =
+        rehearsed(&services.files, &services.children.sandbox, (time_max, mark), trial, &touched);
     Ok(match rehearsing.await {
         Ok(PreviewResult { failed: Some(failure), before, .. }) => (Preview::WouldFail(failure), before),
         Ok(PreviewResult { request: Some(request), .. }) if is_request => {
@@ -113,7 +121,7 @@ pub(crate) async fn tried(
 /// Whether a call of the tool sends one request to its connection, which a preview can show.
 fn tool_sends(tool: &RegisteredTool) -> bool {
     let spec = tool.spec();
-    spec.tool_id.source().starts_with(HTTP_SOURCE) && spec.risk_level != Some(RiskLevel::Read)
+    is_wired(spec.tool_id.source()) && spec.risk_level != Some(RiskLevel::Read)
 }
 
 /// The request as people see it. Only its text is redacted: the digest is of what would be sent.
@@ -125,12 +133,12 @@ fn request_shown(services: &Services, trial: &Trial<'_>, request: AskedRequest) 
         return Preview::Unavailable("the connection of this tool is not there".to_owned());
     };
     if !access.allows(exchange.method, &exchange.path) {
-        let routes: Vec<_> = access.routes.iter().map(ToString::to_string).collect();
-        let why = format!("the connection does not allow this; it allows {}", routes.join(", "));
+        let why = format!("the connection does not allow this; it allows {}", access.allowed());
         return Preview::WouldFail(Failure::new(Code::EgressRefused, Phase::Dispatch, why));
     }
     let port = access.port.map(|port| format!(":{port}")).unwrap_or_default();
-    let mut url = format!("{}://{host}{port}{}", access.scheme.as_str(), exchange.target());
+    let target = exchange.target() + access.database.as_ref().map_or("", |login| &login.name);
+    let mut url = format!("{}://{host}{port}{target}", access.scheme.as_str());
     redact(&mut url);
     let headers = exchange.headers.iter().map(|(name, value)| {
         let mut value = value.clone();
@@ -171,7 +179,7 @@ async fn acquire(queue: &FairQueue, subject: &SubjectId, tool: &ToolId) -> Resul
 async fn rehearsed(
     files: &Files,
     sandbox: &Sandbox,
-    time_max: Duration,
+    (time_max, mark): (Duration, Option<EffectMark>),
     trial: &Trial<'_>,
     touched: &[Touch],
 ) -> Result<PreviewResult, Failure> {
@@ -188,6 +196,9 @@ async fn rehearsed(
         before: None,
         restore: extras.restore,
         expect: Vec::new(),
+        mark,
+        undoes: extras.undoes,
+        upstream: None,
     };
     let confinement = (timeout, trial.high_isolation, Narrowing::read_only(), None);
     let call = confined(files, trial.tool, call, confinement)?;

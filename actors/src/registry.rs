@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use effectd_contracts::{Failure, SpecInvalid, ToolId, ToolSpec, Touch, wire_enum};
+use effectd_contracts::{Exchange, Failure, SpecInvalid, ToolId, ToolSpec, Touch, Upstream, wire_enum};
 use parking_lot::RwLock;
 use serde_json::{Map, Value};
 
@@ -33,6 +33,9 @@ pub type Touches = Arc<dyn Fn(&Map<String, Value>) -> Vec<Touch> + Send + Sync>;
 /// The paths that a call with these parameters reads and does not change.
 pub type Reads = Arc<dyn Fn(&Map<String, Value>) -> Vec<String> + Send + Sync>;
 
+/// Whether an exchange asks for no effect, although its method is one that writes: a query in GraphQL is a `POST`.
+pub type OnlyReads = Arc<dyn Fn(&Exchange) -> bool + Send + Sync>;
+
 wire_enum! {
     /// Where a tool comes from, the most trusted first.
     pub enum Source {
@@ -43,8 +46,15 @@ wire_enum! {
         Plugin = "plugin",
         /// A connector to another system.
         Connector = "connector",
-        /// A database.
+        /// effectd's own tool of a database.
         Db = "db",
+    }
+}
+
+impl Source {
+    /// Whether effectd's authors wrote the tool.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Core | Self::Db)
     }
 }
 
@@ -66,12 +76,18 @@ pub struct Definition {
     pub touches: Option<Touches>,
     /// Paths that the tool reads and its effect depends on.
     pub reads: Option<Reads>,
+    /// Exchanges that only read, beside those whose method says so.
+    pub only_reads: Option<OnlyReads>,
+    /// How to use the tools of its source, in Markdown. All of them have the same.
+    pub guide: Option<&'static str>,
     /// Valid parameters, as an example for people and planners.
     pub example: Map<String, Value>,
     /// The hosts that every call talks to, whatever its parameters.
     pub hosts: Vec<String>,
     /// Whether the source describes the tool otherwise than when a person reviewed it.
     pub drifted: bool,
+    /// The server that is called, for a tool of a connector.
+    pub upstream: Option<Arc<Upstream>>,
 }
 
 impl Definition {
@@ -83,14 +99,17 @@ impl Definition {
             rule,
             touches: None,
             reads: None,
+            only_reads: None,
+            guide: None,
             example: Map::new(),
             hosts: Vec::new(),
             drifted: false,
+            upstream: None,
         }
     }
 
     /// Whether both say the same, by the same code.
-    fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         fn shared<T: ?Sized>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
             match (one, other) {
                 (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -98,8 +117,24 @@ impl Definition {
                 (Some(_), None) | (None, Some(_)) => false,
             }
         }
-        let Self { spec, source, aliases, rule, touches, reads, example, hosts, drifted } = self;
+        let Self {
+            spec,
+            source,
+            aliases,
+            rule,
+            touches,
+            reads,
+            only_reads,
+            guide,
+            example,
+            hosts,
+            drifted,
+            upstream,
+        } = self;
         (source, drifted, hosts, aliases) == (&other.source, &other.drifted, &other.hosts, &other.aliases)
+            && shared(only_reads.as_ref(), other.only_reads.as_ref())
+            && guide == &other.guide
+            && *upstream == other.upstream
             && Arc::ptr_eq(rule, &other.rule)
             && shared(touches.as_ref(), other.touches.as_ref())
             && shared(reads.as_ref(), other.reads.as_ref())

@@ -6,6 +6,7 @@ pub mod answers;
 pub mod caches;
 pub mod callers;
 pub mod connections;
+pub mod connectors;
 pub mod egress;
 pub mod files;
 pub(crate) mod leases;
@@ -15,10 +16,13 @@ pub(crate) mod running;
 pub mod sessions;
 pub mod shadow;
 pub mod signer;
+pub(crate) mod slack;
+pub(crate) mod stdio;
 pub mod tokens;
 pub mod webhooks;
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +50,11 @@ use recent_receipts::Known;
 use running::Running;
 use shadow::Shadow;
 use signer::Identity;
+use stdio::Programs;
 use webhooks::Webhooks;
+
+/// What no program may have by a policy: the roots of all spaces, the state and the policy itself. No path has a link.
+pub type KeptPaths = Arc<dyn Fn(&Policy) -> Vec<PathBuf> + Send + Sync>;
 
 /// Opens the root of a space; fails for a space that may not be used.
 pub type SpaceRoots = Arc<dyn Fn(&SpaceId) -> Result<SpaceRoot, Failure> + Send + Sync>;
@@ -70,6 +78,9 @@ pub struct Services {
     pub control: Control,
     pub connections: Connections,
     pub(crate) egress: Arc<Egress>,
+    /// The programs of connectors by stdio.
+    pub(crate) programs: Programs,
+    pub(crate) kept_paths: KeptPaths,
     pub webhooks: Webhooks,
     pub(crate) approvals: Approvals,
     pub(crate) in_flight: InFlight,
@@ -147,6 +158,7 @@ pub struct ServicesBuilder {
     pub caches: Caches,
     pub policy: Arc<Policy>,
     pub egress: Arc<Egress>,
+    pub kept_paths: KeptPaths,
 }
 
 impl Services {
@@ -155,7 +167,10 @@ impl Services {
         let tools = CurrentRegistry::new(registry);
         let control =
             Control::new(&settings.control, settings.in_flight_max, &store, &clock, &metrics, &tools);
+        let halt = watch::Sender::new(false);
         let services = Arc::new(Self {
+            programs: Programs::new(from.sandbox.clone(), halt.subscribe()),
+            kept_paths: from.kept_paths,
             policy: RwLock::new(from.policy),
             tools_changed: watch::Sender::new(()),
             shadow: Shadow::new(metrics.shadow_decisions.clone()),
@@ -168,11 +183,7 @@ impl Services {
                 store: store.clone(),
                 ignoring: Mutex::default(),
             },
-            children: Children {
-                sandbox: from.sandbox,
-                running: Running::default(),
-                halt: watch::Sender::new(false),
-            },
+            children: Children { sandbox: from.sandbox, running: Running::default(), halt },
             control,
             connections: Connections::load(&*store),
             webhooks: Webhooks::default(),

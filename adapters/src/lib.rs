@@ -23,7 +23,12 @@ pub mod command;
 pub mod diagnose;
 pub mod files;
 pub mod http;
+pub mod linear;
+mod mcp;
 pub mod notify;
+pub mod postgres;
+pub mod sentry;
+pub mod slack;
 pub mod sqlite;
 
 use effectd_contracts::ToolId;
@@ -34,9 +39,27 @@ pub use spacepath::{Base, PathInvalid, SpacePath};
 pub use tool::Tool;
 pub use workspace::{FileProblem, Inspected, Workspace, is_local};
 
-/// The tool of this id: a built-in one, or one that a connection has under its own name.
+/// The tool of this id: a built-in one, one of a service, or one that a connection or a connector has under its own name.
 pub fn find(id: &ToolId) -> Option<&'static dyn Tool> {
-    all().iter().copied().find(|tool| tool.id() == id.as_str()).or_else(|| http::tool(id))
+    let of_services = services().iter().flat_map(|service| service.tools);
+    let mut known = all().iter().chain(of_services).copied();
+    let known = known.find(|tool| tool.id() == id.as_str());
+    known.or_else(|| http::tool(id)).or_else(|| postgres::tool(id)).or_else(|| mcp::tool(id))
+}
+
+/// The tools of one service. They are offered where the organisation has a connection to it.
+#[derive(Clone, Copy)]
+pub struct Service {
+    /// Their source.
+    pub source: &'static str,
+    pub tools: &'static [&'static dyn Tool],
+    /// How to use them, in Markdown.
+    pub guide: &'static str,
+}
+
+/// Every service. A new one is a file, a line here, and a preset in `contracts/src/access.rs`.
+pub fn services() -> &'static [Service] {
+    &[linear::SERVICE, sentry::SERVICE, slack::SERVICE]
 }
 
 /// Every built-in tool. A new one is a file, and a line here.

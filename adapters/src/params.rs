@@ -238,6 +238,10 @@ pub trait TypedTool: Sync {
         None
     }
 
+    fn only_reads(&self, _: &Exchange) -> bool {
+        false
+    }
+
     fn run(&self, workspace: &Workspace<'_>, call: &Call<'_, Self::Params>) -> Result<ToolOutput, Failure>;
 
     /// By default the same as a run, which suits a tool that only reads. The sandbox lets a dry run write nothing.
@@ -285,6 +289,9 @@ impl<T: TypedTool> Tool for T {
     }
     fn exchange(&self, call: &ToolCall) -> Result<Option<Exchange>, Failure> {
         Ok(TypedTool::exchange(self, &read_call(self, call)?))
+    }
+    fn only_reads(&self, exchange: &Exchange) -> bool {
+        TypedTool::only_reads(self, exchange)
     }
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
         TypedTool::run(self, workspace, &read_call(self, call)?)

@@ -45,6 +45,11 @@ pub trait Tool: Sync {
         Ok(None)
     }
 
+    /// Whether an exchange asks for no effect, although its method is one that writes. A probe, and a tool that reads, may send it.
+    fn only_reads(&self, _exchange: &Exchange) -> bool {
+        false
+    }
+
     /// Carries out the call.
     fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure>;
 

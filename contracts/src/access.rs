@@ -9,12 +9,82 @@ use serde::{Deserialize, Serialize};
 use crate::address::{AddressRange, Host, HostInvalid};
 use crate::exchange::{ASKED_HEADERS, Method, check_path};
 use crate::limits::{
-    AUTHORITY_BYTES_MAX, CONNECTION_RANGES_MAX, OAUTH_TEXT_BYTES_MAX, ROUTE_BYTES_MAX, ROUTES_MAX,
+    AUTHORITY_BYTES_MAX, CONNECTION_RANGES_MAX, DATABASE_NAME_BYTES_MAX, OAUTH_TEXT_BYTES_MAX,
+    ROUTE_BYTES_MAX, ROUTES_MAX,
 };
+use crate::text::is_unprintable;
 use crate::wire::text_type;
 
 /// The sources of tools that are connections to services by HTTP begin with this: `http.crm`.
 pub const HTTP_SOURCE: &str = "http.";
+/// The sources of tools that are connections to databases begin with this: `db:<uuid>`.
+pub const DATABASE_SOURCE: &str = "db:";
+
+/// A service that has tools of its own in effectd: what a connection to it needs. Its source has its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Preset {
+    /// The source of its tools.
+    pub source: &'static str,
+    /// Its name, for people.
+    pub name: &'static str,
+    /// The host, unless somebody runs the service elsewhere.
+    pub host: &'static str,
+    /// What stands before the secret in the header `authorization`.
+    pub prefix: &'static str,
+    /// What its tools ask, and what effectd itself asks.
+    pub routes: &'static [&'static str],
+}
+
+/// The services that effectd has tools for.
+pub const PRESETS: [Preset; 3] = [
+    Preset {
+        source: "linear",
+        name: "Linear",
+        host: "api.linear.app",
+        prefix: "",
+        routes: &["POST /graphql"],
+    },
+    Preset {
+        source: "sentry",
+        name: "Sentry",
+        host: "sentry.io",
+        prefix: "Bearer ",
+        routes: &[
+            "GET /api/0/projects/{organization_slug}/{project_slug}/issues/",
+            "GET /api/0/issues/{issue_id}/",
+            "PUT /api/0/issues/{issue_id}/",
+            "GET /api/0/issues/{issue_id}/events/",
+            "GET /api/0/issues/{issue_id}/events/{event_id}/",
+        ],
+    },
+    Preset {
+        source: "slack",
+        name: "Slack",
+        host: "slack.com",
+        prefix: "Bearer ",
+        routes: &[
+            "POST /api/chat.postMessage",
+            "POST /api/chat.delete",
+            "POST /api/chat.update",
+            "POST /api/chat.postEphemeral",
+            "GET /api/conversations.history",
+            "GET /api/conversations.replies",
+        ],
+    },
+];
+
+impl Preset {
+    /// The preset of a source.
+    pub fn of(source: &str) -> Option<&'static Self> {
+        PRESETS.iter().find(|preset| preset.source == source)
+    }
+}
+
+/// Whether the tools of a source reach their service by exchanges, over the organisation's connection.
+pub fn is_wired(source: &str) -> bool {
+    [HTTP_SOURCE, DATABASE_SOURCE].into_iter().any(|kind| source.starts_with(kind))
+        || Preset::of(source).is_some()
+}
 
 crate::wire_enum! {
     /// The scheme of a service.
@@ -25,6 +95,10 @@ crate::wire_enum! {
         Https = "https",
         /// HTTP in clear: only to an address in a range that the connection allows.
         Http = "http",
+        /// PostgreSQL over TLS.
+        Postgres = "postgres",
+        /// PostgreSQL in clear: only to an address in a range that the connection allows.
+        PostgresInClear = "postgres_in_clear",
     }
 }
 
@@ -34,7 +108,18 @@ impl Scheme {
         match self {
             Self::Https => 443,
             Self::Http => 80,
+            Self::Postgres | Self::PostgresInClear => 5432,
         }
+    }
+
+    /// Whether nothing proves who the server is, and anybody on the way reads what is sent.
+    pub const fn is_in_clear(self) -> bool {
+        matches!(self, Self::Http | Self::PostgresInClear)
+    }
+
+    /// Whether it is that of a database.
+    pub const fn is_database(self) -> bool {
+        matches!(self, Self::Postgres | Self::PostgresInClear)
     }
 }
 
@@ -75,8 +160,23 @@ pub struct HttpAccess {
     pub allow: Vec<AddressRange>,
     /// The header that says who asks.
     pub credential: Option<CredentialHeader>,
-    /// What may be asked: `GET /v1/items/{id}`.
+    /// What may be asked: `GET /v1/items/{id}`. A database has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<Route>,
+    /// Which database, and who asks. Only a database has one.
+    pub database: Option<DatabaseLogin>,
+}
+
+/// Which database of a server, and who asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DatabaseLogin {
+    /// The name of the database.
+    pub name: String,
+    /// The role that logs in. Give it no rights to write.
+    pub user: String,
+    /// The name of the secret with its password. The connection names it among its secrets.
+    pub password: String,
 }
 
 /// The header that says who asks: a secret of the organisation, with words before it.
@@ -150,7 +250,8 @@ impl Route {
     fn parse(text: &str) -> Result<Self, RouteInvalid> {
         let invalid = || RouteInvalid(text.chars().take(64).collect());
         let (method, path) = text.split_once(' ').ok_or_else(invalid)?;
-        let method = Method::ALL.into_iter().find(|known| known.as_str() == method).ok_or_else(invalid)?;
+        let method = Method::ALL.into_iter().find(|known| known.as_str() == method && !known.is_sql());
+        let method = method.ok_or_else(invalid)?;
         let is_name = |name: &str| {
             !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         };
@@ -204,7 +305,7 @@ text_type!(Route, Route::parse, RouteInvalid, { "type": "string", "minLength": 5
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessInvalid {
     /// Several hosts, or none.
-    #[error("a connection by HTTP leads to one host")]
+    #[error("a connection to a service leads to one host")]
     Hosts,
     /// The host is no name and no address.
     #[error("the host: {0}")]
@@ -216,7 +317,7 @@ pub enum AccessInvalid {
     #[error("a connection allows at most {CONNECTION_RANGES_MAX} ranges of addresses")]
     Ranges,
     /// Without TLS, anybody on the way could read the secret.
-    #[error("http without TLS is only for addresses that the connection allows: name a range")]
+    #[error("a connection without TLS is only for addresses that the connection allows: name a range")]
     InClear,
     /// Another authority or key than can be used.
     #[error(
@@ -233,6 +334,11 @@ pub enum AccessInvalid {
         "oauth needs a token_source such as http.idp, a client_id and a scope in printable ASCII, and a refresh_token that is a secret of the connection"
     )]
     OAuth,
+    /// A database without a login, a login without a database, or one that cannot be sent.
+    #[error(
+        "a database has a scheme such as postgres, no routes, and a login: the printable names of the database and of a user, and a password that is a secret of the connection"
+    )]
+    Database,
 }
 
 impl OAuth {
@@ -254,18 +360,33 @@ impl OAuth {
 impl HttpAccess {
     /// Refuses an access that could not be used, or that two programs would read differently.
     pub fn check(&self, hosts: &[String], secrets: &[String]) -> Result<(), AccessInvalid> {
-        let Self { scheme, port: _, trust, allow, credential, routes } = self;
+        let Self { scheme, port: _, trust, allow, credential, routes, database } = self;
         let [host] = hosts else {
             return Err(AccessInvalid::Hosts);
         };
         Host::parse(host)?;
-        if !(1..=ROUTES_MAX).contains(&routes.len()) {
+        if scheme.is_database() != database.is_some() {
+            return Err(AccessInvalid::Database);
+        }
+        if let Some(DatabaseLogin { name, user, password }) = database {
+            let is_name = |name: &str| {
+                (1..=DATABASE_NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(is_unprintable)
+            };
+            if !(is_name(name)
+                && is_name(user)
+                && secrets.contains(password)
+                && routes.is_empty()
+                && credential.is_none())
+            {
+                return Err(AccessInvalid::Database);
+            }
+        } else if !(1..=ROUTES_MAX).contains(&routes.len()) {
             return Err(AccessInvalid::Routes);
         }
         if allow.len() > CONNECTION_RANGES_MAX {
             return Err(AccessInvalid::Ranges);
         }
-        if *scheme == Scheme::Http && allow.is_empty() {
+        if scheme.is_in_clear() && allow.is_empty() {
             return Err(AccessInvalid::InClear);
         }
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -296,9 +417,18 @@ impl HttpAccess {
         self.port.unwrap_or(self.scheme.port())
     }
 
-    /// Whether a route allows this request.
+    /// Whether the connection allows this request: a database every statement, and any other service what its routes name.
     pub fn allows(&self, method: Method, path: &str) -> bool {
-        self.routes.iter().any(|route| route.allows(method, path))
+        match self.database {
+            Some(_) => method.is_sql(),
+            None => self.routes.iter().any(|route| route.allows(method, path)),
+        }
+    }
+
+    /// What the connection allows, for people.
+    pub fn allowed(&self) -> String {
+        let routes: Vec<_> = self.routes.iter().map(ToString::to_string).collect();
+        if self.database.is_some() { "SQL statements that read".to_owned() } else { routes.join(", ") }
     }
 }
 
@@ -340,9 +470,29 @@ mod tests {
             "GET //host/v1",
             "GET /v1\r\nHost: x",
             "GET /{..}",
+            "SELECT /",
         ] {
             assert!(text.parse::<Route>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn every_preset_is_a_sound_access() {
+        for preset in PRESETS {
+            let access = HttpAccess {
+                credential: Some(CredentialHeader {
+                    header: "authorization".to_owned(),
+                    prefix: preset.prefix.to_owned(),
+                    secret: "token".to_owned(),
+                    oauth: None,
+                }),
+                routes: preset.routes.iter().map(|route| route.parse().unwrap()).collect(),
+                ..HttpAccess::default()
+            };
+            assert_eq!(access.check(&[preset.host.to_owned()], &["token".to_owned()]), Ok(()));
+            assert!(is_wired(preset.source), "{preset:?}");
+        }
+        assert!(is_wired("http.crm") && !is_wired("files") && !is_wired("linears"));
     }
 
     #[test]
@@ -409,6 +559,30 @@ mod tests {
             OAuth { refresh_token: Some("other".to_owned()), ..oauth.clone() },
         ] {
             assert_eq!(by(wrong.clone()), Err(AccessInvalid::OAuth), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_database_has_a_login_and_nothing_of_http() {
+        let login = DatabaseLogin { name: "shop".into(), user: "reader".into(), password: "pg".into() };
+        let sound =
+            HttpAccess { scheme: Scheme::Postgres, database: Some(login.clone()), ..HttpAccess::default() };
+        let (hosts, secrets) = (vec!["db.example".to_owned()], vec!["pg".to_owned()]);
+        assert_eq!((sound.check(&hosts, &secrets), sound.port()), (Ok(()), 5432));
+        assert!(sound.allows(Method::Select, "/") && !sound.allows(Method::Get, "/"));
+        let clear = HttpAccess { scheme: Scheme::PostgresInClear, ..sound.clone() };
+        assert_eq!(clear.check(&hosts, &secrets), Err(AccessInvalid::InClear));
+        let by = |login| HttpAccess { database: Some(login), ..sound.clone() };
+        for wrong in [
+            HttpAccess { database: None, ..sound.clone() },
+            HttpAccess { scheme: Scheme::Https, ..sound.clone() },
+            HttpAccess { routes: vec!["GET /v1".parse().unwrap()], ..sound.clone() },
+            by(DatabaseLogin { name: String::new(), ..login.clone() }),
+            by(DatabaseLogin { user: "a\0b".into(), ..login.clone() }),
+            by(DatabaseLogin { user: "a".repeat(64), ..login.clone() }),
+            by(DatabaseLogin { password: "other".into(), ..login }),
+        ] {
+            assert_eq!(wrong.check(&hosts, &secrets), Err(AccessInvalid::Database), "{wrong:?}");
         }
     }
 }

@@ -129,6 +129,8 @@ crate::wire_enum! {
         GrantEnded = "grant_ended",
         /// The policy or a grant permits it now: it runs without a person.
         Released = "released",
+        /// Nobody waits for it any more: the actions were withdrawn.
+        Withdrawn = "withdrawn",
     }
 }
 

@@ -520,12 +520,20 @@ crate::wire_enum! {
     pub enum ConnectionChange {
         /// The connection was created.
         Created = "created",
+        /// The connection leads elsewhere.
+        Replaced = "replaced",
         /// The connection may be used again.
         Enabled = "enabled",
         /// The connection may not be used.
         Disabled = "disabled",
         /// The connection was deleted.
         Deleted = "deleted",
+        /// The MCP server of the connection has other tools, or describes them otherwise.
+        Harvested = "harvested",
+        /// A person has accepted the tools as they are described.
+        Reviewed = "reviewed",
+        /// An operator has said something about a tool.
+        Overlaid = "overlaid",
         /// The secret has a new value.
         SecretSet = "secret_set",
         /// The secret was deleted.

@@ -12,12 +12,17 @@ use crate::json;
 use crate::limits::{
     EXCHANGE_ANSWER_BYTES_MAX, EXCHANGE_BODY_BYTES_MAX, EXCHANGE_HEAD_BYTES_MAX, EXCHANGE_HEADERS_MAX,
 };
+use crate::sql::{self, SqlInvalid};
 
 /// The stream of a child's side channel on which it asks for exchanges. Artifacts have the others.
 pub const EXCHANGE_STREAM: u8 = 255;
+/// The stream for the lines of a server that is a program on this machine, in both directions.
+pub const STDIO_STREAM: u8 = 254;
+/// The stream for what is no line: what a call notes for the next one, and the last words of such a program.
+pub const STDIO_NOTE_STREAM: u8 = 253;
 
 crate::wire_enum! {
-    /// The method of an exchange.
+    /// What an exchange asks for: a method of HTTP, or a kind of SQL statement.
     pub enum Method {
         /// Reads.
         Get = "GET",
@@ -31,16 +36,27 @@ crate::wire_enum! {
         Patch = "PATCH",
         /// Deletes.
         Delete = "DELETE",
+        /// Reads rows of a database, by `SELECT`, `VALUES`, `TABLE` or `WITH`.
+        Select = "SELECT",
+        /// Reads a setting of a database.
+        Show = "SHOW",
+        /// Reads how a database would find rows.
+        Explain = "EXPLAIN",
     }
 }
 
 impl Method {
-    /// Whether it asks for an effect. `GET` and `HEAD` ask for none, by HTTP.
+    /// Whether it asks for an effect. `GET` and `HEAD` ask for none, by HTTP, and a database takes statements that only read.
     pub const fn is_write(self) -> bool {
         match self {
-            Self::Get | Self::Head => false,
+            Self::Get | Self::Head | Self::Select | Self::Show | Self::Explain => false,
             Self::Post | Self::Put | Self::Patch | Self::Delete => true,
         }
+    }
+
+    /// Whether it is a kind of SQL statement.
+    pub const fn is_sql(self) -> bool {
+        matches!(self, Self::Select | Self::Show | Self::Explain)
     }
 }
 
@@ -79,7 +95,7 @@ pub enum ExchangeReply {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExchangeAnswer {
-    /// The status.
+    /// The status; 0 of a database, whose body is a [`crate::sql::SqlAnswer`] in JSON.
     pub status: u16,
     /// Some of its headers: see [`is_told`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -124,7 +140,7 @@ crate::wire_enum! {
         TimedOut = "timed_out",
         /// The answer is larger than allowed.
         TooLarge = "too_large",
-        /// What the service sent is no whole HTTP answer.
+        /// What the service sent is no whole answer.
         Broken = "broken",
         /// Too many exchanges are under way.
         Busy = "busy",
@@ -189,6 +205,9 @@ pub enum ExchangeInvalid {
     /// A read has a body.
     #[error("{} has no body", .0.as_str())]
     Body(Method),
+    /// The statement is not one that only reads.
+    #[error("the statement: {0}")]
+    Sql(#[from] SqlInvalid),
 }
 
 impl Exchange {
@@ -203,9 +222,22 @@ impl Exchange {
         Self { connection, method, path, query: Vec::new(), headers: Vec::new(), body: Vec::new() }
     }
 
-    /// Refuses an exchange that some program on the way could read as another.
+    /// One SQL statement. Its text is the body; nothing else of a request by HTTP means anything to a database.
+    pub fn sql(connection: impl Into<String>, sql: &str) -> Result<Self, SqlInvalid> {
+        let method = sql::check(sql)?;
+        Ok(Self { body: sql.into(), ..Self::new(connection, method, "/") })
+    }
+
+    /// Refuses an exchange that some program on the way could read as another, and a statement that does not only read.
     pub fn check(&self) -> Result<(), ExchangeInvalid> {
         let Self { connection: _, method, path, query, headers, body } = self;
+        if method.is_sql() {
+            let sql = str::from_utf8(body).map_err(|_| SqlInvalid::Text("the statement is no UTF-8"))?;
+            let is_plain =
+                path == "/" && query.is_empty() && headers.is_empty() && sql::check(sql)? == *method;
+            let wrong = SqlInvalid::Text("it is more than a statement, or of another kind than it says");
+            return if is_plain { Ok(()) } else { Err(wrong.into()) };
+        }
         check_path(path).map_err(ExchangeInvalid::Path)?;
         if body.len() > EXCHANGE_BODY_BYTES_MAX {
             return Err(ExchangeInvalid::TooLarge("the body"));
@@ -468,17 +500,17 @@ pub struct EgressRecord {
     /// The address that was dialled; absent if none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// The method.
+    /// The method, or the kind of the statement.
     pub method: Method,
-    /// The status of the answer; absent without a whole answer.
+    /// The status of the answer; absent without a whole answer, and with that of a database.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Why there is no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<ExchangeFault>,
-    /// Bytes of HTTP that left, without those of TLS.
+    /// Bytes that left, without those of TLS.
     pub bytes_out: u64,
-    /// Bytes of HTTP that came.
+    /// Bytes that came.
     pub bytes_in: u64,
     /// The time from the request to the last byte of the answer.
     pub ms: crate::millis::Millis,
@@ -597,6 +629,25 @@ mod tests {
         let mut twice = with_header("accept", "a");
         twice.headers.push(("accept".to_owned(), "b".to_owned()));
         assert!(matches!(twice.check(), Err(ExchangeInvalid::Header(_))));
+    }
+
+    #[test]
+    fn a_statement_is_nothing_but_itself() {
+        let sound = Exchange::sql("db:1", "SELECT 1").unwrap();
+        assert_eq!((sound.method, sound.check()), (Method::Select, Ok(())));
+        assert!(Exchange::sql("db:1", "DELETE FROM t").is_err());
+        for wrong in [
+            Exchange { method: Method::Show, ..sound.clone() },
+            Exchange { path: "/v1".to_owned(), ..sound.clone() },
+            Exchange { headers: vec![("accept".to_owned(), "x".to_owned())], ..sound.clone() },
+            Exchange { query: vec![("a".to_owned(), "b".to_owned())], ..sound.clone() },
+            Exchange { body: b"DELETE FROM t".to_vec(), ..sound.clone() },
+            Exchange { body: b"SELECT 1; SELECT 2".to_vec(), ..sound.clone() },
+            Exchange { body: b"SELECT '\xff'".to_vec(), ..sound.clone() },
+            Exchange { body: Vec::new(), ..sound },
+        ] {
+            assert!(matches!(wrong.check(), Err(ExchangeInvalid::Sql(_))), "{wrong:?}");
+        }
     }
 
     #[test]

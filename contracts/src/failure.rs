@@ -58,6 +58,7 @@ codes! {
     ApprovalExpired = "approval_expired", false, Expired, "Nobody decided about the action in time.";
     NetworkNotWhitelisted = "network_not_whitelisted", false, DeniedPolicy, "The tool needs a network host that nobody has allowed.";
     ToolDisabled = "tool_disabled", false, DeniedPolicy, "An operator has disabled the tool.";
+    ToolDrifted = "tool_drifted", false, DeniedPolicy, "The server of a connector describes the tool otherwise than when it was judged; nothing was called.";
     RateLimited = "rate_limited", true, Throttled, "Too many requests in too short a time.";
     PendingLimit = "pending_limit", true, Throttled, "Too many actions of this session are waiting for an approval.";
     Overloaded = "overloaded", true, Throttled, "The backlog is full.";
@@ -91,6 +92,7 @@ codes! {
     SecretMissing = "secret_missing", false, Failed, "The connection's secret has no value.";
     EgressRefused = "egress_refused", false, DeniedPolicy, "The request leads where its connection does not allow.";
     EgressFailed = "egress_failed", true, Failed, "The service could not be reached, or gave no whole answer.";
+    ServiceRefused = "service_refused", false, Failed, "The service answered that it does not do this.";
     ResultInvalid = "result_invalid", false, Failed, "The tool's reply violates its own result schema.";
     ResultGone = "result_gone", false, Failed, "The tool's result is no longer stored.";
     EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares and was disabled.";

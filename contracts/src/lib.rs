@@ -20,6 +20,7 @@ pub mod trace;
 
 pub mod access;
 pub mod address;
+pub mod connector;
 pub mod effects;
 pub mod exchange;
 pub mod failure;
@@ -40,6 +41,7 @@ pub mod org;
 pub mod receipt;
 pub mod reward;
 pub mod signature;
+pub mod sql;
 pub mod token;
 
 pub mod proof;
@@ -48,10 +50,17 @@ pub mod filter;
 
 pub mod schemas;
 
-pub use access::{AccessInvalid, CredentialHeader, HttpAccess, OAuth, Route, RouteInvalid, Scheme, Trust};
+pub use access::{
+    AccessInvalid, CredentialHeader, DatabaseLogin, HttpAccess, OAuth, Preset, Route, RouteInvalid, Scheme,
+    Trust,
+};
 pub use address::{AddressClass, AddressRange, Host, HostInvalid, RangeInvalid};
 pub use approval::{Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Approved, Authority};
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
+pub use connector::{
+    Ask, Connector, ConnectorInvalid, Harvest, Harvested, Pinned, RefusedTool, ToolOverlay, Transport,
+    Upstream,
+};
 pub use digest::Digest;
 pub use effects::{
     Beneath, Effects, FileState, FolderListing, LinkedFile, Mark, Observed, PathChange, PathSnapshot,
@@ -77,7 +86,7 @@ pub use log::{
 pub use millis::Millis;
 pub use notice::{NOTICE_ARTIFACT, NOTIFY_TOOL, Notice, Urgency};
 pub use operation::{Operation, PolicyList};
-pub use org::{Connection, SecretName, Session, Webhook, WebhookTopic};
+pub use org::{Connection, SecretName, Session, SlackChannel, SlackUser, Webhook, WebhookTopic, is_slack_id};
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
 };
@@ -98,7 +107,7 @@ pub use tool::{
     SpecInvalid, ToolSpec,
 };
 pub use toolcall::{
-    ARTIFACT_GET_TOOL, Artifact, COMMAND_TOOL, CallMode, ProbeVerdict, ToolCall, ToolOutput, ToolReply,
-    UNDO_TOOL,
+    ARTIFACT_GET_TOOL, Artifact, COMMAND_TOOL, CallMode, EffectMark, ProbeVerdict, ToolCall, ToolOutput,
+    ToolReply, UNDO_TOOL, Undoes,
 };
 pub use trace::{TraceContext, TraceInvalid, TraceParent, TraceState};

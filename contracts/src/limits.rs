@@ -88,10 +88,39 @@ pub const EXCHANGE_ANSWER_BYTES_MAX: usize = 4_194_304;
 /// Most exchanges of one call: a few pages of a list, not a crawl.
 /// Tools are written against it.
 pub const EXCHANGES_MAX: u32 = 16;
+/// Longest SQL statement: what a person can still read before a yes.
+/// Tool, daemon and broker must agree on it.
+pub const SQL_BYTES_MAX: usize = 16_384;
+/// Most rows that a statement returns: an answer, not a copy of a table.
+/// Tools are written against it.
+pub const SQL_ROWS_MAX: usize = 100;
+/// Most bytes of one value of a row.
+/// Tools are written against it.
+pub const SQL_CELL_BYTES_MAX: usize = 16_384;
+/// Most bytes of all values of an answer: more than a model reads, and less than the broker keeps without a share of its memory.
+/// Tools are written against it.
+pub const SQL_RESULT_BYTES_MAX: usize = 131_072;
+/// Longest name of a database or of its user: what PostgreSQL keeps of one.
+pub const DATABASE_NAME_BYTES_MAX: usize = 63;
+/// Most tools that a connector offers: more than a model can choose from, and few enough that a list is quick.
+pub const CONNECTOR_TOOLS_MAX: usize = 1_000;
+/// Longest description, title or annotations of a tool of a connector, in bytes.
+pub const TOOL_WORDS_BYTES_MAX: usize = 8_192;
+/// Most arguments of a connector's program, and most folders of programs.
+pub const CONNECTOR_ARGS_MAX: usize = 64;
+/// Longest argument of a connector's program: the longest path.
+pub const CONNECTOR_ARG_BYTES_MAX: usize = 4_096;
+/// Most exchanges of one harvest: a thousand tools in pages of twenty, and the greeting.
+/// The client of connectors is written against it.
+pub const HARVEST_EXCHANGES_MAX: u32 = 64;
+/// Time of one harvest, in milliseconds: a person waits for it.
+pub const HARVEST_MS_MAX: u64 = 15_000;
 /// Most routes of a connection by HTTP.
 pub const ROUTES_MAX: usize = 64;
 /// Longest path of a route.
 pub const ROUTE_BYTES_MAX: usize = 512;
+/// Longest id of a user, a channel or a workspace of Slack: they have 9 to 11 characters, and Slack says that this may grow.
+pub const SLACK_ID_BYTES_MAX: usize = 32;
 /// Longest id of an OAuth client, and longest scope: issuers make shorter ones.
 pub const OAUTH_TEXT_BYTES_MAX: usize = 1_024;
 /// Most ranges of addresses that a connection allows.

@@ -5,10 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::HttpAccess;
 use crate::clock::Timestamp;
+use crate::connector::{Connector, ToolOverlay};
+use crate::digest::Digest;
 use crate::ids::{
     Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, TokenId, ToolId, WebhookId,
 };
-use crate::org::WebhookTopic;
+use crate::org::{SlackChannel, WebhookTopic};
 use crate::risk::{Band, Mode};
 use crate::token::TokenKind;
 
@@ -201,6 +203,27 @@ pub enum Operation {
         /// How exchanges reach it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         access: Option<Box<HttpAccess>>,
+        /// The MCP server that it leads to; its source is then `connector:` and the connection's id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        connector: Option<Box<Connector>>,
+    },
+    /// Makes a connection lead elsewhere. Its organisation and source stay.
+    ReplaceConnection {
+        /// The connection.
+        connection_id: ConnectionId,
+        /// Its name, for people.
+        name: String,
+        /// The hosts that it leads to.
+        hosts: Vec<String>,
+        /// The names of the organisation's secrets that it needs.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        secrets: Vec<String>,
+        /// How exchanges reach it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        access: Option<Box<HttpAccess>>,
+        /// The MCP server that it leads to, if it is a connector. What an operator has said about tools stays.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        connector: Option<Box<Connector>>,
     },
     /// Lets a connection be used again.
     EnableConnection {
@@ -217,6 +240,27 @@ pub enum Operation {
         /// The connection.
         connection_id: ConnectionId,
     },
+    /// Asks the MCP server of a connection for its tools.
+    HarvestConnector {
+        /// The connection.
+        connection_id: ConnectionId,
+    },
+    /// Accepts the tools of an MCP server as they are described now.
+    ReviewConnector {
+        /// The connection.
+        connection_id: ConnectionId,
+        /// What was shown to who accepts it; anything else by now is refused.
+        digest: Digest,
+    },
+    /// Says about a tool of an MCP server what its server says otherwise, or nothing.
+    OverlayTool {
+        /// The connection.
+        connection_id: ConnectionId,
+        /// The name by which the server knows the tool.
+        tool: String,
+        /// What is said; nothing restores the server's words.
+        says: Option<Box<ToolOverlay>>,
+    },
     /// Creates a webhook: events of an organisation are sent to a service, from now on.
     CreateWebhook {
         /// The webhook, by a new id.
@@ -227,10 +271,12 @@ pub enum Operation {
         source: String,
         /// Where events are posted: the path of one of the connection's routes.
         path: String,
-        /// The topics whose events are sent.
+        /// The topics whose events are sent; none to Slack.
         topics: Vec<WebhookTopic>,
-        /// The name of the organisation's secret by which they are signed.
+        /// The name of the organisation's secret by which they are signed; for Slack, that by which Slack signs.
         signed_by: String,
+        /// The channel, if people are asked in Slack.
+        slack: Option<Box<SlackChannel>>,
     },
     /// Sends events again, from now on.
     EnableWebhook {
@@ -246,6 +292,17 @@ pub enum Operation {
     DeleteWebhook {
         /// The webhook.
         webhook_id: WebhookId,
+    },
+    /// Says which account a user of Slack is, or that it is none any more.
+    MapSlackUser {
+        /// The organisation.
+        org: OrgId,
+        /// The id of the workspace that the user belongs to.
+        team: String,
+        /// The user's id.
+        user: String,
+        /// The name of the account; none if left out.
+        account: Option<String>,
     },
     /// Sets the value of a secret, which the operation does not hold.
     SetSecret {
@@ -342,13 +399,18 @@ impl Operation {
             Operation::EndSession { .. } => "effectd.end_session",
             Operation::DeleteSession { .. } => "effectd.delete_session",
             Operation::CreateConnection { .. } => "effectd.create_connection",
+            Operation::ReplaceConnection { .. } => "effectd.replace_connection",
             Operation::EnableConnection { .. } => "effectd.enable_connection",
             Operation::DisableConnection { .. } => "effectd.disable_connection",
             Operation::DeleteConnection { .. } => "effectd.delete_connection",
+            Operation::HarvestConnector { .. } => "effectd.harvest_connector",
+            Operation::ReviewConnector { .. } => "effectd.review_connector",
+            Operation::OverlayTool { .. } => "effectd.overlay_tool",
             Operation::CreateWebhook { .. } => "effectd.create_webhook",
             Operation::EnableWebhook { .. } => "effectd.enable_webhook",
             Operation::DisableWebhook { .. } => "effectd.disable_webhook",
             Operation::DeleteWebhook { .. } => "effectd.delete_webhook",
+            Operation::MapSlackUser { .. } => "effectd.map_slack_user",
             Operation::SetSecret { .. } => "effectd.set_secret",
             Operation::DeleteSecret { .. } => "effectd.delete_secret",
             Operation::CreateToken { .. } => "effectd.create_token",

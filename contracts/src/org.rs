@@ -6,9 +6,11 @@ use serde_json::{Map, Value};
 
 use crate::access::HttpAccess;
 use crate::clock::Timestamp;
+use crate::connector::Connector;
 use crate::ids::{
     ActionId, ConnectionId, OrgId, Principal, SessionId, SpaceId, SubjectId, ToolId, WebhookId,
 };
+use crate::limits::SLACK_ID_BYTES_MAX;
 use crate::request::ActionRequest;
 
 /// A session: a subject that acts in a space of an organisation.
@@ -69,9 +71,12 @@ pub struct Connection {
     /// The names of the organisation's secrets that it needs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// How exchanges reach it, if its tools are effectd's own requests by HTTP.
+    /// How exchanges reach it, if its tools are effectd's own requests or statements.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<HttpAccess>,
+    /// The MCP server that it leads to, if its tools are those of a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connector: Option<Connector>,
     /// Whether it may be used.
     pub enabled: bool,
     /// Who created it.
@@ -90,7 +95,43 @@ crate::wire_enum! {
     }
 }
 
+/// A channel of Slack in which people decide about held actions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SlackChannel {
+    /// The id of the workspace: `T024BE7LD`.
+    pub team: String,
+    /// The id of the channel: `C024BE91L`.
+    pub channel: String,
+    /// Where these people find the console: `https://effectd.example.org`.
+    pub console: String,
+}
+
+/// The person that a user of Slack is: an account, which decides with its own roles.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SlackUser {
+    /// The organisation.
+    pub org: OrgId,
+    /// The id of the workspace that the user belongs to.
+    pub team: String,
+    /// The user's id: `U024BE7LH`.
+    pub user: String,
+    /// The account: `account://<org>/<name>`.
+    pub account: Principal,
+    /// Who said so.
+    pub set_by: Principal,
+    /// When.
+    pub set_at: Timestamp,
+}
+
+/// Whether a text is an id as Slack makes them: capital letters and digits.
+pub fn is_slack_id(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+    (2..=SLACK_ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain)
+}
+
 /// Events of an organisation, sent to a service over one of its connections.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Webhook {
     /// Its id.
@@ -101,10 +142,12 @@ pub struct Webhook {
     pub source: String,
     /// Where events are posted: the path of one of the connection's routes.
     pub path: String,
-    /// The topics whose events are sent.
+    /// The topics whose events are sent; none to Slack.
     pub topics: Vec<WebhookTopic>,
-    /// The name of the organisation's secret by which they are signed.
+    /// The name of the organisation's secret by which they are signed; for Slack, that by which Slack signs what people answer.
     pub signed_by: String,
+    /// The channel, if people are asked in Slack.
+    pub slack: Option<SlackChannel>,
     /// Whether events are sent.
     pub enabled: bool,
     /// Who created it.

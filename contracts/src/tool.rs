@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::connector::CONNECTOR_SOURCE;
 use crate::digest::Digest;
 use crate::ids::{Capability, SpaceId, ToolId};
 use crate::limits::{
@@ -432,7 +433,11 @@ impl ToolSpec {
         let contradictions = [
             (has(SideEffect::ReadOnly) && changes, "read_only is declared with another effect"),
             (
-                level == RiskLevel::Read && changes && !has(SideEffect::NetworkCall),
+                level == RiskLevel::Read
+                    && changes
+                    && !has(SideEffect::NetworkCall)
+                    // A program of a server that only reads is started by effectd, and not by the tool.
+                    && !(has(SideEffect::ProcessExec) && self.tool_id.source().starts_with(CONNECTOR_SOURCE)),
                 "a tool of level read has effects",
             ),
             (level != RiskLevel::Read && !changes, "a tool that changes something declares no effect"),
@@ -488,7 +493,8 @@ impl ToolSpec {
             (RiskLevel::Write, SafetyClass::Low) if self.is_contained() && self.is_undoable() => RiskTier::R1,
             (RiskLevel::Write, SafetyClass::Low | SafetyClass::Medium) => RiskTier::R2,
         };
-        let irreversible = changes && !self.is_undoable() && !self.is_contained();
+        let can_make_up = self.is_undoable() || !self.compensation.is_none();
+        let irreversible = changes && !can_make_up && !self.is_contained();
         let derived = if irreversible { derived.max(RiskTier::R3) } else { derived };
         self.risk_tier.map_or(derived, |declared| declared.max(derived))
     }

@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::access::Preset;
+use crate::clock::Timestamp;
+use crate::connector::Upstream;
 use crate::effects::{PathSnapshot, Restore};
 use crate::failure::Failure;
 use crate::ids::{SpaceId, ToolId, TraceId};
@@ -10,6 +13,22 @@ use crate::preview::PreviewResult;
 
 /// The tool that undoes an effect. The pipeline finds the pre-images by the receipt that the parameters name.
 pub const UNDO_TOOL: &str = "files.undo";
+/// The action with which a service's own tools make up for an effect there: `slack.undo`. The pipeline finds that by the receipt that the
+/// parameters name.
+pub const UNDO_ACTION: &str = "undo";
+/// The tools whose effects `linear.undo` and `slack.undo` make up for.
+const MADE_UP_FOR: [&str; 3] = ["linear.create_issue", "linear.add_comment", "slack.send_message"];
+
+/// The tool that undoes an action of this tool outside of its space; `None` for a tool whose effects are files, or that has none.
+pub fn undo_at_service(tool: &ToolId) -> Option<String> {
+    MADE_UP_FOR.contains(&tool.as_str()).then(|| format!("{}.{UNDO_ACTION}", tool.source()))
+}
+
+/// Whether this is a tool that makes up for an effect at its service.
+pub fn is_undo_at_service(tool: &ToolId) -> bool {
+    tool.action() == UNDO_ACTION && Preset::of(tool.source()).is_some()
+}
+
 /// The tool that runs programs. A policy may name commands that it runs without a person.
 pub const COMMAND_TOOL: &str = "command.run";
 
@@ -42,6 +61,39 @@ pub struct ToolCall {
     /// The preconditions: paths and states that the approver saw. Unless they hold, the tool does nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expect: Vec<PathSnapshot>,
+    /// What tells the effect of this action from all others; only for tools of a service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<EffectMark>,
+    /// The action to make up for; only for the undo of a service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub undoes: Option<Box<Undoes>>,
+    /// The server that is called; only for tools of connectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upstream: Option<Box<Upstream>>,
+}
+
+/// What tells the effect of an action at a service from all others: the same in every run, probe and preview of the action.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EffectMark {
+    /// A UUID of version 4 that no other action has.
+    pub id: String,
+    /// When the action was accepted: the effect is not older.
+    pub since: Timestamp,
+}
+
+/// An earlier action, as its receipt describes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Undoes {
+    /// Its tool.
+    pub tool_id: ToolId,
+    /// The mark of its effect.
+    pub mark: EffectMark,
+    /// Its public parameters.
+    pub inputs: Map<String, Value>,
+    /// Its public results.
+    pub outputs: Map<String, Value>,
 }
 
 /// What the tool is asked to do.

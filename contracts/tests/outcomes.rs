@@ -42,6 +42,7 @@ human_denied            | no  | denied_human  | error
 approval_expired        | no  | expired       | error
 network_not_whitelisted | no  | denied_policy | error
 tool_disabled           | no  | denied_policy | error
+tool_drifted            | no  | denied_policy | error
 rate_limited            | yes | throttled     | -
 pending_limit           | yes | throttled     | -
 overloaded              | yes | throttled     | -
@@ -75,6 +76,7 @@ connection_missing      | no  | failed        | error
 secret_missing          | no  | failed        | error
 egress_refused          | no  | denied_policy | error
 egress_failed           | yes | failed        | error
+service_refused         | no  | failed        | error
 result_invalid          | no  | failed        | error
 result_gone             | no  | failed        | error
 effects_undeclared      | no  | failed        | error

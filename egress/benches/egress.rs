@@ -138,6 +138,7 @@ fn order(port: u16, pem: String) -> Order {
         own_headers: Vec::new(),
         bytes_max: 1 << 20,
         only_dial: false,
+        login: None,
     }
 }
 

@@ -7,7 +7,9 @@ mod dial;
 mod echo;
 mod places;
 mod pool;
+mod postgres;
 mod resolve;
+mod scram;
 mod serve;
 mod tls;
 

@@ -13,6 +13,6 @@ mod broker;
 
 pub use broker::{BROKER_ARGUMENT, init};
 pub use client::{Broker, BrokerConfig, Carried};
-pub use order::{Certificate, Credential, Order, Origin, Report, Secret, Seen};
+pub use order::{Certificate, Credential, Login, Order, Origin, Report, Secret, Seen};
 
 pub use effectd_contracts::{Scheme, Trust};

@@ -26,6 +26,12 @@ pub const IDLE_MAX: usize = 64;
 pub const HEAD_BYTES_MAX: usize = 32_768;
 /// Most headers of an answer.
 pub const HEADERS_MAX: usize = 100;
+/// Largest message of a database but for a row: the names of as many columns as PostgreSQL has.
+pub const SQL_MESSAGE_BYTES_MAX: usize = 262_144;
+/// Most bytes that a database may send for one statement: a hundred rows of long values, of which only a part is kept.
+pub const SQL_READ_BYTES_MAX: u64 = 33_554_432;
+/// How much earlier than effectd the database gives up a statement: so its own error comes back, and nothing runs on there.
+pub const SQL_TIME_MARGIN: Duration = Duration::from_millis(500);
 /// Answers up to this size need no share of the broker's memory, and follow their report at once.
 pub const SMALL_ANSWER_BYTES_MAX: usize = 65_536;
 /// Most larger answers that the broker holds at the same time: with their compressed form they are half of its memory.

@@ -101,12 +101,24 @@ pub struct Credential {
     pub value: Secret,
 }
 
+/// Who asks a database.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Login {
+    /// The name of the database.
+    pub name: String,
+    pub user: String,
+    pub password: Secret,
+}
+
 /// One exchange, with all that the child does not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     pub id: u64,
     pub origin: Origin,
     pub credential: Option<Credential>,
+    /// Only for a database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login: Option<Login>,
     /// What is removed from the answer: the secrets that the connection names, each by itself.
     pub secrets: Vec<Secret>,
     pub exchange: Exchange,
@@ -274,6 +286,7 @@ mod tests {
                 allowed: Vec::new(),
             },
             credential: Some(credential),
+            login: None,
             secrets: vec![value],
             exchange: Exchange::get("crm", "/v1"),
             own_headers: Vec::new(),

@@ -27,6 +27,7 @@ use crate::peer::Peer;
 use crate::problem::{Kind, Problem};
 use crate::routes;
 use crate::settings::Settings;
+use crate::slack;
 use crate::slots::{Holder, Slot, Slots};
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -53,14 +54,14 @@ pub(crate) struct Link {
 /// A request that may pass.
 struct Admitted {
     who: Who,
-    /// For a page of the console: the address that a wrong token in its form counts for.
+    /// For a page of the console and for Slack: the address that a wrong token or signature in the body counts for.
     form_of: Option<IpAddr>,
     slots: [Option<Slot>; 2],
 }
 
 enum Who {
     Peer(Peer),
-    /// A browser at this address that is not signed in: it sees the pages to sign in, and the console's files.
+    /// Somebody at this address who is not known yet: a browser that is not signed in sees the pages for that, and the console's files.
     Stranger(IpAddr),
     /// It only asks whether the daemon is alive.
     Probe,
@@ -76,7 +77,7 @@ pub(crate) fn address_rate(app: &App, per_second: u32) -> Rate {
 pub(crate) fn guarded(app: Arc<App>) -> Router {
     let failures = address_rate(&app, AUTH_FAILURES_MAX);
     let guard = Guard { app: app.clone(), addresses: Slots::default(), accounts: Slots::default(), failures };
-    let more = mcp::routes().merge(console::routes(&app));
+    let more = mcp::routes().merge(console::routes(&app)).merge(slack::routes());
     routes::all(app, more).layer(middleware::from_fn_with_state(Arc::new(guard), check))
 }
 
@@ -163,6 +164,9 @@ impl Guard {
         let is_probe = parts.method == Method::GET && parts.uri.path() == "/healthz";
         if is_probe && !headers.contains_key(header::AUTHORIZATION) {
             return Ok(Admitted { who: Who::Probe, form_of: None, slots: [slot, None] });
+        }
+        if slack::is_at(parts.uri.path()) {
+            return Ok(Admitted { who: Who::Stranger(from), form_of: Some(from), slots: [slot, None] });
         }
         let form_of = console::is_at(parts.uri.path()).then_some(from);
         let peer = if form_of.is_some() {

@@ -37,6 +37,7 @@ mod headers;
 mod oidc;
 mod peer;
 mod signed_in;
+mod slack;
 mod slots;
 mod tls;
 mod write_timeout;

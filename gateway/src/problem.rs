@@ -256,6 +256,7 @@ fn status(code: Code) -> u16 {
         | Code::HumanDenied
         | Code::NetworkNotWhitelisted
         | Code::ToolDisabled
+        | Code::ToolDrifted
         | Code::PathDenied
         | Code::PermissionDenied
         | Code::NetworkDenied
@@ -280,6 +281,7 @@ fn status(code: Code) -> u16 {
         | Code::FileLimit
         | Code::ConnectionMissing
         | Code::SecretMissing
+        | Code::ServiceRefused
         | Code::ToolFailed => 422,
         Code::RateLimited | Code::PendingLimit => 429,
         Code::Internal | Code::ResultInvalid | Code::EffectsUndeclared => 500,

@@ -54,6 +54,7 @@ remediations! {
     ApprovalExpired => Planner, "retry with a new action id when somebody can decide";
     NetworkNotWhitelisted => Operator, "allow the host in the policy";
     ToolDisabled => Operator, "enable the tool again";
+    ToolDrifted => Operator, "look at what has changed: `effectd connectors review`";
     RateLimited => Time, "retry later and less often";
     PendingLimit => Time, "retry when the pending approvals are decided";
     Overloaded => Time, "retry later";
@@ -76,6 +77,7 @@ remediations! {
     SecretMissing => Operator, "set the secret: `effectd secrets set`";
     EgressRefused => Planner, "ask what the connection allows, as the message says; an operator can add a route";
     EgressFailed => Time, "retry with a new action id; `effectd connections test` says more to an operator";
+    ServiceRefused => Planner, "read the message; the service says why it does not do this, such as a missing permission of the token";
     SandboxFailed | ToolBusy => Time, "retry with a new action id";
     ToolFailed => Planner, "read the message; the tool could not do this";
     EffectsUndeclared => Operator, "check the tool: it did more than it declares; `effectd tools show` has the details";

@@ -6,6 +6,7 @@ pub(crate) mod artifacts;
 mod breakers;
 mod budgets;
 mod connections;
+mod connectors;
 mod console;
 mod dead_letters;
 mod grants;
@@ -22,6 +23,7 @@ mod quarantine;
 pub(crate) mod receipts;
 mod session;
 pub(crate) mod sessions;
+mod slack;
 mod store;
 mod stream;
 mod tokens;
@@ -85,6 +87,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
             breakers: list, show;
             budgets: list;
             connections: list;
+            connectors: list, show;
             dead_letters: causes, list;
             grants: list;
             groups: list, seek, show;
@@ -102,7 +105,8 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         [User] {
             approvals: approve, deny, preview_always, preview_edited, preview_grant;
             breakers: reset, trip;
-            connections: create, delete, disable, enable, secrets, set, test, unset;
+            connections: create, delete, disable, enable, replace, secrets, set, test, unset;
+            connectors: harvest, overlay, review, validate;
             dead_letters: purge, requeue, review, show;
             grants: activate, create, preview_request, request, revoke;
             log: sign;
@@ -120,6 +124,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
             console: link;
             log: entries, rotate;
             policy: check, files, reload, shadow, start_shadow, stop_shadow;
+            slack: users;
             store: erase, journal, retain;
             tokens: create, list, revoke, rotate;
         }

@@ -6,6 +6,7 @@ pub mod artifacts;
 pub mod breakers;
 pub mod budgets;
 pub mod connections;
+pub mod connectors;
 pub mod console;
 pub mod dead_letters;
 pub mod grants;

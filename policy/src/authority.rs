@@ -78,6 +78,11 @@ impl Policy {
         self.tables().spaces.get(space)?.org.as_deref()
     }
 
+    /// Whether questions about actions in a space may show parameters and diffs in services of others.
+    pub fn lets_contents_leave(&self, space: &SpaceId) -> bool {
+        self.tables().spaces.get(space).is_some_and(|space| space.contents_may_leave)
+    }
+
     /// The spaces of an organisation.
     pub fn spaces_of(&self, org: &str) -> impl Iterator<Item = &SpaceId> {
         self.spaces().filter(move |space| self.org_of(space) == Some(org))

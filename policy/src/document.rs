@@ -237,6 +237,10 @@ pub struct SpaceRule {
     /// command makes one, the action fails after the run, and a person must remove the path.
     #[serde(default)]
     pub protected: Vec<String>,
+    /// Whether questions about actions here may show parameters and diffs in services of others, such as Slack. Without it, they
+    /// show neither: whoever runs such a service, and whoever it lets in, would read them.
+    #[serde(default)]
+    pub contents_may_leave: bool,
 }
 
 /// A consent to a purpose, or to tools.

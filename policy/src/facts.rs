@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use effectd_contracts::connector::CONNECTOR_SOURCE;
 use effectd_contracts::{
     ActionRequest, Capability, Compensation, ConnectionId, DecisionRecord, Digest, Predicted, Principal,
     RiskLevel, RiskTier, SafetyClass, SideEffect, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec,
@@ -151,6 +152,11 @@ impl ToolFacts {
 
     pub fn uses_network(&self) -> bool {
         self.side_effects.contains(&SideEffect::NetworkCall)
+    }
+
+    /// Whether a call needs a connection of the organisation: it leaves this machine, or is that of somebody else's server.
+    pub fn needs_connection(&self) -> bool {
+        self.uses_network() || self.id.source().starts_with(CONNECTOR_SOURCE)
     }
 
     /// Whether all effects of the tool stay inside the space.

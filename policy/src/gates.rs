@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 
+use effectd_contracts::connector::CONNECTOR_SOURCE;
 use effectd_contracts::{Band, Code, Gate, GateResult, PolicyList, SafetyClass, SpaceId};
 
 use crate::abac::{AbacAnswer, RuleAnswers};
@@ -244,7 +245,16 @@ fn consent(facts: &Facts, risk: &Risk, policy: &Policy, space: &SpaceId) -> Answ
     };
     let answer = policy.consent(facts.subject.as_str(), space.as_str(), &purpose, facts.now);
     // A connection is the organisation's recorded consent to talk to that service.
-    let connected = facts.connection && facts.tool.uses_network();
+    let connected = facts.connection && facts.tool.needs_connection();
+    if !connected && facts.tool.id.source().starts_with(CONNECTOR_SOURCE) {
+        let why = "the connector is not that of the space's organisation, or not of the session";
+        return deny(
+            "no connection".into(),
+            "connection_missing",
+            why,
+            "use a connector of the organisation".into(),
+        );
+    }
     match answer {
         ConsentAnswer::Revoked { rule } => {
             let why = format!("it was revoked by {rule}");

@@ -23,7 +23,9 @@ pub(crate) fn resolve(facts: &Facts, risk: &Risk, policy: &Policy) -> Resolved {
     let (band, band_rule) = strictest_band(facts, policy);
     let mut resolved = Resolved { mode, source, clamped_by: None, rule, band };
     if facts.drifted {
-        resolved.tighten(Mode::RequireApproval, Clamp::Drift, || "the tool's description changed".to_owned());
+        resolved.tighten(Mode::RequireApproval, Clamp::Drift, || {
+            "the tool's description is not the reviewed one".to_owned()
+        });
     }
     resolved.tighten(tier_floor(risk.tier), Clamp::TierFloor, || {
         format!("{:?} always needs an approval", risk.tier)
@@ -100,8 +102,8 @@ pub(crate) fn reason(resolved: &Resolved, facts: &Facts, risk: &Risk) -> Reason 
     let (code, why, change) = match (resolved.clamped_by, resolved.source) {
         (Some(Clamp::Drift), _) => (
             "drift",
-            ": its description changed since it was reviewed".to_owned(),
-            "let an administrator review the tool again".to_owned(),
+            ": nobody has reviewed its description as it is now".to_owned(),
+            "let an administrator review it: effectd connectors review".to_owned(),
         ),
         (Some(Clamp::TierFloor), _) => (
             "tier_floor",

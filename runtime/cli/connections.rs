@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use effectd_contracts::access::DATABASE_SOURCE;
 use effectd_contracts::{
-    AddressRange, Connection, ConnectionId, CredentialHeader, HttpAccess, OAuth, OrgId, Route, Scheme, Trust,
+    AddressRange, Connection, ConnectionId, CredentialHeader, DatabaseLogin, HttpAccess, OAuth, OrgId,
+    Preset, Route, Scheme, Trust, access,
 };
 use effectd_gateway::views::connections::{ConnectionBody, ConnectionTest};
 use hyper::Method;
@@ -29,10 +31,13 @@ pub(super) enum ConnectionsCommand {
     /// Create a connection, enabled
     ///
     /// One to a service by HTTP has a source `http.<name>` and says with --route what may be asked. Its tools are then
-    /// `http.<name>.read` and `http.<name>.request`.
+    /// `http.<name>.read` and `http.<name>.request`. One to a PostgreSQL database has a source `db:<uuid>`, which is made up if you
+    /// name none, and the tool `db:<uuid>.run_query`.
+    ///
+    /// For a service that effectd has tools for, --preset fills in everything but the organisation and the secret.
     #[command(
         visible_alias = "create",
-        after_help = "Examples:\n  effectd connections add --org home --source http.crm --name CRM --host crm.example.org --secret crm-token --route 'GET /v1/items/{id}' --route 'POST /v1/items' --yes\n  effectd connections add --org home --source http.mail --name Mail --host mail.example.org --secret mail-client --oauth-source http.idp --client-id effectd --refresh-secret mail-refresh --route 'GET /v1/messages' --yes\n  effectd connections add --org home --source linear --name Tracker --host api.linear.app --secret linear-token --yes"
+        after_help = "Examples:\n  effectd connections add --org home --preset linear --secret linear-token --yes\n  effectd connections add --org home --source http.crm --name CRM --host crm.example.org --secret crm-token --route 'GET /v1/items/{id}' --route 'POST /v1/items' --yes\n  effectd connections add --org home --source http.mail --name Mail --host mail.example.org --secret mail-client --oauth-source http.idp --client-id effectd --refresh-secret mail-refresh --route 'GET /v1/messages' --yes\n  effectd connections add --org home --name Shop --host db.example.org --postgres shop --user effectd_reader --secret shop-password --yes"
     )]
     Add(Box<Create>),
     /// Look whether a connection can be reached: its addresses, its certificate, and what it answers
@@ -59,19 +64,33 @@ pub(super) enum ConnectionsCommand {
     Delete(Change),
 }
 
+/// A preset, by the source of its tools.
+fn preset(name: &str) -> Result<&'static Preset, String> {
+    let known = || access::PRESETS.iter().map(|preset| preset.source).collect::<Vec<_>>().join(", ");
+    Preset::of(name).ok_or_else(|| format!("there is no such preset; there are {}", known()))
+}
+
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("service").args(["routes", "preset", "postgres"]).multiple(true)))]
+#[command(group(clap::ArgGroup::new("by_http").args(["routes", "preset"]).multiple(true)))]
 pub(super) struct Create {
     /// The organisation, as named in the policy
     #[arg(long, value_name = "NAME")]
     org: OrgId,
+    /// Makes this connection lead elsewhere, instead of adding one; its source stays
+    #[arg(long, value_name = "CONNECTION")]
+    replace: Option<ConnectionId>,
+    /// A service that effectd has tools for: fills in what is left out of source, name, host, routes, header and prefix
+    #[arg(long, value_name = "SERVICE", value_parser = preset, conflicts_with_all = ["source", "oauth_source"], requires = "secrets")]
+    preset: Option<&'static Preset>,
     /// The source of the tools that use it: the part of their ids before the action
-    #[arg(long, value_name = "SOURCE")]
-    source: String,
+    #[arg(long, value_name = "SOURCE", required_unless_present_any = ["preset", "postgres"])]
+    source: Option<String>,
     /// Its name, for people
-    #[arg(long, value_name = "TEXT")]
-    name: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "preset")]
+    name: Option<String>,
     /// A host that it leads to; may be repeated
-    #[arg(long = "host", value_name = "HOST", required = true)]
+    #[arg(long = "host", value_name = "HOST", required_unless_present = "preset")]
     hosts: Vec<String>,
     /// The name of a secret that it needs; may be repeated
     #[arg(long = "secret", value_name = "NAME")]
@@ -79,12 +98,18 @@ pub(super) struct Create {
     /// What may be asked, such as 'GET /v1/items/{id}'; may be repeated
     #[arg(long = "route", value_name = "ROUTE")]
     routes: Vec<Route>,
+    /// The name of a PostgreSQL database
+    #[arg(long, value_name = "DATABASE", requires_all = ["user", "secrets"], conflicts_with = "by_http")]
+    postgres: Option<String>,
+    /// The role that asks the database; its password is the first --secret
+    #[arg(long, value_name = "ROLE", requires = "postgres")]
+    user: Option<String>,
     /// The header that says who asks; its value is --prefix and the first --secret
-    #[arg(long, value_name = "NAME", default_value = "authorization", requires = "routes")]
+    #[arg(long, value_name = "NAME", default_value = "authorization", requires = "by_http")]
     header: String,
-    /// What stands before the secret in that header
-    #[arg(long, value_name = "TEXT", default_value = "Bearer ", requires = "routes")]
-    prefix: String,
+    /// What stands before the secret in that header [default: "Bearer ", or that of the preset]
+    #[arg(long, value_name = "TEXT", requires = "by_http")]
+    prefix: Option<String>,
     /// The first --secret is that of an OAuth client; its access tokens come from the first POST route of this connection
     #[arg(long, value_name = "SOURCE", requires_all = ["routes", "secrets", "client_id"])]
     oauth_source: Option<String>,
@@ -98,18 +123,18 @@ pub(super) struct Create {
     #[arg(long, value_name = "TEXT", requires = "oauth_source")]
     scope: Option<String>,
     /// The port, if it is not that of the scheme
-    #[arg(long, value_name = "PORT", requires = "routes")]
+    #[arg(long, value_name = "PORT", requires = "service")]
     port: Option<u16>,
     /// A range of addresses that are not public, and may be dialled: 10.1.0.0/16; may be repeated
-    #[arg(long = "allow", value_name = "RANGE", requires = "routes")]
+    #[arg(long = "allow", value_name = "RANGE", requires = "service")]
     allow: Vec<AddressRange>,
     /// A file with the authority that signs the service's certificate, in PEM, instead of the system's
-    #[arg(long, value_name = "FILE", requires = "routes", conflicts_with = "key")]
+    #[arg(long, value_name = "FILE", requires = "service", conflicts_with = "key")]
     authority: Option<PathBuf>,
     /// The SHA-256 of the service's key (SubjectPublicKeyInfo), instead of an authority
-    #[arg(long, value_name = "HEX", requires = "routes")]
+    #[arg(long, value_name = "HEX", requires = "service")]
     key: Option<String>,
-    /// Speak HTTP in clear, which only ranges of --allow may
+    /// Speak in clear, without TLS, which only ranges of --allow may
     #[arg(long, requires = "allow")]
     no_tls: bool,
     #[command(flatten)]
@@ -117,11 +142,17 @@ pub(super) struct Create {
 }
 
 impl Create {
-    /// How requests reach the service; `None` without routes.
+    /// How requests reach the service; `None` without routes and without a database.
     fn access(&self) -> Result<Option<HttpAccess>, CliError> {
-        if self.routes.is_empty() {
+        let of_preset = self.preset.map_or(&[][..], |preset| preset.routes).iter();
+        let routes: Vec<Route> = match self.routes.is_empty() {
+            true => of_preset.filter_map(|route| route.parse().ok()).collect(),
+            false => self.routes.clone(),
+        };
+        if routes.is_empty() && self.postgres.is_none() {
             return Ok(None);
         }
+        let prefix = self.preset.map_or("Bearer ", |preset| preset.prefix);
         let trust = match (&self.authority, &self.key) {
             (Some(file), _) => Trust::Authority(
                 std::fs::read_to_string(file)
@@ -130,9 +161,16 @@ impl Create {
             (None, Some(key)) => Trust::Key(key.clone()),
             (None, None) => Trust::System,
         };
-        let credential = self.secrets.first().map(|secret| CredentialHeader {
+        let login = |name: &String| {
+            let (user, password) = (self.user.clone(), self.secrets.first().cloned());
+            let (user, password) = (user.unwrap_or_default(), password.unwrap_or_default());
+            DatabaseLogin { name: name.clone(), user, password }
+        };
+        let database = self.postgres.as_ref().map(login);
+        let of_http = self.secrets.first().filter(|_| database.is_none());
+        let credential = of_http.map(|secret| CredentialHeader {
             header: self.header.clone(),
-            prefix: self.prefix.clone(),
+            prefix: self.prefix.as_deref().unwrap_or(prefix).to_owned(),
             secret: secret.clone(),
             oauth: self.oauth_source.as_ref().zip(self.client_id.as_ref()).map(|(source, client)| OAuth {
                 token_source: source.clone(),
@@ -142,12 +180,18 @@ impl Create {
             }),
         });
         Ok(Some(HttpAccess {
-            scheme: if self.no_tls { Scheme::Http } else { Scheme::Https },
+            scheme: match (&database, self.no_tls) {
+                (None, false) => Scheme::Https,
+                (None, true) => Scheme::Http,
+                (Some(_), false) => Scheme::Postgres,
+                (Some(_), true) => Scheme::PostgresInClear,
+            },
             port: self.port,
             trust,
             allow: self.allow.clone(),
             credential,
-            routes: self.routes.clone(),
+            routes,
+            database,
         }))
     }
 }
@@ -171,11 +215,36 @@ impl ConnectionsCommand {
             Self::Test { id } => return test(common, &id).await,
             Self::Add(new) => {
                 let access = new.access()?;
-                let Create { org, source, name, hosts, mut secrets, refresh_secret, args, .. } = *new;
+                let Create {
+                    org,
+                    replace,
+                    preset,
+                    source,
+                    name,
+                    mut hosts,
+                    mut secrets,
+                    refresh_secret,
+                    args,
+                    ..
+                } = *new;
+                let or = |given: Option<String>, of: fn(&Preset) -> &str| {
+                    given.or_else(|| preset.map(|preset| of(preset).to_owned())).unwrap_or_default()
+                };
+                let (source, name) = (or(source, |preset| preset.source), or(name, |preset| preset.name));
+                if hosts.is_empty() {
+                    hosts.extend(preset.map(|preset| preset.host.to_owned()));
+                }
                 secrets.extend(refresh_secret.filter(|name| !secrets.contains(name)));
-                let body = ConnectionBody { org, source, name, hosts, secrets, access };
-                let at = (Method::POST, "/v1/connections");
-                return run_at(common, at, json_body(&body), args).await;
+                let source = match source.is_empty() {
+                    true => format!("{DATABASE_SOURCE}{}", ConnectionId::fresh()),
+                    false => source,
+                };
+                let body = ConnectionBody { org, source, name, hosts, secrets, access, connector: None };
+                let at = match &replace {
+                    Some(id) => (Method::PUT, format!("/v1/connections/{id}")),
+                    None => (Method::POST, "/v1/connections".to_owned()),
+                };
+                return run_at(common, (at.0, &at.1), json_body(&body), args).await;
             }
             Self::Enable(change) => (change, Method::POST, "/enable"),
             Self::Disable(change) => (change, Method::POST, "/disable"),
@@ -214,12 +283,15 @@ fn found(view: &ConnectionTest) -> Vec<(&'static str, String)> {
         ("address", reached),
         ("certificate", names),
         ("expires", view.certificate_expires_at.map(|at| at.to_string())),
-        ("asked", asked),
+        ("version", view.version.clone()),
+        ("role", view.role.clone()),
+        ("asked", asked.filter(|_| view.role.is_none())),
         ("status", view.status.map(|status| status.to_string())),
         ("took", Some(format!("{:.0} ms", view.took_ms))),
         ("fault", view.fault.clone()),
     ];
-    rows.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    let rows = rows.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    rows.chain(view.warnings.iter().map(|warning| ("warning", warning.clone()))).collect()
 }
 
 async fn all(common: &Common) -> Result<Vec<Connection>, CliError> {

@@ -30,14 +30,14 @@ const FILE: &str = "contexts.toml";
 const NAME_BYTES_MAX: usize = 64;
 
 /// Commands, or all below a name, that work on this machine alone.
-const HERE: &str = "backup, caches, completions, config, context, doctor, init, man, mcp, restore, serve, \
+const HERE: &str = "backup, caches, completions, config, connectors presets, context, doctor, init, man, mcp, restore, serve, \
     store check, store migrate, store rebuild, store salvage, support-bundle";
 /// Commands, or all below a name, that destroy something or change who may do what. They take a context only if the same line
 /// names it.
-const NAMED: &str = "connections delete, dlq drop, keys rotate, keys rotate-device, policy grant-consent, \
+const NAMED: &str = "connections delete, connectors remove, connectors review, dlq drop, keys rotate, keys rotate-device, policy grant-consent, \
     policy overlay clear, policy reload, policy revoke-consent, policy set-band, \
     policy set-entry, policy set-mode, policy shadow, quarantine shred, restore, \
-    secrets delete, sessions delete, store erase, store retain, tokens, webhooks delete";
+    secrets delete, sessions delete, slack map, slack unmap, store erase, store retain, tokens, webhooks delete";
 
 /// Manage contexts: daemons at URLs, each with a token
 ///

@@ -16,6 +16,7 @@ mod check;
 mod completions;
 mod config;
 mod connections;
+mod connectors;
 mod console;
 mod context;
 mod dlq;
@@ -45,6 +46,7 @@ mod secrets;
 mod serve;
 mod sessions;
 mod short_id;
+mod slack;
 mod span;
 mod status;
 mod store;
@@ -196,7 +198,11 @@ enum Command {
     #[command(subcommand)]
     Connections(connections::ConnectionsCommand),
     #[command(subcommand)]
+    Connectors(connectors::ConnectorsCommand),
+    #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
+    #[command(subcommand)]
+    Slack(slack::SlackCommand),
     #[command(subcommand)]
     Secrets(secrets::SecretsCommand),
     #[command(subcommand)]
@@ -249,7 +255,7 @@ enum Command {
 const GROUPS: [(&str, &str); 7] = [
     ("Act", "run submit wait status cancel preview undo actions"),
     ("Decide", "approvals grants quarantine policy"),
-    ("Organise", "orgs secrets connections webhooks sessions tokens"),
+    ("Organise", "orgs secrets connections connectors webhooks slack sessions tokens"),
     ("Look", "receipts artifacts notifications tools bus top"),
     (
         "Operate",
@@ -391,7 +397,9 @@ pub fn main() -> ExitCode {
         Command::Sessions(sessions) => block_on(sessions.main(&common)),
         Command::Orgs(orgs) => block_on(orgs.main(&common)),
         Command::Connections(connections) => block_on(connections.main(&common)),
+        Command::Connectors(connectors) => block_on(connectors.main(&common)),
         Command::Webhooks(webhooks) => block_on(webhooks.main(&common)),
+        Command::Slack(slack) => block_on(slack.main(&common)),
         Command::Secrets(secrets) => block_on(secrets.main(&common)),
         Command::Tokens(tokens) => block_on(tokens.main(&common)),
         Command::Tools(tools) => block_on(tools.main(&common)),

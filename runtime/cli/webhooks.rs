@@ -80,7 +80,7 @@ impl WebhooksCommand {
         let (change, method, verb) = match self {
             Self::List => return Ok(print_rows(common.output, &COLUMNS, &all(common).await?, cells)),
             Self::Add(Create { org, source, path, topics, secret, args }) => {
-                let body = WebhookBody { org, source, path, topics, signed_by: secret };
+                let body = WebhookBody { org, source, path, topics, signed_by: secret, slack: None };
                 return run_at(common, (Method::POST, "/v1/webhooks"), json_body(&body), args).await;
             }
             Self::Enable(change) => (change, Method::POST, "/enable"),
@@ -98,8 +98,10 @@ async fn all(common: &Common) -> Result<Vec<Webhook>, CliError> {
 }
 
 fn cells(known: &Webhook) -> [String; 6] {
-    let Webhook { webhook_id, org, source, path, topics, enabled, .. } = known;
+    let Webhook { webhook_id, org, source, path, topics, slack, enabled, .. } = known;
     let state = if *enabled { "enabled" } else { "disabled" };
     let topics = topics.iter().map(|topic| topic.as_str()).collect::<Vec<_>>().join(", ");
+    let channel = slack.as_ref().map(|slack| format!("questions in {}/{}", slack.team, slack.channel));
+    let topics = channel.unwrap_or(topics);
     [webhook_id.to_string(), state.to_owned(), org.to_string(), source.clone(), path.clone(), topics]
 }

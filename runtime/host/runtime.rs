@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use effectd_actors::approvals::slack;
 use effectd_actors::execution::log;
 use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
 use effectd_actors::services::webhooks;
@@ -157,7 +158,7 @@ impl Runtime {
 
     /// Sends events to webhooks until the runtime stops.
     pub(crate) async fn start_webhooks(&self) {
-        if let Err(error) = webhooks::start(&self.opened.services).await {
+        if let Err(error) = webhooks::start(&self.opened.services, slack::asked).await {
             tracing::error!(%error, "webhooks are not sent until the next start");
         }
     }
@@ -344,6 +345,10 @@ impl OpenState {
             caches,
             policy: Arc::new(policy),
             egress: tool_registry::egress(&config.zygote_exe, config.listens_at),
+            kept_paths: {
+                let state = state.clone();
+                Arc::new(move |policy| state.kept(policy))
+            },
         });
         drop(space_services.set(Arc::downgrade(&services)));
         if depth >= Depth::Sandbox {

@@ -198,6 +198,14 @@ impl SpaceRoot {
         Err(unusable(path, Errno::ENOENT))
     }
 
+    /// Opens a folder beneath this one, through no link.
+    pub fn beneath(&self, path: &Path) -> Result<Self, SandboxError> {
+        let whole = self.path().join(path);
+        let beneath = OpenHow::new().flags(FOLDER).resolve(NO_LINKS | ResolveFlag::RESOLVE_BENEATH);
+        let folder = openat2(self, path, beneath).map_err(|errno| unusable(&whole, errno))?;
+        Self::of(&whole, folder)
+    }
+
     fn of(path: &Path, folder: OwnedFd) -> Result<Self, SandboxError> {
         let unusable = |errno| unusable(path, errno);
         let stat = fstat(&folder).map_err(unusable)?;

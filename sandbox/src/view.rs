@@ -1,8 +1,8 @@
 //! A view: what a call sees instead of a writable workspace.
 //!
 //! The workspace is mounted read-only, so that not even modes and times in it can change; writable paths, caches and programs are
-//! mounts of their own. Only the operator's policy asks for a view: unlike a [`crate::Narrowing`], it can add programs and raise
-//! limits.
+//! mounts of their own. Only an operator asks for a view, by the policy or a connection: unlike a [`crate::Narrowing`], it can add
+//! programs and raise limits.
 
 use std::fs::File;
 use std::io;
@@ -102,15 +102,32 @@ impl View {
     /// Lets the programs in a folder of the host be read and executed, by the same path. Refuses a folder that does not pass
     /// [`View::check_programs`], or that shares files with the space.
     pub fn add_programs(&mut self, root: &SpaceRoot, path: &Path) -> Result<(), SandboxError> {
+        let folder = Self::check_apart(root, path)?;
+        let (from, at) = (path.to_owned(), path.to_owned());
+        let id = id_of(folder.as_fd()).map_err(SandboxError::io("inspecting a folder of programs"))?;
+        self.mounts.push(Mount { from, at, access: TreeAccess::Execute, id, covers: None });
+        Ok(())
+    }
+
+    /// Opens a folder of programs that passes [`View::check_programs`]. Refuses one that shares files with a space.
+    pub fn check_apart(root: &SpaceRoot, path: &Path) -> Result<SpaceRoot, SandboxError> {
         let folder = Self::check_programs(path, geteuid().as_raw())?;
         if folder.id() == root.id() || is_above(&folder, root)? || is_above(root, &folder)? {
             let (path, root) = (path.display(), root.path().display());
             return Err(SandboxError::Refused(format!("{path} shares files with {root}")));
         }
-        let (from, at) = (path.to_owned(), path.to_owned());
-        let id = id_of(folder.as_fd()).map_err(SandboxError::io("inspecting a folder of programs"))?;
-        self.mounts.push(Mount { from, at, access: TreeAccess::Execute, id, covers: None });
-        Ok(())
+        Ok(folder)
+    }
+
+    /// Refuses a folder of programs that is in one of these paths, or has one of them in it. None of them has a link.
+    pub fn check_outside(path: &Path, kept: &[PathBuf]) -> Result<(), SandboxError> {
+        match kept.iter().find(|kept| kept.starts_with(path) || path.starts_with(kept)) {
+            Some(kept) => {
+                let (path, kept) = (path.display(), kept.display());
+                Err(SandboxError::Refused(format!("{path} shares files with {kept}")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Opens a folder of programs. Refuses one that is missing, or that users other than root, `daemon` and its owner could change;

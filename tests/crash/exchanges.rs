@@ -195,6 +195,7 @@ fn lies() {
                 hosts: vec!["127.0.0.1".to_owned()],
                 secrets: Vec::new(),
                 access: Some(Box::new(access)),
+                connector: None,
             };
             let by: Principal = "user://alone".parse().unwrap();
             perform(services.clone(), create, Terms::default(), by).await.unwrap();

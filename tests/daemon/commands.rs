@@ -313,10 +313,19 @@ fn run_example(place: &Place, example: &str) {
         "effectd sessions delete",
         // Their secrets and connections are not there.
         "effectd connections add --org home --source http.",
+        "effectd connections add --org home --name Shop",
+        "effectd connectors add",
+        "effectd connectors enable",
+        "effectd connectors disable",
+        "effectd connectors remove",
+        "effectd connectors harvest",
+        "effectd connectors review",
+        "effectd connectors overlay",
         "effectd webhooks add",
         "effectd webhooks enable",
         "effectd webhooks disable",
         "effectd webhooks delete",
+        "effectd slack connect",
         "effectd connections enable",
         "effectd connections disable",
         "effectd connections delete",
@@ -330,7 +339,8 @@ fn run_example(place: &Place, example: &str) {
     // Only agents invoke actions, and their sessions are unknown here.
     let is_of_agents = example.starts_with("effectd actions") && [1, 3].contains(&code);
     // They are about a connection that nobody has.
-    let of_connections = ["effectd connections test", "effectd webhooks"];
+    let of_connections =
+        ["effectd connections test", "effectd connectors", "effectd webhooks", "effectd slack connect"];
     let is_of_nobody = of_connections.iter().any(|command| example.starts_with(command)) && code == 2;
     assert!(
         code == 0 || (code == 1 && may_say_no) || is_of_agents || is_of_nobody,

@@ -34,7 +34,7 @@ roles = ["approver"]
 "#;
 
 /// A browser: it keeps the cookie that it got, and names its origin.
-struct Browser {
+pub struct Browser {
     address: String,
     cookie: String,
 }
@@ -56,11 +56,11 @@ impl Browser {
         Reply::of(&reads_to_the_end(stream))
     }
 
-    fn get(&self, path: &str) -> Reply {
+    pub fn get(&self, path: &str) -> Reply {
         self.ask(&format!("GET {path} HTTP/1.1"), "")
     }
 
-    fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Reply {
+    pub fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Reply {
         let fields: Vec<_> =
             fields.iter().map(|(name, value)| format!("{name}={}", percent_encoded(value))).collect();
         let lines = format!(
@@ -689,7 +689,7 @@ orgs = { home = "member" }
 }
 
 /// A browser of the user that the daemon runs as.
-fn operator(place: &Place, address: &str) -> Browser {
+pub fn operator(place: &Place, address: &str) -> Browser {
     let mut browser = Browser::at(address);
     assert_eq!(browser.post(&format!("/{}", link(place)), &[]).status, 303);
     browser

@@ -98,7 +98,7 @@ fn error(reply: &Reply, status: u16) -> i64 {
 }
 
 #[track_caller]
-fn modern(daemon: &Daemon, method: &str, params: Value) -> Value {
+pub fn modern(daemon: &Daemon, method: &str, params: Value) -> Value {
     result(&Sent::modern(method, params, json!({})).to(daemon))
 }
 

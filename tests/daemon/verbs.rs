@@ -9,10 +9,10 @@ use crate::commands::commands;
 use crate::harness::{Place, Serving, root, until, write_note};
 use crate::operator::{acts, run};
 use crate::seeding::{self, Left};
-use crate::shared::Terminal;
+use crate::shared::{McpServer, Terminal};
 
 /// Verbs that only read.
-const LOOK: [&str; 62] = [
+const LOOK: [&str; 67] = [
     "actions list",
     "actions guide",
     "actions grants list",
@@ -32,7 +32,12 @@ const LOOK: [&str; 62] = [
     "orgs list",
     "connections list",
     "connections test",
+    "connectors list",
+    "connectors show",
+    "connectors validate",
+    "connectors presets",
     "webhooks list",
+    "slack list",
     "secrets list",
     "tokens list",
     "tools list",
@@ -116,7 +121,7 @@ const PLAIN: [&str; 8] = [
 ];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 51] = [
+pub const CHANGES: [(&[&str], &str); 66] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
@@ -156,6 +161,8 @@ pub const CHANGES: [(&[&str], &str); 51] = [
     (&["policy", "set-mode", "--org", "home", "--tool", "files.copy", "deny"], "effectd.set_mode"),
     (&["policy", "set-band", "--space", "shared:household", "GREEN"], "effectd.set_band"),
     (&["policy", "set-entry", "hosts", "api.example.org", "allow"], "effectd.set_entry"),
+    (&["policy", "set-entry", "hosts", "slack.com", "allow"], "effectd.set_entry"),
+    (&["policy", "set-entry", "hosts", "127.0.0.1", "allow"], "effectd.set_entry"),
     (&["policy", "shadow", ".effectd/policy"], "effectd.start_shadow"),
     (&["policy", "reload"], "-"),
     (&["approvals", "rejudge"], "-"),
@@ -219,10 +226,57 @@ pub const CHANGES: [(&[&str], &str); 51] = [
         ],
         "effectd.create_webhook",
     ),
+    (&["slack", "map", "home", "T1/U1", "ada"], "effectd.map_slack_user"),
+    (&["slack", "unmap", "home", "T1/U1"], "effectd.map_slack_user"),
     (&["webhooks", "disable", "WEBHOOK"], "effectd.disable_webhook"),
     (&["webhooks", "enable", "WEBHOOK"], "effectd.enable_webhook"),
     (&["webhooks", "delete", "WEBHOOK"], "effectd.delete_webhook"),
+    (
+        &["connections", "add", "--preset", "slack", "--org", "home", "--secret", "token"],
+        "effectd.create_connection",
+    ),
+    (
+        &[
+            "slack",
+            "connect",
+            "--org",
+            "home",
+            "--team",
+            "T1",
+            "--channel",
+            "C1",
+            "--secret",
+            "token",
+            "--console",
+            "https://effectd.example.org",
+        ],
+        "effectd.create_webhook",
+    ),
+    (&["webhooks", "delete", "WEBHOOK"], "effectd.delete_webhook"),
     (&["connections", "delete", "CONNECTION"], "effectd.delete_connection"),
+    (&["connections", "delete", "CONNECTION"], "effectd.delete_connection"),
+    // It also asks the server for its tools, which is another receipt.
+    (
+        &[
+            "connectors",
+            "add",
+            "--org",
+            "home",
+            "--name",
+            "Docs",
+            "--server",
+            "URL",
+            "--allow",
+            "127.0.0.0/8",
+        ],
+        "-",
+    ),
+    (&["connectors", "harvest", "CONNECTOR"], "-"),
+    (&["connectors", "review", "CONNECTOR"], "effectd.review_connector"),
+    (&["connectors", "overlay", "CONNECTOR", "echo", "--risk", "read"], "effectd.overlay_tool"),
+    (&["connectors", "disable", "CONNECTOR"], "effectd.disable_connection"),
+    (&["connectors", "enable", "CONNECTOR"], "effectd.enable_connection"),
+    (&["connectors", "remove", "CONNECTOR"], "effectd.delete_connection"),
     (&["secrets", "delete", "home", "token"], "effectd.delete_secret"),
     (
         &["tokens", "create", "--kind", "user", "--org", "home", "--name", "ada", "--for", "90d"],
@@ -248,7 +302,11 @@ pub const CHANGES: [(&[&str], &str); 51] = [
 const ARTIFACT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn verb(line: &[&str]) -> String {
-    let words = if matches!(line[0], "pause" | "resume") { 1 } else { 2 + usize::from(line[1] == "overlay") };
+    let words = if matches!(line[0], "pause" | "resume") {
+        1
+    } else {
+        2 + usize::from(line.starts_with(&["policy", "overlay"]))
+    };
     line[..words].join(" ")
 }
 
@@ -261,7 +319,7 @@ fn what_changes_something_takes_yes_and_dry_run() {
         !command.is_empty() && !all.iter().any(|other| other.starts_with(&below))
     };
     let leaves: BTreeSet<&str> = all.iter().filter(is_leaf).map(String::as_str).collect();
-    let changes: Vec<String> = CHANGES.iter().map(|(line, _)| verb(line)).collect();
+    let changes: BTreeSet<String> = CHANGES.iter().map(|(line, _)| verb(line)).collect();
     let known = LOOK
         .iter()
         .chain(&PROGRAM)
@@ -325,7 +383,7 @@ pub fn place_to_change() -> Place {
 
 #[test]
 fn every_mutation_asks_first_and_records_who_said_yes() {
-    let place = place_to_change();
+    let (place, server) = (place_to_change(), McpServer::new());
     let daemon = place.serve(&[]);
     let done = daemon.post("/v1/actions?wait=true", &write_note("v", "v", "x")).json(200);
     let (receipt, me) = (&done["receipt"]["receipt_id"], &done["receipt"]["principal"]);
@@ -349,6 +407,8 @@ fn every_mutation_asks_first_and_records_who_said_yes() {
                 "GRANT" => grant.clone(),
                 "SESSION" => text(&first("/v1/sessions", "/sessions/0/session_id")),
                 "CONNECTION" => text(&first("/v1/connections", "/0/connection_id")),
+                "CONNECTOR" => text(&first("/v1/connectors", "/0/connection_id")),
+                "URL" => server.url(),
                 "WEBHOOK" => text(&first("/v1/webhooks", "/0/webhook_id")),
                 "TOKEN" => valid_token(&first("/v1/tokens", "/tokens")),
                 word => word.to_owned(),
@@ -472,7 +532,7 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
 }
 
 /// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
-const PRINT: [&[&str]; 65] = [
+const PRINT: [&[&str]; 67] = [
     &["--help"],
     &["--version"],
     &["context", "list"],
@@ -489,6 +549,8 @@ const PRINT: [&[&str]; 65] = [
     &["sessions", "list", "-o", "json"],
     &["orgs", "list"],
     &["connections", "list", "-o", "json"],
+    &["connectors", "list", "-o", "json"],
+    &["connectors", "presets"],
     &["secrets", "list", "-o", "json"],
     &["tokens", "list", "-o", "json"],
     &["quarantine", "list"],
@@ -540,9 +602,12 @@ const PRINT: [&[&str]; 65] = [
     &["man"],
 ];
 /// Reading verbs that are not in that list: they need a terminal, the store alone, a session, or something that few actions leave.
-const NOT_PRINTED: [&str; 11] = [
+const NOT_PRINTED: [&str; 14] = [
     "connections test",
+    "connectors show",
+    "connectors validate",
     "webhooks list",
+    "slack list",
     "top",
     "store check",
     "approvals show",

@@ -312,6 +312,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
         hosts: vec!["files.chat.example".to_owned()],
         secrets: Vec::new(),
         access: None,
+        connector: None,
     })
     .await
     .unwrap();
@@ -472,6 +473,7 @@ async fn an_organisation_takes_no_room_of_others() {
             hosts: vec!["api.example".to_owned()],
             secrets: Vec::new(),
             access: None,
+            connector: None,
         };
         perform(services.clone(), operation, Terms::default(), operator().principal)
     };

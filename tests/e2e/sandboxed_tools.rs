@@ -55,6 +55,9 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         before: None,
         restore: Vec::new(),
         expect: Vec::new(),
+        mark: None,
+        undoes: None,
+        upstream: None,
     };
     let narrowing = match spec.level() {
         RiskLevel::Danger | RiskLevel::Write if tool != "command.run" => {

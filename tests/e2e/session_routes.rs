@@ -961,6 +961,7 @@ async fn what_is_available_depends_on_the_session() {
             hosts: vec![format!("{source}.example")],
             secrets: Vec::new(),
             access: None,
+            connector: None,
         };
         door.perform(create, "account://home/admin").await;
     }

@@ -1,9 +1,12 @@
 //! The harness of the tests of the whole program: a folder for one test, and the program that runs in it.
 #![allow(dead_code, unused_imports, reason = "each of the test programs uses some of it")]
 
+pub mod mcp_server;
 mod service;
+pub mod services;
 mod terminal;
 
+pub use mcp_server::McpServer;
 pub use service::Service;
 pub use terminal::Terminal;
 

@@ -48,7 +48,7 @@ fn the_readme_has_the_two_commands_and_ci_runs_them() {
         );
     }
     let clients = ["clients/run", "clients/python", "clients/agents"];
-    let all = ["run", "long", "outside", "mcp/run", "mcp/session", "web/run", "all-ran"];
+    let all = ["run", "long", "outside", "mcp/run", "mcp/session", "services/run", "web/run", "all-ran"];
     for script in all.into_iter().chain(clients) {
         let script = format!(".ci/{script}");
         let mode = fs::metadata(root().join(&script)).unwrap().permissions().mode();

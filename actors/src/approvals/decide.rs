@@ -327,7 +327,7 @@ pub fn reason_fault(reason: &str) -> Option<String> {
     is_bad.then(|| format!("a reason is printable text of at most {REASON_BYTES_MAX} bytes"))
 }
 
-fn forbidden(code: &'static str, text: impl Into<String>, change: &str) -> DecideError {
+pub(super) fn forbidden(code: &'static str, text: impl Into<String>, change: &str) -> DecideError {
     DecideError::Forbidden(Reason::new(code, text.into(), change))
 }
 

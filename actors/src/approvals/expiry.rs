@@ -11,7 +11,7 @@ use effectd_policy::Policy;
 use super::decide::publish;
 use super::hold::{Hold, HoldState, approval};
 use super::repository::{self, Step, Versioned};
-use super::suspend::{announce, decision_of, leave};
+use super::suspend::{announce, lead_on, leave};
 use super::{audit, grants};
 use crate::action::decisions::detached;
 use crate::action::proofs::Ruling;
@@ -297,9 +297,7 @@ async fn hand_on(approvals: &Approvals, seen: &Hold) -> Result<(), StoreError> {
         return Ok(());
     };
     let gone = hold.members.remove(0);
-    if let Some(lead) = hold.members.first() {
-        hold.decision = decision_of(&hold.decision, lead);
-    }
+    lead_on(&mut hold);
     let mut step = Step::default();
     step.remove_member(&gone.action_id)?;
     step.hold(&hold, Expect::Version(version))?;

@@ -131,6 +131,7 @@ fn announce(
         | ApprovalChange::Denied
         | ApprovalChange::Expired
         | ApprovalChange::Released
+        | ApprovalChange::Withdrawn
         | ApprovalChange::GrantRequested
         | ApprovalChange::GrantUsed => return Ok(None),
     };

@@ -81,6 +81,7 @@ fn of_approval(event: Event<ApprovalData>) -> Option<(&'static str, SpaceId, Abo
         ApprovalChange::Approved
         | ApprovalChange::Expired
         | ApprovalChange::Released
+        | ApprovalChange::Withdrawn
         | ApprovalChange::GrantRequested
         | ApprovalChange::GrantCreated
         | ApprovalChange::GrantUsed

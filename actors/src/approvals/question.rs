@@ -150,6 +150,10 @@ fn digest(
         // With the parameters, everything that the effect depends on.
         "stands": stands,
     });
+    if let Some(upstream) = &tool.definition().upstream {
+        // Also what the operator's words hide.
+        question["upstream"] = json!(upstream);
+    }
     if let Some(command) = &decision.command {
         // An approval covers the command as it is confined now.
         question["command"] = json!([command.name, command.writes, command.caches, command.programs]);

@@ -2,7 +2,7 @@
 
 use effectd_bus::{Expect, LeaseId, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData, ReceiptId, Timestamp,
+    ActionId, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData, Preset, ReceiptId, Timestamp,
 };
 use tokio::sync::MutexGuard;
 
@@ -181,17 +181,39 @@ pub(crate) async fn leave(approvals: &Approvals, action: &ActionId) -> Result<()
         // The decided hold is being carried out, which finds the receipt of this action.
         return Ok(());
     }
-    hold.members.retain(|member| member.action_id != *action);
     let mut step = Step::default();
     step.remove_member(action)?;
-    if let Some(lead) = hold.members.first() {
-        hold.decision = decision_of(&hold.decision, lead);
+    if let [last] = hold.members.as_slice()
+        && last.action_id == *action
+    {
+        let by = hold.decision.principal.as_str();
+        announce(&mut step, &*approvals.clock, &hold, (ApprovalChange::Withdrawn, last), by, None);
+    }
+    hold.members.retain(|member| member.action_id != *action);
+    if !hold.members.is_empty() {
+        lead_on(&mut hold);
         step.hold(&hold, Expect::Version(version))?;
     } else {
         step.close(store, &hold)?;
         step.remove(&Versioned { value: hold, version })?;
     }
     step.commit(store).await.map(drop)
+}
+
+/// Makes the first member that is left the lead.
+pub(super) fn lead_on(hold: &mut Hold) {
+    let Some(lead) = hold.members.first() else { return };
+    let is_other = lead.action_id != hold.decision.request.action_id;
+    hold.decision = decision_of(&hold.decision, lead);
+    // A request to a service has the mark of its action, and no other request than the one that was shown leaves.
+    let source = hold.decision.request.tool_id.source();
+    if is_other
+        && Preset::of(source).is_some()
+        && let Some(Preview::Request(_)) = hold.prompt.preview.as_deref()
+    {
+        let why = "the first of these requests was withdrawn".to_owned();
+        hold.prompt.preview = Some(Box::new(Preview::Unavailable(why)));
+    }
 }
 
 /// The decision with another member's request.
@@ -229,20 +251,21 @@ pub(crate) fn announce(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used)]
     use std::sync::Arc;
     use std::time::Duration;
 
     use effectd_bus::{Completion, NewReceipt, memory};
-    use effectd_contracts::{ActionRequest, Digest, ManualClock, Origin, Status, TraceId};
-    use effectd_policy::{Facts, Overlay, Policy, Preset, Source, evaluate};
+    use effectd_contracts::{ActionRequest, Digest, ManualClock, Method, Origin, Status, TraceId};
+    use effectd_policy::{Facts, Overlay, Policy, Preset as Rules, Source, evaluate};
     use serde_json::{Map, json};
     use tokio::time::timeout;
 
     use super::*;
+    use crate::action::preview::RequestShown;
 
-    fn hold(action: &ActionId) -> Hold {
+    pub(crate) fn hold(action: &ActionId) -> Hold {
         let at = Timestamp::UNIX_EPOCH;
         let tool = json!({
             "id": "files.delete", "caps": [], "side_effects": ["filesystem_delete"], "safety_class": "LOW",
@@ -252,7 +275,7 @@ mod tests {
             "principal": "user://a", "subject": "agent://a", "space": "shared:code", "now": at, "tool": tool,
         });
         let facts: Facts = serde_json::from_value(facts).unwrap();
-        let [(_, text), (name, rules)] = Preset::Coding.files();
+        let [(_, text), (name, rules)] = Rules::Coding.files();
         let source = Source::new(text, [(name.to_owned(), rules.to_owned())]);
         let policy = Policy::compile(&source, &Overlay::default()).unwrap();
         let place = (facts.subject.clone(), facts.space.clone());
@@ -292,6 +315,43 @@ mod tests {
         let clock = Arc::new(ManualClock::at(Timestamp::UNIX_EPOCH));
         let store: Arc<dyn Store> = Arc::new(memory::open(clock.clone()).unwrap());
         (Approvals { store: store.clone(), clock, changes: tokio::sync::Mutex::default() }, store)
+    }
+
+    #[tokio::test]
+    async fn the_second_of_two_requests_does_not_keep_the_first_mark() {
+        let [first, second] = ["a", "b"].map(|id| ActionId::new(id).unwrap());
+        let request = RequestShown {
+            method: Method::Post,
+            url: "https://api.linear.app/graphql".to_owned(),
+            headers: Vec::new(),
+            body: None,
+            body_bytes: 0,
+            digest: Digest::of(b"with the mark"),
+        };
+        for (tool, is_kept) in [("linear.create_issue", false), ("http.crm.request", true)] {
+            let (approvals, store) = approvals();
+            let asked = |action: &ActionId| {
+                let mut hold = hold(action);
+                hold.decision.request.tool_id = tool.parse().unwrap();
+                hold.prompt.preview = Some(Box::new(Preview::Request(request.clone())));
+                hold
+            };
+            let settings = Settings::default();
+            for action in [&first, &second] {
+                let suspended = suspend(&approvals, &settings, asked(action), None).await.unwrap();
+                assert!(matches!(suspended, Suspended::Waits(_)), "{suspended:?}");
+            }
+            let preview = || {
+                let hold = repository::hold_of(&*store, &second).unwrap().unwrap().value;
+                (hold.decision.request.action_id, hold.prompt.preview)
+            };
+            assert!(
+                matches!(preview(), (lead, Some(shown)) if lead == first && matches!(*shown, Preview::Request(_)))
+            );
+            leave(&approvals, &first).await.unwrap();
+            let (lead, shown) = preview();
+            assert_eq!((lead, matches!(*shown.unwrap(), Preview::Request(_))), (second.clone(), is_kept));
+        }
     }
 
     #[tokio::test]

@@ -105,6 +105,7 @@ pub const fn counts(code: Code) -> bool {
         | Code::ApprovalExpired
         | Code::NetworkNotWhitelisted
         | Code::ToolDisabled
+        | Code::ToolDrifted
         | Code::RateLimited
         | Code::PendingLimit
         | Code::Overloaded
@@ -130,6 +131,7 @@ pub const fn counts(code: Code) -> bool {
         | Code::ConnectionMissing
         | Code::SecretMissing
         | Code::EgressRefused
+        | Code::ServiceRefused
         | Code::SandboxUnavailable
         | Code::ToolFailed
         | Code::OutcomeUnknown

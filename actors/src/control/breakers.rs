@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use effectd_bus::{Changed, Expect, FamilyName, KvEntry, Store, StoreError, Wait};
 use effectd_contracts::limits::ID_BYTES_MAX;
-use effectd_contracts::{ActionRequest, Clock, Code, Digest, Failure, Phase, SubjectId, Timestamp, ToolId};
+use effectd_contracts::{
+    ActionRequest, Clock, Code, Digest, Failure, OrgId, Phase, SubjectId, Timestamp, ToolId,
+};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +43,7 @@ impl std::fmt::Debug for Breakers {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// A tool's id, or `<subject>/<qos.circuit_breaker_key>`.
+    /// A tool's id, `org:<organisation>/<tool>`, or `<subject>/<qos.circuit_breaker_key>`.
     pub key: String,
     pub state: BreakerState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,13 +132,19 @@ impl Breakers {
         self.0.all.lock()
     }
 
-    /// Asks the tool's breaker, and the subject's own if the request names a key, whether the call may pass. The failure says when
-    /// to try again.
-    pub fn ask(&self, request: &ActionRequest, tool: &ToolId) -> Result<Vec<Pass>, Failure> {
+    /// Asks the tool's breaker, that of the organisation if organisations reach different services by the tool, and the subject's own if
+    /// the request names a key, whether the call may pass. The failure says when to try again.
+    pub fn ask(
+        &self,
+        request: &ActionRequest,
+        tool: &ToolId,
+        org: Option<&OrgId>,
+    ) -> Result<Vec<Pass>, Failure> {
         let shared = self.ask_one(tool.as_str(), tool)?;
+        let of_org = org.map(|org| self.ask_one(&format!("org:{org}/{tool}"), tool)).transpose()?.flatten();
         let named = request.qos.circuit_breaker_key.as_deref();
         let own = named.map(|key| self.ask_one(&own_name(&request.subject_id, key), tool));
-        Ok([shared, own.transpose()?.flatten()].into_iter().flatten().collect())
+        Ok([shared, of_org, own.transpose()?.flatten()].into_iter().flatten().collect())
     }
 
     /// Asks one breaker; `None` if there is no room for it.
@@ -540,7 +548,7 @@ mod tests {
         let place = place.again();
         place.clock.advance(Duration::from_secs(1_000_000));
         for key in [None, Some("mine"), Some("t.y")] {
-            let refused = place.breakers.ask(&request("agent://a", key), &tool()).unwrap_err();
+            let refused = place.breakers.ask(&request("agent://a", key), &tool(), None).unwrap_err();
             assert!(!refused.retryable && refused.message.contains("breaker reset t.x"), "{refused}");
         }
         place.breakers.clear("t.x").unwrap().wait().unwrap();
@@ -553,7 +561,8 @@ mod tests {
     #[test]
     fn a_key_is_its_subjects_own_beside_the_tools_breaker() {
         let place = new_place();
-        let ask = |subject: &str, key: Option<&str>| place.breakers.ask(&request(subject, key), &tool());
+        let ask =
+            |subject: &str, key: Option<&str>| place.breakers.ask(&request(subject, key), &tool(), None);
         let fail = |subject: &str, key: &str| {
             for pass in ask(subject, Some(key)).unwrap().iter().filter(|pass| !pass.is_shared()) {
                 drop(pass.report(Report::Bad));
@@ -602,8 +611,9 @@ mod tests {
     #[test]
     fn one_subject_leaves_room_for_the_keys_of_others() {
         let place = new_place();
-        let ask =
-            |subject: &str, key: &str| place.breakers.ask(&request(subject, Some(key)), &tool()).unwrap();
+        let ask = |subject: &str, key: &str| {
+            place.breakers.ask(&request(subject, Some(key)), &tool(), None).unwrap()
+        };
         for n in 0..2 * BREAKERS_MAX {
             let passes = ask("agent://a", &format!("key-{}", n / 2));
             for pass in passes.iter().filter(|pass| !pass.is_shared()) {
@@ -623,7 +633,7 @@ mod tests {
         let place = new_place();
         let own = |key: &str| format!("agent://a/{key}");
         let keys: Vec<_> = (0..BREAKERS_SUBJECT_MAX).map(|n| format!("key-{n}")).collect();
-        let ask = |key: &str| place.breakers.ask(&request("agent://a", Some(key)), &tool()).unwrap();
+        let ask = |key: &str| place.breakers.ask(&request("agent://a", Some(key)), &tool(), None).unwrap();
         for key in &keys {
             place.clock.advance(Duration::from_millis(1));
             place.fail(&own(key));

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{BlobError, BlobKind, Blobs, Pins};
 use effectd_contracts::text::without_case;
+use effectd_contracts::toolcall::is_undo_at_service;
 use effectd_contracts::{
     ARTIFACT_GET_TOOL, ActionRequest, Code, Digest, Effects, Failure, FileState, FolderListing, LinkedFile,
     Observed, PathChange, PathSnapshot, PathState, Phase, Restore, SpaceId, Touch, UNDO_TOOL, Unchanged,
-    quoted,
+    Undoes, quoted,
 };
 use effectd_policy::{Decision, NamedCommand};
 use serde_json::{Map, Value};
@@ -53,6 +54,8 @@ pub(crate) struct Extras {
     pub(crate) restore: Vec<Restore>,
     /// The blobs that are streamed to the tool, in order.
     pub(crate) contents: Option<(BlobKind, Vec<String>)>,
+    /// The action that a service's own undo makes up for.
+    pub(crate) undoes: Option<Box<Undoes>>,
 }
 
 /// The paths that a call with these parameters may change.
@@ -280,7 +283,12 @@ pub(crate) async fn extras(
             let id = params.get("artifact_id").and_then(Value::as_str);
             let id = id.unwrap_or_default();
             artifacts::check_for_tool(files, space, id)?;
-            Ok(Extras { restore: Vec::new(), contents: Some((BlobKind::Artifacts, vec![id.to_owned()])) })
+            let contents = Some((BlobKind::Artifacts, vec![id.to_owned()]));
+            Ok(Extras { contents, ..Extras::default() })
+        }
+        _ if is_undo_at_service(&tool.spec().tool_id) => {
+            let undoes = undo::at_service(files, space, &tool.spec().tool_id, params)?;
+            Ok(Extras { undoes: Some(Box::new(undoes)), ..Extras::default() })
         }
         _ => Ok(Extras::default()),
     }

@@ -51,8 +51,8 @@ struct Before {
 /// Most entries that are scanned for a tool.
 fn entries_max(settings: &Settings, tool: &RegisteredTool) -> usize {
     match tool.source() {
-        Source::Core => settings.scan_core_entries_max,
-        Source::Provider | Source::Plugin | Source::Connector | Source::Db => settings.scan_entries_max,
+        Source::Core | Source::Db => settings.scan_core_entries_max,
+        Source::Provider | Source::Plugin | Source::Connector => settings.scan_entries_max,
     }
 }
 
@@ -106,7 +106,9 @@ pub(crate) async fn watch<'c>(
     // but for what it declares.
     let changes_all = (prepared.touched.is_empty() && changes_files(tool.spec()))
         || action.state.gated().command().is_some();
-    let before = if max == 0 || changes_all {
+    // Who speaks with a server sees no file of the space, and its program at most one folder, which it may change.
+    let is_connector = tool.definition().upstream.is_some();
+    let before = if max == 0 || changes_all || is_connector {
         None
     } else {
         let before = first_scan(&services.files, space, folders(&prepared.touched), max).await;

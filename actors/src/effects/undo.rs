@@ -4,9 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use effectd_bus::{BlobError, BlobKind, Blobs, Pins, Store};
+use effectd_contracts::access::is_wired;
+use effectd_contracts::toolcall::undo_at_service;
 use effectd_contracts::{
-    Code, Digest, Effects, Failure, FileState, Observed, PathChange, PathState, Phase, ReceiptId, Restore,
-    SpaceId, Touch,
+    Code, Digest, Effects, Failure, FileState, Observed, Outcome, PathChange, PathState, Phase, Receipt,
+    ReceiptId, Restore, SpaceId, ToolId, Touch, Undoes,
 };
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -19,8 +21,8 @@ fn refused(code: Code, why: impl Into<String>) -> Failure {
     Failure::new(code, Phase::Sandbox, why)
 }
 
-/// The changes that the receipt records, if they can be undone in this space.
-fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> Result<Observed, Failure> {
+/// The receipt that the parameters name, if it is one of this space.
+fn receipt(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> Result<Receipt, Failure> {
     let id = params.get("receipt_id").and_then(Value::as_str).unwrap_or_default();
     let unknown = || {
         let why = format!("this space has no receipt {id}; `effectd undo` needs the receipt of an action");
@@ -33,8 +35,37 @@ fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> R
     })?;
     let receipt = stored.and_then(|stored| stored.parse().ok()).ok_or_else(unknown)?;
     // A receipt of another space is reported as unknown.
-    if &receipt.space_id != space {
-        return Err(unknown());
+    if &receipt.space_id == space { Ok(receipt) } else { Err(unknown()) }
+}
+
+/// The action that a service's own undo makes up for.
+pub(super) fn at_service(
+    files: &Files,
+    space: &SpaceId,
+    tool: &ToolId,
+    params: &Map<String, Value>,
+) -> Result<Undoes, Failure> {
+    let Receipt { action_id, tool_id, outcome, inputs, outputs, timing, .. } =
+        receipt(&*files.store, space, params)?;
+    if undo_at_service(&tool_id).as_deref() != Some(tool.as_str()) {
+        return Err(refused(Code::UndoGone, format!("{tool} does not undo actions of {tool_id}")));
+    }
+    if outcome != Outcome::Executed {
+        let why = "that action is not known to have had an effect at the service";
+        return Err(refused(Code::UndoGone, why));
+    }
+    Ok(Undoes { tool_id, mark: files.identity.mark(&action_id, timing.started_at), inputs, outputs })
+}
+
+/// The changes that the receipt records, if they can be undone in this space.
+fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> Result<Observed, Failure> {
+    let receipt = receipt(store, space, params)?;
+    if is_wired(receipt.tool_id.source()) {
+        let why = match undo_at_service(&receipt.tool_id) {
+            Some(tool) => format!("that action changed no file; {tool} undoes it"),
+            None => "that action changed something at a service, which effectd cannot undo".to_owned(),
+        };
+        return Err(refused(Code::UndoGone, why));
     }
     if receipt.outputs.get("can_be_unsent") == Some(&Value::Bool(false)) {
         return Err(refused(Code::UndoGone, "that action sent a notification, which cannot be unsent"));
@@ -156,7 +187,7 @@ pub(crate) async fn plan(
         contents.extend(content);
     }
     let contents = (!contents.is_empty()).then_some((BlobKind::Preimages, contents));
-    Ok(Extras { restore, contents })
+    Ok(Extras { restore, contents, undoes: None })
 }
 
 /// Reads the pre-images once, for the plain digests that the tool compares.

@@ -20,8 +20,8 @@ use crate::effects::snapshot;
 use crate::effects::streams::{self, Outputs};
 use crate::effects::undeclared::{self, UndeclaredEffects};
 use crate::failpoint::hit;
-use crate::limits::PROBE_TIME_MIN;
-use crate::registry::RegisteredTool;
+use crate::limits::{PROBE_SERVICE_TIME_MIN, PROBE_TIME_MIN};
+use crate::registry::{RegisteredTool, Source};
 
 /// Longest reply that is parsed while its child is being reaped: until then there are two copies of it.
 const READ_BYTES_MAX: usize = 64 * 1_024;
@@ -53,6 +53,8 @@ struct Ran {
     read: Option<Attempted>,
     outputs: Outputs,
     wired: Wired,
+    /// Whether the tool is that of a program, which the call has spoken with.
+    is_dialogue: bool,
 }
 
 impl Execution<'_> {
@@ -104,8 +106,8 @@ impl Execution<'_> {
                         if started { Attempted::Unclear(failure) } else { Attempted::Failed(failure) }
                     }
                 };
-                if self.is_wired() {
-                    tried.attempted = ran.wired.judge(tried.attempted);
+                if self.is_wired() || ran.is_dialogue {
+                    tried.attempted = ran.wired.judge(tried.attempted, tool.source().is_own());
                     self.runs.egress.extend(ran.wired.records);
                 }
                 if let Some(watch) = watch {
@@ -127,12 +129,15 @@ impl Execution<'_> {
     }
 
     /// Asks the tool whether its effect happened; `None` if the runtime stops.
-    pub(crate) async fn probe(&self) -> Option<ProbeVerdict> {
+    pub(crate) async fn probe(&mut self) -> Option<ProbeVerdict> {
         let left = self.deadline.since(self.services.clock.monotonic());
         // A run that used up its time must still be probed.
-        let left = left.max(PROBE_TIME_MIN);
+        let left = left.max(if self.is_wired() { PROBE_SERVICE_TIME_MIN } else { PROBE_TIME_MIN });
         let ending = match self.call(CallMode::Probe, left).await {
-            Ok(ran) => ran.answer.ending,
+            Ok(ran) => {
+                self.runs.egress.extend(ran.wired.records);
+                ran.answer.ending
+            }
             Err(Some(_)) => return Some(ProbeVerdict::CannotSay),
             Err(None) => return None,
         };
@@ -155,6 +160,8 @@ impl Execution<'_> {
         let (id, space) = (&action.ticket.action_id, &action.request.space_id);
         let begun = services.clock.monotonic();
         let lane = self.lane(mode, left).await?;
+        let mut dialogue = self.dialogue(mode, left).await?;
+        let is_answered = lane.is_some() || dialogue.is_some();
         let left = left.saturating_sub(services.clock.monotonic().since(begun));
         let call = call_of(self, mode, left).await?;
         // Only a real run has streams, and changes to observe.
@@ -163,7 +170,7 @@ impl Execution<'_> {
         let inward =
             inward.map(|(shelf, names)| streams::inward(&services.files.blobs, *shelf, space, names));
         let (to_child, replies) = mpsc::channel(1);
-        let inward = if lane.is_some() { Some(replies) } else { inward };
+        let inward = if is_answered { Some(replies) } else { inward };
         hit("executor.before_child", id).await;
         let Some(alive) = services.children.running.enter(id) else {
             let message = "an earlier run of this action is still alive";
@@ -173,7 +180,7 @@ impl Execution<'_> {
         let (spoke, spoken) = oneshot::channel();
         let (sandbox, mut halt) = (services.children.sandbox.clone(), services.children.halt.subscribe());
         let (outward, pieces) = streams::outward();
-        let outward = (is_real || lane.is_some()).then_some(outward);
+        let outward = (is_real || is_answered).then_some(outward);
         tokio::spawn(async move {
             let call = async {
                 let reply = sandbox.ask_with(call, SideChannel { inward, outward }).await?;
@@ -207,18 +214,21 @@ impl Execution<'_> {
             (Some(seen), read)
         };
         let wired = Mutex::new(Wired::default());
-        let (others, to_collect) = match &lane {
-            Some(_) => {
-                let (others, to_collect) = mpsc::channel(1);
-                (Some((others, pieces)), to_collect)
-            }
-            None => (None, pieces),
+        let (others, to_collect) = if is_answered {
+            let (others, to_collect) = mpsc::channel(1);
+            (Some((others, pieces)), to_collect)
+        } else {
+            (None, pieces)
         };
         let collecting = streams::collect(to_collect, services.files.blobs.clone(), space.clone());
         let answer = async {
             let asking = async {
-                if let (Some(lane), Some((others, pieces))) = (&lane, others) {
-                    lane.serve(pieces, to_child, others, &wired).await;
+                if let Some((others, pieces)) = others {
+                    match (&lane, &mut dialogue) {
+                        (Some(lane), _) => lane.serve(pieces, to_child, others, &wired).await,
+                        (None, Some(dialogue)) => dialogue.serve(pieces, to_child, others, &wired).await,
+                        (None, None) => {}
+                    }
                 }
                 std::future::pending::<Infallible>().await
             };
@@ -229,10 +239,15 @@ impl Execution<'_> {
                 never = asking => match never {},
             }
         };
-        let ((answer, ended), (seen, read), outputs) = tokio::join!(answer, observing, collecting);
+        let ((mut answer, ended), (seen, read), outputs) = tokio::join!(answer, observing, collecting);
         drop(lane);
         action.step("settled");
         hit("executor.after_child", id).await;
+        let is_dialogue = dialogue.is_some();
+        if let Some(dialogue) = dialogue {
+            let isolation = answer.as_mut().ok().and_then(|answer| answer.as_mut().ok());
+            dialogue.settle(isolation.map(|answer| &mut answer.isolation)).await;
+        }
         let answer = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(SandboxError::Closed)) | Err(_) => return Err(None),
@@ -243,7 +258,7 @@ impl Execution<'_> {
             let denials = services.metrics.sandbox_denials.with_label_values(&labels);
             denials.inc_by(denial.count.into());
         }
-        Ok(Ran { answer, ended, seen, read, outputs, wired: wired.into_inner() })
+        Ok(Ran { answer, ended, seen, read, outputs, wired: wired.into_inner(), is_dialogue })
     }
 
     /// Stores the artifacts of a run that succeeded.
@@ -290,7 +305,7 @@ fn read_reply(bytes: &[u8], tool: &RegisteredTool) -> Attempted {
             }
             Err(failure) => Attempted::Unclear(failure),
         },
-        Ok(ToolReply::Failed(failure)) => Attempted::Failed(own_words(failure)),
+        Ok(ToolReply::Failed(failure)) => Attempted::Failed(own_words(failure, tool)),
         Ok(ToolReply::Probed(_) | ToolReply::Previewed(_)) => invalid("the tool's reply is for another call"),
         Err(_) => invalid("the tool's answer is not a reply"),
     }
@@ -337,8 +352,8 @@ fn fill_in(output: &mut ToolOutput, tool: &RegisteredTool, kept: &[KeptArtifact]
 }
 
 /// A tool's failure, limited to codes that a tool may use: it must not pretend to be the policy or the kernel.
-fn own_words(failure: Failure) -> Failure {
-    const ALLOWED: [Code; 16] = [
+fn own_words(failure: Failure, tool: &RegisteredTool) -> Failure {
+    const ALLOWED: [Code; 17] = [
         Code::PermissionDenied,
         Code::FileNotFound,
         Code::FileExists,
@@ -351,12 +366,18 @@ fn own_words(failure: Failure) -> Failure {
         Code::UndoGone,
         Code::ToolFailed,
         Code::ToolBusy,
+        Code::ServiceRefused,
         Code::ParamsInvalid,
         Code::PathDenied,
         Code::FileLimit,
         Code::UnknownTool,
     ];
-    let code = if ALLOWED.contains(&failure.code) { failure.code } else { Code::ToolFailed };
+    // Only the child of a connector sees what its server says now.
+    let is_drifted = failure.code == Code::ToolDrifted && tool.definition().upstream.is_some();
+    // A database says itself that a statement took too long, and stops it.
+    let is_late = failure.code == Code::TimedOut && tool.source() == Source::Db;
+    let is_known = is_drifted || is_late || ALLOWED.contains(&failure.code);
+    let code = if is_known { failure.code } else { Code::ToolFailed };
     Failure::new(code, Phase::Dispatch, failure.message)
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use effectd_contracts::access::is_wired;
 use effectd_contracts::{
     ActionRequest, BaseProfile, CallMode, Code, Failure, Phase, SafetyClass, ToolCall, Touch,
 };
@@ -11,6 +12,7 @@ use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 use effectd_sandbox::{Call, Limits, Narrowing, View};
 use serde_json::{Map, Value};
 
+use super::stdio::no_space;
 use super::steps::Execution;
 use super::view::view_of;
 use crate::action::Gated;
@@ -79,6 +81,10 @@ pub(crate) async fn call_of(
         before: prepared.before.clone(),
         restore: prepared.extras.restore.clone(),
         expect,
+        mark: is_wired(gated.tool().spec().tool_id.source())
+            .then(|| services.identity.mark(&action.ticket.action_id, action.ticket.accepted_at)),
+        undoes: prepared.extras.undoes.clone(),
+        upstream: gated.tool().upstream(),
     };
     let is_high = gated.ruling().decision.safety_class == SafetyClass::High;
     let mut call = confined(&services.files, gated.tool(), call, (left, is_high, narrowing, view))?;
@@ -95,11 +101,16 @@ pub(crate) fn confined(
     call.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     let request = serde_json::to_vec(&call)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
+    // Who reads what a server says sees no file of the space.
+    let space_root = match tool.definition().upstream {
+        Some(_) => files.root(&no_space()?)?,
+        None => files.root(&call.space_id)?,
+    };
     Ok(Call {
         tool_id: call.tool_id,
         profile: tool.spec().effective_profile(),
         high_isolation,
-        space_root: files.root(&call.space_id)?,
+        space_root,
         request,
         limits: Limits::default(),
         timeout,
@@ -112,6 +123,10 @@ pub(crate) fn confined(
 /// The folders that a call may write to: those of the paths that the tool declares; none if it declares that it changes no file
 /// of the space.
 fn narrowed(touched: &[Touch], tool: &RegisteredTool, params: &Map<String, Value>) -> Narrowing {
+    // What a connector's program may change, it changes itself, and not the child that speaks with it.
+    if tool.definition().upstream.is_some() {
+        return Narrowing::read_only();
+    }
     if touched.is_empty() {
         let changes_none = !changes_files(tool.spec()) || tool.touches(params).is_some();
         return if changes_none { Narrowing::read_only() } else { Narrowing::default() };

@@ -4,27 +4,38 @@
 //! unsealed here, for one call, and no child gets it. What went over the wire is remembered, since the child's word about it
 //! does not count: a write that may have left makes the outcome of a failed call unclear, whatever the child replies.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_contracts::access::HTTP_SOURCE;
+use effectd_contracts::access::is_wired;
 use effectd_contracts::exchange::EXCHANGE_STREAM;
-use effectd_contracts::limits::{EXCHANGE_MS_MAX, EXCHANGES_MAX};
+use effectd_contracts::limits::{
+    EXCHANGE_MS_MAX, EXCHANGES_MAX, HARVEST_EXCHANGES_MAX, HARVEST_MS_MAX, TOOL_REPLY_BYTES_MAX,
+};
 use effectd_contracts::{
-    CallMode, Clock, Code, Digest, EgressRecord, Exchange, ExchangeFailure, ExchangeFault, ExchangeReply,
-    Failure, FrameReader, Millis, Monotonic, Phase, RiskLevel, SideEffect,
+    Ask, CallMode, Clock, Code, Digest, EgressRecord, Exchange, ExchangeFailure, ExchangeFault,
+    ExchangeReply, Failure, FrameReader, Harvest, Millis, Monotonic, OrgId, Phase, RiskLevel, SandboxProfile,
+    SideEffect, ToolCall, ToolId, ToolReply, TraceId, Transport, Upstream, json,
 };
 use effectd_egress::{Broker, Carried};
-use effectd_sandbox::Piece;
 use effectd_sandbox::limits::PIECE_BYTES_MAX;
+use effectd_sandbox::{Call, Ending, Limits, Narrowing, Piece, SandboxError, SideChannel};
 use parking_lot::Mutex;
+use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::attempt::Attempted;
+use super::stdio::no_space;
 use super::steps::Execution;
+use super::upstream::is_call;
 use crate::action::preview::Preview;
+use crate::effects::streams;
 use crate::limits::RETRY_AFTER_MAX;
 use crate::metrics::Metrics;
+use crate::registry::RegisteredTool;
+use crate::services::Services;
+use crate::services::connections::Enabled;
 use crate::services::egress::{Place, Way};
 use crate::services::signer::Identity;
 
@@ -34,17 +45,25 @@ pub(crate) struct Lane {
     /// The name by which the child must ask.
     connection: String,
     mode: CallMode,
-    /// Whether the tool declares that it changes something.
-    may_write: bool,
+    /// The tool that asks; `None` for a harvest, which only reads.
+    tool: Option<Arc<RegisteredTool>>,
     way: Way,
-    /// The one write that may leave, if a person or a rule has seen it.
+    /// The one write or statement that may leave, if a person or a rule has seen it.
     shown: Option<Digest>,
+    /// What an MCP server may be asked; `None` for any other service.
+    server: Option<Server>,
     identity: Arc<Identity>,
     clock: Arc<dyn Clock>,
     ends: Monotonic,
     metrics: Metrics,
     trace_id: String,
     _place: Place,
+}
+
+/// What an MCP server may be asked: to list its tools, and to carry out the call that was judged, if there is one.
+#[derive(Debug)]
+struct Server {
+    call: Option<(String, Arc<Map<String, Value>>)>,
 }
 
 /// What went over the wire in one call.
@@ -58,15 +77,20 @@ pub(crate) struct Wired {
     /// Why the last exchange has no answer.
     failure: Option<ExchangeFailure>,
     writes: u32,
+    /// Whether the call of an MCP server has left.
+    has_called: bool,
+    /// Whether the service is an MCP server. It says in a whole answer that it has refused a call.
+    is_server: bool,
 }
 
 impl Execution<'_> {
     /// Whether the tool is a connection's, and changes nothing but what it asks for by exchanges. Another program's tool of such a name
     /// that declares more has no lane, since what it does beside its exchanges is not known here.
     pub(crate) fn is_wired(&self) -> bool {
-        let spec = self.action.state.gated().tool().spec();
+        let tool = self.action.state.gated().tool();
+        let spec = tool.spec();
         let is_elsewhere = spec.side_effects.iter().all(|effect| *effect == SideEffect::NetworkCall);
-        spec.tool_id.source().starts_with(HTTP_SOURCE) && is_elsewhere
+        (is_wired(spec.tool_id.source()) || is_server(tool)) && is_elsewhere
     }
 
     /// The lane of a call of a connection's tool; `None` for every other tool.
@@ -103,11 +127,14 @@ impl Execution<'_> {
             Some(Preview::Request(request)) => Some(request.digest),
             Some(Preview::Shown(_) | Preview::WouldFail(_) | Preview::Unavailable(_)) | None => None,
         };
+        let tool = gated.tool();
+        let call = || (tool.spec().tool_id.action().to_owned(), gated.params().clone());
         Ok(Some(Lane {
+            server: is_server(tool).then(|| Server { call: Some(call()) }),
             broker: services.egress.broker.clone(),
             connection: source.to_owned(),
             mode,
-            may_write: gated.tool().spec().level() != RiskLevel::Read,
+            tool: Some(gated.tool().clone()),
             way,
             shown,
             identity: services.identity.clone(),
@@ -133,6 +160,9 @@ impl Lane {
         // The request's share of the daemon's memory; it begins with what a first piece may have.
         let mut room = None;
         let mut asked = 0;
+        // A call pages through the list, too.
+        let exchanges_max = if self.server.is_some() { HARVEST_EXCHANGES_MAX } else { EXCHANGES_MAX };
+        wired.lock().is_server = self.server.is_some();
         while let Some(piece) = pieces.recv().await {
             if piece.stream != EXCHANGE_STREAM {
                 let _nobody_takes_it = others.send(piece).await;
@@ -147,7 +177,7 @@ impl Lane {
             let reply = match added {
                 Ok(None) => continue,
                 Ok(Some((lengths, rest))) => match Exchange::from_frame(lengths, rest) {
-                    Some(exchange) if asked < EXCHANGES_MAX => {
+                    Some(exchange) if asked < exchanges_max => {
                         asked += 1;
                         self.carry(exchange, room.take(), wired).await
                     }
@@ -172,31 +202,48 @@ impl Lane {
         }
     }
 
-    /// Why the exchange may not leave.
-    fn refusal(&self, exchange: &Exchange, wired: &Mutex<Wired>) -> Option<String> {
+    /// Whether the tool declares that it changes something.
+    fn may_write(&self) -> bool {
+        self.tool.as_ref().is_some_and(|tool| tool.spec().level() != RiskLevel::Read)
+    }
+
+    /// Whether the exchange may have an effect. The error says why it may not leave.
+    fn checked(&self, exchange: &Exchange, wired: &Mutex<Wired>) -> Result<bool, String> {
         if exchange.connection != self.connection {
-            return Some("the action has no such connection".to_owned());
+            return Err("the action has no such connection".to_owned());
         }
-        if let Err(why) = exchange.check() {
-            return Some(why.to_string());
-        }
+        exchange.check().map_err(|why| why.to_string())?;
         if !self.way.access.allows(exchange.method, &exchange.path) {
-            let routes: Vec<_> = self.way.access.routes.iter().map(ToString::to_string).collect();
-            return Some(format!("the connection does not allow this; it allows {}", routes.join(", ")));
+            return Err(format!(
+                "the connection does not allow this; it allows {}",
+                self.way.access.allowed()
+            ));
         }
-        if exchange.method.is_write() {
-            if self.mode != CallMode::Run || !self.may_write {
-                return Some("only the run of a tool that declares writes may write".to_owned());
+        if let Some(Server { call }) = &self.server {
+            let judged = call.as_ref().map(|(name, arguments)| (name.as_str(), &**arguments));
+            if !is_call(&exchange.body, judged)? {
+                return Ok(false);
+            }
+            if self.mode != CallMode::Run || std::mem::replace(&mut wired.lock().has_called, true) {
+                return Err("the call has left already".to_owned());
+            }
+            return Ok(self.may_write());
+        }
+        let is_write = self.tool.as_ref().is_some_and(|tool| !tool.only_reads(exchange));
+        // A statement only reads, and yet it is what was shown.
+        if is_write || exchange.method.is_sql() {
+            if is_write && (self.mode != CallMode::Run || !self.may_write()) {
+                return Err("only the run of a tool that declares writes may write".to_owned());
             }
             let mut wired = wired.lock();
             wired.writes += 1;
             if let Some(shown) = &self.shown
                 && (wired.writes > 1 || self.identity.keyed(&exchange.digest()) != *shown)
             {
-                return Some("this is not the request that was shown, or it has left already".to_owned());
+                return Err("this is not the request that was shown, or it has left already".to_owned());
             }
         }
-        None
+        Ok(is_write)
     }
 
     async fn carry(
@@ -205,13 +252,17 @@ impl Lane {
         room: Option<OwnedSemaphorePermit>,
         wired: &Mutex<Wired>,
     ) -> ExchangeReply {
-        if let Some(why) = self.refusal(&exchange, wired) {
-            self.metrics.egress.with_label_values(&[ExchangeFault::Refused.as_str()]).inc();
-            return refused(&why);
-        }
+        let had_called = wired.lock().has_called;
+        let is_write = match self.checked(&exchange, wired) {
+            Ok(is_write) => is_write,
+            Err(why) => {
+                self.metrics.egress.with_label_values(&[ExchangeFault::Refused.as_str()]).inc();
+                return refused(&why);
+            }
+        };
         let left = self.ends.since(self.clock.monotonic());
         let time_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(EXCHANGE_MS_MAX);
-        let (method, is_write) = (exchange.method, exchange.method.is_write());
+        let method = exchange.method;
         let order = self.way.order(exchange, time_ms);
         // Set before the first byte leaves: if this is dropped meanwhile, the write may have happened, and nobody knows more.
         let before = {
@@ -247,8 +298,15 @@ impl Lane {
             bytes_in,
             "a request went to a service"
         );
-        let is_unauthorized = *status == Some(401);
-        wired.lock().answered(&carried, before, is_write);
+        let (is_unauthorized, is_gone) = (*status == Some(401), *status == Some(404));
+        {
+            let mut wired = wired.lock();
+            wired.answered(&carried, before, is_write);
+            // A server that does not know its session any more has not called.
+            if is_gone {
+                wired.has_called = had_called;
+            }
+        }
         if is_unauthorized {
             self.way.unauthorized().await;
         }
@@ -273,18 +331,37 @@ impl Wired {
         }
     }
 
+    /// Whether a write has one whole answer with a status of success: then what that says is the service's word, whoever reads it.
+    fn is_answered(&self) -> bool {
+        let is_success =
+            |record: &EgressRecord| record.status.is_some_and(|status| (200..300).contains(&status));
+        self.writes == 1 && self.failure.is_none() && self.records.last().is_some_and(is_success)
+    }
+
+    /// Notes that the call of an MCP server leaves now, by another way than an exchange.
+    pub(crate) fn called_server(&mut self, may_write: bool) {
+        self.is_server = true;
+        self.may_have_effect |= may_write;
+    }
+
     /// What an attempt means, given what went over the wire: a child that says that it failed is believed about the reason, never
-    /// about what has left.
-    pub(crate) fn judge(&self, attempted: Attempted) -> Attempted {
-        let failure = match attempted {
-            Attempted::Failed(failure) | Attempted::Unclear(failure) => failure,
+    /// about what has left. What a whole answer means, effectd's own tools say: some services refuse with status 200.
+    pub(crate) fn judge(&self, attempted: Attempted, is_ours: bool) -> Attempted {
+        let (failure, was_said) = match attempted {
+            Attempted::Failed(failure) => (failure, true),
+            Attempted::Unclear(failure) => (failure, false),
             done_or_abandoned @ (Attempted::Done(_) | Attempted::Abandoned) => return done_or_abandoned,
         };
         let mut failure = match &self.failure {
             Some(known) => Failure::new(code_of(known.fault), Phase::Dispatch, known.message.clone()),
             None => failure,
         };
-        if self.may_have_effect {
+        // A server that answers that the parameters do not fit, or that it has no such tool, has refused, as by a status of HTTP.
+        let is_refused = match matches!(failure.code, Code::ParamsInvalid | Code::UnknownTool) {
+            true => self.is_server && self.failure.is_none() && was_said,
+            false => failure.code == Code::ServiceRefused && is_ours && self.is_answered(),
+        };
+        if self.may_have_effect && !is_refused {
             return Attempted::Unclear(failure);
         }
         if let Some(after) = self.retry_after {
@@ -292,6 +369,99 @@ impl Wired {
         }
         Attempted::Failed(failure)
     }
+}
+
+/// Whether a tool is that of an MCP server by HTTP.
+fn is_server(tool: &RegisteredTool) -> bool {
+    let upstream = tool.definition().upstream.as_deref();
+    upstream.is_some_and(|upstream| matches!(upstream.transport, Transport::Http { .. }))
+}
+
+/// Asks an MCP server for its tools, by a child that may do nothing else.
+pub(crate) async fn harvest(
+    services: &Services,
+    org: &OrgId,
+    (source, enabled): (&str, &Enabled),
+    transport: &Transport,
+) -> Result<Harvest, Failure> {
+    let time = Duration::from_millis(HARVEST_MS_MAX);
+    let ends = services.clock.monotonic().plus(time);
+    let failed = |code, why: String| Failure::new(code, Phase::Dispatch, why);
+    let broken = |error: &dyn std::fmt::Display| failed(Code::Internal, error.to_string());
+    let (place, trace_id) = (services.egress.place(org)?, TraceId::fresh());
+    let lane = Lane {
+        server: Some(Server { call: None }),
+        broker: services.egress.broker.clone(),
+        connection: source.to_owned(),
+        mode: CallMode::Run,
+        tool: None,
+        way: services.way(org, source, enabled, time).await?,
+        shown: None,
+        identity: services.identity.clone(),
+        clock: services.clock.clone(),
+        ends,
+        metrics: services.metrics.clone(),
+        trace_id: trace_id.to_string(),
+        _place: place,
+    };
+    let space = no_space()?;
+    let tool_id = ToolId::new(format!("{source}.harvest")).map_err(|error| broken(&error))?;
+    let upstream = Upstream { transport: transport.clone(), ask: Ask::Harvest {}, protocol: None };
+    let call = ToolCall {
+        tool_id: tool_id.clone(),
+        mode: CallMode::Run,
+        space_id: space.clone(),
+        params: Map::new(),
+        timeout_ms: HARVEST_MS_MAX,
+        trace_id: trace_id.clone(),
+        before: None,
+        restore: Vec::new(),
+        expect: Vec::new(),
+        mark: None,
+        undoes: None,
+        upstream: Some(Box::new(upstream)),
+    };
+    let call = Call {
+        tool_id,
+        profile: SandboxProfile::default(),
+        high_isolation: true,
+        space_root: services.files.root(&space)?,
+        request: serde_json::to_vec(&call).map_err(|error| broken(&error))?,
+        limits: Limits::default(),
+        timeout: time,
+        trace_id,
+        narrowing: Narrowing::read_only(),
+        view: None,
+    };
+    let (to_child, replies) = mpsc::channel(1);
+    let (outward, pieces) = streams::outward();
+    let channel = SideChannel { inward: Some(replies), outward: Some(outward) };
+    let sandbox = services.children.sandbox.clone();
+    let answering = async { Ok(sandbox.ask_with(call, channel).await?.reap().await) };
+    let wired = Mutex::new(Wired::default());
+    // It has no outputs.
+    let (others, _) = mpsc::channel(1);
+    let asking = async {
+        lane.serve(pieces, to_child, others, &wired).await;
+        std::future::pending::<Infallible>().await
+    };
+    let answer = tokio::select! {
+        biased;
+        answer = answering => answer.map_err(|error: SandboxError| error.failure())?,
+        never = asking => match never {},
+    };
+    let harvested = match answer.ending {
+        Ending::Replied(bytes) => match json::parse_reply(&bytes, TOOL_REPLY_BYTES_MAX) {
+            Ok(ToolReply::Done(output)) => serde_json::from_value::<Harvest>(output.result).ok(),
+            Ok(ToolReply::Failed(failure)) => {
+                let failure = wired.lock().failure.take().map_or(failure.message, |known| known.message);
+                return Err(failed(Code::ToolFailed, failure));
+            }
+            Ok(ToolReply::Probed(_) | ToolReply::Previewed(_)) | Err(_) => None,
+        },
+        Ending::Killed { code, detail, .. } => return Err(failed(code, detail)),
+    };
+    harvested.ok_or_else(|| failed(Code::ResultInvalid, "the child's answer is no list of tools".to_owned()))
 }
 
 fn code_of(fault: ExchangeFault) -> Code {
@@ -353,12 +523,41 @@ mod tests {
     fn a_child_is_not_believed_about_what_has_left() {
         let said = || Attempted::Failed(Failure::new(Code::ToolBusy, Phase::Dispatch, "nothing happened"));
         let sent = Wired { may_have_effect: true, ..Wired::default() };
-        assert!(matches!(sent.judge(said()), Attempted::Unclear(_)));
+        assert!(matches!(sent.judge(said(), true), Attempted::Unclear(_)));
         let killed = Attempted::Unclear(Failure::new(Code::TimedOut, Phase::Dispatch, "killed"));
-        assert!(matches!(Wired::default().judge(killed), Attempted::Failed(_)), "nothing has left");
+        assert!(matches!(Wired::default().judge(killed, true), Attempted::Failed(_)), "nothing has left");
         let retry_after = Some(Duration::from_secs(7));
         let later = Wired { retry_after, ..Wired::default() };
-        let Attempted::Failed(failure) = later.judge(said()) else { panic!("nothing has left") };
+        let Attempted::Failed(failure) = later.judge(said(), true) else { panic!("nothing has left") };
         assert_eq!(failure.retry_after_ms, Some(7_000));
+    }
+
+    #[test]
+    fn a_refusal_with_success_counts_once_it_is_whole() {
+        let refused = || Attempted::Failed(Failure::new(Code::ServiceRefused, Phase::Dispatch, "ok: false"));
+        let record = |status| EgressRecord {
+            host: "slack.com".to_owned(),
+            address: None,
+            method: effectd_contracts::Method::Post,
+            status,
+            fault: None,
+            bytes_out: 1,
+            bytes_in: 1,
+            ms: Millis::ZERO,
+            allowed_range: false,
+        };
+        let wired = |status, writes| Wired {
+            records: vec![record(status)],
+            may_have_effect: true,
+            writes,
+            ..Wired::default()
+        };
+        assert!(matches!(wired(Some(200), 1).judge(refused(), true), Attempted::Failed(_)));
+        for (status, writes, is_ours) in
+            [(Some(200), 1, false), (Some(200), 2, true), (Some(302), 1, true), (None, 1, true)]
+        {
+            let judged = wired(status, writes).judge(refused(), is_ours);
+            assert!(matches!(judged, Attempted::Unclear(_)), "{status:?} {writes} {is_ours}");
+        }
     }
 }

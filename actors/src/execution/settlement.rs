@@ -51,14 +51,14 @@ impl Execution<'_> {
     }
 
     /// Settles a failed attempt of this execution. One with an invalid result has run, and needs no settlement.
-    pub(crate) async fn settle_after(&self, failure: &Failure) -> Settled {
+    pub(crate) async fn settle_after(&mut self, failure: &Failure) -> Settled {
         if failure.code == Code::ResultInvalid {
             return Settled::MayRun;
         }
         self.settle(self.action.state.gated().repeat()).await
     }
 
-    async fn settle(&self, repeat: Repeat) -> Settled {
+    async fn settle(&mut self, repeat: Repeat) -> Settled {
         match repeat {
             Repeat::Safe => Settled::MayRun,
             Repeat::Never => {
@@ -68,7 +68,11 @@ impl Execution<'_> {
                 hit("executor.before_probe", &self.action.ticket.action_id).await;
                 match self.probe().await {
                     Some(ProbeVerdict::Done) => Settled::Done,
-                    Some(ProbeVerdict::NotDone) => Settled::MayRun,
+                    Some(ProbeVerdict::NotDone) => {
+                        // The service has said so; of files, others may have changed them meanwhile.
+                        self.may_have_effect &= !self.is_wired();
+                        Settled::MayRun
+                    }
                     Some(ProbeVerdict::CannotSay) => {
                         Settled::Unknown("the tool's probe cannot tell whether it ran")
                     }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use effectd_contracts::{
-    BaseProfile, CallMode, Code, Effects, Failure, Monotonic, Outcome, Phase, Repeat, ToolOutput,
+    BaseProfile, CallMode, Code, Effects, Failure, Monotonic, Outcome, Phase, Preset, Repeat, ToolOutput,
 };
 
 use super::attempt::{Attempted, Tried, has_changed};
@@ -98,8 +98,10 @@ impl<'a> Execution<'a> {
         let blame = Blame {
             has_own_deadline: has_callers_deadline(request, gated),
             runs_programs: spec.sandbox_profile.base == BaseProfile::Exec,
+            is_of_org: Preset::of(spec.tool_id.source()).is_some(),
         };
-        let passes = match breakers.ask(request, &spec.tool_id) {
+        let org = self.action.ticket.org.as_ref().filter(|_| blame.is_of_org);
+        let passes = match breakers.ask(request, &spec.tool_id, org) {
             Ok(passes) => passes,
             Err(_) if begun => Vec::new(),
             // No dead letter: an open breaker may refuse many actions, and callers can simply ask again.
@@ -264,11 +266,14 @@ struct Blame {
     has_own_deadline: bool,
     /// The tool runs a program that the planner chose, so the program decides how the run ends.
     runs_programs: bool,
+    /// Each organisation reaches a service of its own by the tool, and has a breaker of its own before it.
+    is_of_org: bool,
 }
 
 impl Blame {
     fn is_callers(self, attempted: &Attempted) -> bool {
         match attempted {
+            _ if self.is_of_org => true,
             // The time was over before the tool ran, or a file is busy, which a planner's program may hold.
             Attempted::Failed(failure) => matches!(failure.code, Code::TimedOut | Code::ToolBusy),
             // The tool writes its reply, whatever program it runs.
@@ -311,7 +316,7 @@ mod tests {
     fn a_shared_breaker_counts_only_faults_of_the_tool() {
         let failed = |code| Attempted::Failed(Failure::new(code, Phase::Dispatch, "as asked"));
         let unclear = |code| Attempted::Unclear(Failure::new(code, Phase::Dispatch, "as asked"));
-        let runs_programs = Blame { has_own_deadline: false, runs_programs: true };
+        let runs_programs = Blame { has_own_deadline: false, runs_programs: true, is_of_org: false };
         let runs_none = Blame { runs_programs: false, ..runs_programs };
         assert!(runs_programs.is_callers(&unclear(Code::SandboxFailed)));
         assert!(!runs_programs.is_callers(&unclear(Code::ResultInvalid)));
@@ -319,6 +324,8 @@ mod tests {
         assert!(!runs_none.is_callers(&unclear(Code::TimedOut)));
         assert!(runs_none.is_callers(&failed(Code::ToolBusy)));
         assert!(!runs_none.is_callers(&failed(Code::SandboxFailed)));
+        let is_of_org = Blame { is_of_org: true, ..runs_none };
+        assert!(is_of_org.is_callers(&failed(Code::EgressFailed)));
     }
 
     #[test]

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use effectd_bus::{Cause, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
-use effectd_contracts::access::HTTP_SOURCE;
+use effectd_contracts::access::{DATABASE_SOURCE, HTTP_SOURCE, Preset};
+use effectd_contracts::connector::CONNECTOR_SOURCE;
 use effectd_contracts::limits::{EXCHANGE_ANSWER_BYTES_MAX, ID_BYTES_MAX};
+use effectd_contracts::sql::SqlAnswer;
 use effectd_contracts::text::is_unprintable;
 use effectd_contracts::{
-    Code, Connection, ConnectionChange, ConnectionData, ConnectionId, EgressRecord, Exchange, ExchangeReply,
-    Failure, HttpAccess, Method, OAuth, Operation, OrgId, Phase, Principal, ReceiptId, Route, SpaceId, Topic,
-    Webhook,
+    Code, Connection, ConnectionChange, ConnectionData, ConnectionId, Connector, EgressRecord, Exchange,
+    ExchangeReply, Failure, HttpAccess, Method, OAuth, Operation, OrgId, Phase, Principal, ReceiptId, Route,
+    SpaceId, ToolId, Topic, Transport, Webhook,
 };
 use effectd_egress::{Carried, Order, Seen};
 use serde::{Deserialize, Serialize};
@@ -17,12 +19,13 @@ use serde_json::Map;
 
 use crate::approvals::repository::{Step, Versioned, read};
 use crate::limits::{
-    CONNECTION_HOSTS_MAX, CONNECTION_SECRETS_MAX, CONNECTIONS_MAX, CONNECTIONS_PAGE, HOST_BYTES_MAX,
-    HTTP_NAME_BYTES_MAX, SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX, SECRETS_MAX, TEST_MS_MAX,
+    CONNECTION_HOSTS_MAX, CONNECTION_SECRETS_MAX, CONNECTIONS_MAX, CONNECTIONS_PAGE, CONNECTORS_MAX,
+    HOST_BYTES_MAX, HTTP_NAME_BYTES_MAX, SECRET_BYTES_MAX, SECRET_NAME_BYTES_MAX, SECRETS_MAX, TEST_MS_MAX,
 };
+use crate::operator::connectors::forget;
 use crate::operator::operations::recorded;
 use crate::services::connections::{self, CONNECTIONS, SECRETS, Secret, SecretValue};
-use crate::services::{Services, oauth, webhooks};
+use crate::services::{Services, connectors, oauth, webhooks};
 use crate::stored::{entries, json_bytes};
 
 fn family(name: &str) -> Result<FamilyName, StoreError> {
@@ -70,9 +73,13 @@ fn is_host(host: &str) -> bool {
 
 /// Refuses a connection that cannot be created or enabled.
 pub(super) fn check(services: &Services, new: &Connection) -> Result<(), StoreError> {
-    let Connection { connection_id, org, source, name, hosts, secrets, access, .. } = new;
-    check_new(services, connection_id, (org, source), name, (hosts, secrets, access.as_ref()))
+    let Connection { connection_id, org, source, name, hosts, secrets, access, connector, .. } = new;
+    let way = (&hosts[..], &secrets[..], access.as_ref(), connector.as_ref());
+    check_new(services, connection_id, (org, source), name, way)
 }
+
+/// Where a connection leads: hosts, secrets, an access by HTTP, an MCP server.
+type LeadsTo<'a> = (&'a [String], &'a [String], Option<&'a HttpAccess>, Option<&'a Connector>);
 
 /// [`check`] of a connection that nobody creates yet.
 pub(super) fn check_new(
@@ -80,7 +87,7 @@ pub(super) fn check_new(
     id: &ConnectionId,
     (org, source): (&OrgId, &str),
     name: &str,
-    (hosts, secrets, access): (&[String], &[String], Option<&HttpAccess>),
+    (hosts, secrets, access, connector): LeadsTo<'_>,
 ) -> Result<(), StoreError> {
     let store = &*services.store;
     check_org(services, org)?;
@@ -88,11 +95,16 @@ pub(super) fn check_new(
     check_name("the name of a connection", name)?;
     bounded("number of hosts", hosts.len(), CONNECTION_HOSTS_MAX)?;
     bounded("number of secrets", secrets.len(), CONNECTION_SECRETS_MAX)?;
-    if hosts.is_empty() || !hosts.iter().all(|host| is_host(host)) {
+    let is_program =
+        connector.is_some_and(|connector| matches!(connector.transport, Transport::Stdio { .. }));
+    if hosts.is_empty() != is_program || !hosts.iter().all(|host| is_host(host)) {
         let why = "a connection needs hosts, as small letters without scheme, port and path: api.example.org";
         return Err(StoreError::Invalid(why.to_owned()));
     }
-    check_access(source, (hosts, secrets, access))?;
+    match connector {
+        Some(connector) => check_connector((id, source), connector, (hosts, secrets, access))?,
+        None => check_access(source, (hosts, secrets, access))?,
+    }
     for name in secrets {
         if !has_secret(store, org, name)? {
             let advice = "`effectd secrets set` stores one";
@@ -111,38 +123,76 @@ pub(super) fn check_new(
     let all = connections::all(store)?;
     // Its tools, with their breakers and switches, are named after it, and a daemon has one registry of tools.
     let is_namesake = |known: &&(Connection, u64)| known.0.source == source && known.0.org != *org;
-    if access.is_some() && all.iter().any(|known| is_namesake(&known)) {
+    if source.starts_with(HTTP_SOURCE) && all.iter().any(|known| is_namesake(&known)) {
         return Err(StoreError::StateConflict(format!("the name {source} is taken; choose another")));
     }
     let is_other = |known: &Connection| known.org == *org && known.connection_id != *id;
     let mut others = all.iter().map(|(known, _)| known).filter(|known| is_other(known));
     has_room("number of connections of the organisation", others.clone().count() + 1, CONNECTIONS_MAX)?;
+    if connector.is_some() {
+        let servers = others.clone().filter(|other| other.connector.is_some()).count() + 1;
+        has_room("number of connectors of the organisation", servers, CONNECTORS_MAX)?;
+    }
     if let Some(Connection { connection_id: id, .. }) = others.find(|other| other.source == source) {
         return Err(StoreError::StateConflict(format!("{org} already has the connection {id} to {source}")));
     }
     Ok(())
 }
 
-/// A source `http.<name>` has an access, and no other source has one.
+/// A connector is named after its connection. By HTTP, it asks one path; a program has neither host nor secret.
+fn check_connector(
+    (id, source): (&ConnectionId, &str),
+    connector: &Connector,
+    (hosts, secrets, access): (&[String], &[String], Option<&HttpAccess>),
+) -> Result<(), StoreError> {
+    let invalid = |why: String| StoreError::Invalid(why);
+    connector.check().map_err(|why| invalid(why.to_string()))?;
+    if source != connectors::source_of(id) {
+        return Err(invalid(format!("the source of a connector is {}", connectors::source_of(id))));
+    }
+    match (connector.transport.route(), access) {
+        (Some(route), Some(access)) if access.routes == [route.clone()] => {
+            access.check(hosts, secrets).map_err(|why| invalid(why.to_string()))
+        }
+        (Some(route), _) => Err(invalid(format!("a connector by HTTP has one route: {route}"))),
+        (None, None) if secrets.is_empty() => Ok(()),
+        (None, _) => Err(invalid("a program without network has no route and no secret".to_owned())),
+    }
+}
+
+/// A source `http.<name>` or `db:<uuid>` has an access, that of a service with a preset may have one, and no other has.
 fn check_access(
     source: &str,
     (hosts, secrets, access): (&[String], &[String], Option<&HttpAccess>),
 ) -> Result<(), StoreError> {
     let invalid = |why: String| Err(StoreError::Invalid(why));
-    match (source.strip_prefix(HTTP_SOURCE), access) {
-        (None, None) => Ok(()),
-        (Some(name), Some(access)) => {
-            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-            if name.is_empty() || name.len() > HTTP_NAME_BYTES_MAX || !name.bytes().all(plain) {
-                let why = "the source is http. and a name of small letters, digits and underscores: http.crm";
-                return invalid(why.to_owned());
-            }
-            access.check(hosts, secrets).or_else(|why| invalid(why.to_string()))
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let is_database = source.starts_with(DATABASE_SOURCE);
+    let is_sound = match source.strip_prefix(HTTP_SOURCE) {
+        Some(name) => (1..=HTTP_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain),
+        // The colon of an id belongs to its source only if a UUID follows.
+        None if is_database => {
+            ToolId::from_colon(&format!("{source}:run_query")) == Some(format!("{source}.run_query"))
         }
-        (Some(_), None) => invalid(format!("{source} needs routes: what may be asked of the service")),
-        (None, Some(_)) => {
-            invalid(format!("routes are for a source that begins with {HTTP_SOURCE}, such as http.crm"))
+        None => Preset::of(source).is_some(),
+    };
+    match access {
+        None if is_database => invalid(format!("{source} needs an access: which database, and who asks")),
+        _ if source.starts_with(CONNECTOR_SOURCE) => {
+            invalid(format!("{source} is the source of a connector, which the connection lacks"))
         }
+        None if source.starts_with(HTTP_SOURCE) => {
+            invalid(format!("{source} needs routes: what may be asked of the service"))
+        }
+        None => Ok(()),
+        Some(_) if !is_sound => invalid(format!(
+            "an access is for a source {HTTP_SOURCE}<name> in small letters, digits and underscores, such as http.crm, \
+             for {DATABASE_SOURCE}<uuid>, and for a service with a preset"
+        )),
+        Some(access) if access.scheme.is_database() != is_database => {
+            invalid(format!("the scheme does not suit {source}"))
+        }
+        Some(access) => access.check(hosts, secrets).or_else(|why| invalid(why.to_string())),
     }
 }
 
@@ -151,7 +201,52 @@ pub(super) async fn create(services: &Services, new: &Connection) -> Result<(), 
     check(services, new)?;
     let mut step = Step::default();
     step.put(CONNECTIONS, new.connection_id.as_str(), Expect::Absent, new)?;
-    commit(services, step, new, ConnectionChange::Created, &new.created_by).await
+    commit(services, step, new, Some(ConnectionChange::Created), &new.created_by).await
+}
+
+/// The connection as it would be, and its version. An operator's words about tools stay.
+pub(super) fn replaced(
+    services: &Services,
+    id: &ConnectionId,
+    name: &str,
+    (hosts, secrets, access, connector): LeadsTo<'_>,
+) -> Result<(Connection, Versioned<Connection>), StoreError> {
+    let old = known(&*services.store, id)?;
+    if old.value.connector.is_some() != connector.is_some() {
+        return Err(StoreError::Invalid(
+            "a connector stays one, and no other connection becomes one".to_owned(),
+        ));
+    }
+    let overlay = old.value.connector.as_ref().map(|known| known.overlay.clone()).unwrap_or_default();
+    let new = Connection {
+        name: name.to_owned(),
+        hosts: hosts.to_vec(),
+        secrets: secrets.to_vec(),
+        access: access.cloned(),
+        connector: connector.map(|new| Connector { overlay, ..new.clone() }),
+        ..old.value.clone()
+    };
+    check(services, &new)?;
+    Ok((new, old))
+}
+
+pub(super) async fn replace(
+    services: &Services,
+    id: &ConnectionId,
+    name: &str,
+    leads_to: LeadsTo<'_>,
+    by: &Principal,
+) -> Result<(), StoreError> {
+    let _lock = services.connections.changes.lock().await;
+    let (new, Versioned { value: old, version }) = replaced(services, id, name, leads_to)?;
+    let mut step = Step::default();
+    step.put(CONNECTIONS, id.as_str(), Expect::Version(version), &new)?;
+    step.with(oauth::drop_tokens(&*services.store, id, true)?);
+    // What a person has accepted was said by the server of before.
+    if (Connection { name: old.name.clone(), ..new.clone() }) != old {
+        forget(services, &mut step, id)?;
+    }
+    commit(services, step, &new, Some(ConnectionChange::Replaced), by).await
 }
 
 pub(super) async fn enable(
@@ -171,7 +266,7 @@ pub(super) async fn enable(
     let mut step = Step::default();
     step.put(CONNECTIONS, id.as_str(), Expect::Version(version), &connection)?;
     step.with(oauth::drop_tokens(&*services.store, id, false)?);
-    commit(services, step, &connection, what, by).await
+    commit(services, step, &connection, Some(what), by).await
 }
 
 /// What a test of a connection found.
@@ -185,16 +280,71 @@ pub struct Tested {
     pub seen: Option<Seen>,
     /// Why there is no answer.
     pub fault: Option<String>,
+    /// What a database says about itself and about the role that asks.
+    pub database: Option<DatabaseSeen>,
 }
 
-/// Reaches the service of a connection: by the first route that only reads and has no placeholder. Obeys `allow.hosts`.
+/// What a database says about itself and about the role that asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatabaseSeen {
+    /// The version of the server.
+    pub version: String,
+    /// The role.
+    pub role: String,
+    /// What the role may do that no query needs.
+    pub warnings: Vec<String>,
+}
+
+/// Asks who is asking, and what that role may do beside reading.
+const LOOK: &str = "SELECT current_setting('server_version'), current_user::text, r.rolsuper, \
+    r.rolcreaterole OR r.rolcreatedb OR r.rolreplication OR r.rolbypassrls, \
+    EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolname IN ('pg_write_all_data', 'pg_read_server_files', \
+        'pg_write_server_files', 'pg_execute_server_program', 'pg_signal_backend') \
+        AND pg_catalog.pg_has_role(m.oid, 'member')), \
+    has_database_privilege(current_database(), 'CREATE') \
+        OR EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE has_schema_privilege(n.oid, 'CREATE') \
+            AND n.nspname !~ '^pg_'), \
+    EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p', 'v', 'f') AND c.relnamespace NOT IN \
+        (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname ~ '^pg_' OR n.nspname = 'information_schema') \
+        AND has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')) \
+    FROM pg_catalog.pg_roles r WHERE r.rolname = current_user";
+
+/// What each column of [`LOOK`] but the first two means if it is true.
+const WARNINGS: [&str; 5] = [
+    "the role is a superuser: it may do anything on the server",
+    "the role may create roles or databases, replicate, or pass row security",
+    "the role is a member of one that reads or writes the server's files, runs its programs or ends its sessions",
+    "the role may create tables or schemas",
+    "the role may change rows: a read-only transaction is all that holds it back",
+];
+
+fn database_seen(body: &[u8]) -> Result<DatabaseSeen, String> {
+    let rows = match serde_json::from_slice(body) {
+        Ok(SqlAnswer::Rows(rows)) => rows,
+        Ok(SqlAnswer::Refused(refused)) => {
+            return Err(format!("the server refuses to say who asks: SQLSTATE {}", refused.sqlstate));
+        }
+        Err(_) => return Err("what the server says cannot be read".to_owned()),
+    };
+    let mut cells =
+        rows.rows.into_iter().flatten().map(|cell| cell.map_or_else(String::new, |cell| cell.text));
+    let (version, role) = (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
+    let found = WARNINGS.into_iter().zip(cells).filter(|(_, is_so)| is_so == "t");
+    Ok(DatabaseSeen { version, role, warnings: found.map(|(warning, _)| warning.to_owned()).collect() })
+}
+
+/// Reaches the service of a connection: by the first route that only reads and has no placeholder. A database says who asks. Obeys `allow.hosts`.
 pub async fn test(services: &Services, id: &ConnectionId) -> Result<Tested, Failure> {
     let known = known(&*services.store, id).map_err(|error| error.failure(Phase::Dispatch))?.value;
     let (route, carried) =
         ask(services, (&known.org, &known.source), &[Method::Get, Method::Head], EXCHANGE_ANSWER_BYTES_MAX)
             .await?;
+    let mut database = None;
     let fault = match &carried.reply {
         ExchangeReply::Failed(failure) => Some(failure.message.clone()),
+        ExchangeReply::Answered(answer) if carried.record.method.is_sql() => {
+            database_seen(&answer.body).map(|seen| database = Some(seen)).err()
+        }
         ExchangeReply::Answered(_) => None,
     };
     Ok(Tested {
@@ -202,6 +352,7 @@ pub async fn test(services: &Services, id: &ConnectionId) -> Result<Tested, Fail
         asked: route.map(|route| route.to_string()),
         seen: carried.seen,
         fault,
+        database,
     })
 }
 
@@ -235,7 +386,7 @@ async fn ask(
         Failure::new(
             Code::ConnectionMissing,
             Phase::Dispatch,
-            format!("{source} is disabled, or is no connection by HTTP"),
+            format!("{source} is disabled, or is no connection to one service"),
         )
     };
     let enabled = services.connection(org, source).ok_or_else(missing)?;
@@ -249,7 +400,11 @@ async fn ask(
     let route = way.access.routes.iter().find(reads).cloned();
     let (method, path) =
         route.as_ref().map_or((Method::Head, "/"), |route| (route.method, route.path.as_str()));
-    let exchange = Exchange::new(source, method, path);
+    let exchange = match way.access.database {
+        Some(_) => Exchange::sql(source, LOOK)
+            .map_err(|why| Failure::new(Code::Internal, Phase::Dispatch, why.to_string()))?,
+        None => Exchange::new(source, method, path),
+    };
     let mut order = Order { only_dial: route.is_none(), bytes_max, ..way.order(exchange, TEST_MS_MAX) };
     // Over a connection of its own, and not over one that is kept: a test looks at it.
     order.origin.connection = format!("test#{}", ConnectionId::fresh());
@@ -266,24 +421,28 @@ pub(super) async fn delete(services: &Services, id: &ConnectionId, by: &Principa
     let mut step = Step::default();
     step.delete(CONNECTIONS, id.as_str(), Expect::Version(version))?;
     step.with(oauth::drop_tokens(&*services.store, id, true)?);
-    commit(services, step, &connection, ConnectionChange::Deleted, by).await
+    forget(services, &mut step, id)?;
+    commit(services, step, &connection, Some(ConnectionChange::Deleted), by).await
 }
 
-async fn commit(
+pub(super) async fn commit(
     services: &Services,
     mut step: Step,
     connection: &Connection,
-    what: ConnectionChange,
+    what: Option<ConnectionChange>,
     by: &Principal,
 ) -> Result<(), StoreError> {
-    let (org, name) = (connection.org.clone(), connection.name.clone());
-    let connection_id = Some(connection.connection_id.clone());
-    let data = ConnectionData { what, org, connection_id, name, by: by.clone() };
-    announce(services, &mut step, data, format!("connection:{}", connection.connection_id))?;
+    if let Some(what) = what {
+        let (org, name) = (connection.org.clone(), connection.name.clone());
+        let connection_id = Some(connection.connection_id.clone());
+        let data = ConnectionData { what, org, connection_id, name, by: by.clone() };
+        announce(services, &mut step, data, format!("connection:{}", connection.connection_id))?;
+    }
     let committed = step.commit(&*services.store).await;
     // Also after an error: the change may be written.
     services.connections.reload(&*services.store);
     services.equip();
+    services.programs.forget(&connection.connection_id);
     committed.map(drop)
 }
 

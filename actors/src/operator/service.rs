@@ -7,14 +7,14 @@ use effectd_bus::{Cause, Store, StoreError, TopicName};
 use effectd_contracts::limits::ID_BYTES_MAX;
 use effectd_contracts::text::{counted, is_unprintable};
 use effectd_contracts::{
-    Capability, Connection, Operation, OrgId, Principal, ReceiptId, Session, SpaceId, Timestamp, ToolId,
-    Topic,
+    Capability, Connection, Connector, Operation, OrgId, Principal, ReceiptId, Session, SpaceId, Timestamp,
+    ToolId, Topic, Transport,
 };
 use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
 
 use super::store_admin::{removes_anything, retention_details};
-use super::{connections, replay, sessions, tokens, webhooks};
+use super::{connections, connectors, replay, sessions, slack, tokens, webhooks};
 use crate::approvals::grants;
 use crate::approvals::rejudge::{self, Rejudged, Under};
 use crate::claims::pending::open_decisions;
@@ -28,6 +28,7 @@ use crate::operator::retention;
 use crate::registry::Registry;
 use crate::services::Services;
 use crate::services::connections::SecretValue;
+use crate::services::connectors::{Counted, Drift, ToolState};
 use crate::services::tokens::Token;
 
 /// Dead letters that one operation may name: it reads each of them.
@@ -215,7 +216,16 @@ async fn carry_out(
             sessions::delete(&services, &session_id, &principal).await?;
             json!({ "deleted": true })
         }
-        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets, access } => {
+        Operation::CreateConnection {
+            connection_id,
+            org,
+            source,
+            name,
+            hosts,
+            secrets,
+            access,
+            connector,
+        } => {
             let (created_by, created_at) = (principal, clock.now());
             let new = Connection {
                 connection_id,
@@ -225,12 +235,18 @@ async fn carry_out(
                 hosts,
                 secrets,
                 access: access.map(|access| *access),
+                connector: connector.map(|connector| *connector),
                 enabled: true,
                 created_by,
                 created_at,
             };
             connections::create(&services, &new).await?;
             json!({ "enabled": true })
+        }
+        Operation::ReplaceConnection { connection_id, name, hosts, secrets, access, connector } => {
+            let leads_to = (&hosts[..], &secrets[..], access.as_deref(), connector.as_deref());
+            connections::replace(&services, &connection_id, &name, leads_to, &principal).await?;
+            json!({ "replaced": true })
         }
         Operation::EnableConnection { connection_id } => {
             connections::enable(&services, &connection_id, true, &principal).await?;
@@ -244,9 +260,29 @@ async fn carry_out(
             connections::delete(&services, &connection_id, &principal).await?;
             json!({ "deleted": true })
         }
-        Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by } => {
+        Operation::HarvestConnector { connection_id } => {
+            let (counted, summary) = connectors::harvest(&services, &connection_id, &principal).await?;
+            let Counted { tools, changed, drifted } = counted;
+            if changed == 0 {
+                return Ok(unchanged(summary));
+            }
+            let performed = Performed { changed: true, ..unchanged(summary).0 };
+            let details = json!({ "tools": tools, "changed": changed, "drifted": drifted });
+            return Ok((performed, Some(object(details))));
+        }
+        Operation::ReviewConnector { connection_id, digest } => {
+            connectors::review(&services, &connection_id, &digest, &principal).await?;
+            json!({ "reviewed": digest })
+        }
+        Operation::OverlayTool { connection_id, tool, says } => {
+            let said = (tool.as_str(), says.as_deref());
+            connectors::overlay(&services, &connection_id, said, &principal).await?;
+            json!({ "overlaid": says.is_some() })
+        }
+        Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by, slack } => {
             let by = (principal, clock.now());
-            let new = webhooks::record((webhook_id, org, signed_by), (source, path), topics, by);
+            let what = (topics, slack.map(|channel| *channel));
+            let new = webhooks::record((webhook_id, org, signed_by), (source, path), what, by);
             webhooks::create(&services, &new).await?;
             json!({ "enabled": true })
         }
@@ -261,6 +297,11 @@ async fn carry_out(
         Operation::DeleteWebhook { webhook_id } => {
             webhooks::delete(&services, &webhook_id).await?;
             json!({ "deleted": true })
+        }
+        Operation::MapSlackUser { org, team, user, account } => {
+            let mapped = account.is_some();
+            slack::map(&services, (&org, &team, &user), account.as_deref(), principal).await?;
+            json!({ "mapped": mapped })
         }
         Operation::DeleteSecret { org, name } => {
             connections::delete_secret(&services, &org, &name, &principal).await?;
@@ -529,11 +570,47 @@ pub fn preview(
             let gone = "its approvals are denied, its grants and tokens revoked, its dead letters, results, pre-images and artifacts destroyed; receipts stay";
             (true, format!("session {session_id} ({title:?}) -> deleted: {gone}"))
         }
-        Operation::CreateConnection { connection_id, org, source, name, hosts, secrets, access } => {
-            let leads_to = (hosts.as_slice(), secrets.as_slice(), access.as_deref());
+        Operation::CreateConnection {
+            connection_id,
+            org,
+            source,
+            name,
+            hosts,
+            secrets,
+            access,
+            connector,
+        } => {
+            let leads_to = (hosts.as_slice(), secrets.as_slice(), access.as_deref(), connector.as_deref());
             connections::check_new(services, connection_id, (org, source), name, leads_to)?;
-            let summary = format!("a connection of {org} to {source} ({name:?}): {}", hosts.join(", "));
-            (true, summary)
+            let to = leads_to_words(hosts, connector.as_deref());
+            (true, format!("a connection of {org} to {source} ({name:?}): {to}"))
+        }
+        Operation::ReplaceConnection { connection_id, name, hosts, secrets, access, connector } => {
+            let leads_to = (&hosts[..], &secrets[..], access.as_deref(), connector.as_deref());
+            let (new, old) = connections::replaced(services, connection_id, name, leads_to)?;
+            let old = old.value;
+            let words = |of: &Connection| leads_to_words(&of.hosts, of.connector.as_ref());
+            let what =
+                format!("connection {connection_id} to {}: {} -> {}", old.source, words(&old), words(&new));
+            (new != old, what)
+        }
+        Operation::HarvestConnector { connection_id } => {
+            let (known, _) = connectors::known(services, connection_id)?;
+            (true, format!("{} is asked for its tools", known.connection.name))
+        }
+        Operation::ReviewConnector { connection_id, digest } => {
+            let known = connectors::check_review(services, connection_id, digest)?;
+            let is_new = |state: &&ToolState| state.drift != Drift::None;
+            let changed = known.states().iter().filter(is_new).count();
+            let what = counted(u64::try_from(changed).unwrap_or(u64::MAX), "tool");
+            let summary = format!("{}: {what} accepted as described now", known.connection.name);
+            (changed > 0 || known.review.is_none(), summary)
+        }
+        Operation::OverlayTool { connection_id, tool, says } => {
+            let (connection, _, changed) =
+                connectors::overlaid(services, connection_id, tool, says.as_deref())?;
+            let what = if says.is_some() { "the operator's words" } else { "its server's words" };
+            (changed, format!("tool {tool:?} of {}: {what}", connection.name))
         }
         Operation::EnableConnection { connection_id } => {
             let known = connections::known(&*services.store, connection_id)?.value;
@@ -548,11 +625,15 @@ pub fn preview(
             let known = connections::known(&*services.store, connection_id)?.value;
             (true, format!("connection {connection_id} to {} -> deleted", known.source))
         }
-        Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by } => {
+        Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by, slack } => {
             let about = (webhook_id.clone(), org.clone(), signed_by.clone());
             let (to, by) = ((source.clone(), path.clone()), (Principal::new("effectd")?, now));
-            webhooks::check(services, &webhooks::record(about, to, topics.clone(), by))?;
-            let topics: Vec<_> = topics.iter().map(|topic| topic.as_str()).collect();
+            let what = (topics.clone(), slack.as_deref().cloned());
+            webhooks::check(services, &webhooks::record(about, to, what, by))?;
+            let mut topics: Vec<_> = topics.iter().map(|topic| topic.as_str()).collect();
+            let channel =
+                slack.as_ref().map(|slack| format!("questions for {} in {}", slack.channel, slack.team));
+            topics.extend(channel.as_deref());
             (true, format!("a webhook of {org}: {} to {source} at {path}", topics.join(", ")))
         }
         Operation::EnableWebhook { webhook_id } => {
@@ -570,6 +651,13 @@ pub fn preview(
         Operation::DeleteWebhook { webhook_id } => {
             let known = webhooks::known(&*services.store, webhook_id)?.value;
             (true, format!("webhook {webhook_id} to {} -> deleted", known.source))
+        }
+        Operation::MapSlackUser { org, team, user, account } => {
+            let (before, after) = slack::check(services, (org, team, user), account.as_deref())?;
+            let word =
+                |known: &Option<Principal>| known.as_ref().map_or("nobody".to_owned(), Principal::to_string);
+            let (from, to) = (word(&before), word(&after));
+            (before != after, format!("{user} of {team} in Slack, for {org}: {from} -> {to}"))
         }
         Operation::SetSecret { org, name } => {
             let before =
@@ -693,4 +781,11 @@ fn preview_letters(store: &dyn Store, numbers: &[u64]) -> Result<Performed, Stor
         summary.push(format!("{gone} already gone"));
     }
     Ok(Performed { changed: !causes.is_empty(), summary, ..Performed::default() })
+}
+/// Where a connection leads, for people.
+fn leads_to_words(hosts: &[String], connector: Option<&Connector>) -> String {
+    match connector.map(|connector| &connector.transport) {
+        Some(Transport::Stdio { argv, .. }) => argv.join(" "),
+        Some(Transport::Http { .. }) | None => hosts.join(", "),
+    }
 }

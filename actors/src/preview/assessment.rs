@@ -178,7 +178,7 @@ impl<'a> Offers<'a> {
 
 /// The facts, unless their tool needs a connection that is not there.
 fn connected(facts: Facts) -> Option<Facts> {
-    (!facts.tool.uses_network() || facts.connection).then_some(facts)
+    (!facts.tool.needs_connection() || facts.connection).then_some(facts)
 }
 
 /// If the session cannot be read, the principal needs an entry in the policy as everybody else.
@@ -211,7 +211,7 @@ fn facts_in(
     // A tool that can be undone declares the paths that it changes, and they are compared afterwards.
     facts.verified = tool.spec().reversible && contract.is_some_and(Contract::is_complete);
     facts.drifted = tool.drifted();
-    if facts.tool.uses_network() {
+    if facts.tool.needs_connection() {
         let connection = connection(services, policy, question, session);
         facts.connection = connection.is_some();
         facts.connection_id = connection.as_ref().map(|connection| connection.connection_id.clone());

@@ -58,7 +58,8 @@ pub(super) fn check(definition: &Definition) -> Result<Vec<Lint>, RegistryError>
     if changes && !is_elsewhere && spec.resource.is_none() && definition.touches.is_none() {
         lints.push(Lint::NoResource);
     }
-    for lint in &lints {
+    // Nobody here can mend what other people's servers say.
+    for lint in lints.iter().filter(|_| definition.upstream.is_none()) {
         tracing::warn!(tool_id = %spec.tool_id, "{}", lint.meaning());
     }
     Ok(lints)

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{Code, Digest, Failure, Phase, ToolId, ToolSpec, Touch, canonical};
+use effectd_contracts::{
+    Code, Digest, Exchange, Failure, Phase, ToolId, ToolSpec, Touch, Upstream, canonical,
+};
 use serde_json::{Map, Value};
 
 use super::lint::{self, Lint};
@@ -34,6 +36,11 @@ impl RegisteredTool {
         })
     }
 
+    /// Whether a tool of this description can be registered.
+    pub fn check(definition: Definition) -> Result<(), RegistryError> {
+        Self::new(definition).map(drop)
+    }
+
     /// What it was registered with.
     pub fn definition(&self) -> &Definition {
         &self.definition
@@ -57,9 +64,15 @@ impl RegisteredTool {
         self.definition.drifted
     }
 
-    /// The time that the policy grants because effectd's own tool declares it.
+    /// What a call says about the server of a connector.
+    pub fn upstream(&self) -> Option<Box<Upstream>> {
+        self.definition.upstream.as_deref().cloned().map(Box::new)
+    }
+
+    /// The time that the policy grants because effectd itself declares it.
     pub fn declared_time(&self) -> Option<u64> {
-        (self.source() == Source::Core).then_some(self.spec().timeout_ms)
+        let is_own = self.source().is_own() || self.definition.upstream.is_some();
+        is_own.then_some(self.spec().timeout_ms)
     }
 
     pub fn aliases(&self) -> &[ToolId] {
@@ -94,6 +107,17 @@ impl RegisteredTool {
         self.definition.reads.as_ref().map(|reads| reads(params)).unwrap_or_default()
     }
 
+    /// Whether an exchange asks for no effect.
+    pub(crate) fn only_reads(&self, exchange: &Exchange) -> bool {
+        !exchange.method.is_write()
+            || self.definition.only_reads.as_ref().is_some_and(|reads| reads(exchange))
+    }
+
+    /// How to use the tools of its source, in Markdown.
+    pub fn guide(&self) -> Option<&'static str> {
+        self.definition.guide
+    }
+
     /// Checks the parameters against the schema and the tool's own rules. The failure names every place, but no value and no
     /// undeclared name: the receipt shows the failure.
     pub fn check_params(&self, params: &Map<String, Value>) -> Result<(), Failure> {
@@ -121,7 +145,7 @@ impl RegisteredTool {
 }
 
 fn schema(definition: &Definition, which: &'static str, schema: &Value) -> Result<Schema, RegistryError> {
-    if definition.source == Source::Core {
+    if definition.source.is_own() {
         return Ok(Schema::built_in(schema));
     }
     let tool = &definition.spec.tool_id;

@@ -1,15 +1,16 @@
 //! Connections of organisations to sources of tools, and the secrets that they need. The enabled connections are in memory, since
 //! the gate asks for them; [`crate::operator::connections`] changes both.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use effectd_bus::{FamilyName, Store, StoreError};
 use effectd_contracts::{
-    Code, Connection, ConnectionId, Failure, HttpAccess, OrgId, Phase, Principal, SecretName, Timestamp,
+    Code, Connection, ConnectionId, Connector, Failure, HttpAccess, OrgId, Phase, Principal, SecretName,
+    Timestamp,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize, Serializer};
 use zeroize::Zeroizing;
 
@@ -31,8 +32,10 @@ pub struct Enabled {
     pub hosts: Vec<String>,
     /// The names of the secrets that it needs.
     pub secrets: Vec<String>,
-    /// How exchanges reach it, if it is one by HTTP.
+    /// How exchanges reach it, if it leads to one service.
     pub access: Option<Arc<HttpAccess>>,
+    /// The MCP server that it leads to.
+    pub connector: Option<Arc<Connector>>,
 }
 
 type BySource = HashMap<(OrgId, String), Arc<Enabled>>;
@@ -43,6 +46,8 @@ pub struct Connections {
     enabled: RwLock<Arc<BySource>>,
     /// Serialises changes of connections, secrets, sessions and tokens, so that a check still holds when its change is written.
     pub(crate) changes: Arc<tokio::sync::Mutex<()>>,
+    /// Connectors whose servers effectd itself is asking for their tools.
+    pub(crate) harvests: Mutex<HashSet<ConnectionId>>,
 }
 
 impl Connections {
@@ -61,11 +66,12 @@ impl Connections {
         *self.enabled.write() = Arc::new(enabled);
     }
 
-    /// The sources of enabled connections by HTTP, over all organisations, in order.
+    /// The sources of enabled connections that have tools of their own, over all organisations, in order.
     pub(crate) fn sources(&self) -> BTreeSet<String> {
         let enabled = self.enabled.read().clone();
-        let by_http = enabled.iter().filter(|(_, enabled)| enabled.access.is_some());
-        by_http.map(|((_, source), _)| source.clone()).collect()
+        let wired =
+            enabled.iter().filter(|(_, enabled)| enabled.access.is_some() && enabled.connector.is_none());
+        wired.map(|((_, source), _)| source.clone()).collect()
     }
 }
 
@@ -90,9 +96,9 @@ fn enabled(store: &dyn Store) -> Result<BySource, StoreError> {
     let mut found = HashMap::new();
     for (connection, version) in all(store)? {
         if connection.enabled {
-            let Connection { connection_id, org, source, hosts, secrets, access, .. } = connection;
-            let access = access.map(Arc::new);
-            let enabled = Enabled { connection_id, version, hosts, secrets, access };
+            let Connection { connection_id, org, source, hosts, secrets, access, connector, .. } = connection;
+            let (access, connector) = (access.map(Arc::new), connector.map(Arc::new));
+            let enabled = Enabled { connection_id, version, hosts, secrets, access, connector };
             found.insert((org, source), Arc::new(enabled));
         }
     }

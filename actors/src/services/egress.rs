@@ -5,19 +5,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_contracts::access::HTTP_SOURCE;
+use effectd_contracts::access::is_wired;
 use effectd_contracts::limits::EXCHANGE_ANSWER_BYTES_MAX;
-use effectd_contracts::{Code, CredentialHeader, Exchange, Failure, HttpAccess, OrgId, Phase};
-use effectd_egress::{Broker, Credential, Order, Origin, Secret};
+use effectd_contracts::{Code, CredentialHeader, DatabaseLogin, Exchange, Failure, HttpAccess, OrgId, Phase};
+use effectd_egress::{Broker, Credential, Login, Order, Origin, Secret};
 use parking_lot::Mutex;
 
 use super::Services;
 use super::connections::Enabled;
 use super::oauth::{Flights, TokenInUse};
 use crate::limits::{EGRESS_PLACES, EGRESS_PLACES_OF_ORG, OVERLOAD_RETRY};
-use crate::registry::{Definition, Source};
+use crate::registry::{Definition, RegisteredTool};
 
-/// The tools of a connection by HTTP, by its source.
+/// The tools of a connection, by its source.
 pub type ToolsOf = Arc<dyn Fn(&str) -> Vec<Definition> + Send + Sync>;
 
 pub struct Egress {
@@ -75,6 +75,7 @@ pub(crate) struct Way {
     pub(crate) access: Arc<HttpAccess>,
     origin: Origin,
     credential: Option<Credential>,
+    login: Option<Login>,
     /// What is removed from answers.
     secrets: Vec<Secret>,
     /// Where the credential is from, if it is an access token.
@@ -87,6 +88,7 @@ impl Way {
             id: 0,
             origin: self.origin.clone(),
             credential: self.credential.clone(),
+            login: self.login.clone(),
             secrets: self.secrets.clone(),
             exchange,
             own_headers: Vec::new(),
@@ -108,10 +110,10 @@ impl Way {
     }
 }
 
-/// Where a connection by HTTP leads.
+/// Where a connection leads.
 pub(super) fn origin(source: &str, enabled: &Enabled) -> Result<(Arc<HttpAccess>, Origin), Failure> {
     let (Some(access), [host]) = (enabled.access.clone(), enabled.hosts.as_slice()) else {
-        let why = format!("{source} is no connection by HTTP");
+        let why = format!("{source} is no connection to one service");
         return Err(Failure::new(Code::ConnectionMissing, Phase::Dispatch, why));
     };
     let origin = Origin {
@@ -152,20 +154,38 @@ impl Services {
             let value = Secret::from(format!("{prefix}{}", value.as_str()));
             credential = Some(Credential { header: header.clone(), value });
         }
-        Ok(Way { access, origin, credential, secrets, token })
+        let login = access.database.as_ref().map(|DatabaseLogin { name, user, password }| {
+            let password = Secret::from(self.secret(org, password)?.value.as_str().to_owned());
+            Ok(Login { name: name.clone(), user: user.clone(), password })
+        });
+        let login = login.transpose()?;
+        Ok(Way { access, origin, credential, login, secrets, token })
     }
 
-    /// Gives each enabled connection by HTTP its tools, and takes those of others away. Called after each change of connections.
+    /// Gives each enabled connection its tools, and takes those of others away. Called after each change of connections, and when an MCP
+    /// server has listed other tools.
     pub(crate) fn equip(&self) {
         let sources = self.connections.sources();
-        let definitions: Vec<_> = sources.iter().flat_map(|source| (self.egress.tools)(source)).collect();
+        let mut definitions: Vec<_> = sources.iter().flat_map(|source| (self.egress.tools)(source)).collect();
+        definitions.extend(self.of_connectors());
         loop {
             let base = self.registry();
-            let is_of_connection = |tool: &crate::registry::RegisteredTool| {
-                tool.source() == Source::Core && tool.spec().tool_id.as_str().starts_with(HTTP_SOURCE)
+            let is_of_connection = |tool: &RegisteredTool| {
+                tool.definition().upstream.is_some()
+                    || (tool.source().is_own() && is_wired(tool.spec().tool_id.source()))
             };
-            let ids = base.iter().filter(|tool| is_of_connection(tool)).map(|tool| &tool.spec().tool_id);
-            if ids.eq(definitions.iter().map(|definition| &definition.spec.tool_id)) {
+            // The tools of connections by HTTP are told by their names, those of servers by all that they say.
+            let is_there = |definition: &Definition| {
+                let tool = base.get(&definition.spec.tool_id);
+                tool.is_some_and(|tool| {
+                    definition.upstream.is_none() || tool.definition().is_same(definition)
+                })
+            };
+            let count = base.iter().filter(|tool| is_of_connection(tool)).count();
+            let (there, missing): (Vec<_>, Vec<_>) = definitions.iter().partition(|one| is_there(one));
+            // What is refused is not there, now as before.
+            let is_refused = |one: &&Definition| RegisteredTool::check((*one).clone()).is_err();
+            if count == there.len() && missing.iter().all(is_refused) {
                 return;
             }
             let (next, refused) = base.replace(is_of_connection, &definitions);

@@ -360,6 +360,7 @@ impl Refresh {
             time_ms: TOKEN_MS_MAX,
             bytes_max: TOKEN_ANSWER_BYTES_MAX,
             only_dial: false,
+            login: None,
             own_headers: Vec::new(),
         };
         let carried = self.broker.carry(order, None).await;

@@ -12,7 +12,8 @@ use effectd_bus::LogStatus;
 use effectd_contracts::digest::hex;
 use effectd_contracts::signature::{key_id, text_of};
 use effectd_contracts::{
-    AmendmentEntry, Digest, EntryKind, KeyEntry, LogHead, Receipt, Signature, Timestamp, canonical,
+    ActionId, AmendmentEntry, Digest, EffectMark, EntryKind, KeyEntry, LogHead, Receipt, Signature,
+    Timestamp, canonical,
 };
 use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::RwLock;
@@ -136,11 +137,14 @@ impl Identity {
 
     /// The id of the device, which outlives its signing keys: the `source` of events. A UUID of version 8 (RFC 9562).
     pub fn device(&self) -> String {
-        let mut id = self.mac(b"effectd device id");
-        (id[6], id[8]) = (id[6] & 0x0f | 0x80, id[8] & 0x3f | 0x80);
-        let text = hex(&id[..16]);
-        let (a, b, c, d, e) = (&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]);
-        format!("urn:uuid:{a}-{b}-{c}-{d}-{e}")
+        format!("urn:uuid:{}", uuid(self.mac(b"effectd device id"), 8))
+    }
+
+    /// The mark of the effect of an action, which was accepted at that time.
+    pub(crate) fn mark(&self, action: &ActionId, since: Timestamp) -> EffectMark {
+        // Services refuse a UUID of another version than that of random ones.
+        let id = uuid(self.mac(format!("effectd effect id\n{action}").as_bytes()), 4);
+        EffectMark { id, since }
     }
 
     fn mac(&self, bytes: &[u8]) -> [u8; 32] {
@@ -149,6 +153,14 @@ impl Identity {
         mac.update(bytes);
         mac.finalize().into_bytes().into()
     }
+}
+
+/// A UUID of this version, from a digest.
+fn uuid(mut id: [u8; 32], version: u8) -> String {
+    (id[6], id[8]) = (id[6] & 0x0f | version << 4, id[8] & 0x3f | 0x80);
+    let text = hex(&id[..16]);
+    let (a, b, c, d, e) = (&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]);
+    format!("{a}-{b}-{c}-{d}-{e}")
 }
 
 impl DeviceKey {

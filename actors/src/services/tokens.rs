@@ -20,7 +20,7 @@ pub(crate) const TOKENS: &str = "tokens";
 
 const PREFIX: &str = "efd_";
 /// What the principals of accounts begin with.
-const ACCOUNT: &str = "account://";
+pub(crate) const ACCOUNT: &str = "account://";
 /// 256 bits in base 62.
 const SECRET_CHARS: usize = 43;
 /// 32 bits in base 62.

@@ -19,8 +19,8 @@ use effectd_bus::{
     NewEvent, SeekTo, Store, StoreError, StoredEvent, TopicName, Watch,
 };
 use effectd_contracts::{
-    EventId, Exchange, ExchangeFault, ExchangeReply, Failure, Method, OrgId, ReceiptId, SpaceId, Timestamp,
-    TraceId, Webhook, WebhookId,
+    EventId, Exchange, ExchangeAnswer, ExchangeFault, ExchangeReply, Failure, Method, OrgId, ReceiptId,
+    SpaceId, Timestamp, Topic, TraceId, Webhook, WebhookId,
 };
 use effectd_egress::Order;
 use hmac::{Hmac, KeyInit, Mac};
@@ -33,6 +33,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use zeroize::Zeroizing;
 
 use super::Services;
+use super::slack::{self, Asked};
 use crate::control::switches::Switches;
 use crate::limits::{
     CONNECTIONS_PAGE, OVERLOAD_RETRY, RETRY_AFTER_MAX, WEBHOOK_BACKOFF_FACTOR, WEBHOOK_BACKOFF_FIRST,
@@ -52,8 +53,15 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The senders of enabled webhooks; none in a process that is no daemon.
 #[derive(Debug)]
 pub struct Webhooks {
-    senders: Mutex<Option<HashMap<WebhookId, Running>>>,
-    places: Arc<Semaphore>,
+    senders: Mutex<Option<Senders>>,
+    pub(crate) places: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Senders {
+    running: HashMap<WebhookId, Running>,
+    /// Approvals are above the services, so what Slack shows of them comes from there.
+    asked: Asked,
 }
 
 /// A sender. Dropping this ends it, soon.
@@ -77,7 +85,7 @@ impl Webhooks {
 
     /// Ends a sender, and returns when it does nothing any more.
     async fn end(&self, id: &WebhookId) {
-        let running = self.senders.lock().as_mut().and_then(|senders| senders.remove(id));
+        let running = self.senders.lock().as_mut().and_then(|senders| senders.running.remove(id));
         if let Some(Running { _stop: stop, task }) = running {
             drop(stop);
             let _ended = task.await;
@@ -100,7 +108,8 @@ fn group_of(id: &WebhookId) -> Result<GroupName, StoreError> {
 }
 
 fn topics_of(webhook: &Webhook) -> Result<Vec<TopicName>, StoreError> {
-    let topics = webhook.topics.iter().map(|topic| topic.as_str()).chain([RETRIES]);
+    let asks = webhook.slack.is_some().then_some(Topic::Approvals.as_str());
+    let topics = webhook.topics.iter().map(|topic| topic.as_str()).chain(asks).chain([RETRIES]);
     topics.map(TopicName::new).collect()
 }
 
@@ -122,20 +131,21 @@ pub(crate) async fn close(services: &Services, webhook: &Webhook) -> Result<(), 
     for topic in topics_of(webhook)? {
         services.store.remove_group(&topic, &group).await?;
     }
-    Ok(())
+    slack::forget(&*services.store, |id| id != webhook.webhook_id.as_str()).await
 }
 
 /// Begins to send the events of a webhook that is enabled.
 pub(crate) fn begin(services: &Arc<Services>, webhook: &Webhook) {
     if let Some(senders) = &mut *services.webhooks.senders.lock() {
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(supervise(Arc::downgrade(services), webhook.clone(), stopped));
-        senders.insert(webhook.webhook_id.clone(), Running { _stop: stop, task });
+        let task = supervise(Arc::downgrade(services), (webhook.clone(), senders.asked), stopped);
+        let task = tokio::spawn(task);
+        senders.running.insert(webhook.webhook_id.clone(), Running { _stop: stop, task });
     }
 }
 
 /// Begins to send the events of all enabled webhooks, and removes groups that a crash has left.
-pub async fn start(services: &Arc<Services>) -> Result<(), StoreError> {
+pub async fn start(services: &Arc<Services>, asked: Asked) -> Result<(), StoreError> {
     let _lock = services.connections.changes.lock().await;
     let store = &*services.store;
     let all = all(store)?.into_iter().map(|(webhook, _)| webhook);
@@ -146,7 +156,7 @@ pub async fn start(services: &Arc<Services>) -> Result<(), StoreError> {
         used.extend(topics_of(webhook)?.into_iter().map(|topic| (topic, group.clone())));
     }
     let topics = effectd_contracts::WebhookTopic::ALL.map(effectd_contracts::WebhookTopic::as_str);
-    for topic in topics.into_iter().chain([RETRIES]) {
+    for topic in topics.into_iter().chain([Topic::Approvals.as_str(), RETRIES]) {
         for info in store.groups(&TopicName::new(topic)?).await? {
             let at = (info.topic, info.group);
             if at.1.as_str().starts_with(GROUP) && !used.contains(&at) {
@@ -154,16 +164,21 @@ pub async fn start(services: &Arc<Services>) -> Result<(), StoreError> {
             }
         }
     }
-    *services.webhooks.senders.lock() = Some(HashMap::new());
+    slack::forget(store, |id| enabled.iter().any(|known| known.webhook_id.as_str() == id)).await?;
+    *services.webhooks.senders.lock() = Some(Senders { running: HashMap::new(), asked });
     enabled.iter().for_each(|webhook| begin(services, webhook));
     Ok(())
 }
 
 /// Starts a sender again when it panics, until it is stopped.
-async fn supervise(services: Weak<Services>, webhook: Webhook, mut stopped: oneshot::Receiver<()>) {
+async fn supervise(
+    services: Weak<Services>,
+    (webhook, asked): (Webhook, Asked),
+    mut stopped: oneshot::Receiver<()>,
+) {
     loop {
         let mut one = JoinSet::new();
-        one.spawn(send(services.clone(), webhook.clone()));
+        one.spawn(send(services.clone(), webhook.clone(), asked));
         let ended = tokio::select! {
             ended = one.join_next() => ended,
             _ = &mut stopped => return one.shutdown().await,
@@ -178,8 +193,8 @@ async fn supervise(services: Weak<Services>, webhook: Webhook, mut stopped: ones
     }
 }
 
-async fn send(services: Weak<Services>, webhook: Webhook) {
-    let sender = services.upgrade().map(|services| Sender::new(&services, webhook));
+async fn send(services: Weak<Services>, webhook: Webhook, asked: Asked) {
+    let sender = services.upgrade().map(|services| Sender::new(&services, webhook, asked));
     let mut sender = match sender {
         Some(Ok(sender)) => sender,
         Some(Err(error)) => return tracing::error!(%error, "a webhook cannot be sent"),
@@ -210,6 +225,7 @@ async fn send(services: Weak<Services>, webhook: Webhook) {
 
 struct Sender {
     webhook: Webhook,
+    asked: Asked,
     group: GroupName,
     feeds: Vec<Feed>,
 }
@@ -231,14 +247,14 @@ enum Next {
 }
 
 /// Why an event was not delivered.
-struct Undelivered {
-    why: String,
+pub(crate) struct Undelivered {
+    pub(crate) why: String,
     /// When the service asks to be asked again.
     after: Option<Duration>,
 }
 
 impl Undelivered {
-    fn new(why: impl Into<String>) -> Self {
+    pub(super) fn new(why: impl Into<String>) -> Self {
         Self { why: why.into(), after: None }
     }
 }
@@ -246,6 +262,12 @@ impl Undelivered {
 impl From<Failure> for Undelivered {
     fn from(failure: Failure) -> Self {
         Self::new(failure.message)
+    }
+}
+
+impl From<StoreError> for Undelivered {
+    fn from(error: StoreError) -> Self {
+        Self::new(error.to_string())
     }
 }
 
@@ -259,10 +281,10 @@ struct Again {
 }
 
 impl Sender {
-    fn new(services: &Services, webhook: Webhook) -> Result<Self, StoreError> {
+    fn new(services: &Services, webhook: Webhook, asked: Asked) -> Result<Self, StoreError> {
         let feed = |topic: TopicName| Ok(Feed { news: services.store.watch(&topic)?, topic, at: None });
         let feeds = topics_of(&webhook)?.into_iter().map(feed).collect::<Result<_, StoreError>>()?;
-        Ok(Self { group: group_of(&webhook.webhook_id)?, feeds, webhook })
+        Ok(Self { group: group_of(&webhook.webhook_id)?, feeds, webhook, asked })
     }
 
     async fn news(&mut self) -> Result<(), StoreError> {
@@ -355,7 +377,11 @@ impl Sender {
         let (store, webhook, at) = (&*services.store, &self.webhook, &mut self.feeds[nth].at);
         let ended = Some(delivery.offset + 1);
         let counted = |outcome: &str| services.metrics.webhooks.with_label_values(&[outcome]).inc();
-        let Err(Undelivered { why, after }) = post(services, webhook, &delivery.event).await else {
+        let sent = match &webhook.slack {
+            None => post(services, webhook, &delivery.event).await,
+            Some(channel) => slack::tell(services, (webhook, channel), &delivery.event, self.asked).await,
+        };
+        let Err(Undelivered { why, after }) = sent else {
             store.ack(delivery.lease_id).await?;
             counted("delivered");
             *at = ended;
@@ -387,6 +413,9 @@ impl Sender {
         if event.topic.as_str() == RETRIES {
             let again = serde_json::from_slice::<Again>(bytes);
             return Ok(again.is_ok_and(|again| again.webhook_id == self.webhook.webhook_id));
+        }
+        if self.webhook.slack.is_some() {
+            return Ok(slack::is_for(services, &self.webhook.org, bytes));
         }
         let Ok(About { data: Named { receipt_id } }) = serde_json::from_slice(bytes) else {
             return Ok(false);
@@ -422,16 +451,19 @@ fn pause_after(deliveries: u32) -> Duration {
     WEBHOOK_BACKOFF_FIRST.saturating_mul(factor).min(RETRY_AFTER_MAX)
 }
 
-/// Whether a connection of the organisation has a `POST` route at this path, and its host may be reached.
-pub(crate) fn check_way(services: &Services, org: &OrgId, source: &str, path: &str) -> Result<(), String> {
+/// Whether a connection of the organisation has a route at this path without a placeholder, and its host may be reached.
+pub(crate) fn check_way(
+    services: &Services,
+    (org, source): (&OrgId, &str),
+    method: Method,
+    path: &str,
+) -> Result<(), String> {
     let enabled = services.connection(org, source).filter(|known| known.access.is_some());
     let enabled = enabled.ok_or_else(|| format!("{source} is no enabled connection of {org} by HTTP"))?;
     let routes = enabled.access.iter().flat_map(|access| &access.routes);
-    if !routes
-        .into_iter()
-        .any(|route| route.method == Method::Post && route.path == path && !path.contains('{'))
-    {
-        return Err(format!("{source} has no route \"POST {path}\", or it has a placeholder"));
+    if !routes.into_iter().any(|route| route.method == method && route.path == path && !path.contains('{')) {
+        let method = method.as_str();
+        return Err(format!("{source} has no route \"{method} {path}\", or it has a placeholder"));
     }
     match enabled.hosts.iter().find(|host| !services.policy().allows_host(host)) {
         Some(host) => Err(format!("the policy's allow.hosts does not list {host}")),
@@ -446,21 +478,22 @@ pub fn placed(mut event: Map<String, Value>, source: &str, offset: u64) -> Value
     Value::Object(event)
 }
 
-/// Sends one event, signed.
-async fn post(services: &Services, webhook: &Webhook, stored: &StoredEvent) -> Result<(), Undelivered> {
-    let Webhook { org, source, path, signed_by, .. } = webhook;
+/// An event that is delivered, and its offset in its own topic.
+pub(super) fn event_in(stored: &StoredEvent) -> Result<(Map<String, Value>, u64), Undelivered> {
     let bytes = stored.body.bytes().unwrap_or_default();
     let read = if stored.topic.as_str() == RETRIES {
         serde_json::from_slice(bytes).map(|Again { event, offset, .. }| (event, offset))
     } else {
         serde_json::from_slice(bytes).map(|event| (event, stored.offset))
     };
-    let (event, offset) = read.map_err(|_| Undelivered::new("the event cannot be read"))?;
+    read.map_err(|_| Undelivered::new("the event cannot be read"))
+}
+
+/// Sends one event, signed.
+async fn post(services: &Services, webhook: &Webhook, stored: &StoredEvent) -> Result<(), Undelivered> {
+    let Webhook { org, source, path, signed_by, .. } = webhook;
+    let (event, offset) = event_in(stored)?;
     let event = placed(event, &services.identity.device(), offset);
-    check_way(services, org, source, path).map_err(Undelivered::new)?;
-    let connection =
-        services.connection(org, source).ok_or_else(|| Undelivered::new("the connection is gone"))?;
-    let way = services.way(org, source, &connection, Duration::from_millis(WEBHOOK_MS_MAX)).await?;
     let secret = services.secret(org, signed_by)?;
     let key = signing_key(secret.value.as_str())
         .ok_or_else(|| Undelivered::new(format!("the secret {signed_by:?} of {org} cannot sign")))?;
@@ -470,16 +503,33 @@ async fn post(services: &Services, webhook: &Webhook, stored: &StoredEvent) -> R
     let own_headers =
         [("webhook-id", id), ("webhook-timestamp", timestamp), ("webhook-signature", signature)];
     let own_headers = own_headers.map(|(name, value)| (name.to_owned(), value)).into();
-    let room = services.egress.broker.room(body.len()).await;
-    let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    let exchange = Exchange { headers, body, ..Exchange::new(source.as_str(), Method::Post, path.as_str()) };
+    let exchange = Exchange { body, ..Exchange::new(source.as_str(), Method::Post, path.as_str()) };
+    ask(services, org, exchange, own_headers).await.map(drop)
+}
+
+/// One request of a webhook, and its answer with 2xx.
+pub(super) async fn ask(
+    services: &Services,
+    org: &OrgId,
+    exchange: Exchange,
+    own_headers: Vec<(String, String)>,
+) -> Result<ExchangeAnswer, Undelivered> {
+    let source = exchange.connection.clone();
+    check_way(services, (org, &source), exchange.method, &exchange.path).map_err(Undelivered::new)?;
+    let connection =
+        services.connection(org, &source).ok_or_else(|| Undelivered::new("the connection is gone"))?;
+    let way = services.way(org, &source, &connection, Duration::from_millis(WEBHOOK_MS_MAX)).await?;
+    let room = services.egress.broker.room(exchange.body.len()).await;
+    let has_body = exchange.method.is_write().then_some(("content-type", "application/json"));
+    let headers = has_body.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let exchange = Exchange { headers, ..exchange };
     let order = Order { own_headers, ..way.order(exchange, WEBHOOK_MS_MAX) };
     let carried = services.egress.broker.carry(order, room).await;
     let outcome = carried.record.fault.map_or("answered", ExchangeFault::as_str);
     services.metrics.egress.with_label_values(&[outcome]).inc();
     services.metrics.egress_seconds.observe(carried.record.ms.as_f64() / 1_000.0);
     match carried.reply {
-        ExchangeReply::Answered(answer) if (200..300).contains(&answer.status) => Ok(()),
+        ExchangeReply::Answered(answer) if (200..300).contains(&answer.status) => Ok(answer),
         ExchangeReply::Answered(answer) => {
             if answer.status == 401 {
                 way.unauthorized().await;

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_contracts::Code;
+
 use crate::action::Finished;
 use crate::effects::active_calls::ActiveCalls;
 use crate::execution::call::allowed_time;
 use crate::execution::steps::Execution;
 use crate::failpoint::hit;
 use crate::messages::{Execute, Record};
+use crate::operator::connectors;
 use crate::services::Services;
 use crate::stage::{Address, Stage, extend_lease, pass};
 
@@ -53,6 +56,12 @@ impl Stage for Executor {
         let cpu = Duration::from_micros(ended.runs.used.cpu.micros());
         if !ended.runs.attempts.is_empty() {
             action.ticket.slot.charge(cpu, ended.runs.attempts.len());
+        }
+        if matches!(&ended.result, Err(failure) if failure.code == Code::ToolDrifted)
+            && let Some(connection) = action.state.gated().ruling().facts.connection_id.clone()
+        {
+            // What the server says now is for the gate to judge, before the next call.
+            tokio::spawn(connectors::again(self.services.clone(), connection));
         }
         // Before the answer, so that a caller who then looks at the quota finds it within its bound.
         if let Some(pinned) = action.state.take_pinned() {

@@ -14,7 +14,7 @@ use crate::control::switches::Switches;
 use crate::execution::log;
 use crate::failpoint::hit_idle;
 use crate::limits::{HELD_PAST_KEPT, RETAIN_EVERY};
-use crate::operator::{operations, retention, sessions};
+use crate::operator::{connectors, operations, retention, sessions};
 use crate::services::Services;
 
 /// There is one sweeper; the supervisor restarts it when it dies.
@@ -39,6 +39,7 @@ pub(crate) struct Rounds {
     last: Option<Monotonic>,
     round: Option<JoinHandle<Result<Retained, StoreError>>>,
     clearing: Option<JoinHandle<()>>,
+    harvesting: Option<JoinHandle<()>>,
 }
 
 /// How long an epoch's key is kept after the epoch ended, for actions in flight.
@@ -56,7 +57,7 @@ impl Actor for Sweeper {
         drop(myself.send_interval(self.services.in_flight.leases.ttl / 3, || Sweep::Leases));
         drop(myself.send_interval(self.services.settings.sweep_every, || Sweep::Rest));
         let announced = self.services.clock.now();
-        Ok(Rounds { announced, last: None, round: None, clearing: None })
+        Ok(Rounds { announced, last: None, round: None, clearing: None, harvesting: None })
     }
 
     async fn handle(
@@ -79,6 +80,7 @@ impl Actor for Sweeper {
                 self.announce(&mut rounds.announced);
                 self.rest().await;
                 self.clear_sessions(&mut rounds.clearing);
+                self.harvest(&mut rounds.harvesting);
                 self.retain(rounds).await;
             }
         }
@@ -127,6 +129,18 @@ impl Sweeper {
             *clearing = Some(tokio::spawn(async move {
                 if let Err(error) = sessions::sweep(&services).await {
                     tracing::warn!(%error, "deleted sessions cannot be read; the sweeper tries again");
+                }
+            }));
+        }
+    }
+
+    /// Asks MCP servers for their tools when a day has passed, unless this is under way: a server may take its time.
+    fn harvest(&self, harvesting: &mut Option<JoinHandle<()>>) {
+        if harvesting.as_ref().is_none_or(JoinHandle::is_finished) {
+            let services = self.services.clone();
+            *harvesting = Some(tokio::spawn(async move {
+                if let Err(error) = connectors::harvest_due(&services).await {
+                    tracing::warn!(%error, "connectors cannot be read; the sweeper tries again");
                 }
             }));
         }

@@ -9,6 +9,7 @@ mod disk;
 mod page;
 mod previews;
 mod recovery;
+mod services;
 pub(crate) mod space;
 
 use std::collections::BTreeSet;

@@ -138,6 +138,9 @@ impl TestSpace {
             before: None,
             restore: Vec::new(),
             expect: Vec::new(),
+            mark: None,
+            undoes: None,
+            upstream: None,
         }
     }
 

@@ -7,7 +7,8 @@ use effectd_contracts::access::is_credential;
 use effectd_contracts::exchange::is_told;
 use effectd_contracts::limits::{EXCHANGE_ANSWER_BYTES_MAX, EXCHANGE_MS_MAX};
 use effectd_contracts::{
-    EgressRecord, ExchangeAnswer, ExchangeFailure, ExchangeFault, ExchangeReply, Host, Method, Millis,
+    EgressRecord, Exchange, ExchangeAnswer, ExchangeFailure, ExchangeFault, ExchangeReply, Host, Method,
+    Millis,
 };
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -21,12 +22,14 @@ use super::dial::{self, Line, Meter};
 use super::echo::Strip;
 use super::places::{Place, Places};
 use super::pool::Pool;
-use super::resolve::Resolver;
+use super::postgres::Server;
+use super::resolve::{Judged, Resolver};
 use super::tls::Tls;
 use crate::limits::{
     HEAD_BYTES_MAX, IDLE_TIME_MAX, LARGE_ANSWERS_MAX, LARGE_ANSWERS_OF_CONNECTION_MAX, READY_TIME_MAX,
+    SMALL_ANSWER_BYTES_MAX, SQL_READ_BYTES_MAX, SQL_TIME_MARGIN,
 };
-use crate::order::{Credential, Order, Origin, Report, Seen};
+use crate::order::{Credential, Login, Order, Origin, Report, Seen};
 
 /// Why an exchange failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,8 +100,18 @@ impl Courier {
 
     /// Carries an order out. It always returns, at the order's time at the latest.
     pub(super) async fn carry(&self, order: Order) -> Carried {
-        let Order { id, origin, credential, secrets, exchange, own_headers, time_ms, bytes_max, only_dial } =
-            order;
+        let Order {
+            id,
+            origin,
+            credential,
+            login,
+            secrets,
+            exchange,
+            own_headers,
+            time_ms,
+            bytes_max,
+            only_dial,
+        } = order;
         let begun = Instant::now();
         let end = begun + Duration::from_millis(time_ms.min(EXCHANGE_MS_MAX));
         let strip = Strip::new(credential.as_ref(), &secrets);
@@ -106,6 +119,10 @@ impl Courier {
         let mut wire = Wire::default();
         let bytes_max = bytes_max.min(EXCHANGE_ANSWER_BYTES_MAX);
         let carrying = async {
+            if origin.scheme.is_database() || login.is_some() {
+                let body = self.query(&origin, login, &exchange, end, &mut wire).await?;
+                return Ok((0, HeaderMap::new(), body));
+            }
             let request = request(&origin, credential.as_ref(), exchange, &own_headers)?;
             if only_dial {
                 self.dial(&origin, &mut wire).await?;
@@ -133,7 +150,7 @@ impl Courier {
         };
         let (reply, body, share) = match result {
             Ok((status, headers, body, share)) => {
-                record.status = Some(status).filter(|_| !only_dial);
+                record.status = Some(status).filter(|status| *status != 0);
                 let answer = ExchangeAnswer { status, headers: told(&headers, &strip), body: Vec::new() };
                 (ExchangeReply::Answered(answer), body, share)
             }
@@ -193,9 +210,49 @@ impl Courier {
     }
 
     async fn dial(&self, origin: &Origin, wire: &mut Wire) -> Result<Line, Fault> {
+        let judged = self.judged(origin, wire).await?;
+        dial::dial(origin, &judged, &self.tls, &mut wire.seen).await
+    }
+
+    async fn judged(&self, origin: &Origin, wire: &mut Wire) -> Result<Judged, Fault> {
         let judged = self.resolver.resolve(&origin.host, origin.port, &origin.allowed).await?;
         wire.in_allowed_range = judged.in_allowed_range;
-        dial::dial(origin, &judged, &self.tls, &mut wire.seen).await
+        Ok(judged)
+    }
+
+    /// Asks a database, over a connection that nobody used before or will use again.
+    async fn query(
+        &self,
+        origin: &Origin,
+        login: Option<Login>,
+        exchange: &Exchange,
+        end: Instant,
+        wire: &mut Wire,
+    ) -> Result<Whole, Fault> {
+        let refused = |why: String| Fault::new(ExchangeFault::Refused, why);
+        exchange.check().map_err(|why| refused(why.to_string()))?;
+        let sql =
+            str::from_utf8(&exchange.body).map_err(|_| refused("the statement is no UTF-8".to_owned()))?;
+        let login = login.filter(|_| origin.scheme.is_database() && exchange.method.is_sql());
+        let wrong = || refused("a database takes statements, and nothing else does".to_owned());
+        let login = login.ok_or_else(wrong)?;
+        let judged = self.judged(origin, wire).await?;
+        let (stream, _, _) = dial::connect(origin, &judged, &self.tls, &mut wire.seen).await?;
+        let meter = stream.meter.clone();
+        wire.counted = Some((meter.clone(), meter.begin(SQL_READ_BYTES_MAX, None)));
+        let asking = async {
+            let mut server = Server::log_in(stream, &login).await?;
+            wire.handed = true;
+            server.ask(sql, end.saturating_duration_since(Instant::now() + SQL_TIME_MARGIN)).await
+        };
+        let answer = asking.await.map_err(|fault| match meter.is_over() {
+            true => Fault::new(ExchangeFault::TooLarge, SQL_TOO_LARGE),
+            false => fault,
+        })?;
+        let bytes = serde_json::to_vec(&answer).map_err(|_| too_large())?;
+        let is_large = bytes.len() > SMALL_ANSWER_BYTES_MAX;
+        let share = if is_large { self.large.take(&origin.connection).await } else { None };
+        Ok(Whole { bytes, share })
     }
 
     async fn ask_anew(
@@ -212,6 +269,9 @@ impl Courier {
         })
     }
 }
+
+const SQL_TOO_LARGE: &str =
+    "the rows have more than 32 MiB; select less, or parts of long values: left(column, 1000)";
 
 fn too_large() -> Fault {
     Fault::new(ExchangeFault::TooLarge, "the answer is larger than allowed")
@@ -264,7 +324,7 @@ async fn ask(
 fn request(
     origin: &Origin,
     credential: Option<&Credential>,
-    exchange: effectd_contracts::Exchange,
+    exchange: Exchange,
     own: &[(String, String)],
 ) -> Result<Request<Full<Bytes>>, Fault> {
     let refused = |why: String| Fault::new(ExchangeFault::Refused, why);

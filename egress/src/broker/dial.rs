@@ -16,7 +16,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use memchr::memmem;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -26,6 +26,7 @@ use zeroize::Zeroizing;
 
 use super::certificate;
 use super::courier::Fault;
+use super::postgres::TLS_REQUEST;
 use super::resolve::Judged;
 use super::tls::{self, Tls};
 use crate::limits::{CONNECT_TIME_MAX, HANDSHAKE_TIME_MAX, HEAD_BYTES_MAX, HEADERS_MAX};
@@ -106,9 +107,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 ///
 /// It is also where the credential joins its request: hyper is given an empty header, because its buffers outlive the exchange and
 /// nobody wipes them.
-struct Metered {
+pub(super) struct Metered {
     stream: Box<dyn Stream>,
-    meter: Arc<Meter>,
+    pub(super) meter: Arc<Meter>,
     joined: Option<Joined>,
 }
 
@@ -206,20 +207,33 @@ impl AsyncWrite for Metered {
     }
 }
 
-/// Connects to the first of these addresses that answers, and to no other. `seen` is filled with whoever it met last.
+/// A connection by HTTP.
 pub(super) async fn dial(
     origin: &Origin,
     judged: &Judged,
     tls: &Tls,
     seen: &mut Option<Seen>,
 ) -> Result<Line, Fault> {
+    let (stream, probe, address) = connect(origin, judged, tls, seen).await?;
+    let meter = stream.meter.clone();
+    let (sender, connection) = begin(stream).await?;
+    let in_allowed_range = AddressClass::of(address) != AddressClass::Public;
+    Ok(Line { sender, meter, address, in_allowed_range, probe, connection })
+}
+
+/// Connects to the first of these addresses that answers, and to no other. `seen` is filled with whoever it met last.
+pub(super) async fn connect(
+    origin: &Origin,
+    judged: &Judged,
+    tls: &Tls,
+    seen: &mut Option<Seen>,
+) -> Result<(Metered, std::net::TcpStream, IpAddr), Fault> {
     let unreachable = |why: &str| Fault::new(ExchangeFault::Unreachable, why);
     let mut last = unreachable("no address answers");
     for address in &judged.addresses {
         let class = AddressClass::of(*address);
-        let is_public = class == AddressClass::Public;
-        if origin.scheme == Scheme::Http && is_public {
-            let why = "over http anybody on the way could read the secret; use https beyond allowed ranges";
+        if origin.scheme.is_in_clear() && class == AddressClass::Public {
+            let why = "without TLS anybody on the way could read the secret; use TLS beyond allowed ranges";
             return Err(Fault::new(ExchangeFault::Refused, why));
         }
         *seen = Some(Seen { address: *address, class, certificate: None });
@@ -246,40 +260,41 @@ pub(super) async fn dial(
             return Err(Fault::new(ExchangeFault::Refused, "the host leads to effectd itself"));
         }
         let stream: Box<dyn Stream> = match origin.scheme {
-            Scheme::Http => Box::new(stream),
-            Scheme::Https => encrypted(origin, stream, tls, seen).await?,
+            Scheme::Http | Scheme::PostgresInClear => Box::new(stream),
+            Scheme::Https | Scheme::Postgres => encrypted(origin, stream, tls, seen).await?,
         };
-        let meter = Arc::new(Meter::default());
-        let (sender, connection) = begin(Metered { stream, meter: meter.clone(), joined: None }).await?;
-        return Ok(Line {
-            sender,
-            meter,
-            address: *address,
-            in_allowed_range: !is_public,
-            probe,
-            connection,
-        });
+        return Ok((Metered { stream, meter: Arc::default(), joined: None }, probe, *address));
     }
     Err(last)
 }
 
 async fn encrypted(
     origin: &Origin,
-    stream: TcpStream,
+    mut stream: TcpStream,
     tls: &Tls,
     seen: &mut Option<Seen>,
 ) -> Result<Box<dyn Stream>, Fault> {
     let untrusted = |why: &str| Fault::new(ExchangeFault::Untrusted, why);
-    let (config, witness) = tls.config(&origin.trust).map_err(untrusted)?;
+    let (config, witness) = tls.config(&origin.trust, origin.scheme).map_err(untrusted)?;
     let name =
         ServerName::try_from(origin.host.clone()).map_err(|_| untrusted("the host has no name for TLS"))?;
-    let shaking = TlsConnector::from(config).connect(name, stream);
+    let shaking = async {
+        if origin.scheme == Scheme::Postgres {
+            stream.write_all(&TLS_REQUEST).await?;
+            // Not a byte more: what follows in clear is read as TLS, and is none.
+            if stream.read_u8().await? != b'S' {
+                return Ok(None);
+            }
+        }
+        TlsConnector::from(config).connect(name, stream).await.map(Some)
+    };
     let shaken = timeout(HANDSHAKE_TIME_MAX, shaking).await;
     if let Some(seen) = seen {
         seen.certificate = witness.shown().and_then(|shown| certificate::read(&shown));
     }
     match shaken {
-        Ok(Ok(stream)) => Ok(Box::new(stream)),
+        Ok(Ok(Some(stream))) => Ok(Box::new(stream)),
+        Ok(Ok(None)) => Err(untrusted("the server does not offer TLS")),
         Ok(Err(error)) => Err(untrusted(tls::why(&error))),
         Err(_) => {
             Err(Fault::new(ExchangeFault::TimedOut, "the server did not finish the TLS handshake in time"))

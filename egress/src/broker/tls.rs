@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use effectd_contracts::limits::AUTHORITY_BYTES_MAX;
-use effectd_contracts::{Digest, Trust};
+use effectd_contracts::{Digest, Scheme, Trust};
 use parking_lot::Mutex;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
@@ -51,7 +51,11 @@ impl Tls {
     }
 
     /// The configuration of one connection. The error says what is wrong with the connection's trust.
-    pub(super) fn config(&self, trust: &Trust) -> Result<(Arc<ClientConfig>, Arc<Witness>), &'static str> {
+    pub(super) fn config(
+        &self,
+        trust: &Trust,
+        scheme: Scheme,
+    ) -> Result<(Arc<ClientConfig>, Arc<Witness>), &'static str> {
         let verifier = match trust {
             Trust::System => {
                 let none = "this system has no authorities, so no server can prove who it is";
@@ -78,7 +82,8 @@ impl Tls {
             .dangerous()
             .with_custom_certificate_verifier(witness.clone())
             .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let protocol: &[u8] = if scheme.is_database() { b"postgresql" } else { b"http/1.1" };
+        config.alpn_protocols = vec![protocol.to_vec()];
         // Connections share nothing; a kept one needs no second handshake.
         config.resumption = Resumption::disabled();
         Ok((Arc::new(config), witness))
@@ -207,7 +212,8 @@ pub(super) fn why(error: &std::io::Error) -> &'static str {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
     ) {
         "the server's certificate is for another name"
-    } else if matches!(error, CertificateError::UnknownIssuer) {
+    // An authority with the name of a trusted one has another key.
+    } else if matches!(error, CertificateError::UnknownIssuer | CertificateError::BadSignature) {
         "the server's certificate comes from an authority that the connection does not trust"
     } else if matches!(error, CertificateError::ApplicationVerificationFailure) {
         "the server has another key than the connection demands"

@@ -152,6 +152,7 @@ impl World {
             own_headers: Vec::new(),
             bytes_max: 1 << 20,
             only_dial: false,
+            login: None,
         }
     }
 

@@ -10,9 +10,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
 use effectd_contracts::proof::check_proof;
+use effectd_contracts::toolcall::undo_at_service;
 use effectd_contracts::{
-    ActionId, AmendmentEntry, Effects, EgressRecord, Gate, GateResult, InclusionProof, Receipt, Timestamp,
-    UNDO_TOOL,
+    ActionId, AmendmentEntry, Effects, EgressRecord, Gate, GateResult, InclusionProof, Outcome, Receipt,
+    Timestamp, UNDO_TOOL,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -308,7 +309,11 @@ async fn show(State(app): AppState, api: Api, Path(id): Path<String>) -> Page {
     };
     let (changes, unlisted, is_undoable) = match &receipt.effects {
         Effects::None => (Vec::new(), "Nothing: it changes nothing, or never began.", false),
-        Effects::Unobserved => (Vec::new(), "Not observed.", false),
+        Effects::Unobserved => {
+            let is_done = receipt.outcome == Outcome::Executed;
+            let may_undo = app.services().policy().speaks_for(&api.peer.principal, &receipt.subject_id);
+            (Vec::new(), "Not observed.", is_done && may_undo && undo_at_service(&receipt.tool_id).is_some())
+        }
         Effects::Possible => (Vec::new(), "Unknown: it failed, but may have had its effect.", false),
         Effects::Observed(observed) => {
             let lines = observed.changes.iter();
@@ -382,7 +387,7 @@ async fn undo(api: Api, Path(id): Path<String>, form: Form) -> Page {
     let receipt = find(&api, &id).await?;
     let request = json!({
         "action_id": form.get("action_id"), "subject_id": receipt.subject_id, "space_id": receipt.space_id,
-        "tool_id": UNDO_TOOL, "params": { "receipt_id": receipt.receipt_id, "space_id": receipt.space_id },
+        "tool_id": undo_at_service(&receipt.tool_id).as_deref().unwrap_or(UNDO_TOOL), "params": { "receipt_id": receipt.receipt_id, "space_id": receipt.space_id },
     });
     let asked = api.post(&format!("/v1/actions?wait={UNDO_WAIT_MS}"), &request).await;
     let (receipt, approval) = match asked {

@@ -3,6 +3,7 @@
 
 mod access;
 mod change;
+mod connectors;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,6 +60,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
         .route("/console/operations/tools", get(tools))
         .merge(access::routes())
         .merge(change::routes())
+        .merge(connectors::routes())
 }
 
 fn operates(app: &App, api: &Api) -> bool {

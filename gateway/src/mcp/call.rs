@@ -6,6 +6,7 @@ use std::time::Duration;
 use effectd_actors::effects::results;
 use effectd_actors::preview::foresee;
 use effectd_actors::{Done, Incoming};
+use effectd_contracts::toolcall::undo_at_service;
 use effectd_contracts::{
     ActionId, ActionRequest, IdempotencyKey, Outcome, Receipt, ToolId, ToolSpec, TraceParent, UNDO_TOOL,
     canonical,
@@ -99,7 +100,9 @@ async fn answered(
                 let receipt = own_receipt(asked, receipt_id)?;
                 let params = [("receipt_id".to_owned(), value(&receipt.receipt_id))];
                 let registry = asked.app.services().registry();
-                let tool = ToolId::new(UNDO_TOOL).ok().and_then(|id| registry.get(&id).cloned());
+                let at_service = undo_at_service(&receipt.tool_id);
+                let tool = ToolId::new(at_service.as_deref().unwrap_or(UNDO_TOOL)).ok();
+                let tool = tool.and_then(|id| registry.get(&id).cloned());
                 (tool, params.into_iter().collect())
             } else {
                 (asked.app.catalogue().by_name(name), arguments)
@@ -234,7 +237,9 @@ pub(super) fn result(action_id: ActionId, done: Done) -> CallToolResult {
             if let Some(members) = shown.as_object_mut() {
                 members.insert(RECEIPT.to_owned(), value(&receipt_id));
             }
-            CallToolResult::structured(shown)
+            // The server of a connector has answered that its tool failed.
+            let failed = shown["isError"] == true && shown.get("content").is_some();
+            if failed { CallToolResult::structured_error(shown) } else { CallToolResult::structured(shown) }
         }
         (State::Done, Some(gone)) => text_result(format!("It was done. {}", gone.message), false),
         (State::Accepted | State::Held | State::Ended, _) => {

@@ -7,7 +7,7 @@ mod complete;
 use effectd_actors::Registry;
 use effectd_contracts::{
     ActionRequest, AmendmentEntry, Connection, Failure, Gate, InclusionProof, LogHead, LogLine, Operation,
-    Outcome, Phase, Receipt, SecretName, Session, ToolSpec, Webhook,
+    Outcome, Phase, Receipt, SecretName, Session, SlackUser, ToolSpec, Webhook,
 };
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
@@ -70,6 +70,7 @@ fn contracts() -> Map<String, Value> {
     generator.subschema_for::<Connection>();
     generator.subschema_for::<SecretName>();
     generator.subschema_for::<Webhook>();
+    generator.subschema_for::<SlackUser>();
     generator.subschema_for::<ToolSpec>();
     generator.take_definitions(true)
 }

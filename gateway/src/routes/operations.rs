@@ -124,7 +124,10 @@ pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation)
     // The others that are local are refused for all: they have routes of their own.
     let is_local = matches!(
         operation,
-        Operation::RotateDeviceKey {} | Operation::Retain {} | Operation::RevokeToken { .. }
+        Operation::RotateDeviceKey {}
+            | Operation::Retain {}
+            | Operation::RevokeToken { .. }
+            | Operation::MapSlackUser { .. }
     );
     if is_local && by.claims().is_some() {
         let why = "no token may do this, whatever the roles of its account; use the daemon's socket";
@@ -136,9 +139,13 @@ pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation)
             | Operation::EndSession { .. }
             | Operation::DeleteSession { .. }
             | Operation::CreateConnection { .. }
+            | Operation::ReplaceConnection { .. }
             | Operation::EnableConnection { .. }
             | Operation::DisableConnection { .. }
             | Operation::DeleteConnection { .. }
+            | Operation::HarvestConnector { .. }
+            | Operation::ReviewConnector { .. }
+            | Operation::OverlayTool { .. }
             | Operation::CreateWebhook { .. }
             | Operation::EnableWebhook { .. }
             | Operation::DisableWebhook { .. }
@@ -147,7 +154,7 @@ pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation)
             | Operation::DeleteSecret { .. }
     );
     if is_of_org && by.claims().is_some() {
-        let why = "with a token, use /v1/sessions, /v1/connections, /v1/webhooks and /v1/secrets for this";
+        let why = "with a token, use /v1/sessions, /v1/connections, /v1/connectors, /v1/webhooks and /v1/secrets for this";
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
     // As its own route does.

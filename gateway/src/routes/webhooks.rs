@@ -38,11 +38,17 @@ pub(crate) async fn create(
     body: Payload,
 ) -> Reply<OperationView> {
     let (body, _share): (WebhookBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
-    let WebhookBody { org, source, path, topics, signed_by } = body;
+    let WebhookBody { org, source, path, topics, signed_by, slack } = body;
     app.check_org(&peer, org.as_str(), OrgRole::Admin)?;
+    if slack.is_some() && peer.claims().is_some() {
+        let why =
+            "only users of this machine connect Slack: whoever knows its signing secret can answer for all";
+        return Err(Problem::of(Kind::TokenForbidden, why));
+    }
     let webhook_id = WebhookId::fresh();
     let id = webhook_id.to_string();
-    let operation = Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by };
+    let slack = slack.map(Box::new);
+    let operation = Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by, slack };
     operations::create(&app, &peer, (operation, id), query).await
 }
 

@@ -2,7 +2,7 @@
 
 use effectd_actors::operator::connections::Tested;
 use effectd_actors::services::connections::SecretValue;
-use effectd_contracts::{HttpAccess, OrgId, Timestamp, WebhookTopic};
+use effectd_contracts::{Connector, HttpAccess, OrgId, SlackChannel, Timestamp, WebhookTopic};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -21,10 +21,14 @@ pub struct ConnectionBody {
     /// The names of the organisation's secrets that it needs.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// How requests reach it, for a source `http.<name>`.
+    /// How requests reach it, for a source `http.<name>` or `db:<uuid>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub access: Option<HttpAccess>,
+    /// The MCP server that it leads to. Its source is then made from the connection's id, whatever `source` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub connector: Option<Connector>,
 }
 
 /// A new webhook.
@@ -37,11 +41,16 @@ pub struct WebhookBody {
     pub source: String,
     /// Where events are posted: the path of one of the connection's routes, without a placeholder.
     pub path: String,
-    /// The topics whose events are sent.
+    /// The topics whose events are sent; none to Slack.
     #[schema(value_type = Vec<serde_json::Value>)]
     pub topics: Vec<WebhookTopic>,
-    /// The name of the organisation's secret by which they are signed: `whsec_` and base64, or any text.
+    /// The name of the organisation's secret by which they are signed: `whsec_` and base64, or any text. For Slack, that by which Slack
+    /// signs what people answer.
     pub signed_by: String,
+    /// The channel, if people are asked in Slack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub slack: Option<SlackChannel>,
 }
 
 /// What a test of a connection found.
@@ -71,10 +80,21 @@ pub struct ConnectionTest {
     /// Why it cannot be reached; absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
+    /// The version of a database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The role that asks a database.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// What that role may do that no query needs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 impl From<Tested> for ConnectionTest {
-    fn from(Tested { record, asked, seen, fault }: Tested) -> Self {
+    fn from(Tested { record, asked, seen, fault, database }: Tested) -> Self {
+        let (version, role, warnings) =
+            database.map(|seen| (Some(seen.version), Some(seen.role), seen.warnings)).unwrap_or_default();
         let class = seen.as_ref().map(|seen| seen.class.as_str().to_owned());
         let certificate = seen.and_then(|seen| seen.certificate);
         Self {
@@ -87,6 +107,9 @@ impl From<Tested> for ConnectionTest {
             status: record.status,
             took_ms: record.ms.as_f64(),
             fault,
+            version,
+            role,
+            warnings,
         }
     }
 }

@@ -84,6 +84,7 @@ pub fn sent(record: &EgressRecord) -> String {
     let answer = match (status, fault) {
         (Some(status), _) => format!("answered {status}"),
         (None, Some(fault)) => format!("no answer: {}", fault.as_str().replace('_', " ")),
+        (None, None) if method.is_sql() => "answered".to_owned(),
         (None, None) => "no answer".to_owned(),
     };
     let took = duration(ms.as_f64());

@@ -104,7 +104,9 @@ fn public_parameters_fit_the_schema_that_validates_rules() {
             "after": "p", "artifact_id": "t", "count": 1, "directory_path": "p", "expected_sha256": "t", "format": "t",
             "from_byte": 1, "from_path": "p", "glob": "t", "ignore_case": true, "max_bytes": 1, "max_hits": 1,
             "max_rows": 1, "overwrite": true, "path": "p", "receipt_id": "t", "recursive": true, "to_path": "p",
-            "urgency": "t",
+            "urgency": "t", "channel": "t", "organization_slug": "t", "projectId": "t", "project_slug": "t", "teamId": "t",
+            "assigneeId": "t", "event_id": "t", "first": 1, "issueId": "t", "issue_id": "t", "priority": 1, "stateId": "t",
+            "status": "t", "thread_ts": "t",
         },
     }));
     let request: effectd_contracts::ActionRequest = request.unwrap();

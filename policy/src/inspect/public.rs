@@ -18,25 +18,40 @@ enum Kind {
     Flag,
 }
 
-/// The parameters that rules can use: those that effectd's own tools declare public. `effectd.cedarschema` has the same.
-const PARAMS: [(&str, Kind); 19] = [
+/// The parameters that rules can use: those that effectd's own tools and those of services declare public. `effectd.cedarschema` has
+/// the same.
+const PARAMS: [(&str, Kind); 33] = [
     ("after", Kind::Path),
     ("artifact_id", Kind::Text),
+    ("assigneeId", Kind::Text),
+    ("channel", Kind::Text),
     ("count", Kind::Number),
     ("directory_path", Kind::Path),
+    ("event_id", Kind::Text),
     ("expected_sha256", Kind::Text),
+    ("first", Kind::Number),
     ("format", Kind::Text),
     ("from_byte", Kind::Number),
     ("from_path", Kind::Path),
     ("glob", Kind::Text),
     ("ignore_case", Kind::Flag),
+    ("issueId", Kind::Text),
+    ("issue_id", Kind::Text),
     ("max_bytes", Kind::Number),
     ("max_hits", Kind::Number),
     ("max_rows", Kind::Number),
+    ("organization_slug", Kind::Text),
     ("overwrite", Kind::Flag),
     ("path", Kind::Path),
+    ("priority", Kind::Number),
+    ("projectId", Kind::Text),
+    ("project_slug", Kind::Text),
     ("receipt_id", Kind::Text),
     ("recursive", Kind::Flag),
+    ("stateId", Kind::Text),
+    ("status", Kind::Text),
+    ("teamId", Kind::Text),
+    ("thread_ts", Kind::Text),
     ("to_path", Kind::Path),
     ("urgency", Kind::Text),
 ];

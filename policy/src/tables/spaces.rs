@@ -21,6 +21,7 @@ pub(crate) struct Space {
     pub(crate) line: u32,
     visible_to: Vec<Audience>,
     pub(crate) protected: Vec<String>,
+    pub(crate) contents_may_leave: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -100,6 +101,7 @@ pub(crate) fn compile(
             line: lines.line(&["spaces", name]),
             visible_to,
             protected: rule.protected.clone(),
+            contents_may_leave: rule.contents_may_leave,
         };
         Ok((id, space))
     };

@@ -56,7 +56,10 @@ fn sources_make_no_difference() {
             let toml =
                 TOML.replacen("[orgs.home]\n", &format!("[orgs.home.modes]\n\"{key}\" = \"deny\"\n"), 1);
             let policy = compile(&format!("{toml}\n{consent}"), CEDAR).unwrap();
-            let decision = decide(&policy, |f| f.tool.id = id.parse().unwrap());
+            let decision = decide(&policy, |f| {
+                f.tool.id = id.parse().unwrap();
+                f.connection = source.starts_with("connector:");
+            });
             assert_eq!(
                 (decision.mode, decision.mode_source),
                 (Some(Mode::Deny), Some(ModeSource::OrgDefault)),

@@ -23,6 +23,7 @@ pub(crate) const ATTACKS: &[(&str, Attack)] = &[
     }),
     ("every family", every_family),
     ("every pair", every_pair),
+    ("sendto from a pair", sendto_from_pair),
 ];
 
 fn outcome(result: std::io::Result<()>) -> Value {
@@ -43,6 +44,18 @@ fn sendmsg(_: &Ground<'_>, to: &Value) -> Value {
         sendmsg(socket.as_raw_fd(), &[std::io::IoSlice::new(b"x")], &[], MsgFlags::empty(), Some(&address))
     });
     json!(sent.map_or_else(|errno| errno as i32, |_| 0))
+}
+
+/// From one end of a pair, which is allowed: the other end gets a message without an address, and nobody one with an address.
+fn sendto_from_pair(_: &Ground<'_>, to: &Value) -> Value {
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, send, sendto, socketpair};
+    use std::os::fd::AsRawFd;
+    let pair = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC);
+    let (one, _other) = pair.unwrap();
+    let plain = send(one.as_raw_fd(), b"x", MsgFlags::empty());
+    let address = UnixAddr::new(to.as_str().unwrap()).unwrap();
+    let sent = sendto(one.as_raw_fd(), b"x", &address, MsgFlags::empty());
+    json!([plain, sent].map(|sent| sent.map_or_else(|errno| errno as i32, |_| 0)))
 }
 
 /// The same to a name that is no file: only the network namespace separates these.
@@ -208,9 +221,15 @@ pub(crate) fn promises() -> Vec<Promise> {
                 // A datagram socket of a pair could send to any socket by name; a connected one cannot.
                 for profile in scene.profiles().into_iter().skip(2) {
                     let answer = replied(&scene.attack(profile, "every pair", json!(null)));
-                    let connected = json!([[libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC]]);
+                    let connected = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+                    let connected = json!(connected.map(|kind| (libc::AF_UNIX, kind | libc::SOCK_CLOEXEC)));
                     assert_eq!(answer, if profile == EXEC { connected } else { json!([]) }, "{profile:?}");
                 }
+                let beside = scene.workspace.join("beside-pairs");
+                let _heard = UnixDatagram::bind(&beside).unwrap();
+                let answer =
+                    replied(&scene.attack(EXEC, "sendto from a pair", json!("/workspace/beside-pairs")));
+                assert_eq!(answer, json!([0, libc::EPERM]));
                 let made = scene.control("every pair", json!(null));
                 assert!(
                     made.as_array().unwrap().contains(&json!([1, libc::SOCK_DGRAM])),

@@ -22,7 +22,7 @@ pub(super) fn routes() -> Router<Arc<App>> {
 }
 
 /// The fields of an operation that a form may fill.
-const FIELDS: [&str; 4] = ["tool_id", "key", "artifact_id", "id"];
+const FIELDS: [&str; 5] = ["tool_id", "key", "artifact_id", "id", "digest"];
 /// The cause on whose page a change of dead letters begins and ends, and the action of a single letter: no operation takes them.
 const CAUSE: &str = "cause";
 const ACTION: &str = "action";
@@ -49,7 +49,10 @@ impl Change {
             given.filter_map(|name| Some(((*name).to_owned(), form.text(name)?))).collect();
         let id = percent_encoded(&form.text("id").unwrap_or_default());
         let cause = form.text(CAUSE).map(|cause| format!("/letters/{}", percent_encoded(&cause)));
+        let connector = format!("/connectors/{id}");
         let (path, back) = match word.as_str() {
+            "review_connector" => (format!("/v1{connector}/review"), connector.as_str()),
+            "harvest_connector" => (format!("/v1{connector}/harvest"), connector.as_str()),
             "end_session" => (format!("/v1/sessions/{id}/end"), "/access"),
             "disable_tool" | "enable_tool" => ("/v1/operations".to_owned(), "/tools"),
             _ => ("/v1/operations".to_owned(), cause.as_deref().unwrap_or_default()),
@@ -61,6 +64,8 @@ impl Change {
             for (name, value) in fields.iter().filter(|(name, _)| name != CAUSE && name != ACTION) {
                 body.insert(name.clone(), operand(name, value)?);
             }
+        } else if let Some(digest) = form.text("digest") {
+            body.insert("digest".to_owned(), json!(digest));
         }
         Ok(Self { word, fields, path, body: Value::Object(body), back })
     }

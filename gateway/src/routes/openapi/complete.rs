@@ -237,7 +237,7 @@ fn bounds() -> Vec<Bound> {
     let different = format!("At most {ERASURE_SUBJECTS_MAX} different ones.");
     let subjects = json!({ "minItems": 1, "items": reference("SubjectId"), "description": different });
     let host = json!({ "type": "string", "maxLength": HOST_BYTES_MAX, "pattern": "^[a-z0-9-][a-z0-9.-]*$" });
-    let hosts = json!({ "minItems": 1, "maxItems": CONNECTION_HOSTS_MAX, "items": host });
+    let hosts = json!({ "maxItems": CONNECTION_HOSTS_MAX, "items": host });
     let time = || json!({ "format": "date-time" });
     let title = json!({ "minLength": 1, "maxLength": SESSION_TITLE_BYTES_MAX, "pattern": PRINTABLE });
     let account = json!({ "type": "string", "maxLength": ACCOUNT_BYTES_MAX, "pattern": "^[!-)+-.0-~]+$" });
@@ -271,6 +271,13 @@ fn bounds() -> Vec<Bound> {
         ("ConnectionBody Operation_create_connection", "name", name()),
         ("ConnectionBody TokenBody_service TokenBody_user WebhookBody", "org", reference("OrgId")),
         ("ConnectionBody Operation_create_connection", "secrets", secrets),
+        ("ConnectorTool", "risk", words(&["read", "write", "danger"])),
+        ("ConnectorTool", "state", words(&["reviewed", "new", "renamed", "prose", "changed", "gone"])),
+        ("ConnectorView", "connection_id", reference("ConnectionId")),
+        ("ConnectorView", "digest", reference("Digest")),
+        ("ConnectorView", "harvested_at", time()),
+        ("ConnectorView", "org", reference("OrgId")),
+        ("ConnectorView", "reviewed_at", time()),
         ("EraseBody Operation_erase", "subjects", subjects),
         (
             "GrantBody",
@@ -301,6 +308,8 @@ fn bounds() -> Vec<Bound> {
         ("Operation_seek_group", "group", reference("Name")),
         ("Operation_seek_group", "to", reference("Position")),
         ("Operation_seek_group", "topic", reference("Name")),
+        ("OverlayBody", "risk", words(&["read", "write", "danger"])),
+        ("OverlayBody", "tier", words(&["R0", "R1", "R2", "R3", "R4"])),
         ("PolicyChange_grant_consent PolicyChange_revoke_consent", "purpose", purpose),
         ("PolicyChange_grant_consent PolicyChange_revoke_consent", "space", reference("SpaceId")),
         ("PolicyChange_grant_consent PolicyChange_revoke_consent", "subject", reference("SubjectId")),
@@ -318,6 +327,7 @@ fn bounds() -> Vec<Bound> {
         ("Problem", "type", json!({ "pattern": format!("^{}[a-z_]+$", problem::TYPE_PREFIX) })),
         ("QuarantineView", "artifact_id", reference("ArtifactId")),
         ("QuarantineView ShadowView", "since", time()),
+        ("ReviewBody", "digest", reference("Digest")),
         ("SecretBody", "value", json!({ "minLength": 1, "maxLength": SECRET_BYTES_MAX })),
         ("SessionBody", "connections", list_of("ConnectionId")),
         ("SessionBody", "space_id", reference("SpaceId")),
@@ -334,11 +344,8 @@ fn bounds() -> Vec<Bound> {
             json!({ "pattern": "^/", "maxLength": ROUTE_BYTES_MAX }),
         ),
         ("Operation_create_webhook WebhookBody", "signed_by", secret_name()),
-        (
-            "Operation_create_webhook WebhookBody",
-            "topics",
-            json!({ "minItems": 1, "items": reference("WebhookTopic") }),
-        ),
+        ("Operation_create_webhook WebhookBody", "topics", json!({ "items": reference("WebhookTopic") })),
+        ("WebhookBody", "slack", optional("SlackChannel")),
         ("TokenView", "kind", reference("TokenKind")),
         ("TokenView", "state", words(&["valid", "not_yet", "expired", "revoked", "ended"])),
     ]
@@ -548,12 +555,16 @@ fn example(id: &str) -> Option<Value> {
             "subject_id": "agent://planner@deviceA",
             "title": "Plan the week",
         }),
-        "connections_create" => json!({
+        "connections_create" | "connections_replace" => json!({
             "org": "household",
             "source": "linear",
             "name": "The team's tracker",
             "hosts": ["api.linear.app"],
             "secrets": ["linear-token"],
+        }),
+        "connectors_overlay" => json!({ "risk": "read" }),
+        "connectors_review" => json!({
+            "digest": "sha256:7d0c2f5b1f6e4a3d9c8b7a6f5e4d3c2b1a0f9e8d7c6b5a4f3e2d1c0b9a8f7e6d",
         }),
         "webhooks_create" => json!({
             "org": "household",
@@ -614,6 +625,7 @@ fn answer(id: &str) -> Option<Value> {
         "receipts_amendments" => list_of("AmendmentEntry"),
         "connections_list" => list_of("Connection"),
         "secrets_list" => list_of("SecretName"),
+        "slack_users" => list_of("SlackUser"),
         "webhooks_list" => list_of("Webhook"),
         _ => return None,
     })
@@ -634,6 +646,7 @@ fn path_parameter(path: &str, name: &str) -> Value {
         (_, "integration") => "The source of the actions, percent-encoded",
         (_, "key") => "Its key, percent-encoded",
         (_, "letter") => "The number of the dead letter",
+        ("connectors", "name") => "The name by which the server knows the tool",
         (_, "name") => "The secret's name",
         (_, "org") => "The organisation, percent-encoded",
         (_, "topic") => "The topic's name",
@@ -661,7 +674,8 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
             json!({ "type": "integer", "minimum": 0, "maximum": INVOCATIONS_OFFSET_MAX })
         }
         ("inbox", "org") => reference("OrgId"),
-        ("connections", "id") => reference("ConnectionId"),
+        ("connections" | "connectors", "id") => reference("ConnectionId"),
+        ("connectors", "name") => json!({ "type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$" }),
         ("webhooks", "id") => reference("WebhookId"),
         ("tokens", "id") => reference("TokenId"),
         ("secrets", "org") => reference("OrgId"),
@@ -680,7 +694,8 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
             "anyOf": [{ "format": "date-time" }, { "pattern": "^[0-9]{1,5}[smhd]$" }],
         }),
         (
-            "log" | "operations" | "policy" | "sessions" | "connections" | "secrets" | "tokens" | "webhooks",
+            "log" | "operations" | "policy" | "sessions" | "connections" | "connectors" | "secrets"
+            | "tokens" | "webhooks",
             "reason",
         ) => {
             json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })
@@ -744,6 +759,7 @@ mod tests {
             "receipts_amendments",
             "connections_list",
             "secrets_list",
+            "slack_users",
             "tools_list",
             "tools_show",
             "webhooks_list",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use effectd_actors::control::switches::Switches;
 use effectd_actors::preview::{decision_in, example_in};
 use effectd_actors::services::connections;
+use effectd_actors::services::connectors;
 use effectd_actors::services::sessions;
 use effectd_actors::{Incoming, RegisteredTool};
 use effectd_contracts::{Mode, Origin, Session, ToolId};
@@ -31,9 +32,11 @@ pub(super) fn catalogue(app: &App, session: &Session) -> Result<Vec<AvailableVie
     for (connection, _) in connections::all(app.store())? {
         let is_ours = connection.enabled && session.connections.contains(&connection.connection_id);
         if is_ours && !registry.iter().any(|tool| tool.spec().tool_id.source() == connection.source) {
+            let source = connection.source.clone();
+            let error = connectors::known(app.store(), connection)?.and_then(|known| known.listed?.error);
             all.push(AvailableView {
-                integration: connection.source,
-                error: Some("the source offers no actions now".to_owned()),
+                integration: source,
+                error: Some(error.unwrap_or_else(|| "the source offers no actions now".to_owned())),
                 ..AvailableView::default()
             });
         }
@@ -73,7 +76,10 @@ pub(super) fn of(app: &App, session: &Session, integration: &str) -> Result<Opti
             describe(&mut text, &view, &example_in(session, tool).params);
         }
     }
-    let head = format!("# {integration}\n\n`effectd actions list` shows what the policy allows now.\n");
+    let own = registry.iter().filter(|tool| tool.spec().tool_id.source() == integration);
+    let own =
+        own.filter_map(|tool| tool.guide()).next().map(|guide| format!("\n{guide}")).unwrap_or_default();
+    let head = format!("# {integration}\n\n`effectd actions list` shows what the policy allows now.\n{own}");
     Ok((!text.is_empty()).then(|| head + &text))
 }
 
