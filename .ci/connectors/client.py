@@ -33,10 +33,12 @@ def main():
         shown = effectd("connectors", "show", connector)
         if shown.get("error"):
             sys.exit(shown["error"])
-        for tool in shown.get("tools", []):
+        refused = {tool["name"] for tool in shown.get("refused", [])}
+        tools = [tool for tool in shown.get("tools", []) if tool["name"] not in refused]
+        for tool in tools:
             effectd("connectors", "overlay", connector, tool["name"], "--risk", "read", "--yes")
         effectd("connectors", "review", connector, "--yes")
-        for tool in shown.get("tools", []):
+        for tool in tools:
             listed = effectd("tools", "show", f"connector:{connector}.{tool['name']}")
             request = {
                 "action_id": str(uuid.uuid4()),

@@ -194,6 +194,9 @@ pub const CONNECTORS_MAX: usize = 20;
 pub const CONNECTOR_CALL_MS: u64 = 45_000;
 /// Largest list of tools that is stored, in bytes of JSON: an entry of the Store holds no more.
 pub const HARVEST_BYTES_MAX: usize = 1_048_576;
+/// From this many bytes on, the comparison of a tool with its reviewed description has [`TOOL_DIFF_TIME_MAX`]: smaller ones are
+/// always compared finely.
+pub const TOOL_DIFF_TIMED_BYTES_MIN: usize = 8_192;
 /// Longest comparison of one tool with its reviewed description: a page has a thousand of them.
 pub const TOOL_DIFF_TIME_MAX: Duration = Duration::from_millis(10);
 /// How often an MCP server is asked for its tools.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-use crate::limits::TOOL_DIFF_TIME_MAX;
+use crate::limits::{TOOL_DIFF_TIME_MAX, TOOL_DIFF_TIMED_BYTES_MIN};
 
 /// How a tool differs from the reviewed one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -256,7 +256,11 @@ pub type Line = (char, String);
 pub fn diff(state: &ToolState) -> Vec<Line> {
     let lines = |tool: Option<&Harvested>| tool.map(readable).unwrap_or_default();
     let (old, new) = (lines(state.reviewed.as_ref()), lines(state.now.as_ref()));
-    let diff = TextDiff::configure().timeout(TOOL_DIFF_TIME_MAX).diff_lines(&old, &new);
+    let mut differ = TextDiff::configure();
+    if old.len() + new.len() >= TOOL_DIFF_TIMED_BYTES_MIN {
+        differ.timeout(TOOL_DIFF_TIME_MAX);
+    }
+    let diff = differ.diff_lines(&old, &new);
     let mut shown: Vec<Line> = Vec::new();
     for group in diff.grouped_ops(2) {
         if !shown.is_empty() {
