@@ -421,6 +421,7 @@ fn call(spec: &ToolSpec, workspace: &Path, lane: usize, n: usize) -> Call {
         mark: None,
         undoes: None,
         upstream: None,
+        failed_checks: Vec::new(),
     };
     Call {
         tool_id: spec.tool_id.clone(),

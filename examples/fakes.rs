@@ -14,6 +14,7 @@ mod service;
 #[path = "../tests/harness/services/mod.rs"]
 mod services;
 
+use effectd::contracts::Preset;
 use serde_json::json;
 use services::{Linear, Sentry, Slack};
 
@@ -31,6 +32,7 @@ fn main() {
         "sentry": {
             "url": at(sentry.port()), "control": at(sentry.port()), "token": tokens[1],
             "organization": services::ORGANIZATION, "project": "web", "issue": services::GROUP, "event": services::EVENT,
+            "short_id": services::SHORT_ID, "routes": Preset::of("sentry").unwrap().routes,
         },
         "slack": {
             "url": format!("{}/api/", at(slack.port())), "control": at(slack.port()), "token": tokens[2],

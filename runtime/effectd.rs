@@ -1,15 +1,22 @@
 //! The library: an effectd inside this process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use effectd_actors::effects::results;
 use effectd_actors::{Answer, Done, Held as PendingApproval, Withdrawal};
-use effectd_contracts::{ActionId, ActionRequest, Code, Failure, Phase, Receipt};
-use effectd_gateway::client::{ActionReply, Client, ClientError};
+use effectd_contracts::limits::TIMEOUT_MS_MAX;
+use effectd_contracts::{
+    ActionId, ActionRequest, BatchRequest, Code, Failure, Phase, Plan, PlanResult, Receipt,
+};
+use effectd_gateway::client::{ActionReply, Client, ClientError, PlanReply};
 use effectd_gateway::problem::Kind;
-use effectd_gateway::views::State as ActionState;
+use effectd_gateway::views::{BatchView, State as ActionState};
 
 use crate::host::in_process::{Running, failure_of};
+
+/// The longest wait of one request for a plan: the longest time of an action.
+const PLAN_TIME_MAX: Duration = Duration::from_millis(TIMEOUT_MS_MAX);
 
 /// An effectd inside this process. End it with [`Effectd::shutdown`]: if it is only dropped, its pipeline keeps running and the
 /// state stays locked until the process ends.
@@ -82,6 +89,33 @@ impl Effectd {
         }
     }
 
+    /// Carries out a plan, which names its subject and its space. Waits until it has ended or awaits an approval: then the status is
+    /// `queued`, and [`Effectd::plan_result`] has another result when a person has decided.
+    pub async fn plan(&self, plan: &Plan) -> Result<PlanResult, Rejected> {
+        let reply = self.inner.client.another().plan(plan, PLAN_TIME_MAX).await;
+        self.planned(reply).await
+    }
+
+    /// What a plan came to. Waits until it has ended or awaits an approval.
+    pub async fn plan_result(&self, action: &ActionId) -> Result<PlanResult, Rejected> {
+        let reply = self.inner.client.another().plan_result(action).await;
+        self.planned(reply).await
+    }
+
+    async fn planned(&self, mut reply: Result<PlanReply, ClientError>) -> Result<PlanResult, Rejected> {
+        loop {
+            match reply {
+                Ok(PlanReply::Result(result)) => return Ok(*result),
+                Ok(PlanReply::GoesOn(view)) => {
+                    self.inner.running.runtime.pipeline().wait_or_held(&view.action_id).await?;
+                    reply = self.inner.client.another().plan_result(&view.action_id).await;
+                }
+                Err(ClientError::Refused(problem)) => return Err(failure_of(&problem).into()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// Submits a request. When this returns, the request is on disk, and it ends in a receipt even after a crash.
     ///
     /// At most `gateway.backlog_max` submitted actions may be open, three quarters of them of one principal; beyond that the request is
@@ -93,6 +127,14 @@ impl Effectd {
             ActionReply::View(_) | ActionReply::Problem(_) => {
                 Ok(ActionHandle { inner: self.inner.clone(), action_id: request.action_id })
             }
+        }
+    }
+
+    /// Runs a batch: its actions happen in order, all or nothing or one after another. Waits until it has ended or awaits an approval.
+    pub async fn batch(&self, batch: &BatchRequest) -> Result<BatchView, Rejected> {
+        match self.inner.client.another().batch(batch).await {
+            Err(ClientError::Refused(problem)) => Err(failure_of(&problem).into()),
+            other => Ok(other?),
         }
     }
 

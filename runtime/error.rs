@@ -22,11 +22,11 @@ pub enum Error {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The state directory or the policy directory lies in a space, where tools may write.
-    #[error("{} is inside the space {space} ({}), where tools could change it; move one of them",
+    /// The state directory, the policy directory or the folder of plugins shares files with a space, where tools may write.
+    #[error("{} and the space {space} ({}) share files, which tools could change; move one of them",
         directory.display(), root.display())]
     StateInSpace {
-        /// The state directory or the policy directory.
+        /// The state directory, the policy directory or the folder of plugins.
         directory: PathBuf,
         /// The space.
         space: SpaceId,

@@ -55,6 +55,7 @@ pub mod cli;
 pub use self::effectd::{ActionHandle, ActionStatus, Cancellation, Effectd, Executed, Rejected};
 pub use builder::EffectdBuilder;
 pub use effectd_actors::{Done, Held as PendingApproval};
+pub use effectd_gateway::views::BatchView;
 pub use error::Error;
 pub use exit::Exit;
 pub use tool_registry::{Tools, init};

@@ -93,6 +93,8 @@ pub(crate) struct Values {
     pub(crate) stop_grace: Duration,
     pub(crate) lease_ttl: Duration,
     pub(crate) jobs: JobSettings,
+    /// If empty, [`crate::state::plugins_in`] the state directory.
+    pub(crate) plugins_root: String,
     pub(crate) door: DoorSettings,
     pub(crate) pipeline: PipelineSettings,
     pub(crate) store: StoreSettings,
@@ -112,6 +114,7 @@ impl Default for Values {
             stop_grace: STOP_GRACE,
             lease_ttl: LEASE_TTL,
             jobs: JobSettings::default(),
+            plugins_root: String::new(),
             door: DoorSettings::default(),
             pipeline: PipelineSettings::default(),
             store: StoreSettings::default(),
@@ -317,6 +320,7 @@ impl Settings {
         config.listens_at = values.door.listen.into_iter().chain(values.telemetry_listen).collect();
         config.desktop = values.desktop == "auto";
         config.pipeline = values.pipeline;
+        config.pipeline.plugins.root = PathBuf::from(values.plugins_root);
         config.store = values.store;
         config.sandbox = values.sandbox;
     }

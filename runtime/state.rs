@@ -21,6 +21,8 @@ use crate::tool_registry;
 pub(crate) struct State {
     path: PathBuf,
     policy_dir: PathBuf,
+    /// The folder with the packages of plugins.
+    plugins: PathBuf,
     owner: u32,
     seeded: bool,
 }
@@ -44,7 +46,8 @@ impl State {
             })?,
             None => path.join("policy"),
         };
-        let mut state = Self { path, policy_dir, owner, seeded: false };
+        let plugins = plugins_in(&path, "");
+        let mut state = Self { path, policy_dir, plugins, owner, seeded: false };
         if let Some(files) = seed.filter(|_| !state.policy_dir.exists()) {
             state.seed(files).map_err(unusable)?;
             state.seeded = true;
@@ -58,6 +61,28 @@ impl State {
             return Err(Error::NoState(path.to_owned()));
         }
         Self::prepare(path, None, None)
+    }
+
+    /// With another folder of plugins, unless the path is empty. It must exist apart from the state.
+    pub(crate) fn with_plugins(mut self, root: &Path) -> Result<Self, Error> {
+        if root.as_os_str().is_empty() {
+            return Ok(self);
+        }
+        let unusable = |source| Error::State { path: root.to_owned(), source };
+        let refused = |why: &str| unusable(io::Error::new(io::ErrorKind::InvalidInput, why));
+        if !root.is_absolute() {
+            return Err(refused("plugins.root must be an absolute path"));
+        }
+        let root = fs::canonicalize(root).map_err(unusable)?;
+        if root.starts_with(&self.path) || self.path.starts_with(&root) {
+            return Err(refused("plugins.root shares files with the state directory; move one of them"));
+        }
+        self.plugins = root;
+        Ok(self)
+    }
+
+    pub(crate) fn plugins(&self) -> &Path {
+        &self.plugins
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -90,7 +115,7 @@ impl State {
         parent.unwrap_or(&self.path).to_owned()
     }
 
-    /// Compiles the policy. Refuses a space whose root contains the state or the policy, since tools could change them, and a command
+    /// Compiles the policy. Refuses a space whose root contains the state, the policy or the plugins, since tools could change them, and a command
     /// whose programs others could replace.
     pub(crate) fn load_policy(&self, overlay: &Overlay, registry: &Registry) -> Result<Policy, Error> {
         let source = PolicyDir::load(&self.policy_dir, self.owner).map_err(Box::new)?;
@@ -116,8 +141,9 @@ impl State {
         for space in policy.spaces() {
             let root = spaces::root_of(&policy, space, &self.base());
             // This compares paths; `Roots` follows no link when it opens a root.
-            let inside = [&self.path, &self.policy_dir];
-            if let Some(directory) = inside.into_iter().find(|path| path.starts_with(&root)) {
+            let inside = [&self.path, &self.policy_dir, &self.plugins];
+            let around = Some(&self.plugins).filter(|plugins| root.starts_with(plugins));
+            if let Some(directory) = inside.into_iter().find(|path| path.starts_with(&root)).or(around) {
                 return Err(Error::StateInSpace { directory: directory.clone(), space: space.clone(), root });
             }
         }
@@ -125,10 +151,10 @@ impl State {
         Ok(policy)
     }
 
-    /// What no program may have: the roots of all spaces, the state and the policy.
+    /// What no program may have: the roots of all spaces, the state, the policy and the plugins.
     pub(crate) fn kept(&self, policy: &Policy) -> Vec<PathBuf> {
         let roots = policy.spaces().map(|space| spaces::root_of(policy, space, &self.base()));
-        roots.chain([self.path.clone(), self.policy_dir.clone()]).collect()
+        roots.chain([self.path.clone(), self.policy_dir.clone(), self.plugins.clone()]).collect()
     }
 
     /// Refuses folders of programs that others could change, or that share files with the state or a space.
@@ -166,6 +192,11 @@ impl State {
         fs::rename(&draft, &self.policy_dir)?;
         fs::File::open(&self.path)?.sync_all()
     }
+}
+
+/// The folder of plugins: the named one, or that of the state directory.
+pub(crate) fn plugins_in(state: &Path, named: &str) -> PathBuf {
+    if named.is_empty() { state.join("plugins") } else { PathBuf::from(named) }
 }
 
 /// Creates a directory with mode 0700. If it exists, takes away the permissions of group and others.

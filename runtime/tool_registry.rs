@@ -42,12 +42,21 @@ const WARM_UP: &[u8] = br#"{
     "timeout_ms": 1, "trace_id": "00000000000000000000000000000001"
 }"#;
 
+/// How a reserved call begins that renders templates: `effectd_automations::templates::RENDER`. No tool of a program can take its name.
+const RENDERS: &[u8] = br#"{"tool_id":"effectd.render","#;
+
 /// The tools given to [`init`].
 pub(crate) fn own() -> Tools {
     OWN.get().copied().unwrap_or_default()
 }
 
 fn dispatch(context: &ChildCtx, request: &[u8]) -> Vec<u8> {
+    if request.starts_with(RENDERS)
+        && let Ok(call) = json::parse::<ToolCall>(request, CALL_BYTES_MAX)
+    {
+        // Cannot fail: a reply is plain data with text keys.
+        return serde_json::to_vec(&effectd_automations::templates::answer(call)).unwrap_or_default();
+    }
     let root = context.workspace_path().to_str().unwrap_or(".");
     let line = Line(context);
     let workspace = Workspace::new(context.workspace(), context.tmp());

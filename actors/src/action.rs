@@ -31,6 +31,7 @@
 //! ```
 
 pub mod decisions;
+pub mod plan;
 pub mod preview;
 pub mod proofs;
 pub mod ticket;
@@ -88,8 +89,10 @@ impl<S> Action<S> {
             tool_version: String::new(),
             repeat: Repeat::Never,
             dry_run: true,
+            transaction: false,
             before: None,
             contents: Vec::new(),
+            items: Vec::new(),
         };
         Claim {
             action_id: self.ticket.action_id.clone(),

@@ -3,6 +3,7 @@
 //! Each is a plain struct that gets the time as a parameter or from a clock; none is an actor, and correctness depends on none. A
 //! refusal has a code; a delayed decision keeps its offset on the bus.
 
+pub(crate) mod batch_turns;
 pub mod breaker;
 pub mod breakers;
 pub mod budgets;
@@ -19,10 +20,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::Store;
+use effectd_contracts::batch::{Batch, is_batch};
 use effectd_contracts::{
     ActionRequest, Clock, Code, Failure, Monotonic, Origin, Phase, Principal, SubjectId,
 };
 
+use batch_turns::BatchTurns;
 pub use breakers::Breakers;
 use budgets::{Budgets, Most, Reservation};
 use fair_queue::{FairQueue, Join, Permit};
@@ -79,6 +82,7 @@ pub struct Control {
     pub(crate) previews: FairQueue,
     /// The order of actions that change the same resource.
     pub(crate) resources: ResourceQueue,
+    pub(crate) batches: BatchTurns,
     /// Decisions of noisy subjects that are deferred on the bus.
     pub(crate) surplus: Surplus,
     admission_wait_max: Duration,
@@ -136,29 +140,50 @@ impl Control {
             ),
             tools: tools.clone(),
             resources: ResourceQueue::default(),
+            batches: BatchTurns::default(),
             surplus: Surplus::default(),
             admission_wait_max: settings.admission_wait_max,
             metrics: metrics.clone(),
         }
     }
 
-    /// Counts an action against its session. Called once for each new action. Planners have the rates of subjects instead.
-    pub(crate) async fn session(&self, origin: &Origin) -> Result<(), Failure> {
+    /// Counts an action against its session; a batch as its items. Called once for each new action. Planners have the rates of
+    /// subjects instead.
+    pub(crate) async fn session(&self, origin: &Origin, request: &ActionRequest) -> Result<(), Failure> {
+        let actions = items_of(request);
         let counted = match origin {
-            Origin::Session { session_id } => self.sessions.count(session_id.as_str()).await,
-            Origin::Run { run_id, .. } => self.sessions.count(&format!("run:{run_id}")).await,
+            Origin::Session { session_id } => self.sessions.count_all(session_id.as_str(), actions).await,
+            Origin::Run { run_id, .. } => self.sessions.count_all(&format!("run:{run_id}"), actions).await,
             Origin::Arbiter | Origin::Plan | Origin::Batch { .. } => Ok(()),
         };
         counted.map_err(|throttled| self.throttled(&throttled))
     }
 
-    /// Counts an action that is about to start, and reserves budget for the most that it may use.
+    /// Counts an action that is about to start, and reserves budget for the most that it may use. A batch counts as its items, and is
+    /// admitted if its first one is: no rate may be too low for it for ever.
     pub(crate) fn rate(
         &self,
         request: &ActionRequest,
         principal: &Principal,
+    ) -> Result<Vec<Reservation>, Throttled> {
+        if !is_batch(&request.tool_id) {
+            return self.rate_one(request, principal, false).map(Vec::from_iter);
+        }
+        // One that cannot be read is refused later.
+        let items = Batch::of_action(request).map(|batch| batch.requests(request)).unwrap_or_default();
+        let reserved = items.iter().enumerate().map(|(n, item)| self.rate_one(item, principal, n > 0));
+        reserved.filter_map(Result::transpose).collect()
+    }
+
+    fn rate_one(
+        &self,
+        request: &ActionRequest,
+        principal: &Principal,
+        in_any_case: bool,
     ) -> Result<Option<Reservation>, Throttled> {
-        let counted = self.rates.count(request, principal).and_then(|()| {
+        let rated = self.rates.count(request, principal);
+        let rated = if in_any_case { Ok(()) } else { rated };
+        let counted = rated.and_then(|()| {
             // An unknown tool never runs, so nothing is reserved for it.
             let tools = self.tools.get();
             let most = tools.get(&request.tool_id).map(|tool| Most {
@@ -166,7 +191,7 @@ impl Control {
                 price_micros: tool.spec().price_micros,
                 tries: request.qos.retries().saturating_add(1),
             });
-            most.map_or(Ok(None), |most| self.budgets.reserve(&request.subject_id, most))
+            most.map_or(Ok(None), |most| self.budgets.reserve_how(&request.subject_id, most, in_any_case))
         });
         counted.inspect_err(|throttled| drop(self.throttled(throttled)))
     }
@@ -218,4 +243,13 @@ impl Control {
             tracing::warn!(%error, "expired budgets could not be removed");
         }
     }
+}
+
+/// For how many actions a request counts.
+pub(crate) fn items_of(request: &ActionRequest) -> u32 {
+    if !is_batch(&request.tool_id) {
+        return 1;
+    }
+    let items = Batch::of_action(request).map_or(1, |batch| batch.items.len());
+    u32::try_from(items).unwrap_or(u32::MAX)
 }

@@ -9,6 +9,7 @@ pub(crate) mod preimages;
 pub mod quarantine;
 pub(crate) mod repeats;
 pub mod results;
+pub(crate) mod rollback;
 pub(crate) mod snapshot;
 pub(crate) mod streams;
 pub(crate) mod undeclared;

@@ -4,7 +4,7 @@ use effectd_contracts::ActionId;
 
 /// All points, in the order in which an action passes them.
 #[cfg(feature = "failpoints")]
-pub const POINTS: [&str; 40] = [
+pub const POINTS: [&str; 49] = [
     "door.before_publish",
     "door.after_publish",
     "intake.before_lease",
@@ -30,12 +30,19 @@ pub const POINTS: [&str; 40] = [
     "executor.before_probe",
     "executor.before_child",
     "executor.after_child",
+    "plan.before_verify",
+    "plan.before_repair",
+    "plan.before_rollback",
+    "plan.after_rollback",
     "executor.end",
     "recorder.begin",
     "recorder.before_commit",
     "recorder.after_commit",
     "recorder.after_answer",
     "sweeper.begin",
+    "batch.begun",
+    "batch.stopped",
+    "batch.undone",
     "operation.begun",
     "operation.done",
     "operation.recorded",
@@ -45,6 +52,8 @@ pub const POINTS: [&str; 40] = [
     "session.letters",
     "session.blobs",
     "session.done",
+    "automation.stored",
+    "automation.saved",
 ];
 
 #[cfg(not(feature = "failpoints"))]

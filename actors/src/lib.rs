@@ -22,6 +22,7 @@
 //! | `preview` | runs on a copy, assessment by the policy |
 //! | `approvals` | holds, questions, decisions, grants, expiry |
 //! | `operator` | operations on record, dead letters, retention, erasure, withdrawal |
+//! | `batches` | runs a batch's items one after another, and undoes them |
 //! | `stages` | the stages themselves |
 //!
 //! Files beside the folders: `limits`, `settings`, `metrics`, `failpoint` and `stored` lie below every folder, `messages` and
@@ -54,6 +55,8 @@ pub mod preview;
 pub mod approvals;
 
 pub mod operator;
+
+pub mod batches;
 
 mod stages;
 

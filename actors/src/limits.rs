@@ -25,6 +25,20 @@ pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
 pub const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
 /// The same for a tool whose effect is at a service: the probe makes requests, and looks twice.
 pub const PROBE_SERVICE_TIME_MIN: Duration = Duration::from_secs(15);
+/// Items of a batch that are claimed ahead of the one that runs, so that their intents share blocks.
+pub const BATCH_AHEAD_MAX: usize = 8;
+/// Paths that the receipt of a batch names for one item.
+pub const BATCH_PATHS_TOLD_MAX: usize = 16;
+/// The same for what undoes an item: minutes, since what is not undone stays.
+pub const BATCH_UNDO_TRIES: u32 = 300;
+/// Reasons for an approval of a batch that a person is shown.
+pub const BATCH_REASONS_MAX: usize = 16;
+/// How often an item is handed to the pipeline again, if a worker died with it or it was put off.
+pub const BATCH_TRIES: u32 = 5;
+/// Least time for the rollback of a plan: one that used up all its time must still be undone.
+pub const ROLLBACK_TIME_MIN: Duration = Duration::from_secs(20);
+/// Most files and folders in the scope of a plan for a tool that does not declare its paths: each is a mount and a claim.
+pub const SCOPE_PATHS_MAX: usize = 32;
 /// Tries to commit a receipt; after that, the action waits for redelivery.
 pub const COMMIT_TRIES: u32 = 3;
 /// Receipts or dead letters in one page that an erasure reads.
@@ -128,6 +142,18 @@ pub const BREAKERS_SUBJECT_MAX: usize = 16;
 pub const RATE_KEYS_MAX: usize = 16_384;
 /// The window in which a session's actions are counted.
 pub const SESSION_WINDOW: Duration = Duration::from_secs(60);
+/// Automations in all, archived ones too: each is an entry of the Store and a file.
+pub const AUTOMATIONS_MAX: usize = 10_000;
+/// Automations in one page.
+pub const AUTOMATIONS_PAGE: usize = 500;
+/// Largest definition of an automation: 64 steps with a prompt of some kilobytes each.
+pub const DEFINITION_BYTES_MAX: usize = 262_144;
+/// Longest reserved call. A template that its author can read takes milliseconds.
+pub const RESERVED_TIME_MAX: Duration = Duration::from_millis(1_000);
+/// Processor time of a reserved call, in milliseconds.
+pub const RESERVED_CPU_MS: u64 = 1_000;
+/// Memory of a reserved call: several times the longest text that it may make.
+pub const RESERVED_MEMORY_BYTES_MAX: u64 = 33_554_432;
 /// Sessions in all, ended ones too: they share the Store's entries with approvals and grants, and each is sealed again every hour.
 pub const SESSIONS_MAX: usize = 10_000;
 /// Sessions of one subject, ended ones too: each may hold actions, and no planner takes the room of all others.
@@ -144,6 +170,8 @@ pub const SESSION_DELETED_KEPT: Duration = Duration::from_secs(3_600);
 pub const CONNECTIONS_MAX: usize = 1_000;
 /// Connections or secrets in one page.
 pub const CONNECTIONS_PAGE: usize = 500;
+/// Tools that are no connector's and about which operators say something: each is looked at whenever connections change.
+pub const TOOL_OVERLAYS_MAX: usize = 1_000;
 /// Hosts of one connection: a service has a few.
 pub const CONNECTION_HOSTS_MAX: usize = 64;
 /// Longest name of a host, by the standard.
@@ -314,3 +342,5 @@ pub const STDIO_MEMORY_BYTES_MAX: u64 = 1_073_741_824;
 pub const STDIO_BYTES_MAX: u64 = 268_435_456;
 /// Longest note of a call for the next one.
 pub const STDIO_NOTE_BYTES_MAX: usize = 1_024;
+/// Most plugins: each is a tool in every list, and a person has looked at it.
+pub const PLUGINS_MAX: usize = 256;

@@ -75,6 +75,8 @@ pub struct Refusal {
     pub fence: Option<Fence>,
     /// A dead letter is committed with the receipt.
     pub dead_letter: bool,
+    /// The item because of which a batch is refused.
+    pub item: Option<usize>,
 }
 
 impl Refusal {
@@ -86,6 +88,7 @@ impl Refusal {
             failure,
             fence: None,
             dead_letter: false,
+            item: None,
         }
     }
 

@@ -1,11 +1,14 @@
 //! What operators do: recorded operations, dead letters, retention, erasure, withdrawal, review, notifications.
 
+pub mod automations;
 pub mod connections;
 pub mod connectors;
 pub mod dead_letters;
 pub mod erasure;
 pub mod notifications;
 pub mod operations;
+pub(crate) mod overlays;
+mod plugins;
 pub mod replay;
 pub mod retention;
 pub(crate) mod review;

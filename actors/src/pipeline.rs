@@ -156,7 +156,7 @@ impl Pipeline {
         let policy = self.services.policy();
         let session = sessions::admit(&**store, &policy, &incoming.origin, &incoming.request)?;
         incoming.interactive = session.map_or(incoming.interactive, |session| !session.unattended);
-        control.session(&incoming.origin).await?;
+        control.session(&incoming.origin, &incoming.request).await?;
         Ok(None)
     }
 

@@ -5,6 +5,7 @@
 //! observed changes match the predicted ones.
 
 pub(crate) mod assessment;
+pub(crate) mod batch;
 mod diff;
 mod foresee;
 pub(crate) mod shadow;
@@ -199,6 +200,7 @@ async fn rehearsed(
         mark,
         undoes: extras.undoes,
         upstream: None,
+        failed_checks: Vec::new(),
     };
     let confinement = (timeout, trial.high_isolation, Narrowing::read_only(), None);
     let call = confined(files, trial.tool, call, confinement)?;
@@ -232,7 +234,7 @@ fn read(bytes: &[u8]) -> Result<PreviewResult, Failure> {
             Ok(rehearsal)
         }
         Ok(ToolReply::Failed(failure)) => Err(bounded(failure)),
-        Ok(ToolReply::Done(_) | ToolReply::Probed(_)) | Err(_) => Err(invalid()),
+        Ok(ToolReply::Done(_) | ToolReply::Probed(_) | ToolReply::Verified(_)) | Err(_) => Err(invalid()),
     }
 }
 

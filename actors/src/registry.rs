@@ -7,22 +7,27 @@
 //! A registry does not change. While actions run, another one takes its place ([`CurrentRegistry`]); an action keeps the tool that
 //! it was validated with.
 
+mod batch;
 mod lint;
-mod schema;
+mod overlay;
+pub mod schema;
 mod tool;
 mod views;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use effectd_contracts::batch::is_batch;
+use effectd_contracts::plugin::Pinned;
 use effectd_contracts::{Exchange, Failure, SpecInvalid, ToolId, ToolSpec, Touch, Upstream, wire_enum};
 use parking_lot::RwLock;
 use serde_json::{Map, Value};
 
 pub use lint::Lint;
+pub use overlay::Overlaid;
 pub use tool::RegisteredTool;
-pub use views::{ActionDefinition, CapabilityView, Package, Permissions, Rollback, Verification};
+pub use views::{ActionDefinition, CapabilityView};
 
 /// Rules for parameters beyond the schema.
 pub type ParamRule = Arc<dyn Fn(&Map<String, Value>) -> Result<(), Failure> + Send + Sync>;
@@ -88,6 +93,10 @@ pub struct Definition {
     pub drifted: bool,
     /// The server that is called, for a tool of a connector.
     pub upstream: Option<Arc<Upstream>>,
+    /// What an operator says about the tool, unless it is a connector's.
+    pub overlay: Option<Box<Overlaid>>,
+    /// The package that runs, for a tool of a plugin.
+    pub plugin: Option<Arc<Pinned>>,
 }
 
 impl Definition {
@@ -105,6 +114,8 @@ impl Definition {
             hosts: Vec::new(),
             drifted: false,
             upstream: None,
+            overlay: None,
+            plugin: None,
         }
     }
 
@@ -130,11 +141,13 @@ impl Definition {
             hosts,
             drifted,
             upstream,
+            overlay,
+            plugin,
         } = self;
         (source, drifted, hosts, aliases) == (&other.source, &other.drifted, &other.hosts, &other.aliases)
             && shared(only_reads.as_ref(), other.only_reads.as_ref())
             && guide == &other.guide
-            && *upstream == other.upstream
+            && (upstream, overlay, plugin) == (&other.upstream, &other.overlay, &other.plugin)
             && Arc::ptr_eq(rule, &other.rule)
             && shared(touches.as_ref(), other.touches.as_ref())
             && shared(reads.as_ref(), other.reads.as_ref())
@@ -208,6 +221,8 @@ impl CurrentRegistry {
 pub struct Registry {
     tools: BTreeMap<ToolId, Arc<RegisteredTool>>,
     aliases: BTreeMap<ToolId, ToolId>,
+    /// The tool of batches of these tools, made when it is first needed. It is not listed among them.
+    batch: OnceLock<Option<Arc<RegisteredTool>>>,
 }
 
 impl Registry {
@@ -285,6 +300,9 @@ impl Registry {
 
     /// One tool, by its id or an alias.
     pub fn get(&self, name: &ToolId) -> Option<&Arc<RegisteredTool>> {
+        if is_batch(name) {
+            return self.batch.get_or_init(|| batch::tool(&self.tools, &self.aliases)).as_ref();
+        }
         let id = self.aliases.get(name).unwrap_or(name);
         self.tools.get(id)
     }

@@ -3,6 +3,7 @@
 //! Of the folders, this one uses only `control` and `registry`: nothing here uses `Action`.
 
 pub mod answers;
+pub mod automations;
 pub mod caches;
 pub mod callers;
 pub mod connections;
@@ -11,6 +12,8 @@ pub mod egress;
 pub mod files;
 pub(crate) mod leases;
 pub(crate) mod oauth;
+pub(crate) mod overlays;
+pub mod plugins;
 pub(crate) mod recent_receipts;
 pub(crate) mod running;
 pub mod sessions;

@@ -1,5 +1,6 @@
 //! The pipeline's settings and their defaults.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use effectd_bus::Retention;
@@ -36,8 +37,25 @@ pub struct Settings {
     pub notifications_max: usize,
     /// The weights of the reward in receipts.
     pub weights: Weights,
+    pub plugins: PluginSettings,
     pub control: control::Settings,
     pub retention: Retention,
+}
+
+/// The operator's settings of plugins.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PluginSettings {
+    /// The folder with the folder `actions`, in which each package is a folder. No space shares files with it.
+    pub root: PathBuf,
+    /// Whether code of packages runs.
+    pub allow_code_execution: bool,
+}
+
+impl PluginSettings {
+    /// The folder of a package.
+    pub fn folder(&self, package: &str) -> PathBuf {
+        self.root.join("actions").join(package)
+    }
 }
 
 impl Default for Settings {
@@ -56,6 +74,7 @@ impl Default for Settings {
             quarantined_max: 100,
             notifications_max: 1_000,
             weights: Weights::default(),
+            plugins: PluginSettings::default(),
             control: control::Settings::default(),
             retention: Retention::default(),
         }

@@ -64,7 +64,7 @@ pub(crate) trait Stage: Clone + Send + Sync + 'static {
     }
 
     /// Whether a message may take seconds. Then a task of its own works on it, and no worker waits.
-    fn may_take_long(&self) -> bool {
+    fn may_take_long(&self, _message: &Self::Message) -> bool {
         false
     }
 
@@ -128,7 +128,7 @@ impl<S: Stage> Worker for StageWorker<S> {
     ) -> Result<(), ActorProcessingErr> {
         // Every line that is logged during the work, also that of a panic, is in the action's span.
         let span = job.msg.ticket().span.clone();
-        if self.0.may_take_long() {
+        if self.0.may_take_long(&job.msg) {
             let (stage, this) = (self.0.clone(), self.1.clone());
             let mut halt = stage.services().children.halt.subscribe();
             tokio::spawn(async move {

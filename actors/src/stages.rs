@@ -5,6 +5,7 @@ pub(crate) mod executor;
 pub(crate) mod gate;
 pub(crate) mod idempotency;
 pub(crate) mod intake;
+mod plan;
 pub(crate) mod recorder;
 pub(crate) mod sweeper;
 pub(crate) mod validator;

@@ -7,6 +7,9 @@ use effectd_contracts::{ActionId, Event};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// The holds of actions, by the ids of the actions.
+pub(crate) const HELD_ACTIONS: &str = "held-actions";
+
 /// Initial capacity for a JSON body: most are shorter.
 const BODY_BYTES: usize = 1 << 10;
 

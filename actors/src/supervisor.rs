@@ -274,6 +274,7 @@ impl Supervisor {
                 Executor {
                     services: services(),
                     calls: Arc::new(ActiveCalls::default()),
+                    validator: validator.clone(),
                     recorder: recorder.clone(),
                 },
                 &executor,

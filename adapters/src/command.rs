@@ -17,7 +17,7 @@ use crate::side_channel::ToolChannel;
 
 /// Where programs are searched, after the folders that the policy gives to a named command. The sandbox lets nothing in the space
 /// be executed but what is in a cache.
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
 #[derive(Debug, Clone, Copy)]
 pub struct Run;

@@ -4,6 +4,7 @@ use effectd_contracts::json;
 use effectd_contracts::{CallMode, Code, Failure, Phase, ToolCall, ToolOutput, ToolReply};
 
 use crate::limits::CALL_BYTES_MAX;
+use crate::plugin;
 use crate::preview::preview;
 use crate::tool::Tool;
 use crate::workspace::Workspace;
@@ -32,6 +33,9 @@ pub fn answer(tool: &dyn Tool, workspace: &Workspace<'_>, call: &ToolCall) -> To
         CallMode::DryRun => tool.dry_run(workspace, call).map(ToolReply::Done),
         CallMode::Probe => tool.probe(workspace, call).map(ToolReply::Probed),
         CallMode::Preview => preview(tool, workspace, call).map(ToolReply::Previewed),
+        // The tools of packages have these, and no others.
+        CallMode::Verify => plugin::verify(workspace, call).map(ToolReply::Verified),
+        CallMode::Rollback => plugin::rollback(workspace, call).map(ToolReply::Done),
     };
     reply.unwrap_or_else(ToolReply::Failed)
 }

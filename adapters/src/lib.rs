@@ -9,6 +9,7 @@ pub mod tool;
 pub mod workspace;
 
 mod archive;
+mod batch;
 mod dispatch;
 mod exchange;
 mod failpoint;
@@ -26,6 +27,7 @@ pub mod http;
 pub mod linear;
 mod mcp;
 pub mod notify;
+mod plugin;
 pub mod postgres;
 pub mod sentry;
 pub mod slack;
@@ -39,12 +41,19 @@ pub use spacepath::{Base, PathInvalid, SpacePath};
 pub use tool::Tool;
 pub use workspace::{FileProblem, Inspected, Workspace, is_local};
 
-/// The tool of this id: a built-in one, one of a service, or one that a connection or a connector has under its own name.
+/// The tool of this id: a built-in one, one of a service, or one that a connection, a connector or a plugin has under its own name.
 pub fn find(id: &ToolId) -> Option<&'static dyn Tool> {
+    if effectd_contracts::batch::is_batch(id) {
+        return Some(&batch::Whole);
+    }
     let of_services = services().iter().flat_map(|service| service.tools);
     let mut known = all().iter().chain(of_services).copied();
     let known = known.find(|tool| tool.id() == id.as_str());
-    known.or_else(|| http::tool(id)).or_else(|| postgres::tool(id)).or_else(|| mcp::tool(id))
+    known
+        .or_else(|| http::tool(id))
+        .or_else(|| postgres::tool(id))
+        .or_else(|| mcp::tool(id))
+        .or_else(|| plugin::tool(id))
 }
 
 /// The tools of one service. They are offered where the organisation has a connection to it.

@@ -162,6 +162,7 @@ pub(crate) fn reads<T: TypedTool>(required: &[&str], properties: Value) -> ToolS
         resource: None,
         repeat: Repeat::Safe,
         sandbox_profile: SandboxProfile::default(),
+        package: None,
     }
 }
 

@@ -238,7 +238,7 @@ impl TypedTool for ListIssues {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct IssueParams {
-    /// The issue, by its id.
+    /// The issue, by its number: the id that list_issues returns.
     #[schemars(length(min = 1, max = 128), extend("x-public" = true, "x-resource" = true))]
     issue_id: String,
 }
@@ -324,7 +324,7 @@ pub struct GetEvent;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventParams {
-    /// The issue, by its id.
+    /// The issue, by its number: the id that list_issues returns.
     #[schemars(length(min = 1, max = 128), extend("x-public" = true, "x-resource" = true))]
     issue_id: String,
     /// The event, by its id, or latest, oldest or recommended.
@@ -381,7 +381,7 @@ pub enum Status {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateParams {
-    /// The issue, by its id.
+    /// The issue, by its number: the id that list_issues returns.
     #[schemars(length(min = 1, max = 128), extend("x-public" = true, "x-resource" = true))]
     issue_id: String,
     /// Its new status.

@@ -1,4 +1,4 @@
-//! Blobs beside the journal: pre-images of effects, artifacts of tools, and results of tools.
+//! Blobs beside the journal: pre-images of effects, artifacts and results of tools, and definitions of automations.
 //!
 //! The name of a pre-image or artifact is a keyed digest of its content, which the caller computes, so a space stores equal
 //! content once. A result has a name of its own, and is written without a sync: a power failure may lose it. The head of a
@@ -6,7 +6,7 @@
 //! `sealed.rs` has the file format, `stream.rs` the streamed blobs, `catalog.rs` the list of blobs in a folder.
 //!
 //! Each space has a quota for each kind. The oldest blobs are evicted first; of results, the oldest of the principal that has
-//! the most. Named blobs, pinned blobs (which are neither evicted nor counted) and blobs that are being written may each take one
+//! the most; definitions are never evicted. Named blobs, pinned blobs (which are neither evicted nor counted) and blobs that are being written may each take one
 //! quota. So a folder takes at most three quotas, and more than one only while blobs are being written or pinned. Sizes are
 //! the lengths of the files.
 
@@ -60,24 +60,37 @@ pub enum BlobKind {
     Artifacts,
     /// Results of tools.
     Results,
+    /// Definitions of automations. They belong to no receipt: only their owner removes them.
+    Definitions,
 }
 
 impl BlobKind {
-    pub const ALL: [Self; 3] = [Self::Preimages, Self::Artifacts, Self::Results];
+    pub const ALL: [Self; 4] = [Self::Preimages, Self::Artifacts, Self::Results, Self::Definitions];
+    /// Those that belong to receipts, and end with them.
+    pub const OF_RECEIPTS: [Self; 3] = [Self::Preimages, Self::Artifacts, Self::Results];
 
     const fn folder(self) -> &'static str {
         match self {
             BlobKind::Preimages => "preimages",
             BlobKind::Artifacts => "artifacts",
             BlobKind::Results => "results",
+            BlobKind::Definitions => "definitions",
         }
     }
 
     /// Whether a blob is on disk before `put` returns.
     const fn is_durable(self) -> bool {
         match self {
-            BlobKind::Preimages | BlobKind::Artifacts => true,
+            BlobKind::Preimages | BlobKind::Artifacts | BlobKind::Definitions => true,
             BlobKind::Results => false,
+        }
+    }
+
+    /// Whether the oldest blobs make room for a new one.
+    const fn is_evicted(self) -> bool {
+        match self {
+            BlobKind::Preimages | BlobKind::Artifacts | BlobKind::Results => true,
+            BlobKind::Definitions => false,
         }
     }
 
@@ -85,7 +98,7 @@ impl BlobKind {
     /// another kind, which several actions may name, have one owner.
     fn owner(self, name: &str) -> &str {
         match self {
-            BlobKind::Preimages | BlobKind::Artifacts => "",
+            BlobKind::Preimages | BlobKind::Artifacts | BlobKind::Definitions => "",
             BlobKind::Results => name.get(..OWNER_DIGITS).unwrap_or(name),
         }
     }

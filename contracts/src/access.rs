@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{AddressRange, Host, HostInvalid};
-use crate::exchange::{ASKED_HEADERS, Method, check_path};
+use crate::exchange::{Method, check_path, may_be_set};
 use crate::limits::{
     AUTHORITY_BYTES_MAX, CONNECTION_RANGES_MAX, DATABASE_NAME_BYTES_MAX, OAUTH_TEXT_BYTES_MAX,
     ROUTE_BYTES_MAX, ROUTES_MAX,
@@ -233,7 +233,7 @@ pub fn is_credential(name: &str) -> bool {
         && name.len() <= 64
         && name.bytes().all(plain)
         && !NOT_A_CREDENTIAL.contains(&name)
-        && !ASKED_HEADERS.contains(&name)
+        && !may_be_set(name)
 }
 
 /// A request that a connection allows: a method, and a path in which `{name}` stands for one segment.

@@ -20,6 +20,7 @@ use crate::limits::{
     CONNECTOR_ARG_BYTES_MAX, CONNECTOR_ARGS_MAX, CONNECTOR_TOOLS_MAX, REMOTE_ACTION_BYTES_MAX,
     ROUTE_BYTES_MAX, SCHEMA_BYTES_MAX, TOOL_WORDS_BYTES_MAX,
 };
+use crate::param_header::ParamHeader;
 use crate::risk::{RiskLevel, RiskTier};
 
 /// The sources of tools of connectors begin with this: `connector:<uuid>`.
@@ -63,7 +64,7 @@ pub enum Transport {
     },
 }
 
-/// What an operator says about a tool, instead of its server.
+/// What an operator says about a tool, instead of its server or its author.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -72,7 +73,7 @@ pub struct ToolOverlay {
     pub title: Option<String>,
     /// Its description.
     pub description: Option<String>,
-    /// What it does to the world.
+    /// What it does to the world, for a tool of a server.
     pub risk: Option<RiskLevel>,
     /// The tier, which can only raise the one that follows from the risk.
     pub tier: Option<RiskTier>,
@@ -136,15 +137,20 @@ impl Connector {
                 }
             }
         }
-        let fits = |(name, said): (&String, &ToolOverlay)| {
-            let words = [said.title.as_deref(), said.description.as_deref()];
-            let is_short = |text: &str| text.len() <= TOOL_WORDS_BYTES_MAX && !has_hidden(text);
-            is_tool_name(name) && words.into_iter().flatten().all(is_short)
-        };
+        let fits = |(name, said): (&String, &ToolOverlay)| is_tool_name(name) && said.is_sound();
         if self.overlay.len() > CONNECTOR_TOOLS_MAX || !self.overlay.iter().all(fits) {
             return Err(ConnectorInvalid::Overlay);
         }
         Ok(())
+    }
+}
+
+impl ToolOverlay {
+    /// Whether people can read all that it says, and in little time.
+    pub fn is_sound(&self) -> bool {
+        let words = [self.title.as_deref(), self.description.as_deref()];
+        let is_short = |text: &str| text.len() <= TOOL_WORDS_BYTES_MAX && !has_hidden(text);
+        words.into_iter().flatten().all(is_short)
     }
 }
 
@@ -428,6 +434,9 @@ pub struct Upstream {
     /// The version of MCP that it spoke when it was last listed, so that a call need not find it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
+    /// The parameters that the server wants in headers, too, if it is reached by HTTP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<ParamHeader>,
 }
 
 /// What is asked of a server.

@@ -73,7 +73,7 @@ pub struct Exchange {
     /// Names and values of the query, not encoded yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub query: Vec<(String, String)>,
-    /// Headers. Only some may be set: see [`ASKED_HEADERS`].
+    /// Headers. Only some may be set: see [`ASKED_HEADERS`] and [`PARAM_HEADER`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,
     /// The body. It follows the rest, and so is not part of its JSON.
@@ -165,6 +165,21 @@ pub const ASKED_HEADERS: [&str; 12] = [
     "prefer",
 ];
 
+/// What a header begins with that repeats a parameter of an MCP tool.
+pub const PARAM_HEADER: &str = "mcp-param-";
+
+/// Whether a text can be a name of a header, or a part of it.
+pub fn is_token(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_part)
+}
+
+/// Whether a tool may set this header.
+pub(crate) fn may_be_set(name: &str) -> bool {
+    let is_param = |rest: &str| is_token(rest) && !rest.bytes().any(|byte| byte.is_ascii_uppercase());
+    ASKED_HEADERS.contains(&name) || name.strip_prefix(PARAM_HEADER).is_some_and(is_param)
+}
+
 /// The headers of an answer that a tool gets. Cookies, redirects and challenges are not among them.
 const TOLD_HEADERS: [&str; 13] = [
     "cache-control",
@@ -255,7 +270,7 @@ impl Exchange {
         }
         for (at, (name, value)) in headers.iter().enumerate() {
             let is_twice = headers[..at].iter().any(|(earlier, _)| earlier == name);
-            if is_twice || !ASKED_HEADERS.contains(&name.as_str()) {
+            if is_twice || !may_be_set(name) {
                 return Err(ExchangeInvalid::Header(cut(name)));
             }
             let is_plain = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
@@ -591,7 +606,7 @@ mod tests {
 
     #[test]
     fn a_tool_sets_no_header_that_means_something_to_the_connection() {
-        for name in ASKED_HEADERS {
+        for name in ASKED_HEADERS.into_iter().chain(["mcp-param-region", "mcp-param-a.b"]) {
             assert_eq!(with_header(name, "a b").check(), Ok(()), "{name}");
         }
         for name in [
@@ -617,6 +632,10 @@ mod tests {
             "Accept",
             "accept ",
             "accept\r\nhost",
+            "mcp-param-",
+            "mcp-param-A",
+            "mcp-param-a b",
+            "mcp-param-a\r\nhost",
             "",
         ] {
             let refused = with_header(name, "a").check();

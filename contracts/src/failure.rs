@@ -57,8 +57,10 @@ codes! {
     HumanDenied = "human_denied", false, DeniedHuman, "A person refused the action.";
     ApprovalExpired = "approval_expired", false, Expired, "Nobody decided about the action in time.";
     NetworkNotWhitelisted = "network_not_whitelisted", false, DeniedPolicy, "The tool needs a network host that nobody has allowed.";
+    ScopeDenied = "scope_denied", false, DeniedPolicy, "The action would change, or has changed, files outside of its plan's scope.";
     ToolDisabled = "tool_disabled", false, DeniedPolicy, "An operator has disabled the tool.";
-    ToolDrifted = "tool_drifted", false, DeniedPolicy, "The server of a connector describes the tool otherwise than when it was judged; nothing was called.";
+    ToolDrifted = "tool_drifted", false, DeniedPolicy, "The tool is not what was judged: its server describes it otherwise, or its package has changed; nothing was called.";
+    PluginCodeDisabled = "plugin_code_disabled", false, DeniedPolicy, "The tool is code of a plugin, which the operator does not allow to run.";
     RateLimited = "rate_limited", true, Throttled, "Too many requests in too short a time.";
     PendingLimit = "pending_limit", true, Throttled, "Too many actions of this session are waiting for an approval.";
     Overloaded = "overloaded", true, Throttled, "The backlog is full.";
@@ -88,6 +90,7 @@ codes! {
     SandboxFailed = "sandbox_failed", true, Failed, "The sandboxed process ended without a reply.";
     ToolFailed = "tool_failed", false, Failed, "The tool itself reported an error.";
     ToolBusy = "tool_busy", true, Failed, "The tool reported a transient error.";
+    InterpreterMissing = "interpreter_missing", false, Failed, "This machine does not have the program that runs the plugin's script.";
     ConnectionMissing = "connection_missing", false, Failed, "The organisation has no connection, or no enabled one, for this tool.";
     SecretMissing = "secret_missing", false, Failed, "The connection's secret has no value.";
     EgressRefused = "egress_refused", false, DeniedPolicy, "The request leads where its connection does not allow.";
@@ -96,7 +99,12 @@ codes! {
     ResultInvalid = "result_invalid", false, Failed, "The tool's reply violates its own result schema.";
     ResultGone = "result_gone", false, Failed, "The tool's result is no longer stored.";
     EffectsUndeclared = "effects_undeclared", false, Failed, "The tool did more than it declares and was disabled.";
+    VerificationFailed = "verification_failed", false, Failed, "The tool ran, and a check of the plan did not pass.";
+    RollbackFailed = "rollback_failed", false, Failed, "The plan failed, and not every file is as it was before; a person must look.";
     OutcomeUnknown = "outcome_unknown", false, Indeterminate, "Whether the effect happened is unknown; a person must settle it.";
+    NotStarted = "not_started", false, NotStarted, "It did not start, since its batch ended before.";
+    BatchRolledBack = "batch_rolled_back", false, Reverted, "An item of the batch failed, and nothing of the batch is left.";
+    BatchIncomplete = "batch_incomplete", false, Failed, "An item of the batch failed, and others are done or could not be undone.";
     Cancelled = "cancelled", false, Cancelled, "The action was withdrawn before it started.";
     StoreUnavailable = "store_unavailable", true, Failed, "The store cannot be written.";
     Internal = "internal", true, Failed, "A fault of effectd itself.";

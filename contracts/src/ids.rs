@@ -178,6 +178,11 @@ string_id!(
 );
 
 string_id!(
+    /// An automation: a plan of steps that runs by itself.
+    AutomationId, "automation_id", ID_BYTES_MAX
+);
+
+string_id!(
     /// A token, by the part of it that is no secret.
     TokenId, "token_id", ID_BYTES_MAX
 );
@@ -254,7 +259,17 @@ macro_rules! fresh_ids {
     };
 }
 
-fresh_ids!(ActionId, ReceiptId, ApprovalId, GrantId, EventId, SessionId, ConnectionId, WebhookId);
+fresh_ids!(
+    ActionId,
+    ReceiptId,
+    ApprovalId,
+    GrantId,
+    EventId,
+    SessionId,
+    ConnectionId,
+    WebhookId,
+    AutomationId
+);
 
 impl TraceId {
     /// A new id, for requests without a trace.

@@ -20,11 +20,15 @@ pub mod trace;
 
 pub mod access;
 pub mod address;
+pub mod batch;
 pub mod connector;
 pub mod effects;
 pub mod exchange;
 pub mod failure;
 pub mod outcome;
+pub mod param_header;
+pub mod plan;
+pub mod plugin;
 pub mod preview;
 pub mod request;
 pub mod risk;
@@ -32,6 +36,7 @@ pub mod tool;
 pub mod toolcall;
 
 pub mod approval;
+pub mod automation;
 pub mod event;
 pub mod log;
 pub mod millis;
@@ -56,6 +61,10 @@ pub use access::{
 };
 pub use address::{AddressClass, AddressRange, Host, HostInvalid, RangeInvalid};
 pub use approval::{Approval, ApprovalChange, ApprovalData, ApprovalVerdict, Approved, Authority};
+pub use automation::{Automation, AutomationStatus};
+pub use batch::{
+    BATCH_TOOL, Batch, BatchItem, BatchMode, BatchRequest, BatchResult, ItemMark, ItemResult, Marker,
+};
 pub use clock::{Clock, ManualClock, Monotonic, SystemClock, Timestamp};
 pub use connector::{
     Ask, Connector, ConnectorInvalid, Harvest, Harvested, Pinned, RefusedTool, ToolOverlay, Transport,
@@ -77,8 +86,9 @@ pub use exchange::{
 pub use failure::{Code, Failure, Gate, Phase, quoted};
 pub use filter::{Filter, FilterInvalid};
 pub use ids::{
-    ActionId, ApprovalId, Capability, ConnectionId, EventId, GrantId, IdInvalid, IdempotencyKey, OrgId,
-    Principal, ReceiptId, SessionId, SpaceId, SubjectId, TokenId, ToolId, TraceId, WebhookId,
+    ActionId, ApprovalId, AutomationId, Capability, ConnectionId, EventId, GrantId, IdInvalid,
+    IdempotencyKey, OrgId, Principal, ReceiptId, SessionId, SpaceId, SubjectId, TokenId, ToolId, TraceId,
+    WebhookId,
 };
 pub use log::{
     AmendmentEntry, BundleHead, EntryKind, InclusionProof, IntentEntry, KeyEntry, LogEntry, LogHead, LogLine,
@@ -89,6 +99,11 @@ pub use operation::{Operation, PolicyList};
 pub use org::{Connection, SecretName, Session, SlackChannel, SlackUser, Webhook, WebhookTopic, is_slack_id};
 pub use outcome::{
     DeniedReason, InvocationBrief, InvocationStatus, Outcome, PlanStatus, Projection, RunStatus, StepStatus,
+};
+pub use param_header::{ParamHeader, headers_of, param_headers};
+pub use plan::{
+    ACTION_API, Check, Feedback, Plan, PlanRecord, PlanResult, PlanScope, PlanStep, PlanVerification,
+    Transition,
 };
 pub use preview::{AskedRequest, Predicted, PreviewRecord, PreviewResult, PreviewVerdict, PreviewedPath};
 pub use receipt::{
@@ -103,8 +118,8 @@ pub use risk::{Band, Mode, ModeSource, RiskLevel, RiskTier};
 pub use signature::{Signature, SignatureInvalid};
 pub use token::TokenKind;
 pub use tool::{
-    BaseProfile, Compensation, KeyField, Repeat, ResourceTemplate, SafetyClass, SandboxProfile, SideEffect,
-    SpecInvalid, ToolSpec,
+    BaseProfile, Compensation, KeyField, PackageTerms, Repeat, ResourceTemplate, SafetyClass, SandboxProfile,
+    SideEffect, SpecInvalid, ToolSpec,
 };
 pub use toolcall::{
     ARTIFACT_GET_TOOL, Artifact, COMMAND_TOOL, CallMode, EffectMark, ProbeVerdict, ToolCall, ToolOutput,

@@ -48,9 +48,21 @@ pub const RATIONALE_BYTES_MAX: usize = 1_024;
 /// Most commands, and most paths of one kind, in a contract: a plan of one action, not of a project.
 /// Part of the published schemas.
 pub const CONTRACT_LIST_MAX: usize = 256;
+/// Most items of a batch: as many as the resources that one claim holds.
+/// Part of the published schemas.
+pub const BATCH_ITEMS_MAX: usize = 64;
+/// Longest id of a batch: an identifier with room for the ids of its items.
+/// Part of the published schemas.
+pub const BATCH_ID_BYTES_MAX: usize = 248;
+/// Longest reason in the receipt of a batch, for each item.
+/// Part of stored receipts.
+pub const BATCH_REASON_BYTES_MAX: usize = 96;
 /// Largest contract, in bytes of JSON: with the largest request it still fits into one event.
 /// What was accepted once must be readable for ever.
 pub const CONTRACT_BYTES_MAX: usize = 65_536;
+/// Longest output of one check in the result of a plan: its end, where programs say what is wrong.
+/// With the most checks it still fits into one reply.
+pub const CHECK_OUTPUT_BYTES_MAX: usize = 4_096;
 /// Longest `tracestate`: what the standard requires everybody to propagate. It is stored in clear with the receipt.
 /// Part of the published schemas.
 pub const TRACESTATE_BYTES_MAX: usize = 512;
@@ -138,3 +150,12 @@ pub const LOG_KEYS_MAX: usize = 1_000;
 pub const LOG_ENTRIES_MAX: u64 = 281_474_976_710_656;
 /// Files that the disk of the state must still take: with fewer, new work is refused and named commands end.
 pub const DISK_FREE_FILES_MIN: u64 = 1_000;
+/// Longest name of a plugin's package, and of a file in it: with the source in front it is an identifier that models can use.
+pub const PLUGIN_NAME_BYTES_MAX: usize = 56;
+/// Largest file of a plugin's package: a script, not a program with its libraries. Each call reads and compares it.
+pub const PLUGIN_SCRIPT_BYTES_MAX: usize = 262_144;
+/// Largest output of a plugin's script.
+/// Packages are written against it.
+pub const PLUGIN_OUTPUT_BYTES_MAX: usize = 1_048_576;
+/// Most checks of one script that verifies: a person reads them.
+pub const PLUGIN_CHECKS_MAX: usize = 64;

@@ -4,11 +4,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::access::HttpAccess;
+use crate::automation::AutomationStatus;
 use crate::clock::Timestamp;
 use crate::connector::{Connector, ToolOverlay};
 use crate::digest::Digest;
 use crate::ids::{
-    Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, TokenId, ToolId, WebhookId,
+    AutomationId, Capability, ConnectionId, OrgId, SessionId, SpaceId, SubjectId, TokenId, ToolId, WebhookId,
 };
 use crate::org::{SlackChannel, WebhookTopic};
 use crate::risk::{Band, Mode};
@@ -252,14 +253,24 @@ pub enum Operation {
         /// What was shown to who accepts it; anything else by now is refused.
         digest: Digest,
     },
-    /// Says about a tool of an MCP server what its server says otherwise, or nothing.
+    /// Says about a tool what its author or its server says otherwise, or nothing.
     OverlayTool {
-        /// The connection.
-        connection_id: ConnectionId,
-        /// The name by which the server knows the tool.
-        tool: String,
-        /// What is said; nothing restores the server's words.
+        /// The tool.
+        tool_id: ToolId,
+        /// What is said; nothing restores the author's words.
         says: Option<Box<ToolOverlay>>,
+    },
+    /// Lets the package of a plugin be a tool, as it is on disk now.
+    AddPlugin {
+        /// The name of the package.
+        name: String,
+        /// What was shown to who adds it; anything else by now is refused.
+        digest: Digest,
+    },
+    /// Takes the tool of a plugin away. Its package stays on disk.
+    RemovePlugin {
+        /// The name of the package.
+        name: String,
     },
     /// Creates a webhook: events of an organisation are sent to a service, from now on.
     CreateWebhook {
@@ -292,6 +303,31 @@ pub enum Operation {
     DeleteWebhook {
         /// The webhook.
         webhook_id: WebhookId,
+    },
+    /// Saves a definition of an automation, which the operation does not hold.
+    SaveAutomation {
+        /// The automation; by a new id if it is new.
+        automation_id: AutomationId,
+        /// The space in which it acts.
+        space_id: SpaceId,
+        /// The number of the definition.
+        version: u64,
+        /// A keyed digest of the definition.
+        definition: String,
+        /// Whether it runs from now on.
+        status: AutomationStatus,
+    },
+    /// Lets an automation run, pauses it, or takes it out of use.
+    SetAutomation {
+        /// The automation.
+        automation_id: AutomationId,
+        /// What it does from now on.
+        status: AutomationStatus,
+    },
+    /// Deletes an archived automation and its definitions.
+    DeleteAutomation {
+        /// The automation.
+        automation_id: AutomationId,
     },
     /// Says which account a user of Slack is, or that it is none any more.
     MapSlackUser {
@@ -406,10 +442,15 @@ impl Operation {
             Operation::HarvestConnector { .. } => "effectd.harvest_connector",
             Operation::ReviewConnector { .. } => "effectd.review_connector",
             Operation::OverlayTool { .. } => "effectd.overlay_tool",
+            Operation::AddPlugin { .. } => "effectd.add_plugin",
+            Operation::RemovePlugin { .. } => "effectd.remove_plugin",
             Operation::CreateWebhook { .. } => "effectd.create_webhook",
             Operation::EnableWebhook { .. } => "effectd.enable_webhook",
             Operation::DisableWebhook { .. } => "effectd.disable_webhook",
             Operation::DeleteWebhook { .. } => "effectd.delete_webhook",
+            Operation::SaveAutomation { .. } => "effectd.save_automation",
+            Operation::SetAutomation { .. } => "effectd.set_automation",
+            Operation::DeleteAutomation { .. } => "effectd.delete_automation",
             Operation::MapSlackUser { .. } => "effectd.map_slack_user",
             Operation::SetSecret { .. } => "effectd.set_secret",
             Operation::DeleteSecret { .. } => "effectd.delete_secret",

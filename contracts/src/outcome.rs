@@ -56,20 +56,20 @@ crate::wire_enum! {
     }
 }
 
-/// The status of a plan result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PlanStatus {
-    /// Completed; the required verification passed.
-    Succeeded,
-    /// Failed; the rollback restored the previous state.
-    Reverted,
-    /// Waits for an approval.
-    Queued,
-    /// Refused by policy, scope or safety.
-    Rejected,
-    /// Failed without a rollback.
-    Failed,
+crate::wire_enum! {
+    /// The status of a plan result.
+    pub enum PlanStatus {
+        /// Completed; the required verification passed.
+        Succeeded = "succeeded",
+        /// Failed; the rollback restored the previous state.
+        Reverted = "reverted",
+        /// Waits for an approval.
+        Queued = "queued",
+        /// Refused by policy, scope or safety.
+        Rejected = "rejected",
+        /// Failed without a rollback.
+        Failed = "failed",
+    }
 }
 
 /// The status of an invocation, in seven words.

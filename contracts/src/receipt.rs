@@ -20,6 +20,7 @@ use crate::ids::{
 };
 use crate::millis::Millis;
 use crate::outcome::Outcome;
+use crate::plan::PlanRecord;
 use crate::preview::PreviewRecord;
 use crate::request::{ActionRequest, Candidate, Feature, Origin};
 use crate::reward::Reward;
@@ -110,6 +111,8 @@ pub struct Receipt {
     pub choice: Option<Choice>,
     /// The tool's result, which effectd keeps for some days; absent if the tool failed or returned nothing.
     pub kept_result: Option<KeptResult>,
+    /// What a plan came to; absent for an action without one.
+    pub plan: Option<PlanRecord>,
     /// The device's signature over everything else.
     pub signature: Option<Signature>,
 }

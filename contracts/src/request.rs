@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::batch::{self, Batch};
 use crate::canonical;
 use crate::clock::Timestamp;
 use crate::digest::Digest;
@@ -16,6 +17,7 @@ use crate::limits::{
     CANDIDATES_MAX, CONTEXT_FEATURES_MAX, CONTEXT_WORD_BYTES_MAX, CONTRACT_BYTES_MAX, CONTRACT_LIST_MAX,
     ID_BYTES_MAX, RATIONALE_BYTES_MAX, REQUEST_BYTES_MAX, RETRIES_DEFAULT, RETRIES_MAX, TIMEOUT_MS_MAX,
 };
+use crate::risk::RiskTier;
 use crate::text::{PRINTABLE, is_unprintable};
 use crate::trace::{TraceContext, TraceParent, TraceState};
 
@@ -74,7 +76,7 @@ pub struct ActionRequest {
 }
 
 /// Why a planner wants something, in its own, unchecked words.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rationale {
     /// How sure it is, from 0 to 1.
@@ -192,6 +194,12 @@ pub enum Origin {
         batch_id: String,
         /// The item, from zero.
         index: u32,
+        /// The session that the batch belongs to, if it has a record.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<SessionId>,
+        /// Whether effectd derived the request, to undo the item.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        undo: bool,
     },
 }
 
@@ -204,7 +212,9 @@ impl Origin {
     /// The session that the request belongs to. A run and a batch are each a session; a planner's decision belongs to none.
     pub fn session(&self) -> Option<SessionId> {
         let name = match self {
-            Self::Session { session_id } => return Some(session_id.clone()),
+            Self::Session { session_id } | Self::Batch { session_id: Some(session_id), .. } => {
+                return Some(session_id.clone());
+            }
             Self::Run { run_id, .. } => format!("run:{run_id}"),
             Self::Batch { batch_id, .. } => format!("batch:{batch_id}"),
             Self::Arbiter | Self::Plan => return None,
@@ -226,6 +236,8 @@ impl Origin {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Contract {
+    /// The tier that the plan states; it can only raise the tool's.
+    pub risk_tier: Option<RiskTier>,
     /// The verification of success.
     pub verification: Option<Verification>,
     /// The rollback.
@@ -353,6 +365,9 @@ impl ActionRequest {
             check_range("qos.timeout_ms", timeout, 1, TIMEOUT_MS_MAX)?;
         }
         check_range("qos.max_retries", self.qos.retries().into(), 0, RETRIES_MAX.into())?;
+        if batch::is_batch(&self.tool_id) {
+            Batch::of_action(self)?;
+        }
         let names = [
             ("qos.circuit_breaker_key", &self.qos.circuit_breaker_key),
             ("policy_ctx.actor", &self.policy_ctx.actor),

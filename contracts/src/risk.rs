@@ -2,8 +2,10 @@
 
 crate::wire_enum! {
     /// How much can go wrong. The policy decides by tier and band; a caller can only raise the tier.
+    #[derive(Default)]
     pub enum RiskTier {
         /// Local, without side effects.
+        #[default]
         R0 = "R0",
         /// Contained and undoable.
         R1 = "R1",

@@ -3,11 +3,13 @@
 use schemars::{Schema, schema_for};
 
 use crate::approval::ApprovalData;
+use crate::batch::{BatchRequest, BatchResult};
 use crate::event::{
     AmendedData, ArtifactData, ConnectionData, DeadLetterData, DecisionData, Event, ExecutedData,
     SessionData, ToolQuarantinedData,
 };
 use crate::failure::Failure;
+use crate::plan::{Plan, PlanResult};
 use crate::receipt::Receipt;
 use crate::request::ActionRequest;
 use crate::tool::ToolSpec;
@@ -16,9 +18,13 @@ use crate::tool::ToolSpec;
 pub fn all() -> Vec<(&'static str, Schema)> {
     vec![
         ("action-request.json", schema_for!(ActionRequest)),
+        ("batch-request.json", schema_for!(BatchRequest)),
+        ("batch-result.json", schema_for!(BatchResult)),
         ("tool-spec.json", schema_for!(ToolSpec)),
         ("receipt.json", schema_for!(Receipt)),
         ("failure.json", schema_for!(Failure)),
+        ("plan.json", schema_for!(Plan)),
+        ("plan-result.json", schema_for!(PlanResult)),
         ("action-decision-event.json", schema_for!(Event<DecisionData>)),
         ("action-executed-event.json", schema_for!(Event<ExecutedData>)),
         ("approval-event.json", schema_for!(Event<ApprovalData>)),

@@ -13,6 +13,7 @@ use crate::ids::{Capability, SpaceId, ToolId};
 use crate::limits::{
     REMOTE_ACTION_BYTES_MAX, SCHEMA_BYTES_MAX, SPEC_LIST_MAX, TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX,
 };
+use crate::request::Verification;
 use crate::risk::{RiskLevel, RiskTier};
 use crate::wire::text_type;
 
@@ -64,6 +65,24 @@ pub struct ToolSpec {
     /// The sandbox profile.
     #[serde(default)]
     pub sandbox_profile: SandboxProfile,
+    /// What the tool's package declares; only for tools of packages.
+    pub package: Option<PackageTerms>,
+}
+
+/// What the package of a tool declares about verification and rollback.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PackageTerms {
+    /// How success is verified, whatever else a plan adds.
+    pub verification: Verification,
+    /// Whether the tool runs only if its effect can be undone.
+    pub rollback_required: bool,
+    /// Whether the package has a script that verifies.
+    pub verifies: bool,
+    /// Whether the package has a script that undoes what is not files.
+    pub rolls_back: bool,
+    /// The commands that its own verification may name, each a program with its arguments.
+    pub commands: Vec<String>,
 }
 
 fn is_free(price: &u64) -> bool {
@@ -474,6 +493,12 @@ impl ToolSpec {
             (false, true) => RiskLevel::Write,
             (false, false) => RiskLevel::Read,
         })
+    }
+
+    /// Whether it writes or deletes files of its space.
+    pub fn changes_files(&self) -> bool {
+        let writing = [SideEffect::FilesystemWrite, SideEffect::FilesystemDelete];
+        writing.iter().any(|effect| self.side_effects.contains(effect))
     }
 
     /// Whether all effects stay inside the space.

@@ -9,6 +9,7 @@ use crate::connector::Upstream;
 use crate::effects::{PathSnapshot, Restore};
 use crate::failure::Failure;
 use crate::ids::{SpaceId, ToolId, TraceId};
+use crate::plan::Check;
 use crate::preview::PreviewResult;
 
 /// The tool that undoes an effect. The pipeline finds the pre-images by the receipt that the parameters name.
@@ -41,7 +42,7 @@ pub const ARTIFACT_GET_TOOL: &str = "artifact.get";
 pub struct ToolCall {
     /// The tool to run.
     pub tool_id: ToolId,
-    /// Whether to run, to dry-run, to probe or to preview.
+    /// What it is asked to do.
     pub mode: CallMode,
     /// The space.
     pub space_id: SpaceId,
@@ -70,6 +71,9 @@ pub struct ToolCall {
     /// The server that is called; only for tools of connectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream: Option<Box<Upstream>>,
+    /// The checks that the run before did not pass; only for the repair of a plan.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_checks: Vec<Check>,
 }
 
 /// What tells the effect of an action at a service from all others: the same in every run, probe and preview of the action.
@@ -108,19 +112,25 @@ pub enum CallMode {
     Probe,
     /// Run on a copy of the paths, and report the copy's state.
     Preview,
+    /// Find out whether the effect is as it should be, and change nothing; only for tools of packages.
+    Verify,
+    /// Undo the effect where it is not files, which effectd restores itself; only for tools of packages.
+    Rollback,
 }
 
 /// The message out of the sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToolReply {
-    /// The run or dry run succeeded.
+    /// The run, dry run or rollback succeeded.
     Done(ToolOutput),
     /// The result of a probe.
     Probed(ProbeVerdict),
     /// The result of a preview.
     #[serde(rename = "rehearsed")]
     Previewed(PreviewResult),
+    /// The result of a verification.
+    Verified(Vec<Check>),
     /// The tool failed.
     Failed(Failure),
 }

@@ -3,7 +3,8 @@
 
 use effectd_contracts::schemas;
 use effectd_contracts::{
-    ActionRequest, DecisionData, Event, ExecutedData, Origin, Principal, Receipt, Topic,
+    ActionRequest, DecisionData, Event, ExecutedData, Origin, Plan, PlanResult, PlanStatus, Principal,
+    Receipt, Topic,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -105,6 +106,39 @@ fn published_schemas_are_those_of_the_types() {
         );
         jsonschema::draft202012::meta::validate(schema.as_value()).unwrap();
     }
+}
+
+/// The envelopes of the action API: nothing in them may be removed or renamed.
+#[test]
+fn the_envelopes_of_plans_are_frozen() {
+    let sample: Value = serde_json::from_str(include_str!("golden/plans/sample.json")).unwrap();
+    let plan = Plan::parse(sample.to_string().as_bytes()).unwrap();
+    let mut written = serde_json::to_value(&plan).unwrap();
+    // What is null may be left out.
+    written["rollbackPlan"] = Value::Null;
+    assert_eq!(written, sample);
+    let mut later = sample.clone();
+    later["dueBy"] = json!("tomorrow");
+    later["scope"]["allowedHosts"] = json!([]);
+    let kept = serde_json::to_value(Plan::parse(later.to_string().as_bytes()).unwrap()).unwrap();
+    assert_eq!((&kept["dueBy"], &kept["scope"]), (&later["dueBy"], &later["scope"]));
+    for (name, text) in [
+        ("succeeded", include_str!("golden/plans/succeeded.json")),
+        ("reverted", include_str!("golden/plans/reverted.json")),
+        ("queued", include_str!("golden/plans/queued.json")),
+        ("rejected", include_str!("golden/plans/rejected.json")),
+        ("failed", include_str!("golden/plans/failed.json")),
+    ] {
+        let result: PlanResult = round_trips(text);
+        assert_eq!(result.status.as_str(), name);
+        let written = serde_json::to_value(&result).unwrap();
+        for key in
+            ["status", "actionType", "riskTier", "output", "verification", "repair", "rollback", "feedback"]
+        {
+            assert!(written.get(key).is_some(), "{name}: {key}");
+        }
+    }
+    assert_eq!(PlanStatus::ALL.len(), 5);
 }
 
 #[test]

@@ -41,8 +41,10 @@ safety_quarantined      | no  | quarantined   | quarantined
 human_denied            | no  | denied_human  | error
 approval_expired        | no  | expired       | error
 network_not_whitelisted | no  | denied_policy | error
+scope_denied            | no  | denied_policy | error
 tool_disabled           | no  | denied_policy | error
 tool_drifted            | no  | denied_policy | error
+plugin_code_disabled    | no  | denied_policy | error
 rate_limited            | yes | throttled     | -
 pending_limit           | yes | throttled     | -
 overloaded              | yes | throttled     | -
@@ -72,6 +74,7 @@ sandbox_unavailable     | no  | failed        | error
 sandbox_failed          | yes | failed        | error
 tool_failed             | no  | failed        | error
 tool_busy               | yes | failed        | error
+interpreter_missing     | no  | failed        | error
 connection_missing      | no  | failed        | error
 secret_missing          | no  | failed        | error
 egress_refused          | no  | denied_policy | error
@@ -80,7 +83,12 @@ service_refused         | no  | failed        | error
 result_invalid          | no  | failed        | error
 result_gone             | no  | failed        | error
 effects_undeclared      | no  | failed        | error
+verification_failed     | no  | failed        | error
+rollback_failed         | no  | failed        | error
 outcome_unknown         | no  | indeterminate | error
+not_started             | no  | not_started   | skipped
+batch_rolled_back       | no  | reverted      | error
+batch_incomplete        | no  | failed        | error
 cancelled               | no  | cancelled     | skipped
 store_unavailable       | yes | failed        | error
 internal                | yes | failed        | error

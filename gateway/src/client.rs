@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use effectd_contracts::{ActionId, ActionRequest};
+use effectd_contracts::{ActionId, ActionRequest, BatchRequest, Plan, PlanResult};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -24,15 +24,16 @@ use hyper::service::Service;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::headers::{IDEMPOTENCY_KEY, INTERACTIVE};
 use crate::problem::{Kind, Problem};
-use crate::views::actions::ActionView;
+use crate::views::actions::{ActionView, State};
+use crate::views::batches::BatchView;
 use crate::views::health::Health;
 use crate::views::whoami::WhoamiView;
 
@@ -102,6 +103,16 @@ impl ClientError {
 pub enum ActionReply {
     View(ActionView),
     Problem(Problem),
+}
+
+/// The answer to a request about one plan.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum PlanReply {
+    /// It has ended, or waits for a person.
+    Result(Box<PlanResult>),
+    /// It has begun, or is about to.
+    GoesOn(Box<ActionView>),
 }
 
 /// An answer whose body is read in pieces, as they come.
@@ -258,6 +269,31 @@ impl Client {
             Some(wait) => format!("/v1/actions?wait={}", wait.as_millis()),
         };
         action_reply(self.ask(Method::POST, &path, body.into()).await)
+    }
+
+    /// Runs a batch. Waits until it has ended or waits for a person, as often as the daemon ends a request before.
+    pub async fn batch(&mut self, batch: &BatchRequest) -> Result<BatchView, ClientError> {
+        loop {
+            let view: BatchView = self.post("/v1/batches", batch).await?;
+            if view.state != State::Accepted {
+                return Ok(view);
+            }
+        }
+    }
+
+    /// Where a batch is.
+    pub async fn batch_of(&mut self, batch_id: &ActionId) -> Result<BatchView, ClientError> {
+        self.get(&format!("/v1/batches/{}", percent_encoded(batch_id.as_str()))).await
+    }
+
+    /// Carries out a plan, and waits this long for its result.
+    pub async fn plan(&mut self, plan: &Plan, wait: Duration) -> Result<PlanReply, ClientError> {
+        self.post(&format!("/v1/plans?timeout_ms={}", wait.as_millis()), plan).await
+    }
+
+    /// What a plan came to.
+    pub async fn plan_result(&mut self, action: &ActionId) -> Result<PlanReply, ClientError> {
+        self.get(&format!("/v1/plans/{}", percent_encoded(action.as_str()))).await
     }
 
     pub async fn status(&mut self, action: &ActionId) -> Result<ActionReply, ClientError> {

@@ -72,6 +72,7 @@ kinds! {
     StateConflict = "state_conflict", 409, false, "It does not fit what is stored now.";
     NoMoreKeys = "no_more_keys", 409, false, "The log has had the maximum number of signing keys.";
     PolicyInvalid = "policy_invalid", 422, false, "The policy is not valid; the current one stays in force.";
+    DefinitionInvalid = "definition_invalid", 422, false, "The definition of the automation is not valid.";
     ChangeInvalid = "change_invalid", 400, false, "The body is not a valid policy change.";
     ApprovalUnknown = "approval_unknown", 404, false, "No approval with this id is pending.";
     AlreadyDecided = "already_decided", 409, false, "The approval is already decided.";
@@ -257,6 +258,8 @@ fn status(code: Code) -> u16 {
         | Code::NetworkNotWhitelisted
         | Code::ToolDisabled
         | Code::ToolDrifted
+        | Code::PluginCodeDisabled
+        | Code::ScopeDenied
         | Code::PathDenied
         | Code::PermissionDenied
         | Code::NetworkDenied
@@ -268,6 +271,10 @@ fn status(code: Code) -> u16 {
         | Code::StateChanged
         | Code::FileExists
         | Code::OutcomeUnknown
+        | Code::NotStarted
+        | Code::BatchRolledBack
+        | Code::BatchIncomplete
+        | Code::RollbackFailed
         | Code::Cancelled => 409,
         Code::ApprovalExpired | Code::UndoGone | Code::ResultGone => 410,
         Code::NotAFile
@@ -280,8 +287,10 @@ fn status(code: Code) -> u16 {
         | Code::ProcessLimit
         | Code::FileLimit
         | Code::ConnectionMissing
+        | Code::InterpreterMissing
         | Code::SecretMissing
         | Code::ServiceRefused
+        | Code::VerificationFailed
         | Code::ToolFailed => 422,
         Code::RateLimited | Code::PendingLimit => 429,
         Code::Internal | Code::ResultInvalid | Code::EffectsUndeclared => 500,

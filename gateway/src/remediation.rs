@@ -53,8 +53,11 @@ remediations! {
     HumanDenied => Planner, "propose something else: a person denied this";
     ApprovalExpired => Planner, "retry with a new action id when somebody can decide";
     NetworkNotWhitelisted => Operator, "allow the host in the policy";
+    ScopeDenied => Planner, "name in the plan's scope the files that the action changes";
     ToolDisabled => Operator, "enable the tool again";
-    ToolDrifted => Operator, "look at what has changed: `effectd connectors review`";
+    ToolDrifted => Operator, "look at what has changed: `effectd connectors review`, `effectd plugins add`";
+    PluginCodeDisabled => Operator, "let code of plugins run: set plugins.allow_code_execution to true";
+    InterpreterMissing => Operator, "install the interpreter where the system's programs are: `effectd plugins list` names it";
     RateLimited => Time, "retry later and less often";
     PendingLimit => Time, "retry when the pending approvals are decided";
     Overloaded => Time, "retry later";
@@ -82,7 +85,10 @@ remediations! {
     ToolFailed => Planner, "read the message; the tool could not do this";
     EffectsUndeclared => Operator, "check the tool: it did more than it declares; `effectd tools show` has the details";
     ResultInvalid => Operator, "check the tool: its reply violates its own schema";
+    VerificationFailed => Planner, "read what the checks say, and send a better plan with a new action id";
+    RollbackFailed => Operator, "compare the paths that the receipt names with what they should be, and restore them";
     OutcomeUnknown => Operator, "find out whether the effect happened; do not retry before that";
+    NotStarted | BatchRolledBack | BatchIncomplete => Planner, "see what each item came to, and send what is left as another batch";
     Cancelled => Planner, "it was withdrawn; retry with a new action id";
     StoreUnavailable => Time, "retry with the same action id: an accepted action is not done twice";
     Internal => Operator, "read the daemon's log";

@@ -3,6 +3,8 @@
 pub(crate) mod actions;
 mod approvals;
 pub(crate) mod artifacts;
+mod automations;
+mod batches;
 mod breakers;
 mod budgets;
 mod connections;
@@ -17,6 +19,8 @@ mod log;
 mod notifications;
 pub mod openapi;
 mod operations;
+pub(crate) mod plans;
+mod plugins;
 mod policy;
 mod preview;
 mod quarantine;
@@ -66,8 +70,10 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         [Sandbox, User, Service] {
             actions: cancel, show, submit, wait;
             artifacts: get;
+            batches: run, show;
             health: healthz, openapi, readyz;
             log: frontier, heads, keys, proof, show;
+            plans: run, show;
             policy: explain_receipt;
             receipts: amendments, list, show;
             stream: events;
@@ -84,6 +90,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         // What accounts look at, and ask beforehand.
         [User, Service] {
             approvals: list, show;
+            automations: check, definition, list, render, show;
             breakers: list, show;
             budgets: list;
             connections: list;
@@ -104,6 +111,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         // What people decide, manage and operate.
         [User] {
             approvals: approve, deny, preview_always, preview_edited, preview_grant;
+            automations: activate, archive, delete, pause, replace, save;
             breakers: reset, trip;
             connections: create, delete, disable, enable, replace, secrets, set, test, unset;
             connectors: harvest, overlay, review, validate;
@@ -123,6 +131,7 @@ fn table() -> Vec<(&'static [TokenKind], UtoipaMethodRouter<Arc<App>>)> {
         [] {
             console: link;
             log: entries, rotate;
+            plugins: add, list, remove, show;
             policy: check, files, reload, shadow, start_shadow, stop_shadow;
             slack: users;
             store: erase, journal, retain;

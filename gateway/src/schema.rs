@@ -13,6 +13,10 @@ pub(crate) fn receipt() -> RefOr<Schema> {
     of("Receipt")
 }
 
+pub(crate) fn batch_result() -> RefOr<Schema> {
+    of("BatchResult")
+}
+
 pub(crate) fn receipts() -> RefOr<Schema> {
     RefOr::T(ArrayBuilder::new().items(receipt()).build().into())
 }

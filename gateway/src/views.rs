@@ -3,6 +3,8 @@
 pub mod actions;
 pub mod approvals;
 pub mod artifacts;
+pub mod automations;
+pub mod batches;
 pub mod breakers;
 pub mod budgets;
 pub mod connections;
@@ -13,6 +15,7 @@ pub mod grants;
 pub mod health;
 pub mod notifications;
 pub mod operations;
+pub mod plugins;
 pub mod policy;
 pub mod receipt_text;
 pub mod receipts;
@@ -25,6 +28,7 @@ pub mod tree;
 pub mod whoami;
 
 pub use actions::{ActionView, State};
+pub use batches::BatchView;
 pub use breakers::BreakerView;
 pub use health::Health;
 pub use policy::{

@@ -141,5 +141,6 @@ fn tool_spec(id: &ToolId, tool: &ExampleTool) -> ToolSpec {
         resource: None,
         repeat: Repeat::Never,
         sandbox_profile: SandboxProfile::default(),
+        package: None,
     }
 }

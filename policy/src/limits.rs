@@ -6,9 +6,10 @@ pub const ROLE_DEPTH_MAX: usize = 16;
 pub const NAME_BYTES_MAX: usize = 256;
 /// Longest Cedar rule, in bytes: room for a list of a hundred names, without overflowing the stack of a recursive parser.
 pub const CEDAR_RULE_BYTES_MAX: usize = 8_192;
-/// Deepest nesting of brackets, and most `if`s and conditions, in one Cedar rule: the parser and the evaluator recurse once a level, and a
-/// worker thread's stack holds that much in every build.
+/// Deepest nesting of brackets, and most `if`s and conditions, in one Cedar rule: the parser and the evaluator recurse once a level.
 pub const CEDAR_DEPTH_MAX: usize = 24;
+/// Stack that Cedar has at least: without optimisation, a rule within these bounds needs more than a thread's usual two mebibytes.
+pub const CEDAR_STACK_BYTES: usize = 4 * 1_024 * 1_024;
 /// Most operators in one Cedar rule: a chain of them becomes a tree as deep as the chain is long, and the parser recurses.
 pub const CEDAR_OPERATORS_MAX: usize = 256;
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use cedar_policy::Entities;
 use effectd_contracts::text::counted;
-use effectd_contracts::{Digest, PolicyList, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec, Touch};
+use effectd_contracts::{
+    COMMAND_TOOL, Digest, Mode, PolicyList, SpaceId, SubjectId, Timestamp, ToolId, ToolSpec, Touch,
+};
 use serde_json::{Map, Value};
 
 use crate::abac::Abac;
@@ -199,6 +201,17 @@ impl Policy {
     /// The commands that may run without a person, in order of their names.
     pub fn commands(&self) -> impl Iterator<Item = &NamedCommand> {
         self.base.tables.named.iter()
+    }
+
+    /// The named command that covers these words, as [`COMMAND_TOOL`](effectd_contracts::COMMAND_TOOL) runs them.
+    pub fn command_of(&self, argv: &[String]) -> Option<Arc<NamedCommand>> {
+        self.base.tables.named.covering(&argv.iter().map(String::as_str).collect::<Vec<_>>()).cloned()
+    }
+
+    /// The mode that the space's organisation gives to a named command, if it gives one.
+    pub fn command_mode(&self, space: &SpaceId, command: &str, now: Timestamp) -> Option<Mode> {
+        let org = self.base.tables.spaces.get(space)?.org.as_deref()?;
+        self.org_modes.get(org, COMMAND_TOOL, Some(command), now).map(|(mode, _)| mode)
     }
 
     /// The error of a command whose folders of programs cannot be used.

@@ -335,23 +335,26 @@ impl Invocation {
 }
 
 /// The problem in an answer.
-fn refused(answer: &[u8]) -> CliError {
+pub(super) fn refused(answer: &[u8]) -> CliError {
     match serde_json::from_slice(answer) {
         Ok(problem) => CliError::Refused(Box::new(problem)),
         Err(error) => ClientError::Strange(error.to_string()).into(),
     }
 }
 
-/// The parameters: JSON, the name of a file after `@`, or `-`.
 fn params(text: &str) -> Result<Map<String, Value>, CliError> {
+    object("--params", text)
+}
+
+/// The object that a flag gives: JSON, the name of a file after `@`, or `-`.
+pub(super) fn object(flag: &str, text: &str) -> Result<Map<String, Value>, CliError> {
     let bytes = match text.strip_prefix('@') {
         Some(file) => read_bounded(Path::new(file)),
         None if text == "-" => read_bounded(Path::new(text)),
         None => Ok(text.as_bytes().to_vec()),
     };
-    let bytes =
-        bytes.map_err(|error| CliError::request(format!("--params {text} cannot be read: {error}")))?;
-    let cannot = |error: json::JsonInvalid| CliError::request(format!("--params is not an object: {error}"));
+    let bytes = bytes.map_err(|error| CliError::request(format!("{flag} {text} cannot be read: {error}")))?;
+    let cannot = |error: json::JsonInvalid| CliError::request(format!("{flag} is not an object: {error}"));
     json::parse(&bytes, REQUEST_BYTES_MAX).map_err(cannot)
 }
 

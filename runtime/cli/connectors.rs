@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use effectd_contracts::{
     AddressRange, Connection, ConnectionId, Connector, CredentialHeader, Digest, HttpAccess, OrgId,
-    RiskLevel, RiskTier, Scheme, Transport, Trust,
+    RiskLevel, Scheme, ToolOverlay, Transport, Trust,
 };
 use effectd_gateway::client::percent_encoded;
 use effectd_gateway::views::connections::ConnectionBody;
@@ -17,6 +17,7 @@ use serde_json::json;
 
 use super::mutation::{ChangeArgs, RunMode, confirm_at, json_body, no_body, render, run_at};
 use super::output::{Tone, line, toned};
+use super::overlay::Says;
 use super::{CliError, Common, Depth, Form, eprint_line, get, post, print_json, print_rows, short_id};
 use crate::exit::Exit;
 
@@ -167,18 +168,11 @@ pub(super) struct Overlay {
     /// The name by which the server knows the tool
     #[arg(value_name = "TOOL")]
     tool: String,
-    /// Its title
-    #[arg(long, value_name = "TEXT")]
-    title: Option<String>,
-    /// Its description
-    #[arg(long, value_name = "TEXT")]
-    description: Option<String>,
+    #[command(flatten)]
+    says: Says,
     /// What it does to the world: read, write or danger
     #[arg(long, value_name = "RISK", value_parser = risk)]
     risk: Option<RiskLevel>,
-    /// Its tier; R2 says that another call can make up for it
-    #[arg(long, value_name = "TIER", value_parser = tier)]
-    tier: Option<RiskTier>,
     #[command(flatten)]
     args: ChangeArgs,
 }
@@ -186,11 +180,6 @@ pub(super) struct Overlay {
 fn risk(text: &str) -> Result<RiskLevel, String> {
     let known = RiskLevel::ALL.into_iter().find(|level| level.as_str() == text);
     known.ok_or_else(|| format!("a risk is {}", RiskLevel::ALL.map(RiskLevel::as_str).join(", ")))
-}
-
-fn tier(text: &str) -> Result<RiskTier, String> {
-    let known = RiskTier::ALL.into_iter().find(|tier| tier.as_str() == text);
-    known.ok_or_else(|| format!("a tier is {}", RiskTier::ALL.map(RiskTier::as_str).join(", ")))
 }
 
 /// A well-known server: `{package}` stands for where it is installed.
@@ -478,34 +467,13 @@ fn print_tool(tool: &ConnectorTool) {
 }
 
 /// Says about a tool what is given, and keeps what was said before. Nothing at all restores the server's words.
-async fn overlay(common: &Common, path: &str, says: Overlay) -> Result<Exit, CliError> {
-    let Overlay { tool, title, description, risk, tier, args, .. } = says;
+async fn overlay(common: &Common, path: &str, of: Overlay) -> Result<Exit, CliError> {
+    let Overlay { tool, says, risk, args, .. } = of;
     let said: Vec<Connection> = get(common, Depth::Policy, "/v1/connections").await?;
     let connector = said.into_iter().find(|known| path.ends_with(known.connection_id.as_str()));
     let was = connector.and_then(|known| known.connector?.overlay.remove(&tool)).unwrap_or_default();
-    let restores = title.is_none() && description.is_none() && risk.is_none() && tier.is_none();
-    let words = |new: Option<String>, old: &Option<String>| {
-        new.or_else(|| old.clone().filter(|_| !restores)).filter(|words| !words.is_empty())
-    };
-    let body = OverlayBody {
-        title: words(title, &was.title),
-        description: words(description, &was.description),
-        risk: risk.or(was.risk.filter(|_| !restores)),
-        tier: tier.or(was.tier.filter(|_| !restores)),
-    };
-    let level = |risk: Option<RiskLevel>| risk.map(|risk| risk.as_str().to_owned());
-    let tier = |tier: Option<RiskTier>| tier.map(|tier| tier.as_str().to_owned());
-    for (what, old, new) in [
-        ("title", was.title, body.title.clone()),
-        ("description", was.description, body.description.clone()),
-        ("risk", level(was.risk), level(body.risk)),
-        ("tier", tier(was.tier), tier(body.tier)),
-    ] {
-        if old != new {
-            let word = |said: Option<String>| said.unwrap_or_else(|| "the server's".to_owned());
-            eprint_line(&format!("{what}: {} → {}", word(old), word(new)));
-        }
-    }
+    let ToolOverlay { title, description, risk, tier } = says.beside(was, risk, "the server's");
+    let body = OverlayBody { title, description, risk, tier };
     let path = format!("{path}/tools/{}", percent_encoded(&tool));
     run_at(common, (Method::PUT, &path), json_body(&body), args).await
 }

@@ -5,8 +5,10 @@ mod actions;
 mod approval_view;
 mod approvals;
 mod artifacts;
+mod automations;
 mod backend;
 mod backup;
+mod batch;
 mod breaker;
 mod budgets;
 mod bus;
@@ -31,7 +33,10 @@ mod mutation;
 mod notifications;
 mod orgs;
 mod output;
+mod overlay;
 mod pause;
+mod plan;
+mod plugins;
 mod policy;
 mod preview;
 mod progress;
@@ -57,6 +62,7 @@ mod tools;
 mod top;
 mod trace_context;
 mod undo;
+mod version;
 mod wait;
 mod webhooks;
 
@@ -181,10 +187,14 @@ enum Command {
     #[command(subcommand)]
     Actions(actions::ActionsCommand),
     Submit(submit::Submit),
+    #[command(subcommand)]
+    Batch(batch::BatchCommand),
     Status(status::Status),
     Wait(wait::Wait),
     Cancel(cancel::Cancel),
     Preview(preview::Preview),
+    #[command(subcommand)]
+    Plan(plan::PlanCommand),
     #[command(subcommand)]
     Approvals(approvals::ApprovalsCommand),
     #[command(subcommand)]
@@ -194,11 +204,15 @@ enum Command {
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
     #[command(subcommand)]
+    Automations(automations::AutomationsCommand),
+    #[command(subcommand)]
     Orgs(orgs::OrgsCommand),
     #[command(subcommand)]
     Connections(connections::ConnectionsCommand),
     #[command(subcommand)]
     Connectors(connectors::ConnectorsCommand),
+    #[command(subcommand)]
+    Plugins(plugins::PluginsCommand),
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
     #[command(subcommand)]
@@ -247,22 +261,23 @@ enum Command {
     Restore(backup::Restore),
     SupportBundle(support_bundle::SupportBundle),
     Doctor(doctor::Doctor),
+    Version(version::Version),
     Completions(completions::Completions),
     Man(completions::Man),
 }
 
 /// The commands, in the order of the help.
 const GROUPS: [(&str, &str); 7] = [
-    ("Act", "run submit wait status cancel preview undo actions"),
+    ("Act", "run plan submit batch wait status cancel preview undo actions"),
     ("Decide", "approvals grants quarantine policy"),
-    ("Organise", "orgs secrets connections connectors webhooks slack sessions tokens"),
+    ("Organise", "orgs secrets connections connectors plugins webhooks slack sessions automations tokens"),
     ("Look", "receipts artifacts notifications tools bus top"),
     (
         "Operate",
         "init serve console mcp config context check doctor pause resume breaker budgets caches dlq support-bundle",
     ),
     ("Store", "store keys backup restore"),
-    ("More", "completions man"),
+    ("More", "version completions man"),
 ];
 
 /// The command line as people see it: commands in groups, and global options once, in the help of the program.
@@ -299,10 +314,12 @@ fn without_globals(command: clap::Command, hidden: &[Arg]) -> clap::Command {
 }
 
 /// Commands that print in one way only, and the output formats that name it.
-const OUTPUTS: [(&str, &[Form]); 18] = [
+const OUTPUTS: [(&str, &[Form]); 20] = [
     ("actions guide", &[]),
     ("approvals watch", &[]),
     ("artifacts get", &[]),
+    ("automations export", &[]),
+    ("automations new", &[]),
     ("bus export", &[Form::Jsonl]),
     ("bus replay", &[Form::Jsonl]),
     ("bus tail", &[Form::Jsonl]),
@@ -387,17 +404,21 @@ pub fn main() -> ExitCode {
         Command::Run(run) => block_on(run.main(&common)),
         Command::Actions(actions) => block_on(actions.main(&common)),
         Command::Submit(submit) => block_on(submit.main(&common)),
+        Command::Batch(batch) => block_on(batch.main(&common)),
         Command::Status(status) => block_on(status.main(&common)),
         Command::Wait(wait) => block_on(wait.main(&common)),
         Command::Cancel(cancel) => block_on(cancel.main(&common)),
         Command::Preview(preview) => block_on(preview.main(&common)),
+        Command::Plan(plan) => block_on(plan.main(&common)),
         Command::Approvals(approvals) => block_on(approvals.main(&common)),
         Command::Grants(grants) => block_on(grants.main(&common)),
         Command::Quarantine(quarantine) => block_on(quarantine.main(&common)),
+        Command::Automations(automations) => block_on(automations.main(&common)),
         Command::Sessions(sessions) => block_on(sessions.main(&common)),
         Command::Orgs(orgs) => block_on(orgs.main(&common)),
         Command::Connections(connections) => block_on(connections.main(&common)),
         Command::Connectors(connectors) => block_on(connectors.main(&common)),
+        Command::Plugins(plugins) => block_on(plugins.main(&common)),
         Command::Webhooks(webhooks) => block_on(webhooks.main(&common)),
         Command::Slack(slack) => block_on(slack.main(&common)),
         Command::Secrets(secrets) => block_on(secrets.main(&common)),
@@ -413,6 +434,7 @@ pub fn main() -> ExitCode {
         Command::Context(context) => context.main(&common),
         Command::Dlq(dlq) => block_on(dlq.main(&common)),
         Command::Store(store) => store.main(&common),
+        Command::Version(version) => version.main(&common),
         Command::Completions(completions) => completions.main(),
         Command::Man(man) => man.main(),
         Command::Init(init) => init.main(&common),
@@ -452,7 +474,7 @@ fn start_serving(serve: serve::Serve, common: &Common) -> Exit {
     exit_of(block_on(serve.main(common, settings, log, exporter)))
 }
 
-fn block_on(work: impl Future<Output = Result<Exit, CliError>>) -> Result<Exit, CliError> {
+fn block_on<T>(work: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let threads = tokio::runtime::Runtime::new();
     let threads = threads.map_err(|error| Error::Internal(format!("no threads can be started: {error}")))?;
     threads.block_on(work)

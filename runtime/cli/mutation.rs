@@ -269,7 +269,8 @@ pub(super) async fn confirm_at(
     let (terms, confirm) = args.terms();
     let query = terms.query();
     let send = async |mode: RunMode| -> Result<OperationView, CliError> {
-        let path = format!("{path}?preview={}{query}", mode == RunMode::Preview);
+        let mark = if path.contains('?') { '&' } else { '?' };
+        let path = format!("{path}{mark}preview={}{query}", mode == RunMode::Preview);
         let (method, body) = (method.clone(), body(mode)?);
         let sent =
             with_client(common, Depth::Policy, async |client| Ok(client.call(method, &path, body).await?));

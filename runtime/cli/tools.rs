@@ -1,7 +1,7 @@
 //! `effectd tools`: list, show, try and disable tools.
 
 use effectd_actors::{RegisteredTool, Registry};
-use effectd_contracts::{Capability, Operation, Repeat, RiskLevel, ToolId, ToolSpec};
+use effectd_contracts::{Capability, Operation, Repeat, RiskLevel, ToolId, ToolOverlay, ToolSpec};
 use effectd_gateway::client::{ClientError, percent_encoded};
 use effectd_gateway::views::{tool_details, tool_summary};
 use serde_json::{Map, Value, json};
@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::backend::daemon_client;
 use super::completions::{complete, tools};
 use super::mutation::{Reason, Terms};
+use super::overlay::Says;
 use super::request_args::{self, RequestArgs};
 use super::{CliError, Common, Confirm, line, mutation, print_json, print_rows};
 use crate::error::Error;
@@ -43,6 +44,7 @@ pub(super) enum ToolsCommand {
         why: Reason,
     },
     SetCaps(SetCaps),
+    Overlay(Overlay),
 }
 
 /// Require other capabilities than the tool's description does
@@ -63,6 +65,23 @@ pub(super) struct SetCaps {
     /// Require what the tool's description does
     #[arg(long)]
     reset: bool,
+}
+
+/// Say about a tool what its author says otherwise; without options, restore the author's words
+///
+/// What was said before and is not named stays. An empty title or description restores the author's. A tier is only raised. Who may use
+/// the tool is set by `effectd policy set-mode`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  effectd tools overlay files.delete --tier R4 --description 'Deletes for good; ask first.' --yes"
+)]
+pub(super) struct Overlay {
+    #[command(flatten)]
+    change: Change,
+    #[command(flatten)]
+    why: Reason,
+    #[command(flatten)]
+    says: Says,
 }
 
 #[derive(Debug, clap::Args)]
@@ -138,6 +157,13 @@ impl ToolsCommand {
             }
             Self::Enable { change, why } => {
                 change.send(common, &why.into(), |tool_id| Operation::EnableTool { tool_id }).await
+            }
+            Self::Overlay(Overlay { change, why, says }) => {
+                let details = one(common, &change.tool).await?;
+                let was = serde_json::from_value(details["overlay"].clone()).unwrap_or_default();
+                let says = says.beside(was, None, "the author's");
+                let says = (says != ToolOverlay::default()).then(|| Box::new(says));
+                change.send(common, &why.into(), |tool_id| Operation::OverlayTool { tool_id, says }).await
             }
             Self::SetCaps(SetCaps { change, why, caps, reset }) => {
                 let operation = |tool_id| match reset {

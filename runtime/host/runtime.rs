@@ -9,7 +9,10 @@ use effectd_actors::approvals::slack;
 use effectd_actors::execution::log;
 use effectd_actors::limits::{KEY_CHANGE_WAIT_MAX, STOP_MAX};
 use effectd_actors::services::webhooks;
-use effectd_actors::{Answer, Caches, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Withdrawal};
+use effectd_actors::settings::PluginSettings;
+use effectd_actors::{
+    Answer, Caches, Incoming, Metrics, Pipeline, Services, ServicesBuilder, Settings, Withdrawal,
+};
 use effectd_bus::{Blobs, Progress, Store, StoreError, embedded};
 use effectd_contracts::{ActionId, ActionRequest, Digest, Failure, KeyEntry, Origin, Principal};
 use effectd_gateway::{Gateway, GatewayError, SharedSettings, Stage};
@@ -268,7 +271,8 @@ impl OpenState {
             Sandbox::closed(sandbox)
         });
         let seed = config.seed_demo.then(|| Preset::Household.files());
-        let state = State::prepare(&config.state, config.policy_dir.as_deref(), seed)?;
+        let state = State::prepare(&config.state, config.policy_dir.as_deref(), seed)?
+            .with_plugins(&config.pipeline.plugins.root)?;
         let registry = Arc::new(tool_registry::registry(config.tools)?);
         // Checked before the store is opened, so that a state without a valid policy stays unchanged.
         let files_seen = policy_reload::stamp(state.policy_dir());
@@ -330,6 +334,7 @@ impl OpenState {
             roots => roots?,
         });
         let space_services = Arc::new(OnceLock::new());
+        let plugins = PluginSettings { root: state.plugins().to_owned(), ..config.pipeline.plugins };
         let services = Services::new(ServicesBuilder {
             store: store.clone(),
             registry,
@@ -339,7 +344,7 @@ impl OpenState {
             space_roots: spaces::roots(roots.clone(), space_services.clone()),
             metrics: Metrics::register(&metrics).map_err(Error::internal)?,
             lease_ttl: config.lease_ttl,
-            settings: config.pipeline,
+            settings: Settings { plugins, ..config.pipeline },
             inspector: Arc::new(WorkspaceInspector),
             blobs: Arc::new(blobs(&state, config.store.blob_quota_bytes)?),
             caches,

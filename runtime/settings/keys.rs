@@ -387,6 +387,8 @@ pub const KEYS: &[Key] = &[
     key!("pipeline.preview_time_ms_max", PREVIEW, Restart, "time limit of a preview", pipeline.preview_time_max),
     key!("pipeline.scan_entries_max", SCAN, Restart, "files and folders of a space that are compared before and after a tool of the embedding program runs; 0 for none", pipeline.scan_entries_max),
     key!("pipeline.sweep_every_ms", MILLIS, Restart, "how often expired things are removed", pipeline.sweep_every),
+    key!("plugins.allow_code_execution", Kind::Word(&["true", "false"]), Restart, "`true` to let scripts of plugins run; otherwise plugins are listed, and their calls refused", pipeline.plugins.allow_code_execution),
+    key!("plugins.root", Kind::Text, Restart, "folder with the folder `actions`, which has the packages of plugins; outside of every space; empty for plugins in the state directory", plugins_root),
     key!("reward.cost_budget_ms", COST, Restart, "processor time at which an action's cost counts fully in its reward", pipeline.weights.cost_budget_ms),
     key!("reward.formula", FORMULA, Restart, "2 to add the reward by formula 2 to receipts and events; otherwise 1", pipeline.weights.formula),
     key!("reward.weight_cost", WEIGHT, Restart, "weight of the cost in the reward", pipeline.weights.parts.cost),

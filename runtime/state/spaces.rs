@@ -30,8 +30,10 @@ pub(crate) fn root_of(policy: &Policy, space: &SpaceId, base: &Path) -> PathBuf 
 
 const PINS: &str = "roots.json";
 /// Names that effectd uses in the state directory, without endings such as `.new`. No root may lie in one of them.
-const STATE_PARTS: [&str; 11] =
-    ["blobs", "bus", "caches", "config", "index", "journal", "keys", "log", "policy", "roots", "run"];
+const STATE_PARTS: [&str; 12] = [
+    "blobs", "bus", "caches", "config", "index", "journal", "keys", "log", "plugins", "policy", "roots",
+    "run",
+];
 
 /// The pinned root of a space: its path, and the identity of the folder when it was pinned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -85,6 +85,14 @@ impl View {
         Ok(())
     }
 
+    /// Keeps a path beneath the root as it is, in a folder that may be changed. It must exist, and no link may lead to it.
+    pub fn add_read_only(&mut self, root: &SpaceRoot, path: &Path) -> Result<(), SandboxError> {
+        let id = in_space(root, path)?;
+        let (from, at) = (path.to_owned(), path.to_owned());
+        self.mounts.push(Mount { from, at, access: TreeAccess::Read, id, covers: Some(id) });
+        Ok(())
+    }
+
     /// Mounts a folder, for files that the call may change and execute, over a folder of the space, which must exist.
     pub fn add_cache(
         &mut self,
@@ -209,9 +217,9 @@ fn in_space(root: &SpaceRoot, path: &Path) -> Result<Id, SandboxError> {
     found.map_err(|error| SandboxError::Path {
         code: if error.kind() == io::ErrorKind::NotFound { Code::FileNotFound } else { Code::PathDenied },
         what: format!(
-            "the policy lets the command write to {path} in the space, which cannot be opened ({error})"
+            "the call may write to {path} in the space by its policy or plan, which cannot be opened ({error})"
         ),
-        fix: format!("create {path} in the space, without links, before the command runs"),
+        fix: format!("create {path} in the space, without links, before the call"),
     })
 }
 

@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use effectd::contracts::{ActionRequest, Event, ExecutedData, Receipt, Topic};
+use effectd::contracts::{ActionRequest, Event, ExecutedData, Origin, Plan, Receipt, Topic};
 use effectd::internal::{Config, Runtime};
-use effectd_actors::Answer;
+use effectd_actors::{Answer, Incoming};
 use effectd_bus::{DeadLetterOrigin, ReceiptQuery};
 use effectd_contracts::signature::verify;
 use serde_json::{Value, json};
@@ -144,7 +145,7 @@ pub(crate) fn main() -> ExitCode {
     let [mode, folder, requests] = arguments.as_slice() else {
         panic!("__child <mode> <folder> <requests>, not {arguments:?}")
     };
-    let requests: Vec<ActionRequest> = serde_json::from_str(requests).unwrap();
+    let requests: Vec<Value> = serde_json::from_str(requests).unwrap();
     // Silent, unless EFFECTD_LOG asks for more.
     effectd::internal::telemetry::start("off", effectd::internal::telemetry::LogForm::Text, false);
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
@@ -152,7 +153,7 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn work(mode: &str, folder: &Path, requests: Vec<ActionRequest>) {
+async fn work(mode: &str, folder: &Path, requests: Vec<Value>) {
     let mut config = Config::embedded(folder.join(".effectd")).unwrap();
     config.lease_ttl = SHORT_LEASE * 5;
     let runtime = Runtime::start(config).await.unwrap();
@@ -174,8 +175,17 @@ pub(crate) async fn all_of(all: Vec<impl Future<Output = ()>>) {
     .await;
 }
 
-async fn ask(runtime: &Runtime, mode: &str, request: ActionRequest) {
-    let answer = match mode {
+async fn ask(runtime: &Runtime, mode: &str, request: Value) {
+    if mode == "plan" {
+        return tell(runtime.pipeline().exec(planned(&request)).await);
+    }
+    if mode == "plan_ends" {
+        // As below: nobody asks again.
+        let id = planned(&request).request.action_id.clone();
+        return tell(runtime.pipeline().wait(&id).await.unwrap());
+    }
+    let request: ActionRequest = serde_json::from_value(request).unwrap();
+    tell(match mode {
         "exec" => runtime.exec(request).await,
         "submit" => {
             let ticket = runtime.submit(request).await.unwrap();
@@ -185,7 +195,23 @@ async fn ask(runtime: &Runtime, mode: &str, request: ActionRequest) {
         // Nobody asks again: an accepted action must end by itself.
         "wait" => runtime.pipeline().wait(&request.action_id).await.unwrap(),
         other => panic!("no mode {other}"),
-    };
+    });
+}
+
+/// The action of a plan.
+fn planned(plan: &Value) -> Incoming {
+    let plan = Plan::parse(plan.to_string().as_bytes()).unwrap();
+    let (request, contract) = plan.compile(None, None).unwrap();
+    Incoming {
+        request: Arc::new(request),
+        principal: Config::embedded(".").unwrap().principal,
+        origin: Origin::Plan,
+        contract: Some(contract),
+        interactive: false,
+    }
+}
+
+fn tell(answer: Answer) {
     match answer {
         Answer::Done(done) => say(&format!("answer {}", serde_json::to_string(&*done.receipt).unwrap())),
         Answer::Held(held) => panic!("{held:?}"),

@@ -20,9 +20,11 @@ mod child;
 mod declared_effects;
 mod harness;
 mod place;
+mod plans;
 mod tools;
 mod undeclared_effects;
 
+mod batches;
 mod commands;
 mod embedding;
 mod every_tool;
@@ -54,7 +56,9 @@ fn tests() -> Vec<Test> {
         every_tool::TESTS,
         power_failure::TESTS,
         settlement::TESTS,
+        batches::TESTS,
         commands::TESTS,
+        plans::TESTS,
         faults::TESTS,
         restarts::TESTS,
         retries::TESTS,

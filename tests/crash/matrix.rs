@@ -316,8 +316,10 @@ fn every_point_visited() {
     assert!(missed.is_empty(), "{missed:#?}");
     let named: Vec<_> = WAY.iter().map(|(point, _)| *point).collect();
     for point in effectd_actors::failpoint::POINTS {
-        // The tests of the daemon kill at the points of approvals, operations and sessions.
-        let elsewhere = ["held.", "operation.", "session."].iter().any(|group| point.starts_with(group));
+        // The tests of the daemon kill at the points of approvals, operations, sessions and automations, those of batches and plans at theirs.
+        let elsewhere = ["batch.", "plan.", "held.", "operation.", "session.", "automation."]
+            .iter()
+            .any(|group| point.starts_with(group));
         let idle = ["intake.before_lease", "sweeper.begin"].contains(&point) || elsewhere;
         let visited = named
             .iter()

@@ -34,6 +34,8 @@ pub(crate) struct Counter {
     repeat: Repeat,
     /// Whether it declares the files that it writes.
     declares: bool,
+    /// Whether pre-images of them are kept.
+    reversible: bool,
     time_ms: u64,
 }
 
@@ -42,9 +44,11 @@ pub(crate) const PROBE: &str = "test.probe";
 pub(crate) const NEVER: &str = "test.never";
 pub(crate) const SAFE_DECLARED: &str = "test.safe_declared";
 pub(crate) const NEVER_DECLARED: &str = "test.never_declared";
+pub(crate) const UNDOABLE: &str = "test.undoable";
+pub(crate) const UNDOABLE_NEVER: &str = "test.undoable_never";
 
 const fn counter(id: &'static str, repeat: Repeat) -> Counter {
-    Counter { id, version: "1.0.0", repeat, declares: false, time_ms: TIME_MS }
+    Counter { id, version: "1.0.0", repeat, declares: false, reversible: false, time_ms: TIME_MS }
 }
 
 pub(crate) static SAFE_TOOL: Counter = counter(SAFE, Repeat::Safe);
@@ -54,6 +58,10 @@ pub(crate) static SAFE_DECLARED_TOOL: Counter =
     Counter { declares: true, ..counter(SAFE_DECLARED, Repeat::Safe) };
 pub(crate) static NEVER_DECLARED_TOOL: Counter =
     Counter { declares: true, ..counter(NEVER_DECLARED, Repeat::Never) };
+pub(crate) static UNDOABLE_TOOL: Counter =
+    Counter { declares: true, reversible: true, ..counter(UNDOABLE, Repeat::Probe) };
+pub(crate) static UNDOABLE_NEVER_TOOL: Counter =
+    Counter { declares: true, reversible: true, ..counter(UNDOABLE_NEVER, Repeat::Never) };
 /// The safe one after an upgrade that changed its repeat class.
 static CHANGED_TOOL: Counter = Counter { version: "2.0.0", ..counter(SAFE, Repeat::Never) };
 /// The safe one after an upgrade that kept its repeat class.
@@ -102,6 +110,7 @@ impl Tool for Counter {
             "idempotency_key_fields": ["name"],
             "resource": "counter:{space_id}/{name}",
             "repeat": self.repeat,
+            "reversible": self.reversible,
         }))
         .expect("the description is well-formed")
     }

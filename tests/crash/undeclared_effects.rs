@@ -20,7 +20,10 @@ use serde_json::{Map, Value, json};
 use crate::Test;
 use crate::harness::{asynchronously, until};
 use crate::place::{Place, parsed};
-use crate::tools::{NEVER_DECLARED_TOOL, NEVER_TOOL, PROBE_TOOL, SAFE_DECLARED_TOOL, SAFE_TOOL, TIME_MS};
+use crate::tools::{
+    NEVER_DECLARED_TOOL, NEVER_TOOL, PROBE_TOOL, SAFE_DECLARED_TOOL, SAFE_TOOL, TIME_MS, UNDOABLE_NEVER_TOOL,
+    UNDOABLE_TOOL,
+};
 
 pub(crate) const TESTS: &[Test] = &[
     ("every_tool_that_lies_is_caught_and_switched_off", every_liar),
@@ -202,6 +205,8 @@ pub(crate) static ALL: effectd::Tools = &[
     &NEVER_TOOL,
     &SAFE_DECLARED_TOOL,
     &NEVER_DECLARED_TOOL,
+    &UNDOABLE_TOOL,
+    &UNDOABLE_NEVER_TOOL,
     &LIARS[0],
     &LIARS[1],
     &LIARS[2],

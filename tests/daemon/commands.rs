@@ -212,7 +212,9 @@ pub fn commands(place: &Place, above: &[String]) -> Vec<Vec<String>> {
 fn every_example_of_the_help_works() {
     let place = Place::seeded();
     std::fs::create_dir(place.path("bin")).unwrap();
-    copy(&root().join("examples"), &place.path("examples"));
+    for folder in ["examples", "examples/batches", "examples/plans"] {
+        copy(&root().join(folder), &place.path(folder));
+    }
     std::os::unix::fs::symlink(program(), place.path("bin/effectd")).unwrap();
     std::os::unix::fs::symlink("/bin/true", place.path("bin/notify-send")).unwrap();
     let planner = format!("#!/bin/sh\ncat <<'E'\n{}\nE\n", write_note("planned", "planned.txt", "p"));
@@ -308,6 +310,19 @@ fn run_example(place: &Place, example: &str) {
         "effectd approvals deny",
         "effectd grants create --from",
         "effectd grants revoke",
+        "effectd plan show",
+        "effectd batch show",
+        "effectd automations save note.json --id",
+        "effectd automations show",
+        "effectd automations pause",
+        "effectd automations activate",
+        "effectd automations archive",
+        "effectd automations delete",
+        "effectd automations export",
+        // Its interpreter may not be there.
+        "effectd plugins check",
+        "effectd plugins add",
+        "effectd plugins remove",
         "effectd sessions show",
         "effectd sessions end",
         "effectd sessions delete",

@@ -873,6 +873,16 @@ fn a_call_is_previewed_undone_and_read_in_parts() {
     assert_eq!(text(&place, "long"), "new\n");
     call("effectd_undo", json!({ "receipt_id": written["_meta"]["effectd/receiptId"] }));
     assert!(text(&place, "long") == old);
+    let write =
+        |name: &str| json!({ "tool": "files_write_text", "arguments": note(name, "both\n")["arguments"] });
+    let batch = call("effectd_batch", json!({ "calls": [write("one"), write("two")] }));
+    let marks: Vec<_> = batch["structuredContent"]["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["marker"].clone())
+        .collect();
+    assert_eq!((marks, text(&place, "two").as_str()), (vec![json!("committed"); 2], "both\n"), "{batch}");
     let foreign = json!({ "name": "effectd_undo", "arguments": { "receipt_id": "nobodys" } });
     let refused = modern(&daemon, "tools/call", foreign);
     assert_eq!(refused["structuredContent"]["code"], "receipt_unknown", "{refused}");

@@ -403,3 +403,39 @@ fn operations_that_cannot_be_done_are_refused_and_leave_nothing() {
     assert!(requeued.stderr().contains("the dead letter is unknown"), "{}", requeued.stderr());
     assert!(acts(&place, "tool:effectd.*").is_empty());
 }
+
+#[test]
+fn an_operators_words_about_any_tool_are_in_force() {
+    let place = Place::seeded();
+    let daemon = place.serve(&[]);
+    let shown = || place.effectd(&["tools", "show", TOOL, "-o", "json"], None).json(0);
+    let before = shown();
+    let words = ["tools", "overlay", TOOL, "--title", "Writes", "--description", "Ask Ada first.", "--yes"];
+    assert_eq!(run(&place, &words).code(), 0);
+    let raised = run(&place, &["tools", "overlay", TOOL, "--tier", "R3", "--yes"]);
+    assert!(raised.code() == 0 && raised.stderr().contains("tier: the author's → R3"), "{}", raised.stderr());
+    let after = shown();
+    // What was said before stays.
+    assert_eq!(after["spec"]["description"], "Writes. Ask Ada first.", "{after}");
+    assert_eq!((&before["tier"], &after["tier"]), (&json!("R1"), &json!("R3")));
+    assert_ne!(before["definition_hash"], after["definition_hash"], "a question is about these words");
+    daemon.post("/v1/actions?wait", &write_note("w-1", "w-1", "x")).json(202);
+    let list = crate::mcp::modern(&daemon, "tools/list", json!({})).to_string();
+    assert!(list.contains("Ask Ada first."), "{list}");
+    // A tier is only raised, an alias stops nothing, and what effectd's own tools do is known.
+    assert_eq!(run(&place, &["tools", "overlay", TOOL, "--tier", "R0", "--yes"]).code(), 0);
+    assert_eq!(shown()["tier"], before["tier"]);
+    let says = |tool: &str, says: Value| {
+        daemon.post("/v1/operations", &json!({ "do": "overlay_tool", "tool_id": tool, "says": says }))
+    };
+    says(TOOL, json!({ "risk": "read" })).problem(400, "query_invalid");
+    says(TOOL, json!({ "title": "a\u{202e}b" })).problem(400, "query_invalid");
+    says("files.nothing", json!({ "title": "a" })).problem(400, "query_invalid");
+    drop(daemon);
+    let daemon = place.serve(&[]);
+    assert_eq!(shown()["spec"]["description"], "Writes. Ask Ada first.", "after a restart");
+    assert_eq!(run(&place, &["tools", "overlay", TOOL, "--yes"]).code(), 0);
+    assert_eq!(shown(), before, "the author's words are back");
+    daemon.post("/v1/actions?wait", &write_note("w-2", "w-2", "x")).json(200);
+    assert_eq!(acts(&place, "tool:effectd.overlay_tool").len(), 4);
+}

@@ -8,6 +8,7 @@ use crate::backups::find;
 use crate::harness::{Daemon, Place, Serving, program, root, until};
 use crate::runbook::blocks;
 use crate::shared::services::{self, Fake, Fault, Linear, Sentry, Slack, Vendor};
+use crate::tcp::listening;
 
 const TOKENS: [(&str, &str); 3] =
     [("linear", "lin_api_canary5e3c"), ("sentry", "sntryu_canary5e3c"), ("slack", "xoxb-canary-5e3c")];
@@ -302,6 +303,49 @@ fn a_lost_answer_is_settled_and_the_effect_is_one() {
     daemon.stop();
 }
 
+/// A read has no effect that could be in doubt: it fails with a word for what was wrong, and may be repeated.
+#[test]
+fn a_read_that_fails_says_what_was_wrong() {
+    let world = World::trusting();
+    let daemon = world.serve();
+    world.connect_all();
+    let group = json!({ "issue_id": services::GROUP });
+    for (tool, params) in
+        [("linear.get_issue", json!({ "issueId": "ENG-1" })), ("sentry.get_issue", group.clone())]
+    {
+        for (nth, (fault, expected)) in [
+            (Fault::Lost, (502, "egress_failed")),
+            (Fault::Truncated, (502, "egress_failed")),
+            (Fault::WrongType, (422, "tool_failed")),
+            (Fault::Broken, (422, "tool_failed")),
+            (Fault::Later(1), (502, "tool_busy")),
+            (Fault::Status(503), (502, "tool_busy")),
+            (Fault::Status(403), (422, "service_refused")),
+            (Fault::Redirect, (422, "service_refused")),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            world.fault(tool, fault.clone());
+            failed(&daemon, &format!("{tool}-{nth}"), tool, &params, expected);
+        }
+    }
+    for (tool, params) in [("linear.list_issues", json!({})), ("sentry.list_issue_events", group)] {
+        world.fault(tool, Fault::Later(1));
+        let mut again = request(&format!("{tool}-again"), tool, &params);
+        again["qos"] = json!({ "max_retries": 1 });
+        let view = daemon.post("/v1/actions?wait", &again).json(200);
+        assert_eq!(view["receipt"]["attempts"].as_array().unwrap().len(), 2, "{view}");
+        world.fault(tool, Fault::Slow);
+        let mut slow = request(&format!("{tool}-slow"), tool, &params);
+        slow["qos"]["timeout_ms"] = json!(1_000);
+        let problem = daemon.post("/v1/actions?wait", &slow).problem(502, "egress_failed");
+        assert_eq!(problem["detail"], "the service did not answer in time", "{problem}");
+    }
+    assert_eq!(world.effects(), 0);
+    daemon.stop();
+}
+
 /// The first look of the probe finds nothing: it looks again.
 #[test]
 fn an_effect_after_its_lost_answer_is_found() {
@@ -511,9 +555,94 @@ fn a_person_approves_the_request_with_its_id() {
     decide(&daemon, approval, "approve", &json!({})).json(200);
     let view = ended(&daemon, "ask-1");
     assert_eq!(view["receipt"]["preview"]["verdict"], "matched", "{view}");
-    let inner = world.linear.inner();
-    let made = inner.vendor.issues().into_iter().find(|issue| issue["title"] == "Milk").unwrap();
-    assert!(text.contains(made["id"].as_str().unwrap()), "{text}");
+    {
+        let inner = world.linear.inner();
+        let made = inner.vendor.issues().into_iter().find(|issue| issue["title"] == "Milk").unwrap();
+        assert!(text.contains(made["id"].as_str().unwrap()), "{text}");
+    }
+    // Without its connection there is no tool, so what was approved is not carried out.
+    let params = json!({ "teamId": services::TEAM, "title": "Bread" });
+    let view = daemon.post("/v1/actions?wait", &request("ask-2", "linear.create_issue", &params)).json(202);
+    let all = daemon.get("/v1/connections").json(200);
+    let id = all.as_array().unwrap().iter().find(|known| known["source"] == "linear").unwrap();
+    let id = id["connection_id"].as_str().unwrap();
+    daemon.post(&format!("/v1/connections/{id}/disable"), &json!({})).json(200);
+    let before = world.linear.asked().len();
+    decide(&daemon, view["approval"]["approval_id"].as_str().unwrap(), "approve", &json!({})).json(200);
+    let view = ended(&daemon, "ask-2");
+    assert_eq!(view["receipt"]["error"]["code"], "unknown_tool", "{view}");
+    assert_eq!(world.linear.asked().len(), before);
+}
+
+/// Each command of the guides that the tools bring along, by an agent with the token of a session.
+#[test]
+fn an_agent_runs_the_commands_of_the_guides() {
+    let world = World::trusting();
+    let (daemon, address) = listening(&world.place, &[]);
+    world.connect_all();
+    let add = [
+        "connections",
+        "add",
+        "--org",
+        "home",
+        "--name",
+        "Shop",
+        "--host",
+        "db.example.org",
+        "--postgres",
+        "shop",
+    ];
+    let more = ["--user", "reader", "--secret", "slack-token", "--yes"];
+    assert_eq!(world.place.effectd(&[&add[..], &more].concat(), None).code(), 0);
+    let known = daemon.get("/v1/connections").json(200);
+    let known = known.as_array().unwrap();
+    let session = json!({
+        "space_id": "shared:household", "subject_id": "agent://planner@deviceA", "title": "x",
+        "connections": known.iter().map(|one| &one["connection_id"]).collect::<Vec<_>>(),
+    });
+    let session = daemon.post("/v1/sessions", &session).json(200);
+    let guide_of = |source: &str| {
+        let guide = daemon.get(&format!("/{}/actions/guide/{source}", session["id"].as_str().unwrap()));
+        assert!(guide.head.contains("content-type: text/markdown"), "{guide:?}");
+        guide.body
+    };
+    let database =
+        known.iter().find_map(|one| one["source"].as_str().filter(|source| source.starts_with("db:")));
+    assert!(guide_of(database.unwrap()).contains(effectd_adapters::postgres::GUIDE));
+    std::fs::create_dir(world.place.path("bin")).unwrap();
+    std::os::unix::fs::symlink(program(), world.place.path("bin/effectd")).unwrap();
+    let mut ran = Vec::new();
+    for service in effectd_adapters::services() {
+        let source = service.source;
+        let guide = guide_of(source);
+        assert!(guide.contains(service.guide), "{guide}");
+        let starts = format!("effectd actions run --integration {source} ");
+        for command in service.guide.lines().filter(|line| line.starts_with(&starts)) {
+            let all = daemon.get("/v1/receipts?limit=1000").json(200);
+            let is_made = |one: &&Value| {
+                let tool = one["tool_id"].as_str().unwrap();
+                tool == "slack.send_message" && source == "slack"
+                    || tool == "linear.create_issue" && source == "linear"
+            };
+            let made = all["receipts"].as_array().unwrap().iter().find(is_made);
+            let receipt = made.map_or("", |made| made["receipt_id"].as_str().unwrap());
+            let command = command.replace("<uuid>", services::TEAM).replace("ENG-123", "ENG-1");
+            let command = command.replace("<receipt>", receipt);
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-ec", &command]).current_dir(world.place.path("")).env_clear();
+            shell.env("PATH", format!("{}:/usr/bin:/bin", world.place.path("bin").display()));
+            shell.env("HOME", world.place.path("")).env("EFFECTD_URL", format!("http://{address}"));
+            shell.env("EFFECTD_TOKEN", session["token"].as_str().unwrap());
+            let out = shell.stdin(std::process::Stdio::null()).output().unwrap();
+            assert!(out.status.success(), "{command}: {}", String::from_utf8_lossy(&out.stderr));
+            let action = command.split(' ').nth(6).unwrap().to_owned();
+            ran.push(format!("{source}.{action}"));
+        }
+    }
+    let all = effectd_adapters::services().iter().flat_map(|service| service.tools);
+    assert_eq!(ran, all.map(|tool| tool.id()).collect::<Vec<_>>());
+    assert_eq!((world.linear.effects(), world.sentry.effects(), world.slack.effects()), (4, 1, 2));
+    assert_eq!(daemon.stop(), 0);
 }
 
 #[test]

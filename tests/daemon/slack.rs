@@ -9,6 +9,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::Sha256;
 
+use crate::backups::find;
 use crate::harness::{Daemon, Place, Ran, Reply, Serving, program, root, until, write_note};
 use crate::runbook::blocks;
 use crate::shared::services::{CHANNEL, Fake, Fault, Slack};
@@ -262,7 +263,12 @@ fn a_question_is_asked_and_approved_in_slack() {
     assert!(!log.contains(TOKEN) && !log.contains(SIGNING) && !log.contains(CANARY));
     assert!(!team.messages().iter().any(|message| message.to_string().contains(CANARY)));
     assert_eq!(team.slack.inner().effects, 2);
-    assert_eq!(team.daemon.stop(), 0);
+    let Team { daemon, place, .. } = team;
+    assert_eq!(daemon.stop(), 0);
+    for secret in [TOKEN, SIGNING] {
+        let found = find(&place.path(""), secret.as_bytes());
+        assert!(found.is_empty(), "{found:?}");
+    }
 }
 
 #[test]

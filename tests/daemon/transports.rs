@@ -256,6 +256,7 @@ fn named(place: &Place, line: &[&str]) -> Vec<String> {
         "GRANT" => grant(),
         "SESSION" => first("sessions", "session_id"),
         "CONNECTION" => first("connections", "connection_id"),
+        "AUTOMATION" => first("automations", "automation_id"),
         "WEBHOOK" => first("webhooks", "webhook_id"),
         "TOKEN" => valid_token(&place.effectd(&["tokens", "list", "-o", "json"], None).json(0)),
         word => word.to_owned(),

@@ -12,7 +12,7 @@ use crate::seeding::{self, Left};
 use crate::shared::{McpServer, Terminal};
 
 /// Verbs that only read.
-const LOOK: [&str; 67] = [
+const LOOK: [&str; 78] = [
     "actions list",
     "actions guide",
     "actions grants list",
@@ -22,6 +22,8 @@ const LOOK: [&str; 67] = [
     "status",
     "wait",
     "preview",
+    "plan show",
+    "batch show",
     "approvals list",
     "approvals show",
     "grants list",
@@ -29,6 +31,12 @@ const LOOK: [&str; 67] = [
     "quarantine show",
     "sessions list",
     "sessions show",
+    "automations new",
+    "automations check",
+    "automations render",
+    "automations list",
+    "automations show",
+    "automations export",
     "orgs list",
     "connections list",
     "connections test",
@@ -36,6 +44,8 @@ const LOOK: [&str; 67] = [
     "connectors show",
     "connectors validate",
     "connectors presets",
+    "plugins list",
+    "plugins check",
     "webhooks list",
     "slack list",
     "secrets list",
@@ -80,15 +90,18 @@ const LOOK: [&str; 67] = [
     "top",
     "check",
     "doctor",
+    "version",
 ];
 /// Help, the daemon itself, and its pages.
 const PROGRAM: [&str; 4] = ["serve", "completions", "man", "console"];
 /// Verbs that ask for actions, decide about them or cancel them: each action has its own receipt, which names who asked and who
 /// decided. The command line has the request, and the policy decides.
-const ACTIONS: [&str; 11] = [
+const ACTIONS: [&str; 13] = [
     "actions run",
     "actions grant request",
     "run",
+    "plan run",
+    "batch run",
     "submit",
     "cancel",
     "tools try",
@@ -99,7 +112,7 @@ const ACTIONS: [&str; 11] = [
     "approvals watch",
 ];
 /// Verbs that create something outside the state, and refuse an existing name.
-const NEW: [&str; 5] = ["init", "backup", "restore", "support-bundle", "store salvage"];
+const NEW: [&str; 6] = ["init", "backup", "restore", "support-bundle", "store salvage", "plugins new"];
 /// Verbs that write again what is there already: the index from the journal, the same blocks in another engine, a signed
 /// head of the log as it is; or that remove what commands write again.
 const DERIVED: [&str; 4] = ["store rebuild", "store migrate", "receipts head", "caches clear"];
@@ -109,22 +122,26 @@ const OTHERS: [&str; 1] = ["mcp install"];
 const CONTEXTS: [&str; 3] = ["context add", "context use", "context remove"];
 /// Verbs of these kinds that have neither `--yes` nor `--dry-run`: a request says itself whether it is a dry run, and `preview` shows
 /// what it would do; an agent has nobody to ask; a screen shows what a key decides; a new file and a signed head change nothing.
-const PLAIN: [&str; 8] = [
+const PLAIN: [&str; 11] = [
     "run",
+    "plan run",
+    "batch run",
     "submit",
     "actions run",
     "actions grant request",
     "mcp try",
     "approvals watch",
     "support-bundle",
+    "plugins new",
     "receipts head",
 ];
 
 /// Mutations: the arguments, and the receipt. `-` where another test checks the receipt.
-pub const CHANGES: [(&[&str], &str); 66] = [
+pub const CHANGES: [(&[&str], &str); 75] = [
     (&["tools", "disable", "files.copy"], "effectd.disable_tool"),
     (&["tools", "enable", "files.copy"], "effectd.enable_tool"),
     (&["tools", "set-caps", "files.copy", "nobody.has_this"], "effectd.set_caps"),
+    (&["tools", "overlay", "files.copy", "--tier", "R3"], "effectd.overlay_tool"),
     (&["pause"], "effectd.pause"),
     (&["resume"], "effectd.resume"),
     (&["breaker", "trip", "files.copy"], "effectd.trip_breaker"),
@@ -209,6 +226,12 @@ pub const CHANGES: [(&[&str], &str); 66] = [
     ),
     (&["sessions", "end", "SESSION"], "effectd.end_session"),
     (&["sessions", "delete", "SESSION"], "effectd.delete_session"),
+    (&["automations", "save", "plan.json", "--space", "shared:household"], "effectd.save_automation"),
+    (&["automations", "pause", "AUTOMATION"], "effectd.set_automation"),
+    (&["automations", "activate", "AUTOMATION"], "effectd.set_automation"),
+    (&["automations", "archive", "AUTOMATION"], "effectd.set_automation"),
+    (&["automations", "delete", "AUTOMATION"], "effectd.delete_automation"),
+    (&["automations", "import", "plan.json", "--space", "shared:household"], "effectd.save_automation"),
     (
         &[
             "webhooks",
@@ -277,6 +300,8 @@ pub const CHANGES: [(&[&str], &str); 66] = [
     (&["connectors", "disable", "CONNECTOR"], "effectd.disable_connection"),
     (&["connectors", "enable", "CONNECTOR"], "effectd.enable_connection"),
     (&["connectors", "remove", "CONNECTOR"], "effectd.delete_connection"),
+    (&["plugins", "add", "sort_lines"], "effectd.add_plugin"),
+    (&["plugins", "remove", "sort_lines"], "effectd.remove_plugin"),
     (&["secrets", "delete", "home", "token"], "effectd.delete_secret"),
     (
         &["tokens", "create", "--kind", "user", "--org", "home", "--name", "ada", "--for", "90d"],
@@ -339,7 +364,9 @@ fn what_changes_something_takes_yes_and_dry_run() {
             .map(|flag| help.lines().any(|line| line.trim_start().starts_with(flag)));
         let quiet = [&LOOK[..], &PROGRAM, &PLAIN, &CONTEXTS];
         let changes = !quiet.iter().any(|list| list.contains(verb));
-        assert_eq!(takes, [changes; 2], "{verb}:\n{help}");
+        // A batch asks nobody before it starts, either.
+        let expected = if *verb == "batch run" { [false, true] } else { [changes; 2] };
+        assert_eq!(takes, expected, "{verb}:\n{help}");
         assert!(help.contains("\nExample"), "{verb} has no example:\n{help}");
     }
     // The runbook names those that do not ask. A screen shows what a key decides, and caches are cleared after a yes.
@@ -364,6 +391,8 @@ pub fn valid_token(listed: &Value) -> String {
 pub fn place_to_change() -> Place {
     let place = Place::seeded();
     std::fs::write(place.path("token.txt"), "a token\n").unwrap();
+    std::fs::copy(root().join("examples/automations/weekly_note.json"), place.path("plan.json")).unwrap();
+    assert_eq!(place.effectd(&["plugins", "new", "sort_lines", "--language", "python"], None).code(), 0);
     let letter = |n: usize, code: &str| Left {
         request: write_note(seeding::action(n).as_str(), &format!("v-{n}"), "x"),
         code: code.to_owned(),
@@ -409,6 +438,7 @@ fn every_mutation_asks_first_and_records_who_said_yes() {
                 "CONNECTION" => text(&first("/v1/connections", "/0/connection_id")),
                 "CONNECTOR" => text(&first("/v1/connectors", "/0/connection_id")),
                 "URL" => server.url(),
+                "AUTOMATION" => text(&first("/api/v1/automations", "/automations/0/automation_id")),
                 "WEBHOOK" => text(&first("/v1/webhooks", "/0/webhook_id")),
                 "TOKEN" => valid_token(&first("/v1/tokens", "/tokens")),
                 word => word.to_owned(),
@@ -531,8 +561,8 @@ fn at_a_terminal_a_bar_shows_how_far_a_requeue_has_come() {
     }
 }
 
-/// Verbs that always print something, with their arguments. RECEIPT, ACTION and FILE are placeholders.
-const PRINT: [&[&str]; 67] = [
+/// Verbs that always print something, with their arguments. RECEIPT, ACTION, FILE, PLAN, BATCH and DEFINITION are placeholders.
+const PRINT: [&[&str]; 77] = [
     &["--help"],
     &["--version"],
     &["context", "list"],
@@ -544,9 +574,18 @@ const PRINT: [&[&str]; 67] = [
     &["submit", "FILE"],
     &["tools", "try", "files.list", "path=workspace"],
     &["preview", "FILE"],
+    &["plan", "run", "PLAN"],
+    &["plan", "show", "p"],
+    &["batch", "run", "BATCH"],
+    &["batch", "show", "notes-2026-w36"],
+    &["version"],
     &["approvals", "list", "-o", "json"],
     &["grants", "list", "-o", "json"],
     &["sessions", "list", "-o", "json"],
+    &["automations", "new"],
+    &["automations", "check", "DEFINITION"],
+    &["automations", "render", "DEFINITION", "--inputs", "{\"week\": \"w36\"}"],
+    &["automations", "list", "-o", "json"],
     &["orgs", "list"],
     &["connections", "list", "-o", "json"],
     &["connectors", "list", "-o", "json"],
@@ -589,6 +628,7 @@ const PRINT: [&[&str]; 67] = [
     &["breaker", "show", "files.copy"],
     &["budgets", "-o", "json"],
     &["caches", "list", "-o", "json"],
+    &["plugins", "list", "-o", "json"],
     &["config", "show"],
     &["dlq", "list"],
     &["dlq", "show", "0"],
@@ -602,16 +642,19 @@ const PRINT: [&[&str]; 67] = [
     &["man"],
 ];
 /// Reading verbs that are not in that list: they need a terminal, the store alone, a session, or something that few actions leave.
-const NOT_PRINTED: [&str; 14] = [
+const NOT_PRINTED: [&str; 17] = [
     "connections test",
     "connectors show",
     "connectors validate",
+    "plugins check",
     "webhooks list",
     "slack list",
     "top",
     "store check",
     "approvals show",
     "sessions show",
+    "automations show",
+    "automations export",
     "artifacts get",
     "notifications show",
     "actions list",
@@ -629,6 +672,11 @@ fn unwritable_output_exits_74_and_a_closed_reader_does_not() {
     let done = daemon.post("/v1/actions?wait=true", &note).json(200);
     let file = place.path("note.json");
     std::fs::write(&file, note.to_string()).unwrap();
+    let batch = root().join("examples/batches/two_notes.json");
+    let definition = root().join("examples/automations/weekly_note.json");
+    let (plan, sample) =
+        (place.path("plan.json"), include_str!("../../contracts/tests/golden/plans/sample.json"));
+    std::fs::write(&plan, sample.replace("action:example", "p")).unwrap();
     let called: BTreeSet<String> = PRINT.iter().map(|line| line[..line.len().min(3)].join(" ")).collect();
     let called =
         |verb: &&str| called.iter().any(|line| line == verb || line.starts_with(&format!("{verb} ")));
@@ -640,6 +688,9 @@ fn unwritable_output_exits_74_and_a_closed_reader_does_not() {
             "RECEIPT" => done["receipt"]["receipt_id"].as_str().unwrap(),
             "ACTION" => "printed",
             "FILE" => file.to_str().unwrap(),
+            "PLAN" => plan.to_str().unwrap(),
+            "BATCH" => batch.to_str().unwrap(),
+            "DEFINITION" => definition.to_str().unwrap(),
             word => word,
         });
         let line: Vec<&str> = words.collect();

@@ -104,7 +104,8 @@ fn a_state_inside_a_space_is_refused() {
     std::fs::write(&policy, text).unwrap();
     let ran = place.run(&write_note("b", "workspace/y", "y"));
     assert_eq!(ran.code(), 69, "{}", ran.stderr());
-    assert!(ran.stderr().contains("is inside the space shared:household"), "{}", ran.stderr());
+    assert!(ran.stderr().contains("and the space shared:household"), "{}", ran.stderr());
+    assert!(ran.stderr().contains("share files, which tools could change"), "{}", ran.stderr());
 }
 
 #[test]

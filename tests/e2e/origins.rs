@@ -33,6 +33,18 @@ fn plan(command: &str) -> Option<Value> {
     }))
 }
 
+/// The policy names the commands of the plans.
+fn named() -> Place {
+    with_check(Place::seeded())
+}
+
+fn with_check(place: Place) -> Place {
+    let file = place.state().join("policy/policy.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, format!("{text}\n[commands.check]\nargv = [\"true\", \"**\"]\n")).unwrap();
+    place
+}
+
 fn step_of_run() -> Origin {
     Origin::Run { automation_id: "weekly".into(), run_id: "r-1".into(), step_id: "s-1".into() }
 }
@@ -75,15 +87,15 @@ fn id(action: &str) -> ActionId {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_action_under_another_contract_is_a_conflict() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let pipeline = runtime.pipeline();
-    let first = done(&runtime, writes("c-1", "x", plan("make test"), Origin::Arbiter)).await;
+    let first = done(&runtime, writes("c-1", "x", plan("true test"), Origin::Arbiter)).await;
     // The same decision may come in through another door.
-    let again = done(&runtime, writes("c-1", "x", plan("make test"), step_of_run())).await;
+    let again = done(&runtime, writes("c-1", "x", plan("true test"), step_of_run())).await;
     assert_eq!(again.receipt_id, first.receipt_id);
-    pipeline.submit_offset(writes("c-2", "y", plan("make test"), Origin::Arbiter)).await.unwrap();
-    for contract in [None, plan("make lint")] {
+    pipeline.submit_offset(writes("c-2", "y", plan("true test"), Origin::Arbiter)).await.unwrap();
+    for contract in [None, plan("true lint")] {
         let Answer::Refused(failure) =
             pipeline.exec(writes("c-1", "x", contract.clone(), Origin::Arbiter)).await
         else {
@@ -104,10 +116,10 @@ async fn the_same_action_under_another_contract_is_a_conflict() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approval_of_one_plan_runs_no_other() {
-    let place = allowing(&[]);
+    let place = with_check(allowing(&[]));
     let runtime = place.runtime().await;
     let services = runtime.pipeline().services();
-    let (test, lint) = (plan("make test"), plan("make lint"));
+    let (test, lint) = (plan("true test"), plan("true lint"));
     let first = held(&runtime, writes("p-1", "x", test.clone(), step_of_run())).await;
     let other = held(&runtime, writes("p-2", "x", lint, Origin::Arbiter)).await;
     let equal = held(&runtime, writes("p-3", "x", test.clone(), Origin::Arbiter)).await;
@@ -194,9 +206,9 @@ async fn an_invocation_is_found_also_in_the_moment_it_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_digest_of_an_edited_request_covers_its_contract() {
-    let place = allowing(&[]);
+    let place = with_check(allowing(&[]));
     let runtime = place.runtime().await;
-    let asked = writes("e-1", "x", plan("make test"), Origin::Arbiter);
+    let asked = writes("e-1", "x", plan("true test"), Origin::Arbiter);
     // With the planner's own parameters the edited request is the planner's.
     let edit = Approve { params: Some(asked.request.params.clone()), ..Approve::default() };
     let question = held(&runtime, asked).await;
@@ -212,7 +224,7 @@ async fn the_digest_of_an_edited_request_covers_its_contract() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_action_whose_session_is_deleted_meanwhile_is_refused() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let services = runtime.pipeline().services();
     let session_id = SessionId::fresh();
@@ -249,16 +261,16 @@ async fn an_action_whose_session_is_deleted_meanwhile_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_and_requeues_keep_origin_and_contract() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let store = runtime.store().clone();
     let key = "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n";
-    let receipt = done(&runtime, writes("q-1", key, plan("make test"), step_of_run())).await;
+    let receipt = done(&runtime, writes("q-1", key, plan("true test"), step_of_run())).await;
     assert_eq!((receipt.outcome, &receipt.origin), (Outcome::Quarantined, &step_of_run()));
     let letter = store.letters(None, 0, 1).unwrap().letters.remove(0);
     let kept = decision(&letter).unwrap();
     assert_eq!(kept.origin, step_of_run());
-    assert_eq!(serde_json::to_value(&kept.contract).unwrap(), plan("make test").unwrap());
+    assert_eq!(serde_json::to_value(&kept.contract).unwrap(), plan("true test").unwrap());
     let number = letter.letter;
     let again = {
         let store = store.clone();
@@ -273,7 +285,7 @@ async fn dead_letters_and_requeues_keep_origin_and_contract() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_approval_counts_for_one_version_of_a_connection() {
-    let place = Place::seeded();
+    let place = named();
     let file = place.state().join("policy/policy.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replace("hosts = []", "hosts = [\"chat.example\", \"files.chat.example\"]"))
@@ -377,7 +389,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
     assert_eq!(equal.approval_id, again.approval_id);
     // A person sees the plan and the connection.
     let planned = Incoming {
-        contract: plan("make test with AKIAIOSFODNN7EXAMPLE")
+        contract: plan("true test with AKIAIOSFODNN7EXAMPLE")
             .map(|plan| serde_json::from_value(plan).unwrap()),
         ..posts("n-8", Origin::Arbiter)
     };
@@ -386,7 +398,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
     assert!(runtime.stop().await);
     let shown = place.effectd(&["approvals", "show", planned.as_str()], None).stdout();
     assert!(shown.contains(&format!("over      Team chat, version {version}, ")), "{shown}");
-    assert!(shown.contains("contract  verification = ") && shown.contains("make test"), "{shown}");
+    assert!(shown.contains("contract  verification = ") && shown.contains("true test"), "{shown}");
     assert!(!shown.contains("AKIAIOSFODNN7EXAMPLE"), "{shown}");
     let shown = place.effectd(&["approvals", "show", planned.as_str(), "-o", "json"], None).json(0);
     let used = &shown["prompt"]["connection"];
@@ -396,7 +408,7 @@ async fn an_approval_counts_for_one_version_of_a_connection() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tool_that_drifted_is_asked_about() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let services = runtime.pipeline().services();
     let base = services.registry();
@@ -426,7 +438,7 @@ fn new_session(subject: &str) -> (SessionId, Operation) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_deletions_at_once_one_finds_no_session() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let services = runtime.pipeline().services();
     let change = |operation| perform(services.clone(), operation, Terms::default(), operator().principal);
@@ -460,7 +472,7 @@ async fn fill(runtime: &Runtime, (family, key): (&str, &str), numbers: Range<usi
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_organisation_takes_no_room_of_others() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let services = runtime.pipeline().services();
     let (home, by) = ("home".parse().unwrap(), operator().principal);
@@ -505,7 +517,7 @@ async fn an_organisation_takes_no_room_of_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subject_takes_no_room_for_sessions_of_others() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let services = runtime.pipeline().services();
     let change = |operation| perform(services.clone(), operation, Terms::default(), operator().principal);
@@ -522,7 +534,7 @@ async fn a_subject_takes_no_room_for_sessions_of_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deleted_session_that_cannot_be_read_stops_no_other() {
-    let place = Place::seeded();
+    let place = named();
     let runtime = place.runtime().await;
     let services = runtime.pipeline().services();
     let (session_id, create) = new_session("agent://planner@deviceA");

@@ -58,6 +58,7 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         mark: None,
         undoes: None,
         upstream: None,
+        failed_checks: Vec::new(),
     };
     let narrowing = match spec.level() {
         RiskLevel::Danger | RiskLevel::Write if tool != "command.run" => {
@@ -93,7 +94,9 @@ async fn call(sandbox: &Sandbox, root: &Path, tool: &str, mut params: Value, tim
         Ending::Replied(bytes) => match serde_json::from_slice(&bytes).unwrap() {
             ToolReply::Done(output) => Came::Done(output, taken),
             ToolReply::Failed(failure) => Came::Failed(failure),
-            other @ (ToolReply::Probed(_) | ToolReply::Previewed(_)) => panic!("{other:?}"),
+            other @ (ToolReply::Probed(_) | ToolReply::Previewed(_) | ToolReply::Verified(_)) => {
+                panic!("{other:?}")
+            }
         },
         Ending::Killed { code, .. } => Came::Killed(code),
     }

@@ -339,9 +339,12 @@ async fn what_cannot_be_a_token_is_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_token_may_use_what_it_is_for() {
-    const LOCAL: [&str; 17] = [
+    const LOCAL: [&str; 21] = [
+        "DELETE /v1/plugins/x",
         "DELETE /v1/policy/shadow",
         "GET /v1/log/entries",
+        "GET /v1/plugins",
+        "GET /v1/plugins/x",
         "GET /v1/policy/files",
         "GET /v1/policy/shadow",
         "GET /v1/slack/users",
@@ -349,6 +352,7 @@ async fn every_kind_of_token_may_use_what_it_is_for() {
         "GET /v1/tokens",
         "POST /v1/console/link",
         "POST /v1/log/keys",
+        "POST /v1/plugins/x/add",
         "POST /v1/policy/check",
         "POST /v1/policy/reload",
         "POST /v1/policy/shadow",
@@ -359,17 +363,30 @@ async fn every_kind_of_token_may_use_what_it_is_for() {
         "POST /v1/tokens/x/rotate",
     ];
     // Beside what it may get, a service submits, asks beforehand, and moves its own consumer groups.
-    const SERVICE: [&str; 6] = [
+    const SERVICE: [&str; 10] = [
         "DELETE /v1/actions/x",
+        "POST /api/v1/automations/check",
+        "POST /api/v1/automations/render",
         "POST /v1/actions",
+        "POST /v1/batches",
+        "POST /v1/plans",
         "POST /v1/policy/explain",
         "POST /v1/policy/replay",
         "POST /v1/preview",
         "POST /v1/store/topics/x/groups/x",
     ];
     // A sandbox has its own actions and their receipts, and what is public.
-    const SANDBOX: [&str; 7] =
-        ["/v1/actions", "/v1/receipts", "/v1/tools", "/v1/log", "/v1/whoami", "/x/actions", "/openapi.json"];
+    const SANDBOX: [&str; 9] = [
+        "/v1/actions",
+        "/v1/batches",
+        "/v1/plans",
+        "/v1/receipts",
+        "/v1/tools",
+        "/v1/log",
+        "/v1/whoami",
+        "/x/actions",
+        "/openapi.json",
+    ];
     let place = place();
     let door = Door::open(&place, unlimited()).await;
     let (user, service) = (door.account("user", "ada").await, door.account("service", "ci").await);
@@ -410,7 +427,8 @@ async fn every_kind_of_token_may_use_what_it_is_for() {
         let (method, path) = line.split_once(' ').unwrap();
         let public = ["/healthz", "/readyz"].contains(&path);
         let fits = public || (SANDBOX.iter().any(|mine| path.starts_with(mine)) && path != "/v1/log/entries");
-        let changes = ["POST /v1/actions", "DELETE /v1/actions/x"].contains(&line.as_str());
+        let changes = ["POST /v1/actions", "POST /v1/batches", "POST /v1/plans", "DELETE /v1/actions/x"];
+        let changes = changes.contains(&line.as_str());
         assert!(fits && (method == "GET" || changes || path.starts_with("/x/actions")), "a sandbox: {line}");
     }
     // Who may get a thing may ask for its head, and each kind speaks MCP.

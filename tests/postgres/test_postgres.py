@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from harness import ENVIRONMENT, PASSWORD, PROGRAM, SOURCE, SPACE, SUBJECT, Daemon, Server, until
+from harness import ENVIRONMENT, PASSWORD, PROGRAM, SOURCE, SPACE, SUBJECT, Daemon, Server, free_port, until
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "postgres.md"
 
@@ -23,6 +23,7 @@ def setUpModule():
     server.sql(f"CREATE ROLE reader LOGIN PASSWORD '{quoted}'")
     server.sql(f"CREATE ROLE writer LOGIN PASSWORD '{quoted}'")
     server.sql(f"CREATE ROLE boss LOGIN SUPERUSER PASSWORD '{quoted}'")
+    server.sql(f"CREATE ROLE heir LOGIN PASSWORD '{quoted}' IN ROLE boss")
     server.sql(f"CREATE ROLE weak LOGIN PASSWORD '{quoted}'")
     server.sql(f"CREATE ROLE open LOGIN PASSWORD '{quoted}'")
     server.sql("CREATE SEQUENCE counter; CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items SELECT n, 'item ' || n "
@@ -230,6 +231,23 @@ class Trust(unittest.TestCase):
     def test_a_superuser_is_named(self):
         id = self.daemon.connect(server, user="boss")
         self.assertIn("superuser", self.daemon.cli("connections", "test", id))
+        heir = self.daemon.connect(server, user="heir", source=f"{SOURCE[:-1]}1")
+        self.assertIn("superuser", self.daemon.cli("connections", "test", heir))
+        off = self.daemon.connect(server, user="boss", source=f"{SOURCE[:-1]}2")
+        self.daemon.cli("connections", "disable", off, "--yes")
+        self.daemon.connect(server, user="reader", source=f"{SOURCE[:-1]}3")
+        # A port on which nothing listens.
+        gone = Server.__new__(Server)
+        gone.port, gone.authority = free_port(), server.authority
+        self.daemon.connect(gone, source=f"{SOURCE[:-1]}4")
+        report = json.loads(self.daemon.cli("doctor", "-o", "json"))
+        roles = [(finding["verdict"], finding["what"]) for finding in report["findings"] if finding["promise"] == "database roles"]
+        for (verdict, what), (expected, nth, *parts) in zip(roles, (
+                ("weaker", "0", "as boss", "superuser"), ("weaker", "1", "as heir", "superuser"), ("enforced", "3", "reader"),
+                ("missing", "4", "cannot be looked at")), strict=True):
+            self.assertEqual((verdict, what.split(" ")[0]), (expected, f"{SOURCE[:-1]}{nth}"), roles)
+            for part in parts:
+                self.assertIn(part, what)
         # The rights of a superuser do not open the other two locks.
         self.assertEqual(self.daemon.query("SELECT harmless()")[0], 400)
         self.assertEqual(server.sql("SELECT count(*) FROM items"), "150")

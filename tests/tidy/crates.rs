@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::tree::{files_ending, members, none, packages, root, text, toml};
 
 /// Who may depend on whom. The root package may use everything.
-const MAY_USE: [(&str, &[&str]); 8] = [
+const MAY_USE: [(&str, &[&str]); 9] = [
     ("contracts", &[]),
     ("policy", &["contracts"]),
     ("bus", &["contracts"]),
@@ -13,11 +13,12 @@ const MAY_USE: [(&str, &[&str]); 8] = [
     ("egress", &["contracts", "sandbox"]),
     ("adapters", &["contracts"]),
     ("actors", &["contracts", "policy", "bus", "sandbox", "egress"]),
-    ("gateway", &["contracts", "bus", "actors"]),
+    ("automations", &["contracts", "policy", "actors"]),
+    ("gateway", &["contracts", "bus", "actors", "automations"]),
 ];
 
 /// Third-party crates that stay in few places, and the packages they are in.
-const CONFINED: [(&str, &[&str]); 7] = [
+const CONFINED: [(&str, &[&str]); 8] = [
     ("sled", &["bus"]),
     ("backoff", &["actors"]),
     ("ractor", &["actors"]),
@@ -25,6 +26,7 @@ const CONFINED: [(&str, &[&str]); 7] = [
     ("landlock", &["sandbox"]),
     ("tokio-rustls", &["egress", "gateway"]),
     ("rmcp", &["gateway"]),
+    ("minijinja", &["automations"]),
 ];
 
 /// Features that exist for tests alone.

@@ -78,8 +78,8 @@ fn the_readme_tells_every_exit_code() {
     assert_eq!(told, expected, "the table of exit codes in README.md and runtime/exit.rs must agree");
 }
 
-/// Outcomes that nothing ends in yet: they are words of batches and invocations.
-const LATER: [Outcome; 4] = [Outcome::NotStarted, Outcome::Approved, Outcome::Executing, Outcome::Reverted];
+/// Outcomes that nothing ends in: they are words of invocations.
+const LATER: [Outcome; 2] = [Outcome::Approved, Outcome::Executing];
 
 #[test]
 fn the_page_of_receipts_tells_every_outcome_and_code() {

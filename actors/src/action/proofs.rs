@@ -2,6 +2,7 @@
 //!
 //! The constructors are visible in this crate; `tests/tidy` checks that only the stage that earns a proof calls its constructor.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +14,10 @@ use effectd_contracts::{
 };
 use effectd_policy::{Decision, Facts, NamedCommand};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use super::plan::{Area, PlanRun, PlanTerms};
 use crate::claims::intent::Intent;
 use crate::registry::RegisteredTool;
 
@@ -42,6 +44,7 @@ pub struct Gated {
     ruling: Box<Ruling>,
     params: Arc<Map<String, Value>>,
     dry_run: Option<DryRun>,
+    terms: Option<Arc<PlanTerms>>,
 }
 
 /// Why the tool must not change anything.
@@ -69,6 +72,8 @@ pub struct Ruling {
     pub redactions: Vec<Redaction>,
     /// Personal data that the tool gets and the approver does not see.
     pub hidden: Vec<Redaction>,
+    /// For a batch: what the question about each item depends on, beside its parameters.
+    pub items: Vec<Digest>,
 }
 
 impl Gated {
@@ -76,9 +81,9 @@ impl Gated {
         validated: Validated,
         ruling: Ruling,
         params: Arc<Map<String, Value>>,
-        dry_run: Option<DryRun>,
+        (dry_run, terms): (Option<DryRun>, Option<Arc<PlanTerms>>),
     ) -> Self {
-        Self { tool: validated.tool, ruling: Box::new(ruling), params, dry_run }
+        Self { tool: validated.tool, ruling: Box::new(ruling), params, dry_run, terms }
     }
 
     pub fn tool(&self) -> &Arc<RegisteredTool> {
@@ -96,6 +101,26 @@ impl Gated {
 
     pub fn dry_run(&self) -> Option<DryRun> {
         self.dry_run
+    }
+
+    /// What its plan and the package of its tool demand; `None` if there is neither.
+    pub fn terms(&self) -> Option<&Arc<PlanTerms>> {
+        self.terms.as_ref()
+    }
+
+    /// The files to which a plan confines a tool that does not declare its paths.
+    pub(crate) fn area(&self) -> Option<&Area> {
+        self.terms.as_ref()?.area.as_ref()
+    }
+
+    /// Whether an interrupted run is rolled back: it is that of a plan, and changes files.
+    pub fn is_transaction(&self) -> bool {
+        self.terms.is_some() && self.dry_run.is_none() && self.tool.spec().changes_files()
+    }
+
+    /// Whether the kernel confines the call to paths beneath which it may change everything.
+    pub fn is_confined_to_paths(&self) -> bool {
+        self.command().is_some() || self.area().is_some()
     }
 
     /// The named command that covers the call.
@@ -243,6 +268,22 @@ pub struct Ended {
     /// A dead letter is committed with the receipt.
     pub dead_letter: bool,
     pub runs: Runs,
+    /// What has become of the items of a batch that failed.
+    pub marks: Option<Value>,
+}
+
+impl Ended {
+    /// What is kept for the asker: the tool's result, or the checks of a plan that failed, with what they wrote.
+    pub(crate) fn kept(&self) -> Option<Cow<'_, Value>> {
+        let plan = self.runs.plan.as_deref();
+        match &self.result {
+            Ok(output) => Some(Cow::Borrowed(&output.result)),
+            Err(_) => {
+                let checks = &plan?.verified.checks;
+                (!checks.is_empty()).then(|| Cow::Owned(json!({ "checks": checks })))
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -255,6 +296,8 @@ pub struct Runs {
     pub egress: Vec<EgressRecord>,
     /// The paths where a draft of a killed run was removed, or what it had set aside was put back.
     pub cleaned_up: BTreeSet<String>,
+    /// What the plan came to, if there is one.
+    pub plan: Option<Box<PlanRun>>,
 }
 
 /// What all attempts together used.

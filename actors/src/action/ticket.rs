@@ -50,7 +50,9 @@ pub(crate) struct Slot {
     _permit: Option<OwnedSemaphorePermit>,
     _queue_permit: Option<Permit>,
     in_flight: IntGauge,
-    reserved: Option<Reservation>,
+    reserved: Vec<Reservation>,
+    /// How many of them are charged: a batch has one for each item.
+    charged: usize,
     queued: Option<Queued>,
 }
 
@@ -62,7 +64,8 @@ impl Slot {
             _permit: permit,
             _queue_permit: None,
             in_flight: in_flight.clone(),
-            reserved: None,
+            reserved: Vec::new(),
+            charged: 0,
             queued: None,
         }
     }
@@ -70,7 +73,7 @@ impl Slot {
     pub(crate) fn new(
         permit: OwnedSemaphorePermit,
         mut queue_permit: Permit,
-        reserved: Option<Reservation>,
+        reserved: Vec<Reservation>,
         in_flight: &IntGauge,
     ) -> Self {
         let mut slot = Self::unlimited(Some(permit), in_flight);
@@ -93,12 +96,13 @@ impl Slot {
 
     /// Ends the reservation: what was charged is spent, the rest is given back.
     pub(crate) fn release_budget(&mut self) {
-        self.reserved = None;
+        self.reserved.clear();
     }
 
     /// Sets what the action has used: the processor time of all attempts, and their number.
     pub(crate) fn charge(&mut self, cpu: Duration, attempts: usize) {
-        if let Some(reserved) = &mut self.reserved {
+        if let Some(reserved) = self.reserved.get_mut(self.charged) {
+            self.charged += 1;
             reserved.charge(cpu, u32::try_from(attempts).unwrap_or(u32::MAX));
         }
     }

@@ -200,6 +200,7 @@ fn refusal(services: &Services, hold: &Hold, approval: &Approval) -> Refusal {
             facts: hold.prompt.facts.clone(),
             redactions: hold.prompt.redactions.clone(),
             hidden: hold.prompt.hidden.clone(),
+            items: Vec::new(),
         }),
         ..Refusal::new(detached(services, decision, trace, accepted), failure(hold, approval))
     }

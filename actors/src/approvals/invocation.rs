@@ -2,9 +2,10 @@
 //! the action's: nothing is stored that could disagree with them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use effectd_bus::{Order, ReceiptPage, ReceiptQuery, Store, StoreError, StoredReceipt};
+use effectd_contracts::connector::CONNECTOR_SOURCE;
 use effectd_contracts::{
     ActionId, ConnectionId, DecisionData, DeniedReason, GrantId, InvocationBrief, InvocationStatus, Millis,
     Mode, ModeSource, OrgId, Outcome, Receipt, ReceiptId, RiskLevel, SessionId, SpaceId, Timestamp, ToolId,
@@ -215,7 +216,8 @@ fn unended_page(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>
     };
     let mut found = BTreeMap::new();
     if let Some(session) = &wanted.session {
-        for id in repository::open_in(store, session.as_str())? {
+        let open: BTreeSet<_> = repository::open_in(store, session.as_str())?.into_iter().collect();
+        for id in open {
             let members = repository::hold(store, &id)?.into_iter().flat_map(|hold| hold.value.members);
             found.extend(members.map(|member| (member.action_id, member.accepted_at)));
         }
@@ -259,6 +261,9 @@ fn unended_page(services: &Services, wanted: &Wanted) -> Result<(Vec<Invocation>
     Ok((page, size))
 }
 
+/// What an invocation says whose server has answered that the tool failed.
+const TOOL_FAILED: &str = "the server has answered that the tool failed; its words are in the result";
+
 /// The invocation of an action that this receipt answers; `None` as in [`find`].
 pub fn of_receipt(id: &ActionId, receipt: &Receipt) -> Option<Invocation> {
     ended(id, receipt, receipt.session_id.as_ref().map(ToString::to_string))
@@ -270,6 +275,9 @@ fn ended(id: &ActionId, receipt: &Receipt, session: Option<String>) -> Option<In
     let decision = receipt.decision.as_ref();
     let facts = decision.and_then(|decision| Facts::from_record(decision).ok());
     let approval = receipt.approval.as_ref();
+    let is_of_connector = source.starts_with(CONNECTOR_SOURCE);
+    // The server has answered, so the action is done; whoever asked has not got what the tool is for.
+    let has_failed = is_of_connector && receipt.outputs.get("isError") == Some(&Value::Bool(true));
     Some(Invocation {
         id: id.clone(),
         session_id: session.unwrap_or_else(|| format!("agent:{}", receipt.subject_id)),
@@ -277,12 +285,15 @@ fn ended(id: &ActionId, receipt: &Receipt, session: Option<String>) -> Option<In
         integration: source.to_owned(),
         action: action.to_owned(),
         risk_level: facts.as_ref().map(|facts| facts.tool.risk_level),
-        integration_id: facts.and_then(|facts| facts.connection_id),
+        integration_id: facts.and_then(|facts| facts.connection_id).filter(|_| !is_of_connector),
         mode: decision.and_then(|decision| decision.mode),
         mode_source: decision.and_then(|decision| decision.mode_source),
         params: receipt.inputs.clone(),
-        status: projected.invocation?,
-        error: receipt.error.as_ref().map(|failure| failure.message.clone()),
+        status: if has_failed { InvocationStatus::Failed } else { projected.invocation? },
+        error: match &receipt.error {
+            Some(failure) => Some(failure.message.clone()),
+            None => has_failed.then(|| TOOL_FAILED.to_owned()),
+        },
         denied_reason: projected.brief.and_then(|(_, reason)| reason),
         duration_ms: Some(receipt.timing.total_ms),
         approved_by: approval.map(|approval| approval.by.clone()),
@@ -308,9 +319,10 @@ fn held(services: &Services, id: &ActionId, hold: &Hold, has_begun: bool) -> Opt
         (None, None) => Outcome::AwaitingApproval,
     };
     let decision = decision_of(&hold.decision, member);
+    let is_of_connector = decision.request.tool_id.source().starts_with(CONNECTOR_SOURCE);
     Some(Invocation {
         error: refused.map(|failure| failure.message),
-        integration_id: hold.prompt.facts.connection_id.clone(),
+        integration_id: hold.prompt.facts.connection_id.clone().filter(|_| !is_of_connector),
         mode: hold.prompt.decision.mode,
         mode_source: hold.prompt.decision.mode_source,
         approved_by: approval.map(|approval| approval.by.clone()),

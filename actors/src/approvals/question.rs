@@ -13,6 +13,7 @@ use effectd_contracts::{
 use effectd_policy::{Decision, Policy};
 use serde_json::{Map, Value, json};
 
+use crate::action::plan::Area;
 use crate::action::preview::Preview;
 use crate::action::proofs::Ruling;
 use crate::effects::preimages::first_snapshot;
@@ -46,10 +47,17 @@ impl Question {
     ) -> Self {
         let mut touched = snapshot::touched_with(files, &request.space_id, tool, params);
         // What the tool reads determines what it writes.
-        touched.extend(tool.reads(params).into_iter().map(Touch::replaced));
+        let mut reads = tool.reads(params);
+        // A tool that does not declare its paths changes what its plan allows.
+        let scope =
+            by.1.and_then(|contract| contract.scope.as_ref()).filter(|_| tool.touches(params).is_none());
+        if let Some(area) = scope.and_then(|scope| Area::of(scope).ok()) {
+            reads.extend(area.dirs);
+            touched.extend(area.files.into_iter().map(Touch::replaced));
+        }
+        touched.extend(reads.iter().map(Touch::replaced));
         let (mut stands, unseen) = inspect(files, &request.space_id, &touched).await;
         // The snapshot of a folder that is moved or read includes the folder's contents.
-        let reads = tool.reads(params);
         let is_whole = |seen: &PathSnapshot| {
             let moved = |touch: &Touch| touch.path == seen.path && touch.goes_to.is_some();
             touched.iter().any(moved) || reads.contains(&seen.path)
@@ -112,7 +120,7 @@ fn digest(
     params: &Map<String, Value>,
     (principal, contract): (&Principal, Option<&Contract>),
     tool: &RegisteredTool,
-    (Ruling { decision, facts, .. }, rules): (&Ruling, Digest),
+    (Ruling { decision, facts, items, .. }, rules): (&Ruling, Digest),
     stands: &[PathSnapshot],
 ) -> Digest {
     // Without the action's id: equal requests make the same question.
@@ -150,9 +158,16 @@ fn digest(
         // With the parameters, everything that the effect depends on.
         "stands": stands,
     });
+    if let Some(pinned) = &tool.definition().plugin {
+        // What is approved is this code, and no other that an operator adds meanwhile.
+        question["package"] = json!(pinned.files);
+    }
     if let Some(upstream) = &tool.definition().upstream {
         // Also what the operator's words hide.
         question["upstream"] = json!(upstream);
+    }
+    if !items.is_empty() {
+        question["items"] = json!(items);
     }
     if let Some(command) = &decision.command {
         // An approval covers the command as it is confined now.

@@ -11,14 +11,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::hold::{Hold, Past};
+use crate::control::items_of;
 use crate::limits::HELD_PAGE;
 use crate::services::Approvals;
 use crate::services::sessions::{self, is_implicit};
-use crate::stored::{clear_event, entries_from, json_bytes, page};
+use crate::stored::{HELD_ACTIONS, clear_event, entries_from, json_bytes, page};
 
 /// Holds by id, sealed.
 const HOLDS: &str = "holds";
-const ACTIONS: &str = "held-actions";
+const ACTIONS: &str = HELD_ACTIONS;
 /// The id of the open hold for each question, see [`ask_key`].
 const ASKS: &str = "held-asks";
 const SESSIONS: &str = "held-sessions";
@@ -127,7 +128,7 @@ pub(crate) fn open_in(store: &dyn Store, session: &str) -> Result<Vec<ApprovalId
     Ok(open.map_or_else(Vec::new, |open| open.value))
 }
 
-/// How many holds of a session are open.
+/// How many actions of a session wait in open holds; a batch counts as its items.
 pub(crate) fn open_of(store: &dyn Store, session: &str) -> Result<usize, StoreError> {
     Ok(open_in(store, session)?.len())
 }
@@ -305,7 +306,8 @@ impl Step {
     /// Opens a hold: equal requests can join it, and it counts against the session.
     pub(crate) fn open(&mut self, store: &dyn Store, hold: &Hold) -> Result<(), StoreError> {
         self.put(ASKS, &ask_key(&hold.digest, &hold.session), Expect::Any, &hold.approval_id)?;
-        self.session(store, hold, |open| open.push(hold.approval_id.clone()))
+        let actions = items_of(&hold.decision.request) as usize;
+        self.session(store, hold, |open| open.extend(std::iter::repeat_n(hold.approval_id.clone(), actions)))
     }
 
     /// Closes a hold: no request can join it, and it no longer counts against the session.

@@ -1,7 +1,7 @@
 //! The intent: what is on disk before an effect, so that the next start can settle an interrupted action.
 
 use effectd_contracts::digest::{hex, unhex};
-use effectd_contracts::{PathSnapshot, Repeat, ToolId};
+use effectd_contracts::{Digest, PathSnapshot, Repeat, ToolId};
 use serde::{Deserialize, Serialize};
 
 use crate::stored::json_bytes;
@@ -14,12 +14,18 @@ pub struct Intent {
     pub tool_version: String,
     pub repeat: Repeat,
     pub dry_run: bool,
+    /// Whether the action is rolled back if it is interrupted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transaction: bool,
     /// The snapshot of the paths that the action may change, if the tool declares them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Vec<PathSnapshot>>,
     /// Small pre-images. If the process dies, their blobs may not be on disk.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contents: Vec<Content>,
+    /// For a batch: what was judged of each item, see `preview/batch.rs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<Digest>,
 }
 
 /// A pre-image and the name of its blob: as text if it is printable, otherwise in hex.

@@ -2,6 +2,7 @@
 
 use effectd_bus::ResourceName;
 use effectd_bus::limits::RESOURCES_MAX;
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::text::without_case;
 use effectd_contracts::{SpaceId, ToolSpec, Touch};
 use effectd_policy::NamedCommand;
@@ -23,8 +24,14 @@ pub(crate) fn of_action(
         let name = key::resource_of(spec, space, params);
         return name.and_then(|name| ResourceName::new(name).ok()).into_iter().collect();
     }
-    let paths = touched.iter().map(|touch| touch.path.as_str());
-    let names = topmost(paths.collect()).into_iter().take(RESOURCES_MAX);
+    let mut paths: Vec<_> = touched.iter().map(|touch| touch.path.as_str()).collect();
+    if is_batch(&spec.tool_id) {
+        // Its items have none of their own, so also a path beneath another one is claimed.
+        paths.sort_unstable();
+    } else {
+        paths = topmost(paths);
+    }
+    let names = paths.into_iter().take(RESOURCES_MAX);
     names.filter_map(|path| named(space, path)).collect()
 }
 
@@ -41,13 +48,17 @@ pub(crate) fn of_command(
         (true, true) => return Vec::new(),
         (true, false) => {
             paths.clear();
-            Some(format!("cache:{space}/{}", command.name))
+            of_caches(space, command)
         }
-        (false, _) => key::resource_of(spec, space, params),
+        (false, _) => key::resource_of(spec, space, params).and_then(|name| ResourceName::new(name).ok()),
     };
-    let also = also.and_then(|name| ResourceName::new(name).ok());
     paths.extend(also.filter(|name| !paths.contains(name)));
     paths
+}
+
+/// The resource of a command's caches.
+pub(crate) fn of_caches(space: &SpaceId, command: &NamedCommand) -> Option<ResourceName> {
+    ResourceName::new(format!("cache:{space}/{}", command.name)).ok()
 }
 
 /// The names as they are compared: where the file system ignores case, one file has one name, whatever its spelling.

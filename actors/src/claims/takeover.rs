@@ -7,14 +7,17 @@ use effectd_bus::{Claim, ClaimAnswer, Fence, Store, StoreError};
 use effectd_contracts::ReceiptId;
 
 use super::intent::Intent;
-use crate::services::running::Running;
+use crate::services::running::{Alive, Running};
 
-#[derive(Debug)]
 pub(crate) enum Takeover {
     Held {
         fence: Fence,
         /// The action was begun before, and may have had its effect.
         begun: bool,
+        /// What it was begun with, if that is known.
+        intent: Option<Box<Intent>>,
+        /// If it was begun: until this is dropped, no other task starts a child of the action, and none takes it over.
+        alive: Option<Alive>,
     },
     Ended(ReceiptId),
     /// The id belongs to another action.
@@ -33,13 +36,13 @@ pub(crate) async fn take_over(
 ) -> Result<Takeover, StoreError> {
     let id = claim.action_id.clone();
     Ok(match store.claim(claim).await? {
-        ClaimAnswer::New { fence } => Takeover::Held { fence, begun: false },
-        ClaimAnswer::OwnIntent(_) if running.has_child(&id) => Takeover::Alive,
+        ClaimAnswer::New { fence } => Takeover::Held { fence, begun: false, intent: None, alive: None },
         ClaimAnswer::OwnIntent(open) => {
+            let Some(alive) = running.enter(&id) else { return Ok(Takeover::Alive) };
             let intent = open.intent.bytes().and_then(Intent::from_bytes);
-            let begun = !intent.is_some_and(|intent| intent.dry_run);
+            let begun = !intent.as_ref().is_some_and(|intent| intent.dry_run);
             let fence = store.take_over(&id, open.fence).await?;
-            Takeover::Held { fence, begun }
+            Takeover::Held { fence, begun, intent: intent.map(Box::new), alive: Some(alive) }
         }
         ClaimAnswer::Done { receipt_id } => Takeover::Ended(receipt_id),
         ClaimAnswer::Conflict { .. } => Takeover::Conflict,

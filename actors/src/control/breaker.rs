@@ -106,6 +106,8 @@ pub const fn counts(code: Code) -> bool {
         | Code::NetworkNotWhitelisted
         | Code::ToolDisabled
         | Code::ToolDrifted
+        | Code::PluginCodeDisabled
+        | Code::InterpreterMissing
         | Code::RateLimited
         | Code::PendingLimit
         | Code::Overloaded
@@ -134,7 +136,13 @@ pub const fn counts(code: Code) -> bool {
         | Code::ServiceRefused
         | Code::SandboxUnavailable
         | Code::ToolFailed
+        | Code::ScopeDenied
+        | Code::VerificationFailed
+        | Code::RollbackFailed
         | Code::OutcomeUnknown
+        | Code::NotStarted
+        | Code::BatchRolledBack
+        | Code::BatchIncomplete
         | Code::Cancelled
         | Code::StoreUnavailable
         | Code::Internal => false,

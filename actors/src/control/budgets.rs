@@ -216,6 +216,16 @@ impl Budgets {
 
     /// Reserves one call that uses at most this much; `None` if no budget is limited.
     pub fn reserve(&self, subject: &SubjectId, most: Most) -> Result<Option<Reservation>, Throttled> {
+        self.reserve_how(subject, most, false)
+    }
+
+    /// [`Budgets::reserve`]; `in_any_case` also if nothing is left.
+    pub(crate) fn reserve_how(
+        &self,
+        subject: &SubjectId,
+        most: Most,
+        in_any_case: bool,
+    ) -> Result<Option<Reservation>, Throttled> {
         let rules = &self.0.rules;
         if !rules.is_in_force() {
             return Ok(None);
@@ -233,23 +243,24 @@ impl Budgets {
         let throttled = |unit, most: u64| Throttled { what: "budget", allowed: (most, unit), after };
         if let Some(most) = rules.calls_max
             && account.spent.calls + account.reserved_calls >= most
+            && !in_any_case
         {
             return Err(throttled("calls in its window", most));
         }
         let mut cpu_ms = 0;
         if let Some(limit) = rules.cpu_ms_max {
             let used = account.spent.cpu_ms + account.reserved_cpu_ms;
-            if used >= limit {
+            if used >= limit && !in_any_case {
                 return Err(throttled("ms of processor time in its window", limit));
             }
             // The last action may reserve less than its maximum, which it will rarely use.
-            cpu_ms = u64::try_from(most.cpu.as_millis()).unwrap_or(u64::MAX).min(limit - used);
+            cpu_ms = u64::try_from(most.cpu.as_millis()).unwrap_or(u64::MAX).min(limit.saturating_sub(used));
         }
         let mut cost_micros = 0;
         if let (Some(limit), true) = (rules.cost_micros_max, most.price_micros > 0) {
             let left = limit.saturating_sub(account.spent.cost_micros + account.reserved_cost_micros);
             // Every attempt costs its price, so one must fit; retries are rare.
-            if left < most.price_micros {
+            if left < most.price_micros && !in_any_case {
                 return Err(throttled("millionths in its window", limit));
             }
             cost_micros = most.price_micros.saturating_mul(most.tries.into()).min(left);

@@ -61,7 +61,12 @@ impl Sessions {
     }
 
     pub async fn count(&self, session: &str) -> Result<(), Throttled> {
-        match self.counted(session).await {
+        self.count_all(session, 1).await
+    }
+
+    /// Counts several actions at once. They are admitted together if one would be: a batch may be larger than what is left.
+    pub async fn count_all(&self, session: &str, actions: u32) -> Result<(), Throttled> {
+        match self.counted(session, actions).await {
             Ok(answer) => answer,
             Err(error) => {
                 self.uncounted.inc();
@@ -71,19 +76,19 @@ impl Sessions {
         }
     }
 
-    async fn counted(&self, session: &str) -> Result<Result<(), Throttled>, StoreError> {
+    async fn counted(&self, session: &str, actions: u32) -> Result<Result<(), Throttled>, StoreError> {
         let key = key(session);
         for _ in 1..SESSION_TRIES {
-            match self.try_count(&key).await {
+            match self.try_count(&key, actions).await {
                 // Another task counted at the same time: try again.
                 Err(StoreError::VersionMismatch { .. }) => {}
                 answer => return answer,
             }
         }
-        self.try_count(&key).await
+        self.try_count(&key, actions).await
     }
 
-    async fn try_count(&self, key: &str) -> Result<Result<(), Throttled>, StoreError> {
+    async fn try_count(&self, key: &str, actions: u32) -> Result<Result<(), Throttled>, StoreError> {
         let now = self.clock.now();
         let entry = self.store.entry(&family()?, key)?;
         let window =
@@ -96,8 +101,8 @@ impl Sessions {
                     after: left_of(&window, now),
                 }));
             }
-            Some(window) => Window { count: window.count + 1, ..window },
-            None => Window { start: now, count: 1 },
+            Some(window) => Window { count: window.count + actions, ..window },
+            None => Window { start: now, count: actions },
         };
         let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));
         let put = put(family()?, key, expect, &next);
@@ -176,7 +181,7 @@ mod tests {
             tokio::spawn(async move {
                 let (mut passed, mut uncounted) = (0, 0);
                 for _ in 0..5 {
-                    match one.counted("s").await {
+                    match one.counted("s", 1).await {
                         Ok(answer) => passed += u32::from(answer.is_ok()),
                         Err(_) => uncounted += 1,
                     }
@@ -199,7 +204,7 @@ mod tests {
         let (store, sessions) = place(&clock);
         let one = sessions(1);
         store.close().unwrap();
-        assert_eq!(one.counted("s").await, Err(StoreError::Closed));
+        assert_eq!(one.counted("s", 1).await, Err(StoreError::Closed));
         assert_eq!(one.uncounted.get(), 0);
         assert_eq!(one.count("s").await, Ok(()));
         assert_eq!(one.uncounted.get(), 1);

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use effectd_contracts::{ToolSpec, Touch, UndeclaredKind};
 use parking_lot::Mutex;
 
-use super::invalidation::changes_files;
 use super::{WHOLE_SPACE, is_beneath};
 use crate::limits::ACTIVE_CALLS_MAX;
 use crate::services::files::FileInspector;
@@ -28,7 +27,7 @@ pub(crate) struct Declared {
 impl Declared {
     pub(crate) fn of(inspector: &dyn FileInspector, touched: &[Touch], spec: &ToolSpec, trace: &str) -> Self {
         let mut declared =
-            Declared { whole: touched.is_empty() && changes_files(spec), ..Declared::default() };
+            Declared { whole: touched.is_empty() && spec.changes_files(), ..Declared::default() };
         for touch in touched {
             declared.paths.push(touch.path.clone());
             if touch.filled || touch.goes_to.is_some() {

@@ -2,7 +2,7 @@
 
 use effectd_bus::ResourceName;
 use effectd_bus::limits::RESOURCES_MAX;
-use effectd_contracts::{Effects, PathState, SideEffect, SpaceId, ToolSpec, Touch};
+use effectd_contracts::{Effects, PathState, SpaceId, ToolSpec, Touch};
 
 use super::WHOLE_SPACE;
 use crate::claims::resources::{named, topmost};
@@ -29,7 +29,7 @@ pub(crate) fn disturbed(
         Effects::Unobserved | Effects::Possible if !touched.is_empty() => {
             touched.iter().map(|touch| touch.path.as_str()).collect()
         }
-        Effects::Unobserved | Effects::Possible if changes_files(spec) => vec![WHOLE_SPACE],
+        Effects::Unobserved | Effects::Possible if spec.changes_files() => vec![WHOLE_SPACE],
         Effects::Unobserved | Effects::Possible => return Vec::new(),
     };
     let paths = topmost(paths);
@@ -58,10 +58,4 @@ fn holds_others(standing: &PathState) -> bool {
         PathState::Folder | PathState::Other => true,
         PathState::Absent | PathState::File(_) => false,
     }
-}
-
-/// Whether the tool declares that it writes or deletes files of its space.
-pub(crate) fn changes_files(spec: &ToolSpec) -> bool {
-    let writing = [SideEffect::FilesystemWrite, SideEffect::FilesystemDelete];
-    writing.iter().any(|effect| spec.side_effects.contains(effect))
 }

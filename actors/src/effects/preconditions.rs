@@ -4,7 +4,7 @@
 //! own effect there, so a path may then also be in the state that the preview predicted. In any other state, another program has
 //! changed the path, and a person must look.
 
-use effectd_contracts::{CallMode, Code, Failure, PathSnapshot, PathState, Phase};
+use effectd_contracts::{CallMode, Code, Failure, PathSnapshot, PathState, Phase, quoted};
 
 use super::snapshot::{self, Prepared};
 use crate::action::preview::{Change, Preview};
@@ -21,6 +21,13 @@ pub(crate) async fn preconditions(
 ) -> Result<Vec<PathSnapshot>, Failure> {
     let ticket = &action.ticket;
     if mode != CallMode::Run || (ticket.preview.is_none() && ticket.expect.is_empty()) {
+        return Ok(Vec::new());
+    }
+    if action.state.gated().area().is_some() {
+        // The child sees the scope as mounts, which its walks do not enter. What has begun is rolled back if it goes wrong.
+        if !begun {
+            unchanged(files, action).await?;
+        }
         return Ok(Vec::new());
     }
     if !begun {
@@ -56,6 +63,24 @@ pub(crate) async fn preconditions(
         seen.inside = agreed.and_then(|agreed| agreed.inside.clone());
     }
     Ok(now)
+}
+
+/// Refuses an action whose paths are not as the approver saw them.
+async fn unchanged(files: &Files, action: &Action<Claimed>) -> Result<(), Failure> {
+    let (space, expect) = (&action.request.space_id, &action.ticket.expect);
+    let paths = expect.iter().map(|seen| seen.path.clone()).collect();
+    let now = files.inspect(space, paths, 0).await?;
+    for agreed in expect {
+        let mut is_same = now.iter().any(|is| is.seen.is_like(agreed));
+        if let (true, Some(inside)) = (is_same, &agreed.inside) {
+            is_same = files.inside(space, &agreed.path).await == *inside;
+        }
+        if !is_same {
+            let why = format!("{} has changed since it was approved; nothing was done", quoted(&agreed.path));
+            return Err(Failure::new(Code::StateChanged, Phase::Sandbox, why));
+        }
+    }
+    Ok(())
 }
 
 fn changes(preview: &Preview) -> &[Change] {

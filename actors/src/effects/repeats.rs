@@ -1,5 +1,6 @@
 //! Repeats: under which terms an action is claimed, and whether the receipt of an earlier action answers for it.
 
+use effectd_bus::limits::RESOURCES_MAX;
 use effectd_bus::{Asker, Lookup, StoreError};
 use effectd_contracts::{ActionId, ActionRequest, ReceiptId, Repeat, Touch, canonical};
 use serde_json::{Map, Value};
@@ -109,10 +110,24 @@ pub(crate) async fn terms_of_gated(files: &Files, request: &ActionRequest, gated
         None => Some(snapshot::touched_by(files, &request.space_id, gated).await.unwrap_or_default()),
     };
     let mut terms = terms_of(files, request, gated.tool(), gated.params(), touched);
+    if gated.terms().is_some() {
+        // An equal action was not verified by this plan.
+        terms.key.clone_from(&request.idempotency_key);
+        terms.depends.clear();
+    }
     if let (Some(command), None) = (gated.command(), gated.dry_run()) {
         let (spec, space) = (gated.tool().spec(), &request.space_id);
         let names = resources::of_command(spec, space, gated.params(), command, terms.resources);
         terms.resources = resources::compared(names, files.ignores_case(space));
+    }
+    let checks = gated.terms().into_iter().flat_map(|terms| &terms.checks);
+    for check in checks.filter(|check| !check.command.caches.is_empty()) {
+        // Runs of a command with caches go one after another.
+        let name = resources::of_caches(&request.space_id, &check.command);
+        if let Some(name) = name.filter(|name| !terms.resources.contains(name)) {
+            terms.resources.insert(0, name);
+        }
+        terms.resources.truncate(RESOURCES_MAX);
     }
     terms
 }

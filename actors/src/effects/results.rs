@@ -242,6 +242,19 @@ orgs = { home = "member" }
     }
 
     #[test]
+    fn others_get_the_rows_of_a_query_without_its_secret_columns() {
+        let typed = json!([{ "name": "owner", "type": "text" }, { "name": "api_key", "type": "text" }]);
+        for columns in [json!(["owner", "api_key"]), typed] {
+            let rows = json!([["ada", "canary"], ["bob", null]]);
+            let result = json!({ "columns": columns, "rows": rows, "row_count": 2, "cells_shortened": 0 });
+            let rows = json!([["ada", "[redacted:secret]"], ["bob", null]]);
+            assert_eq!(super::safe(&result)["rows"], rows);
+            assert_eq!(part(&result, "/rows/0/1", 0), Some((rows[0][1].clone(), None)));
+            assert_eq!(super::safe(&result)["columns"], columns);
+        }
+    }
+
+    #[test]
     fn a_long_text_is_read_in_parts_that_lose_nothing() {
         let text = "é".repeat(RESULT_PART_BYTES_MAX);
         let result = json!({ "text": text, "token": "canary", "rows": [1, 2] });

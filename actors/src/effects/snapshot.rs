@@ -4,7 +4,7 @@
 //! the first snapshot is known whenever the process dies, and a repeated run does not mistake its own effect for the state
 //! before. The changes are in the receipt.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +26,7 @@ use super::changes::{can_restore, changed, compare, fit, list_made_folder, list_
 use super::preimages::{put, wait_until_stored};
 use super::streams::failure_of;
 use super::{WHOLE_SPACE, artifacts, is_beneath, undo};
+use crate::action::plan::{Area, denied};
 use crate::action::proofs::Earlier;
 use crate::action::{Action, Claimed, Gated};
 use crate::claims::{key, resources};
@@ -75,24 +76,32 @@ pub(crate) fn touched_with(
 /// The paths that an action may change. A named command may change everything beneath the paths that it declares, so what is
 /// there is listed first.
 pub(crate) async fn touched_by(files: &Files, space: &SpaceId, gated: &Gated) -> Result<Vec<Touch>, Failure> {
-    let Some(command) = gated.command() else {
-        return Ok(touched_with(files, space, gated.tool(), gated.params()));
+    let (mut touched, name, list) = match (gated.command(), gated.area()) {
+        (Some(command), _) => {
+            (filled_by(command), command.name.as_str(), "`writes` of the command in the policy")
+        }
+        (None, Some(area)) => (filled_in(area), gated.tool().spec().tool_id.as_str(), "the plan's scope"),
+        (None, None) => return Ok(touched_with(files, space, gated.tool(), gated.params())),
     };
-    if command.writes.is_empty() {
+    if touched.is_empty() {
         return Ok(Vec::new());
     }
+    if let (None, Some(area)) = (gated.command(), gated.area()) {
+        check_there(files, space, area).await?;
+    }
+    let declared = touched.len();
     let refused = |code, why: &str| {
         let change = if code == Code::PathDenied {
-            "remove what the message names, or narrow `writes` of the command in the policy"
+            format!("remove what the message names, or narrow {list}")
         } else if code == Code::ToolBusy {
-            "try again; if it is still there, remove what the message names"
+            "try again; if it is still there, remove what the message names".to_owned()
         } else {
-            "narrow `writes` of the command in the policy"
+            format!("narrow {list}")
         };
-        let message = format!("{} does not run: beneath its `writes`, {why}", command.name);
+        let beneath = if gated.command().is_some() { "its `writes`" } else { "the plan's scope" };
+        let message = format!("{name} does not run: beneath {beneath}, {why}");
         Err(Failure::new(code, Phase::Sandbox, message).unless(change))
     };
-    let mut touched = filled_by(command);
     let (mut linked, mut found) = (Vec::new(), None);
     // Without its path, or with a link in its place, the command does not start.
     for path in paths(&touched) {
@@ -103,13 +112,15 @@ pub(crate) async fn touched_by(files: &Files, space: &SpaceId, gated: &Gated) ->
         found = found.or(other.map(|why| (Code::PathDenied, why))).or(beneath.missing);
         linked.extend(beneath.linked);
         touched.extend(beneath.seen.into_iter().map(|seen| Touch::replaced(seen.path)));
-        if touched.len() > COMMAND_PATHS_MAX {
+        if touched.len() > COMMAND_PATHS_MAX + declared {
             let why = format!(
                 "there are more than the {COMMAND_PATHS_MAX} files and folders that an undo restores"
             );
             return refused(Code::FileLimit, &why);
         }
     }
+    let mut known = HashSet::new();
+    touched.retain(|touch| known.insert(touch.path.clone()));
     let shared = || {
         let why = "the file has other names outside of `writes`, which a write would change";
         Some((Code::PathDenied, format!("{why}: {}", quoted(has_name_outside(&linked)?))))
@@ -150,6 +161,29 @@ async fn check_moved(
 fn filled_by(command: &NamedCommand) -> Vec<Touch> {
     let declared = command.writes.iter().map(|path| format!("{WHOLE_SPACE}/{}", path.display()));
     declared.map(Touch::filled).collect()
+}
+
+/// Refuses a file of a plan's scope that does not exist: to make it, the tool would need its folder, and so could make others there.
+async fn check_there(files: &Files, space: &SpaceId, area: &Area) -> Result<(), Failure> {
+    let single: Vec<String> = area.files.iter().filter(|file| !area.is_in_dir(file)).cloned().collect();
+    let seen = files.inspect(space, single.clone(), 0).await?;
+    let is_file = |path: &&String| {
+        let is = seen.iter().find(|is| &is.seen.path == *path);
+        is.is_some_and(|is| matches!(is.seen.standing, PathState::File(_)))
+    };
+    match single.iter().find(|path| !is_file(path)) {
+        None => Ok(()),
+        Some(path) => {
+            let why = format!("there is no file {}, so the tool would need its folder", quoted(path));
+            Err(denied(why).unless("name the folder in allowedDirs, or create the file first"))
+        }
+    }
+}
+
+/// What a plan allows to a tool that does not declare its paths.
+fn filled_in(area: &Area) -> Vec<Touch> {
+    let dirs = area.dirs.iter().map(Touch::filled);
+    dirs.chain(area.files.iter().map(Touch::replaced)).collect()
 }
 
 /// A file among these that has a name elsewhere: to write to it changes a file that the command does not declare.
@@ -232,9 +266,9 @@ pub(crate) async fn remove_drafts(
 /// Takes the snapshot before a run, and stores the pre-images that are not stored yet. If this fails, nothing has run.
 pub(crate) async fn prepare(files: &Files, action: &Action<Claimed>) -> Result<Prepared, Failure> {
     let (gated, space) = (action.state.gated(), &action.request.space_id);
-    // What a named command may change can always be undone.
-    let reversible = gated.tool().spec().reversible || gated.command().is_some();
-    if let (Some(_), Earlier::Interrupted(_)) = (gated.command(), action.state.earlier())
+    // What a named command may change can always be undone, and so can what a plan changes.
+    let reversible = gated.tool().spec().reversible || gated.is_confined_to_paths() || gated.is_transaction();
+    if let (true, Earlier::Interrupted(_)) = (gated.is_confined_to_paths(), action.state.earlier())
         && let Some(before) = first_state(files, action, &[]).await?
     {
         // It does not run again, so what it left is observed, whatever it is: beneath what it declared then, not now.
@@ -246,7 +280,9 @@ pub(crate) async fn prepare(files: &Files, action: &Action<Claimed>) -> Result<P
     check_moved(files, space, &gated.ruling().decision, &touched).await?;
     let extras = extras(files, space, gated.tool(), gated.params(), &touched).await?;
     let prepared = |before| Prepared { touched: touched.clone(), before, extras };
-    if touched.is_empty() || gated.dry_run().is_some() {
+    // A plan that was interrupted is rolled back even while effects are paused.
+    let is_begun = matches!(action.state.earlier(), Earlier::Interrupted(Some(intent)) if intent.transaction);
+    if touched.is_empty() || (gated.dry_run().is_some() && !is_begun) {
         return Ok(prepared(None));
     }
     let kept = &action.state.terms().preimages.names;
@@ -451,7 +487,7 @@ pub(crate) async fn observe(files: &Files, action: &Action<Claimed>, prepared: &
         let can_change = !action.state.gated().is_reading_command();
         return if can_change { Effects::Unobserved } else { Effects::None };
     };
-    let is_command = action.state.gated().command().is_some();
+    let is_command = action.state.gated().is_confined_to_paths();
     let paths: Vec<String> = before.iter().map(|seen| seen.path.clone()).collect();
     let after = match files.inspect(space, paths.clone(), 0).await {
         Ok(after) => after,

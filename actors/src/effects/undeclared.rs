@@ -19,7 +19,6 @@ use effectd_contracts::{
 use effectd_sandbox::limits::NARROWING_PATHS_MAX;
 
 use super::active_calls::{ActiveCall, ActiveCalls, Declared};
-use super::invalidation::changes_files;
 use super::snapshot::Prepared;
 use super::{WHOLE_SPACE, is_beneath};
 use crate::action::{Action, Claimed};
@@ -102,10 +101,10 @@ pub(crate) async fn watch<'c>(
     };
     let (tool, space) = (action.state.gated().tool(), &action.request.space_id);
     let max = entries_max(&services.settings, tool);
-    // A call that may change everything cannot have undeclared effects; nor can a named command, whose space is mounted read-only
-    // but for what it declares.
-    let changes_all = (prepared.touched.is_empty() && changes_files(tool.spec()))
-        || action.state.gated().command().is_some();
+    // A call that may change everything cannot have undeclared effects; nor can a named command or a tool in the scope of a plan,
+    // whose space is mounted read-only but for that.
+    let changes_all = (prepared.touched.is_empty() && tool.spec().changes_files())
+        || action.state.gated().is_confined_to_paths();
     // Who speaks with a server sees no file of the space, and its program at most one folder, which it may change.
     let is_connector = tool.definition().upstream.is_some();
     let before = if max == 0 || changes_all || is_connector {

@@ -110,6 +110,12 @@ pub(crate) fn pin(files: &Files, space: &SpaceId, params: &Map<String, Value>) -
     files.blobs.pin(BlobKind::Preimages, space, preimages(&observed)).ok().map(Arc::new)
 }
 
+/// Pins the pre-images of these changes, so that they can be undone.
+pub(crate) fn pin_changes(files: &Files, space: &SpaceId, effects: &Effects) -> Option<Arc<Pins>> {
+    let Effects::Observed(observed) = effects else { return None };
+    files.blobs.pin(BlobKind::Preimages, space, preimages(observed)).ok().map(Arc::new)
+}
+
 /// The names of the pre-images of all changes, whether their blobs exist or not.
 fn preimages(observed: &Observed) -> impl Iterator<Item = &str> {
     observed.changes.iter().filter_map(|change| match &change.before {
@@ -154,7 +160,27 @@ pub(crate) async fn plan(
     inspected: &[Inspected],
 ) -> Result<Extras, Failure> {
     let observed = changes(&*files.store, space, params)?;
-    let kept = kept(files, space, &observed).await;
+    plan_of(files, space, &observed, inspected, Others::Refused).await
+}
+
+/// What is done about a path that somebody has changed since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    /// Nothing is restored.
+    Refused,
+    /// The path stays as it is, and so does one whose pre-image is gone; the others are restored.
+    Skipped,
+}
+
+/// [`plan`] for changes that are known already.
+pub(crate) async fn plan_of(
+    files: &Files,
+    space: &SpaceId,
+    observed: &Observed,
+    inspected: &[Inspected],
+    others: Others,
+) -> Result<Extras, Failure> {
+    let kept = kept(files, space, observed).await;
     let now = |path: &str| inspected.iter().find(|inspected| inspected.seen.path == path);
     let (mut restore, mut contents) = (Vec::new(), Vec::new());
     for change in &observed.changes {
@@ -171,12 +197,19 @@ pub(crate) async fn plan(
             });
             continue;
         }
-        let interrupted = seen == PathState::Absent && goes_to(&observed, change).is_some();
-        if seen != change.after && !interrupted {
+        let interrupted = seen == PathState::Absent && goes_to(observed, change).is_some();
+        let is_others = seen != change.after && !interrupted;
+        if is_others && others == Others::Skipped {
+            continue;
+        }
+        if is_others {
             let why = format!("{} has changed since; nothing was undone", change.path);
             return Err(refused(Code::StateChanged, why));
         }
-        let (then, content) = then(&files.identity, change, inspected, &kept)?;
+        let (then, content) = match then(&files.identity, change, inspected, &kept) {
+            Err(_) if others == Others::Skipped => continue,
+            found => found?,
+        };
         restore.push(Restore {
             path: change.path.clone(),
             now: is.clone(),

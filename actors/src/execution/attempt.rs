@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use effectd_contracts::plugin::Manifest;
 use effectd_contracts::{
     Attempt, CallMode, Code, Denial, DenialSource, Effects, Failure, Millis, Monotonic, Phase, ProbeVerdict,
     ToolOutput, ToolReply, json, limits,
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use super::call::call_of;
+use super::call::{attempt_time, call_of};
 use super::egress::Wired;
 use super::steps::Execution;
 use crate::action::proofs::{KeptArtifact, Used};
@@ -44,8 +45,8 @@ pub(crate) enum Attempted {
 }
 
 /// What is known after a call.
-struct Ran {
-    answer: Answer,
+pub(super) struct Ran {
+    pub(super) answer: Answer,
     ended: Monotonic,
     /// The changes, if they were observed.
     seen: Option<Effects>,
@@ -65,9 +66,15 @@ impl Execution<'_> {
         let (started_at, begun) = (services.clock.now(), services.clock.monotonic());
         let watch = match mode {
             CallMode::Run => Some(undeclared::watch(services, self.calls, action, &self.prepared).await),
-            CallMode::DryRun | CallMode::Probe | CallMode::Preview => None,
+            CallMode::DryRun
+            | CallMode::Probe
+            | CallMode::Preview
+            | CallMode::Verify
+            | CallMode::Rollback => None,
         };
-        let ran = self.call(mode, self.deadline.since(begun)).await;
+        // The deadline of a plan leaves time for its checks.
+        let time = self.deadline.since(begun).min(attempt_time(action.state.gated()));
+        let ran = self.call(mode, time).await;
         let ended = match &ran {
             Ok(ran) => ran.ended,
             Err(_) => services.clock.monotonic(),
@@ -91,7 +98,7 @@ impl Execution<'_> {
                 attempt.denials = ran.answer.denials.into_iter().map(denial).collect();
                 tried.seen = ran.seen;
                 tried.attempted = match ran.answer.ending {
-                    Ending::Replied(bytes) => ran.read.unwrap_or_else(|| read_reply(&bytes, tool)),
+                    Ending::Replied(bytes) => ran.read.unwrap_or_else(|| read_reply(&bytes, tool, mode)),
                     Ending::Killed { code, detail, started } => {
                         if mode == CallMode::Run {
                             let files = &services.files;
@@ -144,9 +151,13 @@ impl Execution<'_> {
         Some(match ending {
             Ending::Replied(bytes) => match json::parse_reply(&bytes, limits::TOOL_REPLY_BYTES_MAX) {
                 Ok(ToolReply::Probed(verdict)) => verdict,
-                Ok(ToolReply::Done(_) | ToolReply::Failed(_) | ToolReply::Previewed(_)) | Err(_) => {
-                    ProbeVerdict::CannotSay
-                }
+                Ok(
+                    ToolReply::Done(_)
+                    | ToolReply::Failed(_)
+                    | ToolReply::Previewed(_)
+                    | ToolReply::Verified(_),
+                )
+                | Err(_) => ProbeVerdict::CannotSay,
             },
             Ending::Killed { .. } => ProbeVerdict::CannotSay,
         })
@@ -155,7 +166,7 @@ impl Execution<'_> {
     /// Makes one call. A task of its own waits for the child, so that its death is known even if this worker dies first. Once the
     /// child has replied, none of its processes can run any more: while the kernel reaps it and counts its usage, this observes
     /// the changes and parses the reply. The error says why the call was not made; `None` means that the runtime stops.
-    async fn call(&self, mode: CallMode, left: Duration) -> Result<Ran, Option<Failure>> {
+    pub(super) async fn call(&self, mode: CallMode, left: Duration) -> Result<Ran, Option<Failure>> {
         let (services, action) = (self.services, self.action);
         let (id, space) = (&action.ticket.action_id, &action.request.space_id);
         let begun = services.clock.monotonic();
@@ -170,7 +181,7 @@ impl Execution<'_> {
         let inward =
             inward.map(|(shelf, names)| streams::inward(&services.files.blobs, *shelf, space, names));
         let (to_child, replies) = mpsc::channel(1);
-        let inward = if is_answered { Some(replies) } else { inward };
+        let inward = if is_answered { Some(replies) } else { self.script(mode).await?.or(inward) };
         hit("executor.before_child", id).await;
         let Some(alive) = services.children.running.enter(id) else {
             let message = "an earlier run of this action is still alive";
@@ -210,7 +221,7 @@ impl Execution<'_> {
             action.step("replied");
             let seen = snapshot::observe(&services.files, action, &self.prepared).await;
             action.step("observed");
-            let read = said.map(|said| read_reply(&said, action.state.gated().tool()));
+            let read = said.map(|said| read_reply(&said, action.state.gated().tool(), mode));
             (Some(seen), read)
         };
         let wired = Mutex::new(Wired::default());
@@ -280,7 +291,7 @@ impl Execution<'_> {
 }
 
 impl Used {
-    fn add_time(&mut self, cpu: Millis, exec: Millis) {
+    pub(super) fn add_time(&mut self, cpu: Millis, exec: Millis) {
         self.cpu = Millis::from_micros(self.cpu.micros() + cpu.micros());
         self.exec = Millis::from_micros(self.exec.micros() + exec.micros());
     }
@@ -295,9 +306,13 @@ fn killed(code: Code, detail: String) -> Failure {
 }
 
 /// Parses the untrusted reply of a run.
-fn read_reply(bytes: &[u8], tool: &RegisteredTool) -> Attempted {
+fn read_reply(bytes: &[u8], tool: &RegisteredTool, mode: CallMode) -> Attempted {
     let invalid = |why: &str| Attempted::Unclear(Failure::new(Code::ResultInvalid, Phase::Capture, why));
     match json::parse_reply(bytes, limits::TOOL_REPLY_BYTES_MAX) {
+        // No script has run that could have an output.
+        Ok(ToolReply::Done(output)) if mode == CallMode::DryRun && tool.package().is_some() => {
+            Attempted::Done(output)
+        }
         Ok(ToolReply::Done(mut output)) => match tool.check_result(&output.result) {
             Ok(()) => {
                 json::integers_as_text(&mut output.result);
@@ -305,8 +320,14 @@ fn read_reply(bytes: &[u8], tool: &RegisteredTool) -> Attempted {
             }
             Err(failure) => Attempted::Unclear(failure),
         },
+        // A script that fails half-way has had half of its effect.
+        Ok(ToolReply::Failed(failure)) if tool.package().is_some_and(Manifest::writes) => {
+            Attempted::Unclear(own_words(failure, tool))
+        }
         Ok(ToolReply::Failed(failure)) => Attempted::Failed(own_words(failure, tool)),
-        Ok(ToolReply::Probed(_) | ToolReply::Previewed(_)) => invalid("the tool's reply is for another call"),
+        Ok(ToolReply::Probed(_) | ToolReply::Previewed(_) | ToolReply::Verified(_)) => {
+            invalid("the tool's reply is for another call")
+        }
         Err(_) => invalid("the tool's answer is not a reply"),
     }
 }

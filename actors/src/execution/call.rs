@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use effectd_contracts::access::is_wired;
+use effectd_contracts::limits::TIMEOUT_MS_MAX;
 use effectd_contracts::{
     ActionRequest, BaseProfile, CallMode, Code, Failure, Phase, SafetyClass, ToolCall, Touch,
 };
@@ -14,10 +15,10 @@ use serde_json::{Map, Value};
 
 use super::stdio::no_space;
 use super::steps::Execution;
-use super::view::view_of;
+use super::view::{view_of, view_of_area};
 use crate::action::Gated;
+use crate::action::plan::Area;
 use crate::action::proofs::Earlier;
-use crate::effects::invalidation::changes_files;
 use crate::effects::preconditions::preconditions;
 use crate::registry::RegisteredTool;
 use crate::services::files::Files;
@@ -25,7 +26,22 @@ use crate::services::files::Files;
 /// The time for a run: the shortest of what the caller asks for, the tool declares, and the policy allows.
 pub(crate) fn allowed_time(request: &ActionRequest, gated: &Gated) -> Duration {
     let asked = request.qos.timeout_ms.unwrap_or(u64::MAX);
-    Duration::from_millis(asked.min(own_time_ms(gated)))
+    Duration::from_millis(asked.min(whole_time_ms(gated)))
+}
+
+/// The time for one attempt: that of a plan has the time for its checks and for a repair in it.
+pub(crate) fn attempt_time(gated: &Gated) -> Duration {
+    Duration::from_millis(own_time_ms(gated))
+}
+
+/// The time of an action whose caller asks for none: twice an attempt and its checks, if it has a plan.
+fn whole_time_ms(gated: &Gated) -> u64 {
+    let own = own_time_ms(gated);
+    let Some(terms) = gated.terms() else { return own };
+    let checks: u64 = terms.checks.iter().map(|check| check.command.timeout_ms).sum();
+    let verifies = gated.tool().spec().package.as_ref().is_some_and(|package| package.verifies);
+    let verify = if verifies { own } else { 0 };
+    own.saturating_add(verify).saturating_add(checks).saturating_mul(2).min(TIMEOUT_MS_MAX)
 }
 
 /// The time of a run whose caller asks for none. For a named command the policy alone decides.
@@ -56,20 +72,38 @@ pub(crate) async fn call_of(
     let (services, action, prepared) = (execution.services, execution.action, &execution.prepared);
     let gated = action.state.gated();
     let begun = execution.may_have_effect || *action.state.earlier() != Earlier::No;
-    let expect = preconditions(&services.files, action, prepared, mode, begun).await?;
+    // The repair of a package works on what the run before it has left.
+    let is_mended = !execution.failed_checks.is_empty() && gated.tool().spec().package.is_some();
+    let expect = match !is_mended {
+        true => preconditions(&services.files, action, prepared, mode, begun).await?,
+        false => Vec::new(),
+    };
     if left.is_zero() {
         let message = "the deadline passed before the tool could run";
         return Err(Failure::new(Code::TimedOut, Phase::Dispatch, message));
     }
-    let view = match gated.command() {
-        Some(command) => Some(view_of(&services.files, &action.request.space_id, command, mode).await?),
-        None => None,
+    let space = &action.request.space_id;
+    let has_effect = matches!(mode, CallMode::Run | CallMode::Rollback);
+    let view = match (gated.command(), gated.area()) {
+        (Some(command), _) => Some(view_of(&services.files, space, command, mode).await?),
+        (None, Some(area)) if has_effect && !area.is_empty() => {
+            Some(view_of_area(&services.files, space, area, attempt_time(gated)).await?)
+        }
+        // A script that only reads could else change modes and times, which a narrowing does not cover.
+        (None, _) if gated.tool().package().is_some() => {
+            let nothing = Area::default();
+            Some(view_of_area(&services.files, space, &nothing, attempt_time(gated)).await?)
+        }
+        (None, _) => None,
     };
     let narrowing = match mode {
         // The view says what is writable.
-        CallMode::Run if view.is_some() => Narrowing::default(),
+        CallMode::Run | CallMode::Rollback if view.is_some() => Narrowing::default(),
+        CallMode::Run if gated.area().is_some() => Narrowing::read_only(),
         CallMode::Run => narrowed(&prepared.touched, gated.tool(), gated.params()),
-        CallMode::DryRun | CallMode::Probe | CallMode::Preview => Narrowing::read_only(),
+        CallMode::DryRun | CallMode::Probe | CallMode::Preview | CallMode::Verify | CallMode::Rollback => {
+            Narrowing::read_only()
+        }
     };
     let call = ToolCall {
         tool_id: gated.tool().spec().tool_id.clone(),
@@ -85,6 +119,7 @@ pub(crate) async fn call_of(
             .then(|| services.identity.mark(&action.ticket.action_id, action.ticket.accepted_at)),
         undoes: prepared.extras.undoes.clone(),
         upstream: gated.tool().upstream(),
+        failed_checks: execution.failed_checks.clone(),
     };
     let is_high = gated.ruling().decision.safety_class == SafetyClass::High;
     let mut call = confined(&services.files, gated.tool(), call, (left, is_high, narrowing, view))?;
@@ -101,11 +136,8 @@ pub(crate) fn confined(
     call.timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     let request = serde_json::to_vec(&call)
         .map_err(|error| Failure::new(Code::Internal, Phase::Dispatch, error.to_string()))?;
-    // Who reads what a server says sees no file of the space.
-    let space_root = match tool.definition().upstream {
-        Some(_) => files.root(&no_space()?)?,
-        None => files.root(&call.space_id)?,
-    };
+    let space_root =
+        if tool.sees_no_files() { files.root(&no_space()?)? } else { files.root(&call.space_id)? };
     Ok(Call {
         tool_id: call.tool_id,
         profile: tool.spec().effective_profile(),
@@ -128,7 +160,7 @@ fn narrowed(touched: &[Touch], tool: &RegisteredTool, params: &Map<String, Value
         return Narrowing::read_only();
     }
     if touched.is_empty() {
-        let changes_none = !changes_files(tool.spec()) || tool.touches(params).is_some();
+        let changes_none = !tool.spec().changes_files() || tool.touches(params).is_some();
         return if changes_none { Narrowing::read_only() } else { Narrowing::default() };
     }
     let beneath = |touch: &Touch| {

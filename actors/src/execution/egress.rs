@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::access::is_wired;
-use effectd_contracts::exchange::EXCHANGE_STREAM;
+use effectd_contracts::exchange::{EXCHANGE_STREAM, PARAM_HEADER};
 use effectd_contracts::limits::{
     EXCHANGE_MS_MAX, EXCHANGES_MAX, HARVEST_EXCHANGES_MAX, HARVEST_MS_MAX, TOOL_REPLY_BYTES_MAX,
 };
 use effectd_contracts::{
     Ask, CallMode, Clock, Code, Digest, EgressRecord, Exchange, ExchangeFailure, ExchangeFault,
     ExchangeReply, Failure, FrameReader, Harvest, Millis, Monotonic, OrgId, Phase, RiskLevel, SandboxProfile,
-    SideEffect, ToolCall, ToolId, ToolReply, TraceId, Transport, Upstream, json,
+    SideEffect, ToolCall, ToolId, ToolReply, TraceId, Transport, Upstream, headers_of, json,
 };
 use effectd_egress::{Broker, Carried};
 use effectd_sandbox::limits::PIECE_BYTES_MAX;
@@ -64,6 +64,8 @@ pub(crate) struct Lane {
 #[derive(Debug)]
 struct Server {
     call: Option<(String, Arc<Map<String, Value>>)>,
+    /// The parameters of the call that may stand in headers, too.
+    headers: Vec<(String, String)>,
 }
 
 /// What went over the wire in one call.
@@ -90,7 +92,7 @@ impl Execution<'_> {
         let tool = self.action.state.gated().tool();
         let spec = tool.spec();
         let is_elsewhere = spec.side_effects.iter().all(|effect| *effect == SideEffect::NetworkCall);
-        (is_wired(spec.tool_id.source()) || is_server(tool)) && is_elsewhere
+        (is_wired(spec.tool_id.source()) || server(tool).is_some()) && is_elsewhere
     }
 
     /// The lane of a call of a connection's tool; `None` for every other tool.
@@ -130,7 +132,10 @@ impl Execution<'_> {
         let tool = gated.tool();
         let call = || (tool.spec().tool_id.action().to_owned(), gated.params().clone());
         Ok(Some(Lane {
-            server: is_server(tool).then(|| Server { call: Some(call()) }),
+            server: server(tool).map(|upstream| Server {
+                call: Some(call()),
+                headers: headers_of(&upstream.headers, gated.params()),
+            }),
             broker: services.egress.broker.clone(),
             connection: source.to_owned(),
             mode,
@@ -219,9 +224,14 @@ impl Lane {
                 self.way.access.allowed()
             ));
         }
-        if let Some(Server { call }) = &self.server {
+        if let Some(Server { call, headers }) = &self.server {
             let judged = call.as_ref().map(|(name, arguments)| (name.as_str(), &**arguments));
-            if !is_call(&exchange.body, judged)? {
+            let is_call = is_call(&exchange.body, judged)?;
+            let mut repeated = exchange.headers.iter().filter(|(name, _)| name.starts_with(PARAM_HEADER));
+            if repeated.any(|header| !is_call || !headers.contains(header)) {
+                return Err("a header says what the call that was judged does not".to_owned());
+            }
+            if !is_call {
                 return Ok(false);
             }
             if self.mode != CallMode::Run || std::mem::replace(&mut wired.lock().has_called, true) {
@@ -371,10 +381,10 @@ impl Wired {
     }
 }
 
-/// Whether a tool is that of an MCP server by HTTP.
-fn is_server(tool: &RegisteredTool) -> bool {
+/// The MCP server of a tool, if it is reached by HTTP.
+fn server(tool: &RegisteredTool) -> Option<&Upstream> {
     let upstream = tool.definition().upstream.as_deref();
-    upstream.is_some_and(|upstream| matches!(upstream.transport, Transport::Http { .. }))
+    upstream.filter(|upstream| matches!(upstream.transport, Transport::Http { .. }))
 }
 
 /// Asks an MCP server for its tools, by a child that may do nothing else.
@@ -390,7 +400,7 @@ pub(crate) async fn harvest(
     let broken = |error: &dyn std::fmt::Display| failed(Code::Internal, error.to_string());
     let (place, trace_id) = (services.egress.place(org)?, TraceId::fresh());
     let lane = Lane {
-        server: Some(Server { call: None }),
+        server: Some(Server { call: None, headers: Vec::new() }),
         broker: services.egress.broker.clone(),
         connection: source.to_owned(),
         mode: CallMode::Run,
@@ -406,7 +416,8 @@ pub(crate) async fn harvest(
     };
     let space = no_space()?;
     let tool_id = ToolId::new(format!("{source}.harvest")).map_err(|error| broken(&error))?;
-    let upstream = Upstream { transport: transport.clone(), ask: Ask::Harvest {}, protocol: None };
+    let (transport, ask) = (transport.clone(), Ask::Harvest {});
+    let upstream = Upstream { transport, ask, protocol: None, headers: Vec::new() };
     let call = ToolCall {
         tool_id: tool_id.clone(),
         mode: CallMode::Run,
@@ -420,6 +431,7 @@ pub(crate) async fn harvest(
         mark: None,
         undoes: None,
         upstream: Some(Box::new(upstream)),
+        failed_checks: Vec::new(),
     };
     let call = Call {
         tool_id,
@@ -457,7 +469,7 @@ pub(crate) async fn harvest(
                 let failure = wired.lock().failure.take().map_or(failure.message, |known| known.message);
                 return Err(failed(Code::ToolFailed, failure));
             }
-            Ok(ToolReply::Probed(_) | ToolReply::Previewed(_)) | Err(_) => None,
+            Ok(ToolReply::Probed(_) | ToolReply::Previewed(_) | ToolReply::Verified(_)) | Err(_) => None,
         },
         Ending::Killed { code, detail, .. } => return Err(failed(code, detail)),
     };

@@ -6,11 +6,12 @@ use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::{
     Completion, FailedAttempt, Fence, Fingerprint, NewDeadLetter, NewReceipt, ResourceName, Store,
 };
+use effectd_contracts::plan::Verified;
 use effectd_contracts::reward::{Inputs, reward};
 use effectd_contracts::{
-    ActionRequest, Attempt, Choice, Clock, Cost, Digest, Effects, EgressRecord, Event, Failure, GateResults,
-    IdempotencyKey, Isolation, KeptResult, Millis, Outcome, PreviewRecord, Receipt, ReceiptId, Status,
-    Timestamp, Timing, ToolOutput, ToolSpec, Topic,
+    ActionRequest, Attempt, Check, Choice, Clock, Cost, Digest, Effects, EgressRecord, Event, Failure,
+    GateResults, IdempotencyKey, Isolation, KeptResult, Millis, Outcome, PlanRecord, PlanStatus, PlanStep,
+    PreviewRecord, Receipt, ReceiptId, Status, Timestamp, Timing, ToolOutput, ToolSpec, Topic, Transition,
 };
 use effectd_policy::inspect::redact_choice;
 use effectd_policy::redact::personal::{redact_stored, redact_values};
@@ -18,6 +19,7 @@ use effectd_policy::redact::{prune_result, redact_secrets};
 use serde_json::{Map, Value, json};
 
 use crate::action::decisions::is_dead_letter_again;
+use crate::action::plan::PlanRun;
 use crate::action::proofs::{Earlier, Ended, KeptArtifact, Ruling, Used};
 use crate::action::{Action, Finished, Ticket};
 use crate::claims::resources;
@@ -62,6 +64,10 @@ struct Account<'a> {
     /// The pre-images that are kept.
     preimages: BTreeSet<String>,
     kept_result: Option<KeptResult>,
+    /// What a failure says in place of a result.
+    marks: Option<&'a Value>,
+    /// What the plan came to, if it ran.
+    plan: Option<&'a PlanRun>,
     /// Whether this is an operation on effectd itself: its parameters are shown, though no tool declares them public.
     plain: bool,
 }
@@ -91,6 +97,8 @@ impl<'a> Account<'a> {
             artifacts: &[],
             preimages: BTreeSet::new(),
             kept_result: None,
+            marks: None,
+            plan: None,
             plain: false,
         }
     }
@@ -101,10 +109,9 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
     let claimed = action.state.claimed();
     let (gated, terms, ended) = (claimed.gated(), claimed.terms(), action.state.ended());
     let receipt_id = ReceiptId::fresh();
-    let output = ended.result.as_ref().ok();
-    let result = output.and_then(|output| {
+    let result = ended.kept().and_then(|kept| {
         let (space, principal) = (&action.request.space_id, &action.ticket.principal);
-        results::store(services, space, principal, &receipt_id, &output.result)
+        results::store(services, space, principal, &receipt_id, &kept)
     });
     let account = Account {
         receipt_id,
@@ -123,6 +130,8 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
         artifacts: &ended.runs.artifacts,
         preimages: undo::preimages_kept(&services.files, &action.request.space_id, &ended.effects),
         kept_result: result.as_ref().map(|result| result.kept.clone()),
+        marks: ended.marks.as_ref(),
+        plan: ended.runs.plan.as_deref(),
         ..Account::new(action, ended.result.as_ref(), ended.outcome)
     };
     let (receipt, body) = receipt(services, key, account);
@@ -229,6 +238,7 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
     let digest = |id: &str| services.identity.digest(&Value::String(id.to_owned()));
     redactions.extend(choice.as_mut().map(|choice| redact_choice(choice, digest)).unwrap_or_default());
     let outputs_shown = outputs(&services.identity, &account);
+    let plan = plan_record(&account);
     let Account { ticket, request, spec, ruling, outcome, used, .. } = account;
     let timing = timing(&*services.clock, ticket, used.exec);
     let quality = account.result.ok().and_then(|output| output.quality);
@@ -268,10 +278,45 @@ fn receipt(services: &Services, key: &DeviceKey, account: Account<'_>) -> (Recei
         preview: account.preview,
         choice,
         kept_result: account.kept_result,
+        plan,
         signature: None,
     };
     let body = key.sign(&mut receipt);
     (receipt, body)
+}
+
+/// What the plan came to, if the action has one or its tool is of a package.
+fn plan_record(account: &Account<'_>) -> Option<PlanRecord> {
+    let Account { ticket, request, spec, ruling, outcome, .. } = account;
+    let is_of_package = spec.is_some_and(|spec| spec.package.is_some());
+    if ticket.contract.is_none() && !is_of_package {
+        return None;
+    }
+    let clean = |text: &str| redact_stored(text).map_or_else(|| text.to_owned(), |found| found.text);
+    let run = account.plan.cloned().unwrap_or_default();
+    let check = |check: Check| Check { name: clean(&check.name), output: String::new(), ..check };
+    let checks = run.verified.checks.into_iter().map(check).collect();
+    let mut transitions = run.transitions;
+    transitions.push(Transition { step: PlanStep::Feedback, ok: true });
+    let rationale = request.rationale.as_ref();
+    let stated = ticket.contract.as_ref().and_then(|contract| contract.risk_tier);
+    Some(PlanRecord {
+        // Every outcome of an action that has ended has a word. A plan that was only tried out is not done, and not verified.
+        result_status: if matches!(outcome, Outcome::DryRun | Outcome::Paused) {
+            PlanStatus::Rejected
+        } else {
+            outcome.project().plan.unwrap_or(PlanStatus::Failed)
+        },
+        action_type: request.tool_id.to_string(),
+        risk_tier: ruling.map(|ruling| ruling.decision.tier).or(stated),
+        confidence: rationale.and_then(|rationale| rationale.confidence),
+        reason: rationale.and_then(|rationale| rationale.reason.as_deref()).map(clean),
+        verification: Verified { ok: run.verified.ok, checks },
+        repair: run.repair,
+        rollback: run.rollback,
+        transitions,
+        not_restored: run.not_restored,
+    })
 }
 
 /// Whether the observed changes match the preview. A dry run changes nothing, so it is not compared.
@@ -385,15 +430,16 @@ fn shown(
 }
 
 fn outputs(identity: &Identity, account: &Account<'_>) -> Map<String, Value> {
-    let Ok(output) = account.result else {
-        return Map::new();
-    };
     let (spec, outcome, artifacts) = (account.spec, account.outcome, account.artifacts);
     let how = |name: &str| {
         if account.plain || name == "settled_by" {
             return Shown::InClear;
         }
         Shown::result(spec, name)
+    };
+    let Ok(output) = account.result else {
+        let marks = account.marks.and_then(Value::as_object);
+        return marks.map(|marks| shown(identity, marks, account.plain, how)).unwrap_or_default();
     };
     let fields = output.result.as_object();
     let mut shown = fields.map(|fields| shown(identity, fields, account.plain, how)).unwrap_or_default();

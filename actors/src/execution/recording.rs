@@ -4,12 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_bus::{Completion, Store, StoreError};
-use effectd_contracts::{Code, Failure, Millis, Mode, ModeSource, Receipt, ReceiptId, Status};
+use effectd_bus::{Completion, FamilyName, Store, StoreError};
+use effectd_contracts::batch::{self, Batch, is_batch};
+use effectd_contracts::{Code, DecisionData, Failure, Millis, Mode, ModeSource, Receipt, ReceiptId, Status};
 use serde_json::{Map, Value};
 
 use super::receipt_builder::{self, Captured};
 use crate::action::Action;
+use crate::action::decisions::{detached, published};
+use crate::claims::pending::intent_of;
 use crate::failpoint::hit;
 use crate::limits::{BACKOFF_FIRST, COMMIT_TRIES};
 use crate::messages::Refusal;
@@ -17,17 +20,81 @@ use crate::metrics::Metrics;
 use crate::services::Services;
 use crate::services::answers::{Answer, Answers, Done};
 use crate::services::signer::DeviceKey;
+use crate::stored::HELD_ACTIONS;
 
 /// Ends an action that was never begun. The Store refuses if it was begun or has ended: an action that may have had its effect
 /// must not be taken over for this.
 pub(crate) async fn withdrawn(services: &Services, refusal: Refusal) -> Result<Done, StoreError> {
     refusal.action.ticket.hop("recorder");
+    items_not_started(services, &refusal).await?;
     let build = |key: &DeviceKey| receipt_builder::refused(services, key, &refusal);
     let (receipt, committed) = write(services, build).await;
     committed?;
     let done = recorded(&services.metrics, &services.in_flight.answers, &refusal.action, receipt, None);
     answer(&services.in_flight.answers, refusal.action, Answer::Done(done.clone())).await;
     Ok(done)
+}
+
+/// Whether the id of an item is that of another action, from which a receipt would take it.
+pub(crate) fn is_anothers(services: &Services, item: &Action<()>) -> Result<bool, StoreError> {
+    let (store, ticket) = (&*services.store, &item.ticket);
+    // No item waits for a person by itself.
+    if store.entry(&FamilyName::new(HELD_ACTIONS)?, ticket.action_id.as_str())?.is_some() {
+        return Ok(true);
+    }
+    let event = published(store, &ticket.action_id)?;
+    Ok(event.is_some_and(|published| {
+        published.event.is_none_or(|event| {
+            (&event.data.origin, &event.data.principal) != (&ticket.origin, &ticket.principal)
+                || event.data.request != *item.request
+        })
+    }))
+}
+
+/// Writes the receipts of the items of a batch that is refused before it began; for another action, nothing. Repeating it is harmless.
+pub(crate) async fn items_not_started(services: &Services, refusal: &Refusal) -> Result<(), StoreError> {
+    let Action { ticket, request, .. } = &refusal.action;
+    if !is_batch(&request.tool_id) || refusal.dead_letter {
+        // After a review, a dead letter may run.
+        return Ok(());
+    }
+    if intent_of(&*services.store, &ticket.action_id).await?.is_some() {
+        return Ok(());
+    }
+    let items = Batch::of_action(request).map(|batch| batch.requests(request)).unwrap_or_default();
+    for (index, item) in items.into_iter().enumerate() {
+        let tool = services.registry().get(&item.tool_id).cloned();
+        let origin = batch::origin(request, &ticket.origin, index, false);
+        let decision = DecisionData::new(item, ticket.principal.clone(), origin);
+        let action = detached(services, decision, ticket.trace_id.clone(), ticket.accepted_at);
+        if is_anothers(services, &action)? {
+            continue;
+        }
+        let failure = match refusal.item {
+            Some(item) if item == index => refusal.failure.clone(),
+            Some(_) | None => {
+                let why = "the batch was refused before any item started";
+                Failure::new(Code::NotStarted, refusal.failure.phase, why)
+            }
+        };
+        let of_item = Refusal { tool, ..Refusal::new(action, failure) };
+        let build = |key: &DeviceKey| receipt_builder::refused(services, key, &of_item);
+        match write(services, build).await {
+            (receipt, Ok(())) => {
+                drop(recorded(
+                    &services.metrics,
+                    &services.in_flight.answers,
+                    &of_item.action,
+                    receipt,
+                    None,
+                ));
+            }
+            // The id is that of another action, or an earlier try wrote it.
+            (_, Err(StoreError::AlreadyReceipted { .. } | StoreError::StaleFence { .. })) => {}
+            (_, Err(error)) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Writes the receipt of an operation on effectd itself.

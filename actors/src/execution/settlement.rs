@@ -32,6 +32,9 @@ impl Execution<'_> {
         let _call = undeclared::enter(services, self.calls, action, &self.prepared);
         let cleaned = snapshot::remove_drafts(&services.files, action, &self.prepared).await;
         self.runs.cleaned_up.extend(cleaned);
+        if intent.is_some_and(|intent| intent.transaction) && self.prepared.before.is_some() {
+            return Err(Box::pin(self.settle_transaction()).await);
+        }
         let settled = match intent {
             None => Settled::Unknown("the stored intent can no longer be read"),
             Some(intent) if intent.dry_run => Settled::MayRun,
@@ -99,11 +102,19 @@ impl Execution<'_> {
     /// Ends an execution of unknown outcome. A named command changes only the paths that it declares, and has ended: what it changed
     /// there is known, and can be undone, whatever it declares now.
     async fn end_unknown(&mut self, failure: Failure) -> Over {
-        if self.action.state.gated().command().is_none() || self.prepared.before.is_none() {
+        if !self.action.state.gated().is_confined_to_paths() || self.prepared.before.is_none() {
             return self.fail(failure);
         }
         let left = snapshot::observe(&self.services.files, self.action, &self.prepared).await;
         self.fail_with(failure, left)
+    }
+
+    /// Switches a tool off that had undeclared effects.
+    pub(crate) async fn quarantine(&self, undeclared: &UndeclaredEffects) {
+        let services = self.services;
+        services.metrics.quarantined_tools.inc();
+        undeclared.quarantine(&*services.store, services.clock.now(), self.action).await;
+        services.tools_changed.send_replace(());
     }
 
     /// Ends the execution of a tool that had undeclared effects. The tool is disabled, and does not run again.
@@ -114,9 +125,7 @@ impl Execution<'_> {
         undeclared: &UndeclaredEffects,
     ) -> Over {
         let services = self.services;
-        services.metrics.quarantined_tools.inc();
-        undeclared.quarantine(&*services.store, services.clock.now(), self.action).await;
-        services.tools_changed.send_replace(());
+        self.quarantine(undeclared).await;
         let failure = match attempted {
             Attempted::Done(_) => undeclared.failure(),
             Attempted::Failed(failure) => undeclared.added_to(failure),

@@ -187,7 +187,8 @@ pub(crate) async fn harvest(
     let mut lease = services.programs.once(program_of(services, None, transport).await?)?;
     let (space, trace_id) = (no_space()?, TraceId::fresh());
     let tool_id = ToolId::new(format!("{source}.harvest")).map_err(|error| broken(&error))?;
-    let upstream = Upstream { transport: transport.clone(), ask: Ask::Harvest {}, protocol: None };
+    let (transport, ask) = (transport.clone(), Ask::Harvest {});
+    let upstream = Upstream { transport, ask, protocol: None, headers: Vec::new() };
     let call = ToolCall {
         tool_id: tool_id.clone(),
         mode: CallMode::Run,
@@ -199,6 +200,7 @@ pub(crate) async fn harvest(
         restore: Vec::new(),
         expect: Vec::new(),
         upstream: Some(Box::new(upstream)),
+        failed_checks: Vec::new(),
         mark: None,
         undoes: None,
     };
@@ -233,7 +235,7 @@ pub(crate) async fn harvest(
         Ending::Replied(bytes) => match json::parse_reply(&bytes, TOOL_REPLY_BYTES_MAX) {
             Ok(ToolReply::Done(output)) => serde_json::from_value::<Harvest>(output.result).ok(),
             Ok(ToolReply::Failed(failure)) => return Err(failed(Code::ToolFailed, failure.message)),
-            Ok(ToolReply::Probed(_) | ToolReply::Previewed(_)) | Err(_) => None,
+            Ok(ToolReply::Probed(_) | ToolReply::Previewed(_) | ToolReply::Verified(_)) | Err(_) => None,
         },
         Ending::Killed { code, detail, .. } => return Err(failed(code, detail)),
     };

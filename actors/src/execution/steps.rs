@@ -8,7 +8,8 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use effectd_contracts::{
-    BaseProfile, CallMode, Code, Effects, Failure, Monotonic, Outcome, Phase, Preset, Repeat, ToolOutput,
+    BaseProfile, CallMode, Check, Code, Effects, Failure, Monotonic, Origin, Outcome, PathSnapshot, Phase,
+    Preset, Repeat, ToolOutput, Undeclared,
 };
 
 use super::attempt::{Attempted, Tried, has_changed};
@@ -40,6 +41,14 @@ pub(crate) struct Execution<'a> {
     pub(crate) may_have_effect: bool,
     /// The changes that were observed after a failed run.
     changed: Option<Effects>,
+    /// The files that the plan forbids, as they were before the run.
+    pub(crate) forbidden: Vec<PathSnapshot>,
+    /// What the runs of a plan's tool changed without declaring it.
+    pub(crate) undeclared: Vec<Undeclared>,
+    /// What was observed right after the last run of a plan's tool: what is otherwise by now, somebody else has changed.
+    pub(crate) seen: Option<Effects>,
+    /// What a repair is told.
+    pub(crate) failed_checks: Vec<Check>,
 }
 
 impl<'a> Execution<'a> {
@@ -68,6 +77,10 @@ impl<'a> Execution<'a> {
             runs: Runs::default(),
             may_have_effect,
             changed: None,
+            forbidden: Vec::new(),
+            undeclared: Vec::new(),
+            seen: None,
+            failed_checks: Vec::new(),
         }
     }
 
@@ -103,7 +116,7 @@ impl<'a> Execution<'a> {
         let org = self.action.ticket.org.as_ref().filter(|_| blame.is_of_org);
         let passes = match breakers.ask(request, &spec.tool_id, org) {
             Ok(passes) => passes,
-            Err(_) if begun => Vec::new(),
+            Err(_) if begun || self.action.ticket.origin.is_undo() => Vec::new(),
             // No dead letter: an open breaker may refuse many actions, and callers can simply ask again.
             Err(failure) => return Err(self.end(Err(failure), Outcome::BreakerOpen, self.left(), false)),
         };
@@ -125,6 +138,21 @@ impl<'a> Execution<'a> {
         }
     }
 
+    /// Observes what an item of a batch has left that failed after it may have had its effect: its child is dead, and a tool that can be
+    /// undone declares all that it changes. So it is undone with the items before it.
+    pub(crate) async fn observe_left(&self, over: Over) -> Over {
+        let mut ended = over?;
+        let is_item = matches!(self.action.ticket.origin, Origin::Batch { undo: false, .. });
+        if is_item && ended.effects == Effects::Possible && self.action.state.gated().tool().spec().reversible
+        {
+            let left = snapshot::observe(&self.services.files, self.action, &self.prepared).await;
+            if let Effects::Observed(_) | Effects::None = left {
+                ended.effects = left;
+            }
+        }
+        Some(ended)
+    }
+
     /// Takes the snapshot before the run, and stores pre-images.
     async fn prepare(&mut self) -> Result<(), Over> {
         match snapshot::prepare(&self.services.files, self.action).await {
@@ -133,6 +161,10 @@ impl<'a> Execution<'a> {
                 return Err(self.fail(unknown("the changes cannot be inspected", None)));
             }
             Err(failure) => return Err(self.fail(failure)),
+        }
+        // An interrupted plan is rolled back whatever it did, and must not fail before that.
+        if *self.action.state.earlier() == Earlier::No {
+            self.forbidden = self.forbidden_now().await.map_err(|failure| self.fail(failure))?;
         }
         self.action.step("prepared");
         hit("executor.after_prepare", &self.action.ticket.action_id).await;
@@ -197,12 +229,14 @@ impl<'a> Execution<'a> {
     }
 
     pub(crate) fn fail_with(&mut self, failure: Failure, effects: Effects) -> Over {
-        let dead_letter = failure.retryable || failure.code == Code::OutcomeUnknown;
+        // Whoever sent the batch sends it again, whole.
+        let is_item = matches!(self.action.ticket.origin, Origin::Batch { .. });
+        let dead_letter = failure.retryable && !is_item || failure.code == Code::OutcomeUnknown;
         let outcome = failure.code.outcome();
         self.end(Err(failure), outcome, effects, dead_letter)
     }
 
-    fn end(
+    pub(crate) fn end(
         &mut self,
         result: Result<ToolOutput, Failure>,
         outcome: Outcome,
@@ -222,11 +256,18 @@ impl<'a> Execution<'a> {
                 (Err(failure), outcome)
             }
         };
-        Some(Box::new(Ended { result, outcome, effects, dead_letter, runs: std::mem::take(&mut self.runs) }))
+        Some(Box::new(Ended {
+            result,
+            outcome,
+            effects,
+            dead_letter,
+            runs: std::mem::take(&mut self.runs),
+            marks: None,
+        }))
     }
 
     /// Why the changes are a failure: the run has changed a protected path that it did not declare, or may have.
-    fn protected_change(&self, effects: &Effects) -> Option<String> {
+    pub(crate) fn protected_change(&self, effects: &Effects) -> Option<String> {
         let Effects::Observed(observed) = effects else {
             return None;
         };

@@ -1,5 +1,6 @@
 //! Changes connections and secrets. Each change is an event on the topic `CONNECTORS`, and none shows the value of a secret.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Cause, Expect, FamilyName, KvChange, NewBody, Store, StoreError, Swap};
@@ -196,7 +197,7 @@ fn check_access(
     }
 }
 
-pub(super) async fn create(services: &Services, new: &Connection) -> Result<(), StoreError> {
+pub(super) async fn create(services: &Arc<Services>, new: &Connection) -> Result<(), StoreError> {
     let _lock = services.connections.changes.lock().await;
     check(services, new)?;
     let mut step = Step::default();
@@ -231,7 +232,7 @@ pub(super) fn replaced(
 }
 
 pub(super) async fn replace(
-    services: &Services,
+    services: &Arc<Services>,
     id: &ConnectionId,
     name: &str,
     leads_to: LeadsTo<'_>,
@@ -250,7 +251,7 @@ pub(super) async fn replace(
 }
 
 pub(super) async fn enable(
-    services: &Services,
+    services: &Arc<Services>,
     id: &ConnectionId,
     enabled: bool,
     by: &Principal,
@@ -296,7 +297,8 @@ pub struct DatabaseSeen {
 }
 
 /// Asks who is asking, and what that role may do beside reading.
-const LOOK: &str = "SELECT current_setting('server_version'), current_user::text, r.rolsuper, \
+const LOOK: &str = "SELECT current_setting('server_version'), current_user::text, \
+    r.rolsuper OR EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolsuper AND pg_catalog.pg_has_role(m.oid, 'member')), \
     r.rolcreaterole OR r.rolcreatedb OR r.rolreplication OR r.rolbypassrls, \
     EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolname IN ('pg_write_all_data', 'pg_read_server_files', \
         'pg_write_server_files', 'pg_execute_server_program', 'pg_signal_backend') \
@@ -311,7 +313,7 @@ const LOOK: &str = "SELECT current_setting('server_version'), current_user::text
 
 /// What each column of [`LOOK`] but the first two means if it is true.
 const WARNINGS: [&str; 5] = [
-    "the role is a superuser: it may do anything on the server",
+    "the role is a superuser, or may become one: it may do anything on the server",
     "the role may create roles or databases, replicate, or pass row security",
     "the role is a member of one that reads or writes the server's files, runs its programs or ends its sessions",
     "the role may create tables or schemas",
@@ -415,7 +417,11 @@ async fn ask(
     Ok((route, carried))
 }
 
-pub(super) async fn delete(services: &Services, id: &ConnectionId, by: &Principal) -> Result<(), StoreError> {
+pub(super) async fn delete(
+    services: &Arc<Services>,
+    id: &ConnectionId,
+    by: &Principal,
+) -> Result<(), StoreError> {
     let _lock = services.connections.changes.lock().await;
     let Versioned { value: connection, version } = known(&*services.store, id)?;
     let mut step = Step::default();
@@ -426,7 +432,7 @@ pub(super) async fn delete(services: &Services, id: &ConnectionId, by: &Principa
 }
 
 pub(super) async fn commit(
-    services: &Services,
+    services: &Arc<Services>,
     mut step: Step,
     connection: &Connection,
     what: Option<ConnectionChange>,
@@ -441,7 +447,7 @@ pub(super) async fn commit(
     let committed = step.commit(&*services.store).await;
     // Also after an error: the change may be written.
     services.connections.reload(&*services.store);
-    services.equip();
+    services.equip_aside().await;
     services.programs.forget(&connection.connection_id);
     committed.map(drop)
 }

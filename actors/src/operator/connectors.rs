@@ -9,13 +9,13 @@ use effectd_contracts::connector::is_tool_name;
 use effectd_contracts::limits::CONNECTOR_TOOLS_MAX;
 use effectd_contracts::text::counted as count_of;
 use effectd_contracts::{
-    Code, Connection, ConnectionChange, ConnectionId, Digest, Failure, Harvest, Operation, Phase, Principal,
-    ToolOverlay, Transport,
+    Code, Connection, ConnectionChange, ConnectionId, Connector, Digest, Failure, Harvest, Operation, Phase,
+    Principal, ToolOverlay, Transport,
 };
 
 use super::connections::{commit, known as connection};
 use super::operations::Terms;
-use super::service;
+use super::service::{self, blocking};
 use crate::approvals::repository::{Step, Versioned};
 use crate::execution::{egress, stdio};
 use crate::limits::HARVEST_BYTES_MAX;
@@ -27,7 +27,7 @@ use crate::stored::json_bytes;
 /// A connector, or the refusal of what is none.
 pub(super) fn known(services: &Services, id: &ConnectionId) -> Result<(Known, u64), StoreError> {
     let Versioned { value, version } = connection(&*services.store, id)?;
-    let found = connectors::known(&*services.store, value)?;
+    let found = connectors::known(services, value)?;
     let none = || StoreError::Invalid(format!("the connection {id} is no connector"));
     Ok((found.ok_or_else(none)?, version))
 }
@@ -35,8 +35,8 @@ pub(super) fn known(services: &Services, id: &ConnectionId) -> Result<(Known, u6
 /// What a server lists now. It is not stored.
 pub async fn listed(services: &Services, id: &ConnectionId) -> Result<Harvest, Failure> {
     let failed = |code, why: String| Failure::new(code, Phase::Dispatch, why);
-    let (known, _) = known(services, id).map_err(|error| error.failure(Phase::Dispatch))?;
-    let Connection { org, source, .. } = &known.connection;
+    let known = connection(&*services.store, id).map_err(|error| error.failure(Phase::Dispatch))?.value;
+    let Connection { org, source, .. } = &known;
     let enabled = services.connection(org, source);
     let enabled = enabled.ok_or_else(|| {
         failed(Code::ConnectionMissing, format!("the connector {id} is disabled; enable it"))
@@ -62,8 +62,11 @@ pub async fn listed(services: &Services, id: &ConnectionId) -> Result<Harvest, F
     Ok(harvest)
 }
 
-async fn asked(services: &Services, by: (&str, &Enabled), known: &Known) -> Result<Harvest, Failure> {
-    let (org, transport) = (&known.connection.org, &known.connector.transport);
+async fn asked(services: &Services, by: (&str, &Enabled), of: &Connection) -> Result<Harvest, Failure> {
+    let Connection { org, connector: Some(Connector { transport, .. }), .. } = of else {
+        let why = "the connection is no connector";
+        return Err(Failure::new(Code::ConnectionMissing, Phase::Dispatch, why));
+    };
     match transport {
         Transport::Http { .. } => egress::harvest(services, org, by, transport).await,
         Transport::Stdio { .. } => stdio::harvest(services, org, by, transport).await,
@@ -72,55 +75,75 @@ async fn asked(services: &Services, by: (&str, &Enabled), known: &Known) -> Resu
 
 /// Asks a server for its tools, and stores what it lists. If it does not answer, the tools of before stay, and the reason is stored.
 pub(super) async fn harvest(
-    services: &Services,
+    services: &Arc<Services>,
     id: &ConnectionId,
     by: &Principal,
 ) -> Result<(Counted, String), StoreError> {
-    let (_, version) = known(services, id)?;
+    let version = connection(&*services.store, id)?.version;
     let answer = listed(services, id).await;
     let _lock = services.connections.changes.lock().await;
-    let (mut after, now_version) = known(services, id)?;
-    if now_version != version {
-        return Err(StoreError::StateConflict("the connection has changed meanwhile; ask again".to_owned()));
-    }
-    let (before, now) = (after.clone(), services.clock.now());
-    let row = match &answer {
-        Ok(harvest) => {
-            Listed { harvest: harvest.clone(), harvested_at: Some(now), tried_at: now, error: None }
-        }
-        Err(failure) => {
-            let kept = before.listed.clone();
-            let (harvest, harvested_at) =
-                kept.map_or_else(Default::default, |kept| (kept.harvest, kept.harvested_at));
-            Listed { harvest, harvested_at, tried_at: now, error: Some(failure.message.clone()) }
-        }
-    };
-    after.listed = Some(row);
-    let counted = connectors::counted(&before, &after);
+    let of = id.clone();
+    let noted = blocking(services, move |services| note(services, (&of, version), answer)).await?;
+    let Noted { after, counted, is_other } = noted;
     let mut step = Step::default();
     step.put(HARVESTS, id.as_str(), Expect::Any, &after.listed)?;
-    // A list that says what the one before said is no news.
-    let what = (counted.changed > 0).then_some(ConnectionChange::Harvested);
-    commit(services, step, &after.connection, what, by).await?;
+    if is_other {
+        let what = (counted.changed > 0).then_some(ConnectionChange::Harvested);
+        commit(services, step, &after.connection, what, by).await?;
+    } else {
+        // A list that says what the one before said is no news: its programs and its tools stay.
+        step.commit(&*services.store).await?;
+    }
     services.metrics.tool_drift.inc_by(u64::try_from(counted.drifted).unwrap_or(u64::MAX));
-    match answer {
-        Err(failure) => Err(StoreError::StateConflict(format!(
-            "{} could not be listed: {}; the tools that it had stay",
-            after.connection.name, failure.message
+    let name = &after.connection.name;
+    match after.listed.and_then(|listed| listed.error) {
+        Some(why) => Err(StoreError::StateConflict(format!(
+            "{name} could not be listed: {why}; the tools that it had stay"
         ))),
-        Ok(_) => {
+        None => {
             let [tools, changed] =
                 [counted.tools, counted.changed].map(|count| u64::try_from(count).unwrap_or(u64::MAX));
-            let summary =
-                format!("{}: {}, of which {changed} changed", after.connection.name, count_of(tools, "tool"));
+            let summary = format!("{name}: {}, of which {changed} changed", count_of(tools, "tool"));
             Ok((counted, summary))
         }
     }
 }
 
+/// What the answer of a server means.
+struct Noted {
+    after: Known,
+    counted: Counted,
+    /// Whether it says something else than the answer before.
+    is_other: bool,
+}
+
+/// Compares the answer with what was listed before. That takes long if there are many tools.
+fn note(
+    services: &Services,
+    (id, version): (&ConnectionId, u64),
+    answer: Result<Harvest, Failure>,
+) -> Result<Noted, StoreError> {
+    let (before, now_version) = known(services, id)?;
+    if now_version != version {
+        return Err(StoreError::StateConflict("the connection has changed meanwhile; ask again".to_owned()));
+    }
+    let (mut after, now) = (before.clone(), services.clock.now());
+    let (harvest, harvested_at, error) = match answer {
+        Ok(harvest) => (harvest, Some(now), None),
+        Err(failure) => {
+            let kept = after.listed.take();
+            let (harvest, at) = kept.map_or_else(Default::default, |kept| (kept.harvest, kept.harvested_at));
+            (harvest, at, Some(failure.message))
+        }
+    };
+    let is_other = before.listed.as_ref().is_none_or(|listed| listed.harvest != harvest);
+    after.listed = Some(Listed { harvest, harvested_at, tried_at: now, error });
+    Ok(Noted { counted: connectors::counted(&before, &after), after, is_other })
+}
+
 /// Asks the servers whose time has come, one after another.
 pub(crate) async fn harvest_due(services: &Arc<Services>) -> Result<(), StoreError> {
-    for known in connectors::all(&*services.store)? {
+    for known in blocking(services, connectors::all).await? {
         if known.connection.enabled && known.is_due(services.clock.now()) {
             again(services.clone(), known.connection.connection_id).await;
         }
@@ -166,13 +189,14 @@ pub(super) fn check_review(
 }
 
 pub(super) async fn review(
-    services: &Services,
+    services: &Arc<Services>,
     id: &ConnectionId,
     shown: &Digest,
     by: &Principal,
 ) -> Result<(), StoreError> {
     let _lock = services.connections.changes.lock().await;
-    let known = check_review(services, id, shown)?;
+    let (of, shown) = (id.clone(), *shown);
+    let known = blocking(services, move |services| check_review(services, &of, &shown)).await?;
     let tools = known.listed.map(|listed| listed.harvest.tools).unwrap_or_default();
     let review = Review { tools, by: by.clone(), at: services.clock.now() };
     let mut step = Step::default();
@@ -203,7 +227,7 @@ pub(super) fn overlaid(
 }
 
 pub(super) async fn overlay(
-    services: &Services,
+    services: &Arc<Services>,
     id: &ConnectionId,
     (tool, says): (&str, Option<&ToolOverlay>),
     by: &Principal,

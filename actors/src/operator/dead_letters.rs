@@ -3,8 +3,8 @@
 use effectd_bus::fingerprint::fingerprint;
 use effectd_bus::{Acknowledgement, DeadLetter, Fingerprint, LeaseId, NewEvent, Requeued, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ActionRequest, Code, DeadLetterData, DecisionData, Event, SpaceId, Timestamp, Topic, TraceId,
-    json, limits as bounds,
+    ActionId, ActionRequest, Code, DeadLetterData, DecisionData, Event, Origin, SpaceId, Timestamp, Topic,
+    TraceId, json, limits as bounds,
 };
 
 use crate::action::decisions::{self, to_publish};
@@ -108,6 +108,10 @@ fn prepared(
             "whether the effect happened is unknown; find out, then run `effectd dlq settle {number} --done` or `--not-done`"
         );
         return Ok(Err(Now::Left(why)));
+    }
+    if decision(&letter).is_some_and(|decision| matches!(decision.origin, Origin::Batch { .. })) {
+        let why = "it is an item of a batch that has ended; send what is left as another batch, and drop this letter";
+        return Ok(Err(Now::Left(why.to_owned())));
     }
     let why = "its decision can no longer be read, or was requeued too often";
     Ok(again(store, &letter, now)?.ok_or_else(|| Now::Left(why.to_owned())))

@@ -33,7 +33,7 @@ pub async fn run(services: &Arc<Services>) -> Result<Retained, StoreError> {
         }
         if let Some(since) = retained.since {
             // A failure here is only logged, so that the caller learns what the store has dropped: the next round tries again.
-            let expire = |before| services.files.blobs.expire(&BlobKind::ALL, before);
+            let expire = |before| services.files.blobs.expire(&BlobKind::OF_RECEIPTS, before);
             match blobs_before(&*services.store, since).map(expire) {
                 Ok(Ok(gone)) => tracing::debug!(gone, "blobs of old receipts removed"),
                 Ok(Err(error)) => tracing::warn!(%error, "blobs of old receipts could not be removed"),

@@ -14,7 +14,9 @@ use effectd_policy::Policy;
 use serde_json::{Map, Value, json};
 
 use super::store_admin::{removes_anything, retention_details};
-use super::{connections, connectors, replay, sessions, slack, tokens, webhooks};
+use super::{
+    automations, connections, connectors, overlays, plugins, replay, sessions, slack, tokens, webhooks,
+};
 use crate::approvals::grants;
 use crate::approvals::rejudge::{self, Rejudged, Under};
 use crate::claims::pending::open_decisions;
@@ -274,10 +276,20 @@ async fn carry_out(
             connectors::review(&services, &connection_id, &digest, &principal).await?;
             json!({ "reviewed": digest })
         }
-        Operation::OverlayTool { connection_id, tool, says } => {
-            let said = (tool.as_str(), says.as_deref());
-            connectors::overlay(&services, &connection_id, said, &principal).await?;
+        Operation::OverlayTool { tool_id, says } => {
+            overlays::overlay(&services, &tool_id, says.as_deref(), &principal).await?;
             json!({ "overlaid": says.is_some() })
+        }
+        Operation::AddPlugin { name, digest } => {
+            let (pinned, _) =
+                blocking(&services, move |services| plugins::check(services, &name, &digest)).await?;
+            let digest = pinned.digest();
+            plugins::add(&services, pinned, principal).await?;
+            json!({ "added": digest })
+        }
+        Operation::RemovePlugin { name } => {
+            plugins::remove(&services, &name).await?;
+            json!({ "removed": true })
         }
         Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by, slack } => {
             let by = (principal, clock.now());
@@ -296,6 +308,13 @@ async fn carry_out(
         }
         Operation::DeleteWebhook { webhook_id } => {
             webhooks::delete(&services, &webhook_id).await?;
+            json!({ "deleted": true })
+        }
+        Operation::SetAutomation { automation_id, status } => {
+            Value::Object(automations::set(&services, &automation_id, status).await?)
+        }
+        Operation::DeleteAutomation { automation_id } => {
+            automations::delete(&services, &automation_id).await?;
             json!({ "deleted": true })
         }
         Operation::MapSlackUser { org, team, user, account } => {
@@ -321,8 +340,9 @@ async fn carry_out(
             token = Some(tokens::rotate(&services, (id, next), principal).await?);
             json!({ "revoked": true, "created": true })
         }
-        // The operation does not hold the value.
+        // These operations do not hold the value.
         Operation::SetSecret { .. } => return Err(has_own_route("/v1/secrets")),
+        Operation::SaveAutomation { .. } => return Err(has_own_route("/api/v1/automations")),
         // `preview` has already refused these.
         Operation::RotateKey {}
         | Operation::ReloadPolicy {}
@@ -606,12 +626,7 @@ pub fn preview(
             let summary = format!("{}: {what} accepted as described now", known.connection.name);
             (changed > 0 || known.review.is_none(), summary)
         }
-        Operation::OverlayTool { connection_id, tool, says } => {
-            let (connection, _, changed) =
-                connectors::overlaid(services, connection_id, tool, says.as_deref())?;
-            let what = if says.is_some() { "the operator's words" } else { "its server's words" };
-            (changed, format!("tool {tool:?} of {}: {what}", connection.name))
-        }
+        Operation::OverlayTool { tool_id, says } => overlays::check(services, tool_id, says.as_deref())?,
         Operation::EnableConnection { connection_id } => {
             let known = connections::known(&*services.store, connection_id)?.value;
             connections::check(services, &known)?;
@@ -624,6 +639,15 @@ pub fn preview(
         Operation::DeleteConnection { connection_id } => {
             let known = connections::known(&*services.store, connection_id)?.value;
             (true, format!("connection {connection_id} to {} -> deleted", known.source))
+        }
+        Operation::AddPlugin { name, digest } => {
+            let (pinned, changed) = plugins::check(services, name, digest)?;
+            let tier = pinned.manifest.risk_tier.as_str();
+            (changed, format!("the plugin {name} ({tier}) may run as it is now: {digest}"))
+        }
+        Operation::RemovePlugin { name } => {
+            plugins::known(services, name)?;
+            (true, format!("the plugin {name} -> removed; its package stays on disk"))
         }
         Operation::CreateWebhook { webhook_id, org, source, path, topics, signed_by, slack } => {
             let about = (webhook_id.clone(), org.clone(), signed_by.clone());
@@ -651,6 +675,16 @@ pub fn preview(
         Operation::DeleteWebhook { webhook_id } => {
             let known = webhooks::known(&*services.store, webhook_id)?.value;
             (true, format!("webhook {webhook_id} to {} -> deleted", known.source))
+        }
+        Operation::SaveAutomation { .. } => return Err(has_own_route("/api/v1/automations")),
+        Operation::SetAutomation { automation_id, status } => {
+            let known = automations::known(&*services.store, automation_id)?.value;
+            let (from, to) = (known.status, *status);
+            (from != to, format!("automation {automation_id}, {} -> {}", from.as_str(), to.as_str()))
+        }
+        Operation::DeleteAutomation { automation_id } => {
+            automations::check_delete(&*services.store, automation_id)?;
+            (true, format!("automation {automation_id} -> deleted, with its definition; receipts stay"))
         }
         Operation::MapSlackUser { org, team, user, account } => {
             let (before, after) = slack::check(services, (org, team, user), account.as_deref())?;

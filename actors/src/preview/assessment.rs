@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use effectd_bus::StoreError;
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::{
-    ActionId, ActionRequest, Code, Contract, Failure, Mode, OrgId, Origin, PathSnapshot, Phase, Predicted,
-    Principal, Session, SpaceId, SubjectId, Timestamp, TraceId,
+    ActionId, ActionRequest, Code, Contract, Failure, GateResults, Mode, OrgId, Origin, PathSnapshot, Phase,
+    Predicted, Principal, Session, SpaceId, SubjectId, Timestamp, TraceId,
 };
 use effectd_policy::{
     Decision, Facts, Inspection, InspectionFacts, Policy, RuleAnswers, Verdict, evaluate, inspect, offered,
 };
-use serde_json::Map;
+use serde_json::{Map, Value};
 
-use super::Trial;
+use super::{Trial, batch};
 use crate::action::preview::Preview;
 use crate::action::proofs::{DryRun, Ruling};
 use crate::control::switches::Switches;
@@ -54,11 +55,20 @@ pub(crate) struct Assessed {
     pub(crate) preview: Option<Preview>,
     /// The snapshot before the preview.
     pub(crate) before: Vec<PathSnapshot>,
+    /// The item that decided about a batch.
+    pub(crate) item: Option<usize>,
 }
 
 /// Lets the policy decide about a request. If a rule needs a preview, the tool runs on a copy first, unless the request is
 /// refused whatever it would change. The error is that no slot for the preview came free.
 pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Result<Assessed, Failure> {
+    if is_batch(&question.request.tool_id) {
+        return batch::assess(services, question).await;
+    }
+    assess_one(services, question).await
+}
+
+pub(super) async fn assess_one(services: &Services, question: &Question<'_>) -> Result<Assessed, Failure> {
     let Question { request, tool, .. } = question;
     let policy = services.policy();
     let mut inspection = inspected(services, request, tool, &policy);
@@ -79,11 +89,28 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
             facts,
             redactions: std::mem::take(&mut inspection.redactions),
             hidden: std::mem::take(&mut inspection.passed),
+            items: Vec::new(),
         },
         inspection,
         preview,
         before,
+        item: None,
     })
+}
+
+/// The ruling about an action that was permitted before, as it says in its receipt, and its parameters: no gate judges it again.
+pub(crate) fn permitted_before(services: &Services, question: &Question<'_>) -> (Ruling, Map<String, Value>) {
+    let policy = services.policy();
+    let Inspection { facts: seen, params, redactions, passed: hidden } =
+        inspected(services, question.request, question.tool, &policy);
+    let facts = facts(services, &policy, question, &seen);
+    let mut decision = evaluate(&facts, &policy);
+    decision.verdict = Verdict::Permit;
+    decision.gates = GateResults::default();
+    decision.rule = "part of a batch that was permitted".to_owned();
+    decision.timeout_ms_max = decision.timeout_ms_max.max(question.tool.spec().timeout_ms);
+    decision.command = None;
+    (Ruling { decision, facts, redactions, hidden, items: Vec::new() }, params)
 }
 
 /// The facts about a planner's request that comes in now and from no session, without a preview.
@@ -208,8 +235,12 @@ fn facts_in(
     facts.agent = session.is_some_and(|session| {
         session.agent().as_ref() == Some(principal) && session.subject_id == request.subject_id
     });
-    // A tool that can be undone declares the paths that it changes, and they are compared afterwards.
-    facts.verified = tool.spec().reversible && contract.is_some_and(Contract::is_complete);
+    if let Some(contract) = contract {
+        // A plan can only raise the tier.
+        facts.tool.tier = facts.tool.tier.max(contract.risk_tier.unwrap_or_default());
+        facts.tool.tier_declared = facts.tool.tier_declared.max(contract.risk_tier);
+        facts.verified = is_verified(tool, contract);
+    }
     facts.drifted = tool.drifted();
     if facts.tool.needs_connection() {
         let connection = connection(services, policy, question, session);
@@ -226,6 +257,18 @@ fn facts_in(
     facts
 }
 
+/// Whether success is verified, and the effect can be rolled back: the tool declares the paths that it changes, or the plan names them.
+fn is_verified(tool: &RegisteredTool, contract: &Contract) -> bool {
+    let (spec, scope) = (tool.spec(), contract.scope.as_ref());
+    let is_named =
+        scope.is_some_and(|scope| !scope.allowed_files.is_empty() || !scope.allowed_dirs.is_empty());
+    let has_evidence = spec.reversible || (spec.package.is_some() && is_named);
+    let verifies_itself = spec.package.as_ref().is_some_and(|package| package.verifies);
+    let is_required = contract.verification.as_ref().is_some_and(|verification| verification.required);
+    let is_own = verifies_itself && is_required && contract.rollback_plan.is_some();
+    has_evidence && (is_own || contract.is_complete())
+}
+
 /// The connection of the space's organisation to the tool's source. A session uses only those that it names.
 fn connection(
     services: &Services,
@@ -235,9 +278,9 @@ fn connection(
 ) -> Option<Arc<Enabled>> {
     let org = OrgId::new(policy.org_of(&question.request.space_id)?).ok()?;
     let found = services.connection(&org, question.tool.spec().tool_id.source())?;
-    match question.origin {
-        Origin::Session { .. } => session?.connections.contains(&found.connection_id).then_some(found),
-        Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Some(found),
+    match question.origin.of_session() {
+        Some(_) => session?.connections.contains(&found.connection_id).then_some(found),
+        None => Some(found),
     }
 }
 
@@ -274,9 +317,17 @@ pub(crate) fn switched(
     let (switches, now) = (Switches::new(&*services.store), services.clock.now());
     // By the tool's own id, even if the request uses an alias.
     let tool_id = &tool.spec().tool_id;
-    if switches.tool_off(tool_id, now).map_err(unreadable)?.is_some() {
-        let message = format!("the tool {tool_id} is disabled");
-        return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
+    let of_items = batch::tools(services, request);
+    for tool_id in of_items.iter().chain([tool_id]) {
+        if switches.tool_off(tool_id, now).map_err(unreadable)?.is_some() {
+            let message = format!("the tool {tool_id} is disabled");
+            return Err(Failure::new(Code::ToolDisabled, Phase::Gate, message));
+        }
+    }
+    if tool.package().is_some() && !services.settings.plugins.allow_code_execution {
+        let message = format!("{tool_id} is code of a plugin, and plugins.allow_code_execution is false");
+        let failure = Failure::new(Code::PluginCodeDisabled, Phase::Gate, message);
+        return Err(failure.unless("set plugins.allow_code_execution to true, and restart the daemon"));
     }
     if request.dry_run {
         return Ok(Some(DryRun::Asked));

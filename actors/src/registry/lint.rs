@@ -58,8 +58,9 @@ pub(super) fn check(definition: &Definition) -> Result<Vec<Lint>, RegistryError>
     if changes && !is_elsewhere && spec.resource.is_none() && definition.touches.is_none() {
         lints.push(Lint::NoResource);
     }
-    // Nobody here can mend what other people's servers say.
-    for lint in lints.iter().filter(|_| definition.upstream.is_none()) {
+    // Nobody here can mend what other people's servers say; what packages say, an operator has looked at.
+    let is_own = definition.upstream.is_none() && definition.plugin.is_none();
+    for lint in lints.iter().filter(|_| is_own) {
         tracing::warn!(tool_id = %spec.tool_id, "{}", lint.meaning());
     }
     Ok(lints)

@@ -25,13 +25,13 @@ const SEVERAL: &str = "allOf anyOf oneOf prefixItems";
 /// Keywords whose value is an object of schemas.
 const NAMED: &str = "$defs definitions dependentSchemas patternProperties properties";
 /// The other keywords, and effectd's own extensions.
-const PLAIN: &str = "$comment $id $ref $schema const contentEncoding contentMediaType default dependentRequired \
-    deprecated description enum examples exclusiveMaximum exclusiveMinimum format maxContains maxItems \
+const PLAIN: &str = "$anchor $comment $id $ref $schema const contentEncoding contentMediaType default \
+    dependentRequired deprecated description enum examples exclusiveMaximum exclusiveMinimum format maxContains maxItems \
     maxLength maxProperties maximum minContains minItems minLength minProperties minimum multipleOf \
     pattern readOnly required title type uniqueItems writeOnly x-artifact x-artifact-bytes x-command \
     x-host x-pii x-public x-resource x-space";
 /// String formats that are checked, then formats of numbers.
-const FORMATS: &str = "date date-time duration email hostname ipv4 ipv6 iri iri-reference json-pointer regex \
+const FORMATS: &str = "date date-time duration email hostname iana-timezone ipv4 ipv6 iri iri-reference json-pointer regex \
     relative-json-pointer time uri uri-reference uri-template uuid double float int int8 int16 int32 \
     int64 int128 uint uint8 uint16 uint32 uint64 uint128";
 
@@ -39,7 +39,8 @@ fn is_in(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
 }
 
-pub(super) struct Schema {
+/// A schema that was compiled once, within bounds.
+pub struct Schema {
     value: Value,
     compiled: OnceLock<Compiled>,
 }
@@ -53,13 +54,13 @@ struct Compiled {
 }
 
 impl Schema {
-    pub(super) fn new(value: &Value) -> Result<Self, String> {
+    pub fn new(value: &Value) -> Result<Self, String> {
         jsonschema::draft202012::meta::validate(value).map_err(|error| error.to_string())?;
         Ok(Self { value: value.clone(), compiled: Compiled::new(value)?.into() })
     }
 
     /// A schema of a built-in tool. It is compiled at its first use: a process that uses one tool does not wait for all of them.
-    pub(super) fn built_in(value: &Value) -> Self {
+    pub fn built_in(value: &Value) -> Self {
         Self { value: value.clone(), compiled: OnceLock::new() }
     }
 
@@ -69,7 +70,7 @@ impl Schema {
     }
 
     /// The schema as the part of another document at this pointer: its references lead there. An `$id` would lead them
-    /// elsewhere, so it is left out.
+    /// elsewhere, so it is left out, and so are names of parts, which the document may have twice.
     pub(super) fn inside(&self, pointer: &str) -> Value {
         let (mut parts, mut schema) = (Parts::default(), self.value.clone());
         // Compiling it reads it without an error.
@@ -77,6 +78,7 @@ impl Schema {
         for at in parts.0.keys() {
             if let Some(Value::Object(part)) = schema.pointer_mut(at) {
                 part.remove("$id");
+                part.remove("$anchor");
                 if let Some(Value::String(target)) = part.get_mut("$ref") {
                     target.insert_str(1, pointer);
                 }
@@ -87,7 +89,7 @@ impl Schema {
 
     /// Every place that violates the schema, with what the schema demands there. Values and undeclared names are masked: they may
     /// be secrets.
-    pub(super) fn violations(&self, document: &Value) -> Vec<String> {
+    pub fn violations(&self, document: &Value) -> Vec<String> {
         // Nearly always there are no violations.
         if self.compiled().decides.is_valid(document) {
             return Vec::new();
@@ -147,7 +149,13 @@ impl Compiled {
 fn compile(schema: &Value) -> Result<Validator, String> {
     // The crate is built without a resolver, so a remote reference is an error here and nothing is fetched.
     let options = jsonschema::draft202012::options().should_validate_formats(true);
+    let options = options.with_format("iana-timezone", is_timezone);
     options.build(schema).map_err(|error| error.to_string())
+}
+
+/// Whether it is a zone that this machine knows, such as `Africa/Kigali`.
+fn is_timezone(name: &str) -> bool {
+    jiff::tz::db().get(name).is_ok()
 }
 
 /// How many values a document holds.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use effectd_contracts::plugin::Filesystem;
 use effectd_contracts::{
     Code, Digest, Exchange, Failure, Phase, ToolId, ToolSpec, Touch, Upstream, canonical,
 };
@@ -31,7 +32,11 @@ impl RegisteredTool {
         Ok(Self {
             lints: lint::check(&definition)?,
             params: schema(&definition, "params_schema", &spec.params_schema)?,
-            result: schema(&definition, "result_schema", &spec.result_schema)?,
+            // What tools of connectors return is effectd's own word, the same for each of thousands.
+            result: match &definition.upstream {
+                Some(_) => Schema::built_in(&spec.result_schema),
+                None => schema(&definition, "result_schema", &spec.result_schema)?,
+            },
             definition,
         })
     }
@@ -69,6 +74,12 @@ impl RegisteredTool {
         self.definition.upstream.as_deref().cloned().map(Box::new)
     }
 
+    /// Whether its child gets an empty folder instead of the space: it reads what a server says, or its package asks for no files.
+    pub(crate) fn sees_no_files(&self) -> bool {
+        self.definition.upstream.is_some()
+            || self.package().is_some_and(|package| package.permissions.filesystem == Filesystem::None)
+    }
+
     /// The time that the policy grants because effectd itself declares it.
     pub fn declared_time(&self) -> Option<u64> {
         let is_own = self.source().is_own() || self.definition.upstream.is_some();
@@ -94,7 +105,11 @@ impl RegisteredTool {
 
     pub fn definition_hash(&self) -> Digest {
         // A description is plain data with text keys, for which serde_json has no failure.
-        canonical::digest(&serde_json::to_value(self.spec()).unwrap_or_default())
+        let mut described = serde_json::to_value(self.spec()).unwrap_or_default();
+        if let Some(pinned) = &self.definition.plugin {
+            described["files"] = serde_json::to_value(&pinned.files).unwrap_or_default();
+        }
+        canonical::digest(&described)
     }
 
     /// The paths that a call may change; `None` if the tool does not declare them.

@@ -1,10 +1,11 @@
-//! The views of one tool for automations, agents and plugins.
+//! The views of one tool for automations, agents, and of a plugin's package.
 
-use effectd_contracts::{RiskLevel, RiskTier, SideEffect, ToolId};
+use effectd_contracts::plugin::Manifest;
+use effectd_contracts::{RiskLevel, ToolId};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{RegisteredTool, Source};
+use super::RegisteredTool;
 
 /// The view for automations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -23,38 +24,6 @@ pub struct ActionDefinition {
     pub description: String,
     pub risk_level: RiskLevel,
     pub params: Value,
-}
-
-/// The view for plugins.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Package {
-    pub name: ToolId,
-    pub risk_tier: RiskTier,
-    pub input_schema: Value,
-    pub output_schema: Value,
-    pub permissions: Permissions,
-    pub verification: Verification,
-    pub rollback: Rollback,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Permissions {
-    /// Programs that the tool declares; the policy's list of programs applies as well.
-    pub commands: Vec<String>,
-    /// `workspace` or `none`.
-    pub filesystem: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Verification {
-    pub required: bool,
-    pub commands: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Rollback {
-    pub required: bool,
 }
 
 impl RegisteredTool {
@@ -78,24 +47,8 @@ impl RegisteredTool {
         }
     }
 
-    /// `None` if the tool does not come from a plugin.
-    pub fn package(&self) -> Option<Package> {
-        let spec = self.spec();
-        let writes = spec
-            .side_effects
-            .iter()
-            .any(|effect| matches!(effect, SideEffect::FilesystemWrite | SideEffect::FilesystemDelete));
-        (self.source() == Source::Plugin).then(|| Package {
-            name: spec.tool_id.clone(),
-            risk_tier: spec.tier(),
-            input_schema: spec.params_schema.clone(),
-            output_schema: spec.result_schema.clone(),
-            permissions: Permissions {
-                commands: Vec::new(),
-                filesystem: if writes { "workspace" } else { "none" },
-            },
-            verification: Verification { required: spec.tier() >= RiskTier::R2, commands: Vec::new() },
-            rollback: Rollback { required: spec.tier() >= RiskTier::R2 },
-        })
+    /// What its package declares; `None` if the tool does not come from a plugin.
+    pub fn package(&self) -> Option<&Manifest> {
+        self.definition().plugin.as_deref().map(|pinned| &pinned.manifest)
     }
 }

@@ -48,6 +48,8 @@ pub struct Connections {
     pub(crate) changes: Arc<tokio::sync::Mutex<()>>,
     /// Connectors whose servers effectd itself is asking for their tools.
     pub(crate) harvests: Mutex<HashSet<ConnectionId>>,
+    /// The names of all tools by which a description could lead a model to another tool.
+    pub(crate) tool_names: RwLock<Arc<BTreeSet<String>>>,
 }
 
 impl Connections {

@@ -9,22 +9,24 @@ mod drift;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
-use effectd_bus::{FamilyName, Store, StoreError};
+use effectd_bus::{FamilyName, StoreError};
 use effectd_contracts::connector::{CONNECTOR_SOURCE, cleaned};
 use effectd_contracts::{
-    Ask, Capability, Compensation, Connection, ConnectionId, Connector, Digest, Harvest, Harvested, Pinned,
-    Principal, RefusedTool, Repeat, RiskLevel, RiskTier, SafetyClass, SandboxProfile, SideEffect, Timestamp,
-    ToolId, ToolOverlay, ToolSpec, Transport, Upstream, canonical,
+    Ask, Capability, Compensation, Connection, ConnectionId, Connector, Digest, Harvest, Harvested,
+    ParamHeader, Pinned, Principal, RefusedTool, Repeat, RiskLevel, RiskTier, SafetyClass, SandboxProfile,
+    SideEffect, Timestamp, ToolId, ToolOverlay, ToolSpec, Transport, Upstream, canonical, param_headers,
 };
+use effectd_policy::redact::storage::is_secret_name;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::Services;
 use super::connections;
 use crate::limits::{CONNECTOR_CALL_MS, HARVEST_AGAIN, HARVEST_EVERY};
-use crate::registry::{Definition, ParamRule, RegisteredTool, Registry, Source};
+use crate::registry::{Definition, Overlaid, ParamRule, RegisteredTool, Registry, Source};
 use crate::stored::read_json;
 
+use drift::Names;
 pub use drift::{Drift, Line, ToolState, diff};
 
 /// What servers listed last, by the ids of their connections, in clear.
@@ -60,23 +62,27 @@ pub struct Known {
     pub connector: Connector,
     pub listed: Option<Listed>,
     pub review: Option<Review>,
+    /// The names of all tools.
+    pub(crate) names: Arc<BTreeSet<String>>,
 }
 
 /// A connector of the Store; `None` if the connection is none.
-pub fn known(store: &dyn Store, connection: Connection) -> Result<Option<Known>, StoreError> {
+pub fn known(services: &Services, connection: Connection) -> Result<Option<Known>, StoreError> {
+    let store = &*services.store;
     let Some(connector) = connection.connector.clone() else {
         return Ok(None);
     };
     let id = connection.connection_id.as_str();
     let listed = store.entry(&FamilyName::new(HARVESTS)?, id)?.as_ref().and_then(read_json);
     let review = store.entry(&FamilyName::new(REVIEWS)?, id)?.as_ref().and_then(read_json);
-    Ok(Some(Known { connection, connector, listed, review }))
+    let names = services.connections.tool_names.read().clone();
+    Ok(Some(Known { connection, connector, listed, review, names }))
 }
 
 /// All connectors, disabled ones too.
-pub fn all(store: &dyn Store) -> Result<Vec<Known>, StoreError> {
-    let all = connections::all(store)?.into_iter();
-    all.filter_map(|(connection, _)| known(store, connection).transpose()).collect()
+pub fn all(services: &Services) -> Result<Vec<Known>, StoreError> {
+    let all = connections::all(&*services.store)?.into_iter();
+    all.filter_map(|(connection, _)| known(services, connection).transpose()).collect()
 }
 
 impl Known {
@@ -89,10 +95,18 @@ impl Known {
         self.connection.enabled && self.listed.as_ref().is_none_or(is_over)
     }
 
+    fn names(&self) -> Names<'_> {
+        Names(self.listed.as_ref().map_or(&[], |listed| &listed.harvest.tools), &self.names)
+    }
+
     /// The tools that are listed or reviewed, and how they compare.
     pub fn states(&self) -> Vec<ToolState> {
-        let listed = self.listed.as_ref().map_or(&[][..], |listed| &listed.harvest.tools);
-        drift::states(listed, self.review.as_ref().map(|review| &review.tools[..]))
+        drift::states(self.names(), self.review.as_ref().map(|review| &review.tools[..]))
+    }
+
+    /// What in the words of a tool is not for people.
+    pub fn warnings(&self, tool: &ToolState) -> Vec<&'static str> {
+        tool.now.as_ref().map(|tool| drift::for_models(tool, self.names())).unwrap_or_default()
     }
 
     /// What a review accepts: the pins of all that is shown.
@@ -141,9 +155,11 @@ impl Known {
         let refused = |why: String| RefusedTool { name: now.name.clone(), why };
         let id = format!("{}.{}", self.connection.source, now.name);
         let tool_id = ToolId::new(id).map_err(|error| refused(error.to_string()))?;
+        let headers = self.headers(now).map_err(refused)?;
         let params_schema = dialect::to_2020_12(&now.input_schema)
             .map_err(|why| refused(format!("its input schema cannot be used: {why}")))?;
         let (level, said) = (self.risk(state), self.overlay(&now.name));
+        let description = self.description(now, None);
         let can_make_up = level == RiskLevel::Write
             && said.and_then(|said| said.tier).is_some_and(|tier| tier <= RiskTier::R2);
         // The child that speaks to a program runs none itself.
@@ -172,15 +188,30 @@ impl Known {
             resource: None,
             repeat: if level == RiskLevel::Read { Repeat::Safe } else { Repeat::Never },
             sandbox_profile: SandboxProfile::default(),
+            package: None,
         };
         let ask = Ask::Call { pinned: Pinned::of(now) };
         let protocol = Some(listed.harvest.protocol.clone()).filter(|protocol| !protocol.is_empty());
-        let upstream = Upstream { transport: self.connector.transport.clone(), ask, protocol };
+        let upstream = Upstream { transport: self.connector.transport.clone(), ask, protocol, headers };
         Ok(Some(Definition {
             drifted: self.needs_review(state),
             upstream: Some(Arc::new(upstream)),
+            overlay: said.map(|says| Box::new(Overlaid { says: says.clone(), description, risk_tier: None })),
             ..Definition::new(Source::Connector, spec, ANY.clone())
         }))
+    }
+
+    /// The parameters that go into headers, too, by HTTP. Programs on the way write headers down, so no secret is one of them.
+    fn headers(&self, tool: &Harvested) -> Result<Vec<ParamHeader>, String> {
+        if !matches!(self.connector.transport, Transport::Http { .. }) {
+            return Ok(Vec::new());
+        }
+        let headers = param_headers(&tool.input_schema)?;
+        let secret = headers.iter().flat_map(|one| &one.path).find(|name| is_secret_name(name));
+        match secret {
+            Some(name) => Err(format!("it wants {name} in a header, which programs on the way can read")),
+            None => Ok(headers),
+        }
     }
 
     /// What the operator says, or the server.
@@ -254,14 +285,22 @@ pub(crate) fn counted(before: &Known, after: &Known) -> Counted {
 }
 
 impl Services {
-    /// The tools of all enabled connectors.
-    pub(super) fn of_connectors(&self) -> Vec<Definition> {
-        let all = all(&*self.store).unwrap_or_else(|error| {
+    /// The tools of all enabled connectors. `others` are the ids of all other tools.
+    pub(super) fn of_connectors<'t>(&self, others: impl Iterator<Item = &'t ToolId>) -> Vec<Definition> {
+        let mut all = all(self).unwrap_or_else(|error| {
             tracing::error!(%error, "connectors cannot be read; none has tools");
             Vec::new()
         });
+        all.retain(|known| known.connection.enabled);
+        let listed = all.iter().filter_map(|known| known.listed.as_ref());
+        let listed = listed.flat_map(|listed| &listed.harvest.tools).map(|tool| tool.name.clone());
+        // A model knows a tool by another name than its id.
+        let others = others.flat_map(|id| [id.to_string(), id.as_str().replace('.', "_")]);
+        let names = Arc::new(listed.chain(others).filter(|name| drift::is_telling(name)).collect());
+        self.connections.tool_names.write().clone_from(&names);
         let mut definitions = Vec::new();
-        for known in all.iter().filter(|known| known.connection.enabled) {
+        for known in all.iter_mut() {
+            known.names = names.clone();
             for state in known.states() {
                 match known.definition(&state) {
                     Ok(definition) => definitions.extend(definition),

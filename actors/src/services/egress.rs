@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::Services;
 use super::connections::Enabled;
 use super::oauth::{Flights, TokenInUse};
+use super::overlays;
 use crate::limits::{EGRESS_PLACES, EGRESS_PLACES_OF_ORG, OVERLOAD_RETRY};
 use crate::registry::{Definition, RegisteredTool};
 
@@ -162,40 +163,76 @@ impl Services {
         Ok(Way { access, origin, credential, login, secrets, token })
     }
 
-    /// Gives each enabled connection its tools, and takes those of others away. Called after each change of connections, and when an MCP
-    /// server has listed other tools.
+    /// Gives each enabled connection and each plugin its tools, takes those of others away, and says of each tool what operators say.
+    /// Called after each change of that, and when an MCP server has listed other tools. Takes long if they are many.
     pub(crate) fn equip(&self) {
+        let first = self.registry();
+        let says = overlays::all(&*self.store).unwrap_or_else(|error| {
+            tracing::error!(%error, "what operators say about tools cannot be read; what is in force stays");
+            let said = |tool: &Arc<RegisteredTool>| {
+                let overlay = tool.definition().overlay.as_ref()?;
+                Some((tool.spec().tool_id.clone(), overlay.says.clone()))
+            };
+            first.iter().filter_map(said).collect()
+        });
         let sources = self.connections.sources();
-        let mut definitions: Vec<_> = sources.iter().flat_map(|source| (self.egress.tools)(source)).collect();
-        definitions.extend(self.of_connectors());
+        let wired = sources.iter().flat_map(|source| (self.egress.tools)(source));
+        let said = |definition: &Definition| definition.overlaid(says.get(&definition.spec.tool_id));
+        let is_of_connection = |tool: &RegisteredTool| {
+            tool.definition().upstream.is_some()
+                || tool.package().is_some()
+                || (tool.source().is_own() && is_wired(tool.spec().tool_id.source()))
+        };
+        let mut definitions: Vec<_> = wired.map(|definition| said(&definition)).collect();
+        let own = first.iter().filter(|tool| !is_of_connection(tool)).map(|tool| &tool.spec().tool_id);
+        let others = definitions.iter().map(|definition| &definition.spec.tool_id).chain(own);
+        let of_connectors = self.of_connectors(others);
+        definitions.extend(of_connectors);
+        definitions.extend(self.of_plugins());
         loop {
             let base = self.registry();
-            let is_of_connection = |tool: &RegisteredTool| {
-                tool.definition().upstream.is_some()
-                    || (tool.source().is_own() && is_wired(tool.spec().tool_id.source()))
-            };
-            // The tools of connections by HTTP are told by their names, those of servers by all that they say.
+            // The tools of connections by HTTP are told by what they say, those of servers and plugins by all that they do.
             let is_there = |definition: &Definition| {
-                let tool = base.get(&definition.spec.tool_id);
-                tool.is_some_and(|tool| {
-                    definition.upstream.is_none() || tool.definition().is_same(definition)
+                base.get(&definition.spec.tool_id).is_some_and(|tool| {
+                    let is_by_http = definition.upstream.is_none() && definition.plugin.is_none();
+                    let is_as_said = is_by_http && tool.spec() == &definition.spec;
+                    is_as_said || tool.definition().is_same(definition)
                 })
             };
+            let rest = base.iter().filter(|tool| !is_of_connection(tool)).map(|tool| tool.definition());
+            let rest = rest.filter(|was| was.overlay.is_some() || says.contains_key(&was.spec.tool_id));
+            let reworded: Vec<_> =
+                rest.map(|was| (was, said(was))).filter(|(was, now)| !was.is_same(now)).collect();
             let count = base.iter().filter(|tool| is_of_connection(tool)).count();
             let (there, missing): (Vec<_>, Vec<_>) = definitions.iter().partition(|one| is_there(one));
             // What is refused is not there, now as before.
             let is_refused = |one: &&Definition| RegisteredTool::check((*one).clone()).is_err();
-            if count == there.len() && missing.iter().all(is_refused) {
+            if reworded.is_empty() && count == there.len() && missing.iter().all(is_refused) {
                 return;
             }
-            let (next, refused) = base.replace(is_of_connection, &definitions);
+            let goes = |tool: &RegisteredTool| {
+                let is_reworded = |(was, _): &(&Definition, _)| std::ptr::eq(*was, tool.definition());
+                is_of_connection(tool) || reworded.iter().any(is_reworded)
+            };
+            let kept = definitions.len();
+            definitions.extend(reworded.iter().map(|(_, now)| now.clone()));
+            let (next, refused) = base.replace(goes, &definitions);
+            definitions.truncate(kept);
             for error in refused {
-                tracing::error!(%error, "a connection's tool is refused");
+                tracing::error!(%error, "a tool of a connection or a plugin is refused");
             }
             // Another change came first: this one is made again on top of it.
             if self.set_registry(&base, next).is_ok() {
                 return;
             }
+        }
+    }
+
+    /// [`Services::equip`] on a thread of its own, since a worker serves others meanwhile.
+    pub(crate) async fn equip_aside(self: &Arc<Self>) {
+        let services = self.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || services.equip()).await {
+            tracing::error!(%error, "the tools of connections stay as they were");
         }
     }
 }

@@ -82,16 +82,13 @@ pub(crate) fn admit(
 
 /// Whether a decision belongs to a session that was deleted since it was made. A session whose record no key opens is not deleted.
 pub(crate) fn is_deleted(store: &dyn Store, origin: &Origin) -> Result<bool, StoreError> {
-    let Origin::Session { session_id } = origin else { return Ok(false) };
+    let Some(session_id) = origin.of_session() else { return Ok(false) };
     Ok(store.entry(&FamilyName::new(SESSIONS)?, session_id.as_str())?.is_none())
 }
 
 /// The session that a decision comes from; `None` if it comes from none with a record, `Some(None)` if that is deleted.
 pub(crate) fn of_origin(store: &dyn Store, origin: &Origin) -> Result<Option<Option<Session>>, StoreError> {
-    match origin {
-        Origin::Session { session_id } => session(store, session_id.as_str()).map(Some),
-        Origin::Arbiter | Origin::Plan | Origin::Run { .. } | Origin::Batch { .. } => Ok(None),
-    }
+    origin.of_session().map(|session_id| session(store, session_id.as_str())).transpose()
 }
 
 /// The refusal of an action whose session it cannot belong to.

@@ -242,6 +242,7 @@ fn call_of(program: Program) -> Result<Call, Failure> {
         restore: Vec::new(),
         expect: Vec::new(),
         upstream: None,
+        failed_checks: Vec::new(),
         mark: None,
         undoes: None,
     };

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Lookup, StoreError};
-use effectd_contracts::{ActionId, Code, Failure, Phase, ReceiptId};
+use effectd_contracts::{ActionId, Approved, Code, Failure, Origin, Phase, ReceiptId};
 
 use super::idempotency::refused;
-use crate::action::decisions::ID_TAKEN;
+use crate::action::decisions::{ID_TAKEN, published};
 use crate::action::preview::Preview;
 use crate::action::proofs::Evidence;
 use crate::action::{Action, Asked, Gated};
@@ -22,6 +22,7 @@ use crate::effects::repeats::{look_up, terms_of_gated};
 use crate::failpoint::hit;
 use crate::limits::{HELD_ROUNDS_MAX, OVERLOAD_RETRY};
 use crate::messages::Record;
+use crate::preview::batch::depends;
 use crate::services::Services;
 use crate::settings::Settings;
 use crate::stage::{Address, Stage, pass, put_off, store_failed, wait_behind};
@@ -72,6 +73,10 @@ impl Stage for ApprovalStage {
 
 impl ApprovalStage {
     async fn decide(&self, action: &mut Action<Asked>) -> Result<Then, StoreError> {
+        if let Origin::Batch { batch_id, index, .. } = &action.ticket.origin {
+            let (batch, index) = (ActionId::new(batch_id.as_str())?, *index);
+            return self.of_batch(action, &batch, index).await;
+        }
         let (services, asked, policy) = (&self.services, &action.state, self.services.policy());
         let question = Question::of(
             &services.files,
@@ -113,6 +118,29 @@ impl ApprovalStage {
             return Ok(Then::Approved(Evidence::found()));
         }
         self.hold(action, &question).await
+    }
+
+    /// A person was asked about the whole batch, and about each item as it was judged then. An item cannot wait by itself: the items
+    /// before it would stay half done.
+    async fn of_batch(
+        &self,
+        action: &mut Action<Asked>,
+        batch: &ActionId,
+        index: u32,
+    ) -> Result<Then, StoreError> {
+        let store = &*self.services.store;
+        let now = depends(action.state.tool(), action.state.ruling());
+        // One that was begun passed here before.
+        let is_covered = self.services.control.batches.is_judged_so(batch.as_str(), index, now)
+            || intent_of(store, &action.ticket.action_id).await?.is_some();
+        let decision = published(store, batch)?.and_then(|published| published.event);
+        let approved = decision.and_then(|event| event.data.approved).filter(|_| is_covered);
+        let Some(approved) = approved else {
+            let why = "it needs a person since its batch has begun; send it again, as a batch or by itself";
+            return Ok(Then::Refused(Failure::new(Code::PolicyDenied, Phase::Hold, why)));
+        };
+        action.ticket.approved = Some(Approved { original: None, ..approved });
+        Ok(Then::Approved(Evidence::found()))
     }
 
     async fn hold(&self, action: &Action<Asked>, question: &Question) -> Result<Then, StoreError> {

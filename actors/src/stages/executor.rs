@@ -3,14 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use effectd_contracts::Code;
+use effectd_bus::limits::LEASE_TTL_MAX;
+use effectd_contracts::batch::is_batch;
+use effectd_contracts::{ActionId, Code, Origin};
+use tracing::Instrument;
 
-use crate::action::Finished;
+use crate::action::proofs::Earlier;
+use crate::action::{Action, Finished, Submitted};
+use crate::batches::{self, not_started};
+use crate::control::batch_turns::Turn;
 use crate::effects::active_calls::ActiveCalls;
 use crate::execution::call::allowed_time;
 use crate::execution::steps::Execution;
 use crate::failpoint::hit;
-use crate::messages::{Execute, Record};
+use crate::limits::ROLLBACK_TIME_MIN;
+use crate::messages::{Execute, Record, Refusal};
 use crate::operator::connectors;
 use crate::services::Services;
 use crate::stage::{Address, Stage, extend_lease, pass};
@@ -19,6 +26,7 @@ use crate::stage::{Address, Stage, extend_lease, pass};
 pub(crate) struct Executor {
     pub(crate) services: Arc<Services>,
     pub(crate) calls: Arc<ActiveCalls>,
+    pub(crate) validator: Address<Action<Submitted>>,
     pub(crate) recorder: Address<Record>,
 }
 
@@ -31,10 +39,19 @@ impl Stage for Executor {
     }
 
     fn limit(&self, action: &Execute) -> Duration {
-        allowed_time(&action.request, action.state.gated()) + self.services.in_flight.leases.ttl
+        let gated = action.state.gated();
+        let rollback = if gated.terms().is_some() { 4 * ROLLBACK_TIME_MIN } else { Duration::ZERO };
+        allowed_time(&action.request, gated) + rollback + self.services.in_flight.leases.ttl
     }
 
-    async fn work(&self, mut action: Execute, _: &Address<Execute>) {
+    async fn work(&self, action: Execute, this: &Address<Execute>) {
+        if is_batch(&action.request.tool_id) {
+            // No worker waits for it: its items need workers.
+            let (stage, span) = (self.clone(), action.ticket.span.clone());
+            drop(tokio::spawn(async move { stage.batch(action).await }.instrument(span)));
+            return;
+        }
+        let Some(mut action) = self.in_turn(action, this) else { return };
         let id = action.ticket.action_id.clone();
         hit("executor.begin", &id).await;
         let timeout = allowed_time(&action.request, action.state.gated());
@@ -45,7 +62,13 @@ impl Stage for Executor {
             let deadline = self.services.clock.monotonic().plus(timeout);
             let mut execution = Execution::new(&self.services, &self.calls, &action, deadline);
             let Err(over) = execution.steps().await;
-            over
+            let over = match (over, action.state.gated().terms()) {
+                (Some(ended), Some(terms)) if ended.runs.plan.is_none() => {
+                    Box::pin(execution.complete(terms, ended)).await
+                }
+                (over, _) => over,
+            };
+            execution.observe_left(over).await
         });
         let Some(ended) = self.services.control.start(&action.request, work).await else {
             // The runtime stops. The ticket is dropped with the action, and the next start settles the action by its intent.
@@ -69,5 +92,66 @@ impl Stage for Executor {
         }
         let finished = action.advance(|claimed| Finished::new(claimed, ended, timeout));
         pass(&self.recorder, Record::Ran(Box::new(finished)));
+    }
+}
+
+impl Executor {
+    async fn batch(&self, mut action: Execute) {
+        let timeout = allowed_time(&action.request, action.state.gated());
+        let _extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
+        let Some(ended) = batches::run(&self.services, &self.validator, &mut action, timeout).await else {
+            tracing::debug!(parent: &action.ticket.span, "handed back");
+            return;
+        };
+        hit("executor.end", &action.ticket.action_id).await;
+        let finished = action.advance(|claimed| Finished::new(claimed, ended, timeout));
+        pass(&self.recorder, Record::Ran(Box::new(finished)));
+    }
+
+    /// The action, unless it is an item of a batch whose turn has not come: that one comes again, or never runs.
+    fn in_turn(&self, action: Execute, this: &Address<Execute>) -> Option<Execute> {
+        let Origin::Batch { batch_id, index, undo, .. } = &action.ticket.origin else { return Some(action) };
+        let (index, undo) = (*index, *undo);
+        let mut allowed = self.services.control.batches.watch(batch_id);
+        let now = *allowed.borrow_and_update();
+        let mut turn = now.turn(index, undo);
+        // A batch that has ended opens no turn any more.
+        if turn == Turn::Wait
+            && *action.state.earlier() == Earlier::No
+            && let Ok(Some(_)) =
+                ActionId::new(batch_id.as_str()).map_or(Ok(None), |id| self.services.store.receipt_of(&id))
+        {
+            self.services.control.batches.end(batch_id);
+            turn = Turn::Stop;
+        }
+        match turn {
+            Turn::Go => Some(action),
+            Turn::Stop => {
+                let gated = action.state.gated();
+                let (tool, ruling, fence) =
+                    (gated.tool().clone(), gated.ruling().clone(), action.state.fence());
+                let refusal = Refusal::new(action, not_started());
+                let refusal =
+                    Refusal { tool: Some(tool), ruling: Some(ruling), fence: Some(fence), ..refusal };
+                pass(&self.recorder, refusal.into());
+                None
+            }
+            Turn::Wait => {
+                let extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
+                let (again, mut halt) = (this.clone(), self.services.children.halt.subscribe());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        biased;
+                        _ = halt.wait_for(|halted| *halted) => {}
+                        // If the batch died, its next copy opens the turns again.
+                        _ = allowed.wait_for(|allowed| allowed.turn(index, undo) != Turn::Wait) => {
+                            drop(extended);
+                            pass(&again, action);
+                        }
+                    }
+                });
+                None
+            }
+        }
     }
 }

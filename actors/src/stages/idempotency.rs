@@ -8,7 +8,8 @@ use effectd_bus::limits::LEASE_TTL_MAX;
 use effectd_bus::{
     Admission, Admitted, Claim, ClaimAnswer, ConflictOf, Fence, LeaseId, Lookup, OpenIntent, StoreError,
 };
-use effectd_contracts::{Code, Event, Failure, Phase, Topic};
+use effectd_contracts::batch::is_batch;
+use effectd_contracts::{Code, Event, Failure, Origin, Phase, Topic};
 
 use crate::action::decisions::{ID_TAKEN, same_decision, to_publish};
 use crate::action::proofs::{Earlier, Preimages, Terms};
@@ -104,6 +105,8 @@ impl Idempotency {
         let (services, request) = (&self.services, action.request.clone());
         let mut first = first_snapshot(&services.files, &request.space_id, &terms.touched).await;
         terms.before = first.as_mut().map(|first| std::mem::take(&mut first.seen));
+        // Each item of a batch keeps its own pre-images.
+        let first = first.filter(|_| !is_batch(&request.tool_id));
         action.step("looked");
         let blobs = &services.files.blobs;
         let contents = first.as_ref().map(|first| first.for_intent(blobs));
@@ -143,8 +146,10 @@ impl Idempotency {
             tool_version: spec.version.clone(),
             repeat: action.state.repeat(),
             dry_run: action.state.dry_run().is_some(),
+            transaction: action.state.is_transaction(),
             before: terms.before.clone(),
             contents,
+            items: action.state.ruling().items.clone(),
         };
         let claim = Claim {
             action_id: action.ticket.action_id.clone(),
@@ -153,7 +158,14 @@ impl Idempotency {
             key: terms.key.clone(),
             params_digest: terms.params_digest,
             intent: intent.to_bytes(),
-            resources: terms.resources.clone(),
+            resources: match &action.ticket.origin {
+                Origin::Batch { batch_id, .. } => {
+                    self.services.control.batches.left_to_claim(batch_id, &terms.resources)
+                }
+                Origin::Arbiter | Origin::Plan | Origin::Session { .. } | Origin::Run { .. } => {
+                    terms.resources.clone()
+                }
+            },
             depends: terms.depends.clone(),
             stale: terms.stale.clone(),
         };

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Delivery, StoreError};
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::{
-    ActionId, ActionRequest, Code, DecisionData, Event, Failure, Phase, Timestamp, Topic, TraceId,
+    ActionId, ActionRequest, Code, DecisionData, Event, Failure, Origin, Phase, Timestamp, Topic, TraceId,
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -203,7 +204,8 @@ impl Intake {
         }
         let begun = services.in_flight.interrupted.take(&request.action_id)
             || delivery.delivery_count > 1 && self.was_begun(&request.action_id, &trace_id).await;
-        if begun {
+        // An item runs in the slot of its batch, as does what undoes it.
+        if begun || matches!(event.data.origin, Origin::Batch { .. }) {
             // It gets a slot in any case: other actions may hold every slot and wait for this one.
             drop(ahead);
             let permit = self.permits.clone().try_acquire_owned().ok();
@@ -259,7 +261,7 @@ impl Intake {
         &self,
         delivery: Delivery,
         event: Event<DecisionData>,
-        (queue_permit, reserved): (Permit, Option<Reservation>),
+        (queue_permit, reserved): (Permit, Vec<Reservation>),
     ) {
         let Ok(permit) = self.permits.clone().acquire_owned().await else {
             // The runtime stops: the next start finds the decision on the bus, and this delivery is not counted.
@@ -289,7 +291,9 @@ impl Intake {
         let mut action = self.action(&delivery, event, slot);
         action.ticket.begun = begun;
         hit("intake.after_lease", &action.ticket.action_id).await;
-        if delivery.exhausted {
+        // A batch that has begun goes on: deliveries that kill a worker are counted for each item.
+        let goes_on = is_batch(&action.request.tool_id) && action.ticket.begun.is_some();
+        if delivery.exhausted && !goes_on {
             let deliveries = delivery.delivery_count;
             let message = format!("delivered {deliveries} times, and a worker died each time");
             self.give_up(action, message).await;
@@ -339,8 +343,8 @@ impl Intake {
         let claim = action.claim_to_end(&self.services.identity);
         let (store, running) = (&*self.services.store, &self.services.children.running);
         let (fence, code) = match take_over(store, running, claim).await {
-            Ok(Takeover::Held { fence, begun: true }) => (fence, Code::OutcomeUnknown),
-            Ok(Takeover::Held { fence, begun: false }) => (fence, Code::Internal),
+            Ok(Takeover::Held { fence, begun: true, .. }) => (fence, Code::OutcomeUnknown),
+            Ok(Takeover::Held { fence, begun: false, .. }) => (fence, Code::Internal),
             Ok(Takeover::Ended(receipt_id)) => {
                 return pass(&self.recorder, Record::before(action, receipt_id));
             }

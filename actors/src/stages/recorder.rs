@@ -9,16 +9,21 @@ use serde_json::Value;
 use crate::action::decisions::{ID_TAKEN, same_decision};
 use crate::action::{Action, Finished};
 use crate::approvals::expiry;
+use crate::claims::intent::Intent;
 use crate::claims::takeover::{Takeover, take_over};
+use crate::effects::preimages::store_again;
+use crate::effects::rollback::{self, Whose};
 use crate::execution::receipt_builder;
 use crate::execution::recording::{self, recorded, write};
 use crate::failpoint::hit;
+use crate::limits::ROLLBACK_TIME_MIN;
 use crate::messages::{Record, Refusal, Ticketed};
 use crate::operator::dead_letters::set_aside;
 use crate::services::Services;
 use crate::services::answers::{Answer, Done};
+use crate::services::running::Alive;
 use crate::services::signer::DeviceKey;
-use crate::stage::{Address, Stage, after_child};
+use crate::stage::{Address, Stage, after_child, extend_lease};
 
 #[derive(Clone)]
 pub(crate) struct Recorder {
@@ -52,14 +57,21 @@ impl Recorder {
             captured
         };
         let (receipt, committed) = write(&self.services, build).await;
-        let output = action.state.ended().result.as_ref().ok().filter(|_| receipt.kept_result.is_some());
-        let result = output.map(|output| Arc::new(output.result.clone()));
+        let kept = action.state.ended().kept().filter(|_| receipt.kept_result.is_some());
+        let result = kept.map(|kept| Arc::new(kept.into_owned()));
         self.conclude(action.advance(|_| ()), receipt, committed, result).await;
     }
 
     async fn refused(&self, mut refusal: Refusal, this: &Address<Record>) {
         if self.id_is_taken(&refusal).unwrap_or(false) {
             return self.conflict(refusal.action).await;
+        }
+        if refusal.fence.is_none()
+            && let Err(error) = recording::items_not_started(&self.services, &refusal).await
+        {
+            tracing::warn!(parent: &refusal.action.ticket.span, %error, "receipts of items not written");
+            refusal.action.ticket.refuse_caller(&error.failure(Phase::Record));
+            return;
         }
         loop {
             let build = |key: &DeviceKey| receipt_builder::refused(&self.services, key, &refusal);
@@ -99,10 +111,11 @@ impl Recorder {
     async fn take_over_begun(&self, mut refusal: Refusal, this: &Address<Record>) -> Option<Refusal> {
         let claim = refusal.action.claim_to_end(&self.services.identity);
         match take_over(&*self.services.store, &self.services.children.running, claim).await {
-            Ok(Takeover::Held { fence, begun }) => {
+            Ok(Takeover::Held { fence, begun, intent, alive }) => {
                 refusal.fence = Some(fence);
                 if begun {
-                    let message = format!("begun earlier, now refused: {}", refusal.failure);
+                    let restored = self.restored(&refusal.action, intent.as_deref(), alive).await;
+                    let message = format!("begun earlier, now refused: {}{restored}", refusal.failure);
                     refusal.failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, message);
                     refusal.dead_letter = true;
                 }
@@ -116,6 +129,30 @@ impl Recorder {
             Err(error) => tracing::warn!(parent: &refusal.action.ticket.span, %error, "not ended yet"),
         }
         None
+    }
+
+    /// Restores the files that an interrupted plan has changed, as far as its intent names them: no gate stops that. Says what became of it.
+    async fn restored(&self, action: &Action<()>, intent: Option<&Intent>, alive: Option<Alive>) -> String {
+        let Some((intent, before)) = intent.and_then(|intent| Some((intent, intent.before.as_deref()?)))
+        else {
+            return String::new();
+        };
+        if !intent.transaction {
+            return String::new();
+        }
+        let (services, space) = (&*self.services, &action.request.space_id);
+        store_again(intent, &services.files.blobs, space).await;
+        let (ticket, leases, alive) = (&action.ticket, &self.services.in_flight.leases, alive.map(Arc::new));
+        let _extended = extend_lease(leases, ticket, ROLLBACK_TIME_MIN + leases.ttl);
+        let (action, trace, alive) = (&ticket.action_id, &ticket.trace_id, alive.as_ref());
+        let whose = Whose { action, space, trace, alive };
+        match rollback::to_snapshot(services, whose, before, ROLLBACK_TIME_MIN).await {
+            Some(rolled_back) if rolled_back.is_complete() => {
+                "; the files that the plan had found are restored, new ones are not looked for".to_owned()
+            }
+            Some(rolled_back) => format!("; {}", rolled_back.text()),
+            None => String::new(),
+        }
     }
 
     async fn conclude(

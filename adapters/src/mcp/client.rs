@@ -113,6 +113,13 @@ impl Dialect {
     }
 }
 
+/// What a message says beside its parameters, for programs on the way.
+#[derive(Debug, Clone, Default)]
+struct Named<'a> {
+    tool: Option<&'a str>,
+    headers: Vec<(String, String)>,
+}
+
 pub(super) struct Client<T> {
     transport: T,
     dialect: Dialect,
@@ -169,7 +176,7 @@ impl<T: Transport> Client<T> {
 
     fn discover(&mut self) -> Result<(), Trouble> {
         self.dialect = Dialect::Modern;
-        let discover = |client: &mut Self| client.ask("server/discover", None, Map::new());
+        let discover = |client: &mut Self| client.ask("server/discover", Map::new(), &Named::default());
         let found = match discover(self) {
             // It refuses the version, and says that it speaks it: once more.
             Err(Trouble::Rpc(error)) if error.number == UNSUPPORTED && error.offers_modern => discover(self)?,
@@ -191,7 +198,7 @@ impl<T: Transport> Client<T> {
         let client = json!({ "name": "effectd", "version": env!("CARGO_PKG_VERSION") });
         let params = json!({ "protocolVersion": OLDER[0], "capabilities": {}, "clientInfo": client });
         let Value::Object(params) = params else { return Err(failed("no parameters").into()) };
-        let begun = self.ask("initialize", None, params)?;
+        let begun = self.ask("initialize", params, &Named::default())?;
         let version = begun["protocolVersion"].as_str().unwrap_or_default();
         match Dialect::of(version) {
             Some(older @ Dialect::Older(_)) => self.dialect = older,
@@ -202,7 +209,13 @@ impl<T: Transport> Client<T> {
         }
         self.is_sure = true;
         self.name(&begun["serverInfo"]);
-        let told = Message { id: None, method: "notifications/initialized", name: None, params: Map::new() };
+        let told = Message {
+            id: None,
+            method: "notifications/initialized",
+            name: None,
+            params: Map::new(),
+            headers: Vec::new(),
+        };
         self.transport.send(&told, &self.dialect).map(drop)
     }
 
@@ -214,8 +227,8 @@ impl<T: Transport> Client<T> {
     fn ask(
         &mut self,
         method: &str,
-        name: Option<&str>,
         mut params: Map<String, Value>,
+        named: &Named<'_>,
     ) -> Result<Value, Trouble> {
         let id = self.next_id;
         self.next_id += 1;
@@ -228,7 +241,8 @@ impl<T: Transport> Client<T> {
             });
             params.insert("_meta".to_owned(), meta);
         }
-        self.transport.send(&Message { id: Some(id), method, name, params }, &self.dialect)
+        let Named { tool: name, headers } = named.clone();
+        self.transport.send(&Message { id: Some(id), method, name, params, headers }, &self.dialect)
     }
 
     /// A request after the greeting. A session that is lost is begun anew, once; then the request is sent again, since the server has
@@ -236,10 +250,10 @@ impl<T: Transport> Client<T> {
     fn request(
         &mut self,
         method: &str,
-        name: Option<&str>,
         params: Map<String, Value>,
+        named: &Named<'_>,
     ) -> Result<Value, Trouble> {
-        let answer = self.ask(method, name, params.clone());
+        let answer = self.ask(method, params.clone(), named);
         let was_sure = self.is_sure;
         let trouble = match answer {
             Ok(result) => {
@@ -255,7 +269,7 @@ impl<T: Transport> Client<T> {
         }
         self.renewed |= is_lost;
         self.initialize()?;
-        self.ask(method, name, params)
+        self.ask(method, params, named)
     }
 
     /// The tools of each page, until `take` has enough.
@@ -263,7 +277,8 @@ impl<T: Transport> Client<T> {
         let mut cursor: Option<String> = None;
         for _ in 0..PAGES_MAX {
             let params = cursor.iter().map(|cursor| ("cursor".to_owned(), Value::from(cursor.as_str())));
-            let mut page = self.request("tools/list", None, params.collect()).map_err(Trouble::failure)?;
+            let page = self.request("tools/list", params.collect(), &Named::default());
+            let mut page = page.map_err(Trouble::failure)?;
             let Value::Array(tools) = taken(&mut page, "tools") else {
                 return Err(failed("the server answers tools/list without a list of tools"));
             };
@@ -284,12 +299,12 @@ impl<T: Transport> Client<T> {
     }
 
     /// All that the server lists.
-    pub(super) fn harvest(&mut self, by_http: bool) -> Result<Harvest, Failure> {
+    pub(super) fn harvest(&mut self) -> Result<Harvest, Failure> {
         let (mut tools, mut refused, mut bytes) = (Vec::new(), Vec::new(), 0);
         self.list(|page| {
             for tool in page {
                 bytes += tool.to_string().len();
-                match read_tool(tool, by_http) {
+                match read_tool(tool) {
                     Ok(tool) => tools.push(tool),
                     Err(tool) => refused.push(tool),
                 }
@@ -312,22 +327,28 @@ impl<T: Transport> Client<T> {
         let mut found = None;
         self.list(|page| {
             let tool = page.into_iter().find(|tool| tool["name"].as_str() == Some(name));
-            found = tool.and_then(|tool| read_tool(tool, false).ok());
+            found = tool.and_then(|tool| read_tool(tool).ok());
             Ok(found.is_some())
         })?;
         Ok(found)
     }
 
-    /// Calls a tool.
-    pub(super) fn call(&mut self, name: &str, arguments: &Map<String, Value>) -> Result<Value, Failure> {
+    /// Calls a tool. `headers` repeat some of the arguments.
+    pub(super) fn call(
+        &mut self,
+        name: &str,
+        arguments: &Map<String, Value>,
+        headers: Vec<(String, String)>,
+    ) -> Result<Value, Failure> {
         let params = [("name", Value::from(name)), ("arguments", Value::Object(arguments.clone()))];
         let params = params.map(|(name, value)| (name.to_owned(), value)).into_iter().collect();
-        self.request("tools/call", Some(name), params).map_err(Trouble::failure)
+        let named = Named { tool: Some(name), headers };
+        self.request("tools/call", params, &named).map_err(Trouble::failure)
     }
 }
 
 /// Reads one tool of a list.
-fn read_tool(mut tool: Value, by_http: bool) -> Result<Harvested, RefusedTool> {
+fn read_tool(mut tool: Value) -> Result<Harvested, RefusedTool> {
     let name = tool["name"].as_str().unwrap_or_default().to_owned();
     let refused = |why: &str| Err(RefusedTool { name: name.clone(), why: why.to_owned() });
     let mut text = |name: &str| match tool.get_mut(name).map(Value::take) {
@@ -340,10 +361,6 @@ fn read_tool(mut tool: Value, by_http: bool) -> Result<Harvested, RefusedTool> {
     };
     let Value::Object(mut rest) = tool else { return refused("it is no object") };
     let input_schema = rest.remove("inputSchema").unwrap_or_default();
-    // By HTTP, each program on the way would see them.
-    if by_http && input_schema.to_string().contains("\"x-mcp-header\":") {
-        return refused("it wants parameters in headers, which effectd does not put there");
-    }
     let annotations = match rest.remove("annotations") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(annotations)) => annotations,

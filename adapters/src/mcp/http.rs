@@ -60,6 +60,7 @@ impl Http<'_> {
         if *dialect == Dialect::Modern {
             headers.push(("mcp-method", message.method));
             headers.extend(message.name.map(|name| ("mcp-name", name)));
+            headers.extend(message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         }
         headers.extend(self.session.iter().map(|session| ("mcp-session-id", session.as_str())));
         let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();

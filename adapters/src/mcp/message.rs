@@ -76,6 +76,8 @@ pub(super) struct Message<'a> {
     /// The tool that it is about.
     pub(super) name: Option<&'a str>,
     pub(super) params: Map<String, Value>,
+    /// Parameters that go into headers, too, if the transport has some.
+    pub(super) headers: Vec<(String, String)>,
 }
 
 impl Message<'_> {

@@ -14,7 +14,7 @@ mod stdio;
 
 use effectd_contracts::connector::{Ask, CONNECTOR_SOURCE, Transport as Reached, Upstream};
 use effectd_contracts::limits::TOOL_REPLY_BYTES_MAX;
-use effectd_contracts::{ToolCall, ToolId, ToolOutput, ToolSpec};
+use effectd_contracts::{ToolCall, ToolId, ToolOutput, ToolSpec, headers_of};
 use serde_json::Map;
 
 use crate::exchange::connection_of;
@@ -84,14 +84,15 @@ fn asked<T: Transport>(
 ) -> Result<ToolOutput, Failure> {
     if matches!(upstream.ask, Ask::Harvest {}) {
         client.greet(None)?;
-        let harvest = client.harvest(matches!(upstream.transport, Reached::Http { .. }))?;
+        let harvest = client.harvest()?;
         let harvest = serde_json::to_value(harvest).map_err(|error| failed(error.to_string()))?;
         return Ok(ToolOutput::new(harvest, None));
     }
     client.greet(upstream.protocol.as_deref())?;
     let name = call.tool_id.action();
     upstream.ask.check(client.find(name)?.as_ref())?;
-    Ok(answered(client.call(name, &call.params)?))
+    let headers = headers_of(&upstream.headers, &call.params);
+    Ok(answered(client.call(name, &call.params, headers)?))
 }
 
 /// The result of a call that was answered. A server that says that the tool failed has answered, so the call is done, with quality 0.

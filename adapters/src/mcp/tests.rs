@@ -55,7 +55,7 @@ fn the_dialect_is_found_out_and_hints_save_a_question() {
     let asks = |answers: Vec<(&'static str, Result<Value, Trouble>)>, hint: Option<&str>| {
         let mut client = client(answers.into_iter().chain([page(&["a"], None)]));
         client.greet(hint).map_err(|failure| failure.message)?;
-        client.harvest(true).map_err(|failure| failure.message)?;
+        client.harvest().map_err(|failure| failure.message)?;
         Ok::<_, String>(client.transport().asked.join(", "))
     };
     let older = "initialize 2025-11-25, notifications/initialized 2025-06-18, tools/list 2025-06-18";
@@ -90,12 +90,12 @@ fn a_lost_session_is_begun_anew_once() {
     ]));
     once.greet(Some("2025-11-25")).unwrap();
     once.find("a").unwrap().unwrap();
-    once.call("a", &Map::new()).unwrap();
+    once.call("a", &Map::new(), Vec::new()).unwrap();
     let mut twice =
         client(start().into_iter().chain([lost("tools/call"), begun("2025-11-25"), lost("tools/call")]));
     twice.greet(Some("2025-11-25")).unwrap();
     twice.find("a").unwrap().unwrap();
-    assert!(twice.call("a", &Map::new()).unwrap_err().message.contains("session"));
+    assert!(twice.call("a", &Map::new(), Vec::new()).unwrap_err().message.contains("session"));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn lists_have_bounds() {
     let harvest = |pages: Vec<(&'static str, Result<Value, Trouble>)>| {
         let mut client = client(pages);
         client.greet(Some("2026-07-28")).unwrap();
-        client.harvest(true).map_err(|failure| failure.message)
+        client.harvest().map_err(|failure| failure.message)
     };
     let all = harvest(vec![page(&["a", "b"], Some("2")), page(&["c", "a", "no name"], None)]).unwrap();
     let names = |tools: &[effectd_contracts::connector::Harvested]| {
@@ -125,7 +125,6 @@ fn lists_have_bounds() {
 #[test]
 fn a_tool_that_cannot_be_read_is_refused_alone() {
     let odd = [
-        json!({ "name": "header", "inputSchema": { "properties": { "x": { "x-mcp-header": "X" } } } }),
         json!({ "name": "title", "title": 7, "inputSchema": {} }),
         json!({ "name": "hints", "annotations": [], "inputSchema": {} }),
         json!({ "name": "schema" }),
@@ -135,9 +134,9 @@ fn a_tool_that_cannot_be_read_is_refused_alone() {
     ];
     let mut client = client([("tools/list", Ok(json!({ "tools": odd })))]);
     client.greet(Some("2026-07-28")).unwrap();
-    let harvest = client.harvest(true).unwrap();
+    let harvest = client.harvest().unwrap();
     assert_eq!(harvest.tools.iter().map(|tool| &*tool.name).collect::<Vec<_>>(), ["good"]);
-    assert_eq!(harvest.refused.len(), 6);
+    assert_eq!(harvest.refused.len(), 5);
 }
 
 #[test]
@@ -146,7 +145,7 @@ fn nothing_is_called_that_is_not_what_was_judged() {
         let tool = |description: &str| json!({ "name": "a", "description": description, "inputSchema": { "type": "object" } });
         let mut harvester = client([("tools/list", Ok(json!({ "tools": [tool(description)] })))]);
         harvester.greet(Some("2026-07-28")).unwrap();
-        let pinned = Pinned::of(&harvester.harvest(true).unwrap().tools[0]);
+        let pinned = Pinned::of(&harvester.harvest().unwrap().tools[0]);
         let mut client = client([
             ("tools/list", Ok(json!({ "tools": [tool(listed)] }))),
             (
@@ -165,12 +164,14 @@ fn nothing_is_called_that_is_not_what_was_judged() {
             restore: Vec::new(),
             expect: Vec::new(),
             upstream: None,
+            failed_checks: Vec::new(),
             mark: None,
             undoes: None,
         };
         let transport = Reached::Http { path: "/mcp".to_owned() };
         let ask = Ask::Call { pinned };
-        let upstream = Upstream { transport, ask, protocol: Some("2026-07-28".to_owned()) };
+        let protocol = Some("2026-07-28".to_owned());
+        let upstream = Upstream { transport, ask, protocol, headers: Vec::new() };
         let said = asked(&mut client, &call, &upstream);
         (said, client.transport().asked.len())
     };

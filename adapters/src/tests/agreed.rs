@@ -28,7 +28,9 @@ fn run(place: &TestSpace, tool: &dyn Tool, params: Value, expect: Vec<PathSnapsh
     match answer(tool, &place.workspace(), &call) {
         ToolReply::Done(_) => Ok(()),
         ToolReply::Failed(failure) => Err(failure),
-        other @ (ToolReply::Probed(_) | ToolReply::Previewed(_)) => panic!("{other:?}"),
+        other @ (ToolReply::Probed(_) | ToolReply::Previewed(_) | ToolReply::Verified(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 

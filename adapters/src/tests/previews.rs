@@ -177,7 +177,7 @@ fn preview(place: &TestSpace, case: &Case) -> Result<PreviewResult, effectd_cont
     match reply {
         ToolReply::Previewed(rehearsal) => Ok(rehearsal),
         ToolReply::Failed(failure) => Err(failure),
-        other @ (ToolReply::Done(_) | ToolReply::Probed(_)) => panic!("{other:?}"),
+        other @ (ToolReply::Done(_) | ToolReply::Probed(_) | ToolReply::Verified(_)) => panic!("{other:?}"),
     }
 }
 
@@ -238,7 +238,10 @@ fn what_is_not_as_it_was_seen_is_left_alone_by_every_file_tool() {
         real.expect = shown.before;
         match answer(case.tool, &place.workspace(), &real) {
             ToolReply::Failed(failure) => assert_eq!(failure.code, Code::StateChanged, "{}", case.name),
-            other @ (ToolReply::Done(_) | ToolReply::Probed(_) | ToolReply::Previewed(_)) => {
+            other @ (ToolReply::Done(_)
+            | ToolReply::Probed(_)
+            | ToolReply::Previewed(_)
+            | ToolReply::Verified(_)) => {
                 panic!("{}: {other:?}", case.name)
             }
         }

@@ -81,7 +81,9 @@ fn ran(
     match reply {
         ToolReply::Done(output) => (Ok(output.result), asked),
         ToolReply::Failed(failure) => (Err(failure), asked),
-        other @ (ToolReply::Probed(_) | ToolReply::Previewed(_)) => panic!("{other:?}"),
+        other @ (ToolReply::Probed(_) | ToolReply::Previewed(_) | ToolReply::Verified(_)) => {
+            panic!("{other:?}")
+        }
     }
 }
 
@@ -89,7 +91,10 @@ fn probed(tool: &dyn Tool, params: &Value, answers: &[ExchangeAnswer]) -> (Probe
     let (reply, asked) = answered(&call(tool, CallMode::Probe, params), answers);
     match reply {
         ToolReply::Probed(verdict) => (verdict, asked),
-        other @ (ToolReply::Done(_) | ToolReply::Failed(_) | ToolReply::Previewed(_)) => panic!("{other:?}"),
+        other @ (ToolReply::Done(_)
+        | ToolReply::Failed(_)
+        | ToolReply::Previewed(_)
+        | ToolReply::Verified(_)) => panic!("{other:?}"),
     }
 }
 
@@ -132,7 +137,7 @@ fn the_actions_are_those_of_the_tables() {
             spec.params_schema["properties"].as_object().unwrap().keys().cloned().collect();
         assert_eq!(named(&spec.params_schema["required"]), set(&format!("{required} space_id")), "{id}");
         assert_eq!(all, set(&format!("{required} {optional} space_id")), "{id}");
-        assert_eq!(spec.idempotency_key_fields, None, "{id}");
+        assert_eq!((spec.idempotency_key_fields.as_ref(), spec.timeout_ms), (None, 30_000), "{id}");
         let guide = services().iter().find(|service| service.source == spec.tool_id.source()).unwrap().guide;
         assert!(guide.contains(&format!("--action {} ", spec.tool_id.action())), "{id}");
     }

@@ -141,6 +141,7 @@ impl TestSpace {
             mark: None,
             undoes: None,
             upstream: None,
+            failed_checks: Vec::new(),
         }
     }
 
@@ -169,7 +170,9 @@ impl TestSpace {
         let output = match call.mode {
             CallMode::Run => tool.run(&self.workspace(), call),
             CallMode::DryRun => tool.dry_run(&self.workspace(), call),
-            CallMode::Probe | CallMode::Preview => panic!("ask with probe or preview"),
+            CallMode::Probe | CallMode::Preview | CallMode::Verify | CallMode::Rollback => {
+                panic!("ask with probe or preview")
+            }
         }?;
         let result = jsonschema::draft202012::new(&spec.result_schema).unwrap();
         assert!(result.is_valid(&output.result), "{}: {}", tool.id(), output.result);

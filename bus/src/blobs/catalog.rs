@@ -134,6 +134,9 @@ impl BlobCatalog {
 
     /// Destroys the oldest blob of the owner who has the most.
     pub(super) fn destroy_oldest(&mut self, most: fn(&Share) -> u64) -> Result<(), BlobError> {
+        if !self.kind.is_evicted() {
+            return Err(BlobError::Full);
+        }
         let largest = self.shares.values().max_by_key(|share| most(share));
         let mut names = largest.into_iter().flat_map(|share| share.by_age.values());
         let oldest = names.find(|name| !self.pinned.contains_key(*name)).cloned();

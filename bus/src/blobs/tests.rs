@@ -244,6 +244,23 @@ fn what_no_receipt_names_any_more_goes_with_them() {
     assert_eq!(blobs.bytes(BlobKind::Preimages, &space).unwrap(), sealed_bytes(5_000));
 }
 
+#[test]
+fn no_definition_makes_room_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = blobs(folder.path(), 12_000);
+    let put = |kind, n: u8| blobs.put(kind, &space("shared:h"), &Digest::of(&[n]).hex(), &[n; 5_000]);
+    for n in 0..3 {
+        put(BlobKind::Artifacts, n).unwrap();
+    }
+    assert!(!blobs.has(BlobKind::Artifacts, &space("shared:h"), &Digest::of(&[0]).hex()));
+    put(BlobKind::Definitions, 0).unwrap();
+    put(BlobKind::Definitions, 1).unwrap();
+    assert_eq!(put(BlobKind::Definitions, 2), Err(BlobError::Full));
+    blobs.remove(BlobKind::Definitions, &space("shared:h"), &Digest::of(&[0]).hex()).unwrap();
+    put(BlobKind::Definitions, 2).unwrap();
+    assert!(blobs.has(BlobKind::Definitions, &space("shared:h"), &Digest::of(&[1]).hex()));
+}
+
 /// Content in which no part occurs twice: consecutive numbers.
 fn counted(length: usize) -> Vec<u8> {
     (0..length.div_ceil(8) as u64).flat_map(u64::to_le_bytes).take(length).collect()

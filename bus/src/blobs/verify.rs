@@ -39,7 +39,7 @@ pub struct BlobsCheck<'a> {
 #[derive(Debug, Default)]
 struct Damaged {
     what: Vec<String>,
-    /// Whether a receipt names the blob.
+    /// Whether the blob is missed: a receipt names it, or it is a definition.
     is_missed: bool,
 }
 
@@ -100,19 +100,22 @@ impl<'a> BlobsCheck<'a> {
                     Err(error) if !kind.is_durable() => {
                         self.note(format!("{}: {error}; this result is gone", path.display()));
                     }
-                    Err(error) => self.damaged(name, format!("{}: {error}", path.display())),
+                    Err(error) => self.damaged(kind, name, format!("{}: {error}", path.display())),
                 }
             }
         }
         Ok(())
     }
 
-    fn damaged(&mut self, name: String, what: String) {
+    fn damaged(&mut self, kind: BlobKind, name: String, what: String) {
         if self.damaged.len() >= LISTED_MAX {
             self.more += 1;
             return;
         }
-        self.damaged.entry(name).or_default().what.push(what);
+        let damaged = self.damaged.entry(name).or_default();
+        damaged.what.push(what);
+        // An automation names it, and no receipt does.
+        damaged.is_missed |= kind == BlobKind::Definitions;
     }
 
     fn note(&mut self, what: String) {

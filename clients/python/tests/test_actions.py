@@ -76,6 +76,18 @@ def test_an_undo_takes_the_change_back(effectd: Any, daemon: Daemon) -> None:
     assert daemon.text(path) == "first"
 
 
+def test_a_batch_is_done_whole_or_leaves_nothing(effectd: Any, daemon: Daemon) -> None:
+    one, two = name(), name()
+    done = effectd.batch([{"tool_id": "files.write_text", "params": write(path)} for path in (one, two)])
+    assert (done.state, [item.marker for item in done.result.items]) == ("done", ["committed", "committed"])
+    assert (daemon.text(one), daemon.text(two)) == ("hello", "hello")
+    assert effectd.batch_of(done.batch_id).result == done.result
+    edit = {"path": f"workspace/{name()}", "find": "a", "replace": "b", "space_id": SPACE}
+    items = [{"tool_id": "files.write_text", "params": write(one, "other")}, {"tool_id": "files.edit_text", "params": edit}]
+    failed = effectd.batch(items)
+    assert failed.result.error.code == "file_not_found" and daemon.text(one) == "hello"
+
+
 def test_a_person_approves_what_was_shown(effectd: Any, daemon: Daemon) -> None:
     path = name()
     effectd.execute("files.write_text", write(path))

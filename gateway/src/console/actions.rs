@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect};
 use axum::routing::{get, post};
+use effectd_contracts::batch::{ItemResult, Marker, is_batch};
 use effectd_contracts::proof::check_proof;
 use effectd_contracts::toolcall::undo_at_service;
 use effectd_contracts::{
@@ -26,6 +27,7 @@ use crate::extract::Path;
 use crate::problem::{Kind, Problem};
 use crate::text::shown_text;
 use crate::views::actions::ActionView;
+use crate::views::batches::BatchView;
 use crate::views::policy::Explanation;
 use crate::views::receipt_text::{self, Ending, duration, words};
 use crate::views::receipts::ReceiptList;
@@ -269,6 +271,8 @@ struct ActionPage {
     undo_id: ActionId,
     inputs: Vec<(String, String)>,
     outputs: Vec<(String, String)>,
+    /// What has become of the items of a batch.
+    items: Vec<ItemResult>,
     redacted: String,
     approved: String,
     tier: String,
@@ -277,6 +281,14 @@ struct ActionPage {
 }
 
 impl ActionPage {
+    fn marker(&self, marker: &Marker) -> &'static str {
+        match marker {
+            Marker::Committed => "ok",
+            Marker::RolledBack | Marker::NotStarted => "quiet",
+            Marker::RollbackFailed => "bad",
+        }
+    }
+
     fn sent(&self, record: &EgressRecord) -> String {
         shown_text(&receipt_text::sent(record))
     }
@@ -324,6 +336,13 @@ async fn show(State(app): AppState, api: Api, Path(id): Path<String>) -> Page {
             (lines, nothing, may_undo && observed.undoable && !observed.changes.is_empty())
         }
     };
+    let items = if is_batch(&receipt.tool_id) {
+        let path = format!("/v1/batches/{}", percent_encoded(receipt.action_id.as_str()));
+        let batch: Result<BatchView, Problem> = api.get(&path).await;
+        batch.ok().and_then(|batch| batch.result).map(|result| result.items).unwrap_or_default()
+    } else {
+        Vec::new()
+    };
     let shown = ActionPage {
         shell: Shell::new(receipt.tool_id.to_string(), "actions", &api),
         class: class(Ending::of(receipt.outcome)),
@@ -340,7 +359,8 @@ async fn show(State(app): AppState, api: Api, Path(id): Path<String>) -> Page {
         is_undoable,
         undo_id: ActionId::fresh(),
         inputs: fields(&receipt.inputs),
-        outputs: fields(&receipt.outputs),
+        outputs: if items.is_empty() { fields(&receipt.outputs) } else { Vec::new() },
+        items,
         redacted: receipt_text::redacted(&receipt.redactions),
         approved: receipt_text::approved(&receipt),
         tier: receipt.decision.as_ref().map(|decision| format!("{:?}", decision.tier)).unwrap_or_default(),

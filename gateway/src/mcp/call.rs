@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use effectd_actors::batches::result_of;
 use effectd_actors::effects::results;
 use effectd_actors::preview::foresee;
 use effectd_actors::{Done, Incoming};
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::toolcall::undo_at_service;
 use effectd_contracts::{
-    ActionId, ActionRequest, IdempotencyKey, Outcome, Receipt, ToolId, ToolSpec, TraceParent, UNDO_TOOL,
-    canonical,
+    ActionId, ActionRequest, BATCH_TOOL, Batch, BatchItem, BatchMode, IdempotencyKey, Outcome, Plan, Qos,
+    Receipt, ToolId, ToolSpec, TraceParent, UNDO_TOOL, canonical,
 };
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock, ErrorData, MetaObject};
 use serde::Deserialize;
@@ -18,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::caller::Caller;
 use super::held::{self, Handle, Waiting};
-use super::tools::{PREVIEW, RESULT, UNDO, WAIT};
+use super::tools::{BATCH, PLAN, PREVIEW, RESULT, UNDO, WAIT};
 use super::{Asked, give_up, value};
 use crate::app::{App, Found};
 use crate::headers;
@@ -26,7 +28,7 @@ use crate::limits::{MCP_REPEATS_MAX, MCP_WAIT_MAX};
 use crate::problem::{Kind, Problem};
 use crate::remediation::By;
 use crate::routes::actions::{Reached, until_ended};
-use crate::routes::receipts;
+use crate::routes::{plans, receipts};
 use crate::views::actions::{State, ended, unknown};
 use crate::views::approvals::PreviewView;
 
@@ -93,9 +95,21 @@ async fn answered(
             waited(asked, Waiting { is_plain: true, ..waiting(action_id) }, time).await
         }
         RESULT => part(asked, own(arguments)?).await,
+        PLAN => {
+            let incoming = planned(asked, &caller, own(arguments)?)?;
+            let waiting = waiting(incoming.request.action_id.clone());
+            let _waiting = asked.app.wait_slot(&asked.peer)?;
+            let reached = give_up::execute(&asked.app, &asked.peer, incoming, asked.bytes).await?;
+            shown(asked, waiting, reached).await
+        }
         PREVIEW if caller.previews => preview(asked, &caller, own(arguments)?).await,
         name => {
-            let (tool, params) = if name == UNDO {
+            let (tool, params) = if name == BATCH {
+                (
+                    asked.app.services().registry().get(&batch_tool()?).cloned(),
+                    batch(asked, &caller, own(arguments)?)?,
+                )
+            } else if name == UNDO {
                 let OfReceipt { receipt_id } = own(arguments)?;
                 let receipt = own_receipt(asked, receipt_id)?;
                 let params = [("receipt_id".to_owned(), value(&receipt.receipt_id))];
@@ -114,6 +128,51 @@ async fn answered(
             shown(asked, waiting(action_id), carried_out(asked, &caller, request).await?).await
         }
     }
+}
+
+/// The calls of a batch, by the names that the model knows.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Calls {
+    calls: Vec<OneCall>,
+    #[serde(default)]
+    mode: BatchMode,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OneCall {
+    tool: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+fn batch_tool() -> Result<ToolId, ErrorData> {
+    ToolId::new(BATCH_TOOL).map_err(|error| ErrorData::internal_error(error.to_string(), None))
+}
+
+/// The parameters of the action that the batch is.
+fn batch(
+    asked: &Asked,
+    caller: &Caller,
+    Calls { calls, mode }: Calls,
+) -> Result<Map<String, Value>, Problem> {
+    let catalogue = asked.app.catalogue();
+    let mut items = Vec::with_capacity(calls.len());
+    for (index, OneCall { tool, arguments }) in calls.into_iter().enumerate() {
+        let known = catalogue.by_name(&tool).ok_or_else(|| {
+            let why = format!("calls[{index}]: there is no tool of this name; tools/list has all names");
+            Problem::of(Kind::QueryInvalid, why)
+        })?;
+        let request = caller.request(known.spec(), arguments);
+        items.push(BatchItem {
+            tool_id: request.tool_id,
+            params: request.params,
+            qos: Qos::default(),
+            idempotency_key: None,
+        });
+    }
+    Ok(value(Batch { mode, items }).as_object().cloned().unwrap_or_default())
 }
 
 /// Waits for the end of an action, and says where it is then.
@@ -193,6 +252,20 @@ fn action_of(app: &App, caller: &Caller, key: &str) -> Result<ActionId, Problem>
     Ok(action)
 }
 
+/// The action of a plan.
+fn planned(asked: &Asked, caller: &Caller, mut plan: Plan) -> Result<Incoming, Fault> {
+    if let Some(key) = key(asked)? {
+        plan.action_id = Some(action_of(&asked.app, caller, &key)?);
+    }
+    let id = plan.action_id.take().unwrap_or_else(ActionId::fresh);
+    plan.action_id = Some(caller.named(id.as_str()));
+    // Who acts where is not for the model to say.
+    plan.subject_id = Some(caller.subject.clone());
+    plan.space_id = Some(caller.space.clone());
+    let by = (caller.origin.clone(), None);
+    Ok(plans::incoming(&asked.app, &asked.peer, &asked.headers, &plan, by)?)
+}
+
 async fn carried_out(asked: &Asked, caller: &Caller, request: ActionRequest) -> Result<Reached, Problem> {
     let Asked { app, peer, bytes, .. } = asked;
     let _waiting = app.wait_slot(peer)?;
@@ -209,6 +282,17 @@ async fn carried_out(asked: &Asked, caller: &Caller, request: ActionRequest) -> 
 async fn shown(asked: &Asked, waiting: Waiting, reached: Reached) -> Result<Value, Fault> {
     match reached {
         Reached::Done(done) if !asked.is_own(&done.receipt) => Err(no_action(&waiting.action_id).into()),
+        Reached::Done(done) if is_batch(&done.receipt.tool_id) => {
+            let found = result_of(asked.app.store(), &done.receipt).map_err(Problem::from)?;
+            let is_done = found.error.is_none();
+            let shown = results::safe(&value(found));
+            let result = if is_done {
+                CallToolResult::structured(shown)
+            } else {
+                CallToolResult::structured_error(shown)
+            };
+            Ok(value(result))
+        }
         Reached::Done(done) => {
             let (done, _share) = asked.app.with_result(done, &asked.peer).await?;
             Ok(value(result(waiting.action_id, done)))
@@ -221,6 +305,17 @@ async fn shown(asked: &Asked, waiting: Waiting, reached: Reached) -> Result<Valu
 /// The result of an action that has ended.
 pub(super) fn result(action_id: ActionId, done: Done) -> CallToolResult {
     let receipt_id = done.receipt.receipt_id.clone();
+    if done.receipt.plan.is_some()
+        && let Ok(planned) = plans::result(&action_id, &done)
+    {
+        let has_failed = planned.error.is_some();
+        let shown = results::safe(&value(planned));
+        return if has_failed {
+            CallToolResult::structured_error(shown)
+        } else {
+            CallToolResult::structured(shown)
+        };
+    }
     let view = match ended(action_id, done) {
         Ok(view) => view,
         Err(problem) => return refused(*problem),

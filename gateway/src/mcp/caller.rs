@@ -83,8 +83,9 @@ impl Caller {
     }
 
     /// An action id with the session's before it, as all actions of a session have.
-    fn named(&self, name: &str) -> ActionId {
+    pub(super) fn named(&self, name: &str) -> ActionId {
         let session = self.session().map(|session| format!("{session}/")).unwrap_or_default();
+        let name = name.strip_prefix(session.as_str()).unwrap_or(name);
         ActionId::new(format!("{session}{name}")).unwrap_or_else(|_| ActionId::fresh())
     }
 }

@@ -3,7 +3,8 @@
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use effectd_actors::preview::Offers;
-use effectd_contracts::UNDO_TOOL;
+use effectd_contracts::limits::BATCH_ITEMS_MAX;
+use effectd_contracts::{BatchMode, RiskTier, UNDO_TOOL};
 use rmcp::model::ErrorData;
 use serde_json::{Value, json};
 
@@ -16,7 +17,9 @@ use crate::problem::Problem;
 pub(super) const WAIT: &str = "effectd_wait";
 pub(super) const RESULT: &str = "effectd_result";
 pub(super) const UNDO: &str = "effectd_undo";
+pub(super) const BATCH: &str = "effectd_batch";
 pub(super) const PREVIEW: &str = "effectd_preview";
+pub(super) const PLAN: &str = "effectd_plan";
 
 /// The answer to `tools/list`.
 pub(super) async fn listed(id: &Value, asked: &Asked) -> Result<Response, ErrorData> {
@@ -100,6 +103,27 @@ fn own(undoes: bool, previews: bool) -> Vec<Value> {
             }),
         ),
     ];
+    let calls = json!({
+        "type": "array", "minItems": 1, "maxItems": BATCH_ITEMS_MAX, "description": "The calls, in the order in which they happen",
+        "items": {
+            "type": "object", "required": ["tool", "arguments"], "additionalProperties": false,
+            "properties": { "tool": text("The name of the tool"), "arguments": { "type": "object", "description": "Its arguments" } },
+        },
+    });
+    let mode = json!({
+        "type": "string", "enum": BatchMode::ALL.map(BatchMode::as_str),
+        "description": "atomic, if left out: if one call fails, those before it are undone. ordered: they stay, and the rest does not start",
+    });
+    let mut batch = tool(
+        BATCH,
+        "Call several tools at once",
+        "Makes up to 64 calls of other tools, all or nothing or one after another. All are judged before the first one starts, and a person \
+         is asked once about the whole. Use it for changes that belong together. The result has a marker for each call.",
+        &["calls"],
+        json!({ "calls": calls, "mode": mode }),
+    );
+    batch["annotations"] = json!({ "readOnlyHint": false, "destructiveHint": true, "openWorldHint": false });
+    tools.push(batch);
     if previews {
         tools.push(tool(
             PREVIEW,
@@ -111,6 +135,36 @@ fn own(undoes: bool, previews: bool) -> Vec<Value> {
             json!({ "tool": text("The name of the tool"), "arguments": { "type": "object", "description": "Its arguments" } }),
         ));
     }
+    let list = |about: &str| json!({ "type": "array", "items": { "type": "string" }, "description": about });
+    let mut plan = tool(
+        PLAN,
+        "Carry out a plan",
+        "Runs one tool with checks: it is executed, verified by commands that the policy names, repaired once, and rolled back if it still \
+         fails. Use it for a change that must be verified. The status is succeeded, reverted, rejected or failed; \
+         a plan that a person must decide about is waited for like any call. Example: {\"actionType\":\"files.write_text\",\"riskTier\":\"R2\",\
+         \"input\":{\"path\":\"workspace/a.json\",\"text\":\"{}\"},\"verification\":{\"required\":true,\"commands\":[\"jq . a.json\"]},\
+         \"rollbackPlan\":{\"restore\":\"files\"},\"scope\":{\"allowedFiles\":[\"a.json\"]}}",
+        &["actionType", "input", "verification"],
+        json!({
+            "actionType": text("The tool, by its id"),
+            "riskTier": { "type": "string", "enum": RiskTier::ALL.map(RiskTier::as_str), "description": "It can only raise the tool's own tier; without it, the plan is at least R3" },
+            "input": { "type": "object", "description": "The tool's parameters" },
+            "verification": { "type": "object", "properties": {
+                "required": { "type": "boolean" },
+                "commands": list("Each a program and its arguments, which the policy names"),
+            } },
+            "rollbackPlan": { "description": "How it is undone; a write of tier R2 needs it" },
+            "scope": { "type": "object", "properties": {
+                "allowedFiles": list("Files that may change"),
+                "allowedDirs": list("Folders in which files may change"),
+                "forbiddenFiles": list("Files that may not change"),
+            } },
+            "confidence": { "type": "number", "minimum": 0, "maximum": 1, "description": "How sure you are" },
+            "reason": text("Why, for the person who decides"),
+        }),
+    );
+    plan["annotations"] = json!({ "readOnlyHint": false, "destructiveHint": false, "openWorldHint": false });
+    tools.push(plan);
     if undoes {
         let mut undo = tool(
             UNDO,

@@ -5,7 +5,8 @@ use axum::extract::State;
 use effectd_actors::OrgRole;
 use effectd_actors::operator::{connections as connections_of, connectors as connectors_of};
 use effectd_actors::services::connectors::{self, Known};
-use effectd_contracts::{Code, Operation, ToolOverlay, Transport};
+use effectd_contracts::connector::CONNECTOR_SOURCE;
+use effectd_contracts::{Code, IdInvalid, Operation, ToolId, ToolOverlay, Transport};
 
 use super::connections::{administered, administered_by, visible};
 use super::operations::{ChangeOf, ChangeQuery, change};
@@ -23,7 +24,7 @@ use crate::views::operations::OperationView;
     responses((status = 200, description = "All of them, oldest first, without their tools", body = Vec<ConnectorView>), Problems<503>))]
 pub(crate) async fn list(State(app): AppState, peer: Peer) -> Reply<Vec<ConnectorView>> {
     let list = move |app: &App| {
-        let all = connectors::all(app.store())?.into_iter();
+        let all = connectors::all(app.services())?.into_iter();
         let seen = all.filter(|known| app.sees_org(&peer, known.connection.org.as_str(), OrgRole::Member));
         Ok(seen.map(|known| ConnectorView::of(&known, None)).collect())
     };
@@ -47,7 +48,7 @@ pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String
 fn seen(app: &App, peer: &Peer, id: &str) -> Result<Known, Problem> {
     let connection = visible(app, peer)?.into_iter().find(|known| known.connection_id.as_str() == id);
     let known =
-        connection.map(|connection| connectors::known(app.store(), connection)).transpose()?.flatten();
+        connection.map(|connection| connectors::known(app.services(), connection)).transpose()?.flatten();
     known.ok_or_else(|| Problem::of(Kind::NotFound, "you have no connector of this id"))
 }
 
@@ -135,8 +136,10 @@ pub(crate) async fn overlay(
 ) -> Reply<OperationView> {
     let (body, _share): (OverlayBody, _) = app.json_body(body, Kind::QueryInvalid).await?;
     let connection_id = administered_by(&app, &peer, &id)?;
+    let no_name = |error: IdInvalid| Problem::of(Kind::QueryInvalid, error.to_string());
+    let tool_id = ToolId::new(format!("{CONNECTOR_SOURCE}{connection_id}.{tool}")).map_err(no_name)?;
     let OverlayBody { title, description, risk, tier } = body;
     let says = ToolOverlay { title, description, risk, tier };
     let says = (says != ToolOverlay::default()).then(|| Box::new(says));
-    change(&app, &peer, Operation::OverlayTool { connection_id, tool, says }, query).await
+    change(&app, &peer, Operation::OverlayTool { tool_id, says }, query).await
 }

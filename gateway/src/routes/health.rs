@@ -6,6 +6,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use effectd_actors::PrincipalRole;
 use effectd_actors::control::switches::{Off, Switches};
+use effectd_contracts::ACTION_API;
 use prometheus::TextEncoder;
 
 use super::openapi;
@@ -22,6 +23,7 @@ fn health(app: &App) -> Health {
     Health {
         status: "ok".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        action_api: ACTION_API.to_owned(),
         backlog: app.health.backlog(),
         paused: pause.is_some(),
         paused_until: pause.and_then(|Off(until)| until),

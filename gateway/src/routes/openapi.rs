@@ -5,9 +5,11 @@
 mod complete;
 
 use effectd_actors::Registry;
+use effectd_automations::Definition;
 use effectd_contracts::{
-    ActionRequest, AmendmentEntry, Connection, Failure, Gate, InclusionProof, LogHead, LogLine, Operation,
-    Outcome, Phase, Receipt, SecretName, Session, SlackUser, ToolSpec, Webhook,
+    ActionRequest, AmendmentEntry, BatchRequest, BatchResult, Connection, Failure, Gate, InclusionProof,
+    LogHead, LogLine, Operation, Outcome, Phase, Plan, PlanResult, Receipt, SecretName, Session, SlackUser,
+    ToolSpec, Webhook,
 };
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
@@ -56,6 +58,8 @@ fn contracts() -> Map<String, Value> {
     });
     let mut generator = settings.into_generator();
     generator.subschema_for::<ActionRequest>();
+    generator.subschema_for::<BatchRequest>();
+    generator.subschema_for::<BatchResult>();
     generator.subschema_for::<Receipt>();
     generator.subschema_for::<LogHead>();
     generator.subschema_for::<LogLine>();
@@ -65,9 +69,12 @@ fn contracts() -> Map<String, Value> {
     generator.subschema_for::<Operation>();
     generator.subschema_for::<Outcome>();
     generator.subschema_for::<Phase>();
+    generator.subschema_for::<Plan>();
+    generator.subschema_for::<PlanResult>();
     generator.subschema_for::<Gate>();
     generator.subschema_for::<Session>();
     generator.subschema_for::<Connection>();
+    generator.subschema_for::<Definition>();
     generator.subschema_for::<SecretName>();
     generator.subschema_for::<Webhook>();
     generator.subschema_for::<SlackUser>();

@@ -9,6 +9,7 @@ use effectd_actors::approvals::decide::reason_fault;
 use effectd_actors::operator::operations::{Terms, recorded};
 use effectd_actors::operator::service;
 use effectd_bus::StoreError;
+use effectd_contracts::connector::CONNECTOR_SOURCE;
 use effectd_contracts::{Operation, Principal, filter};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -99,7 +100,10 @@ pub(crate) async fn perform(
 ) -> Reply<OperationView> {
     let (operation, _share): (Operation, _) = app.json_body(body, Kind::QueryInvalid).await?;
     check_door(&app, &by.0, &operation).await?;
-    if matches!(operation, Operation::SetCaps { .. } | Operation::ResetCaps { .. }) {
+    if matches!(
+        operation,
+        Operation::SetCaps { .. } | Operation::ResetCaps { .. } | Operation::OverlayTool { .. }
+    ) {
         by.check_administers(&app)?;
     }
     let preview = query.preview;
@@ -128,6 +132,8 @@ pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation)
             | Operation::Retain {}
             | Operation::RevokeToken { .. }
             | Operation::MapSlackUser { .. }
+            | Operation::AddPlugin { .. }
+            | Operation::RemovePlugin { .. }
     );
     if is_local && by.claims().is_some() {
         let why = "no token may do this, whatever the roles of its account; use the daemon's socket";
@@ -145,16 +151,19 @@ pub(super) async fn check_door(app: &Arc<App>, by: &Peer, operation: &Operation)
             | Operation::DeleteConnection { .. }
             | Operation::HarvestConnector { .. }
             | Operation::ReviewConnector { .. }
-            | Operation::OverlayTool { .. }
             | Operation::CreateWebhook { .. }
             | Operation::EnableWebhook { .. }
             | Operation::DisableWebhook { .. }
             | Operation::DeleteWebhook { .. }
+            | Operation::SaveAutomation { .. }
+            | Operation::SetAutomation { .. }
+            | Operation::DeleteAutomation { .. }
             | Operation::SetSecret { .. }
             | Operation::DeleteSecret { .. }
     );
-    if is_of_org && by.claims().is_some() {
-        let why = "with a token, use /v1/sessions, /v1/connections, /v1/connectors, /v1/webhooks and /v1/secrets for this";
+    let is_of_connector = matches!(operation, Operation::OverlayTool { tool_id, .. } if tool_id.source().starts_with(CONNECTOR_SOURCE));
+    if (is_of_org || is_of_connector) && by.claims().is_some() {
+        let why = "with a token, use /v1/sessions, /v1/connections, /v1/connectors, /v1/webhooks, /v1/secrets and /api/v1/automations for this";
         return Err(Problem::of(Kind::QueryInvalid, why));
     }
     // As its own route does.

@@ -215,17 +215,24 @@ impl InSession {
             None => None,
         };
         match (&receipt.error, view) {
-            (None, Some(invocation)) => {
+            (None, Some(invocation)) if invocation.error.is_none() => {
                 let result = invocation.result.clone();
                 Ok(answer(StatusCode::OK, &InvokedView { invocation, result, grant }))
             }
             (failure, view) => {
-                let unsaid = || Failure::new(Code::Internal, Phase::Record, "the receipt says nothing more");
-                let mut problem = Problem::failed(&failure.clone().unwrap_or_else(unsaid)).about(id);
-                problem.status = match receipt.outcome.project().http {
+                let unsaid = |view: Option<&InvocationView>| {
+                    let why = view.and_then(|view| view.error.clone());
+                    let why = why.unwrap_or_else(|| "the receipt says nothing more".to_owned());
+                    Failure::new(Code::ToolFailed, Phase::Dispatch, why)
+                };
+                let told = failure.clone().unwrap_or_else(|| unsaid(view.as_ref()));
+                let mut problem = Problem::failed(&told).about(id);
+                problem.status = match (receipt.outcome.project().http, failure) {
+                    // The action is done, and its tool has failed.
+                    (200, None) => 502,
                     // 200 is for the person who denied it; here is the agent whose action was denied.
-                    200 => 403,
-                    status => status,
+                    (200, Some(_)) => 403,
+                    (status, _) => status,
                 };
                 (problem.retryable, problem.retry_after_ms) = (false, None);
                 problem.rule = receipt.decision.as_ref().and_then(|decision| decision.rule.clone());

@@ -143,7 +143,7 @@ fn tool(known: &Known, state: &ToolState) -> ConnectorTool {
         name: state.name.clone(),
         state: word.to_owned(),
         why,
-        warnings: state.warnings.iter().map(|warning| (*warning).to_owned()).collect(),
+        warnings: known.warnings(state).into_iter().map(str::to_owned).collect(),
         risk: known.risk(state).as_str().to_owned(),
         asks: known.needs_review(state),
         overlaid: known.connector.overlay.contains_key(&state.name),

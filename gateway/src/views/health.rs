@@ -30,6 +30,9 @@ pub struct Health {
     /// `ok`.
     pub status: String,
     pub version: String,
+    /// The version of the action API, which plans and packages follow.
+    #[serde(default)]
+    pub action_api: String,
     /// Accepted decisions that have not ended.
     pub backlog: u64,
     /// An operator has paused effects: every action is a dry run.

@@ -23,5 +23,6 @@ pub fn tool_details(entry: &RegisteredTool, disabled: bool) -> Value {
         "definition_hash": entry.definition_hash(), "lints": entry.lints(), "doubtful": lints, "example": entry.example(),
         "capability": entry.capability(), "action": entry.action_definition(), "package": entry.package(),
         "hosts": entry.hosts(), "drifted": entry.drifted(), "disabled": disabled,
+        "overlay": entry.definition().overlay.as_ref().map(|overlaid| &overlaid.says),
     })
 }

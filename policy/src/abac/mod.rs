@@ -18,7 +18,7 @@ use effectd_contracts::{Digest, SideEffect, SpaceId, canonical};
 
 use crate::error::{Faults, Location, PolicyError};
 use crate::facts::Facts;
-use crate::limits::CEDAR_RULES_MAX;
+use crate::limits::{CEDAR_RULES_MAX, CEDAR_STACK_BYTES};
 use crate::risk::Risk;
 use crate::source::{POLICY_FILE, SourceFile};
 use crate::tables::Tables;
@@ -109,8 +109,17 @@ type Kind = (Risk, bool, BTreeSet<SideEffect>, String);
 /// What a policy knows: its tables, and the same for Cedar.
 pub(crate) type Known<'p> = (&'p Tables, &'p Entities);
 
+/// Runs Cedar, which recurses once a level of a rule, with enough stack in any build and on any thread.
+fn with_stack<T>(work: impl FnOnce() -> T) -> T {
+    stacker::maybe_grow(CEDAR_STACK_BYTES, 2 * CEDAR_STACK_BYTES, work)
+}
+
 impl Abac {
     pub(crate) fn compile(files: &[SourceFile], tables: &Tables) -> Result<Self, PolicyError> {
+        with_stack(|| Self::compile_here(files, tables))
+    }
+
+    fn compile_here(files: &[SourceFile], tables: &Tables) -> Result<Self, PolicyError> {
         let names = Names::new();
         let mut rules = PolicySet::new();
         let mut locations = HashMap::new();
@@ -168,7 +177,7 @@ impl Abac {
     /// Checks only the form of the rules, for a policy whose tables have faults.
     pub(crate) fn check_form(files: &[SourceFile], faults: &mut Faults) {
         for statement in Self::statements(files, faults) {
-            faults.keep(statement.parse());
+            faults.keep(with_stack(|| statement.parse()));
         }
     }
 
@@ -250,7 +259,7 @@ impl Abac {
             Err(message) => return AbacAnswer::Failed { message },
         };
         for rules in slices {
-            let response = self.authorizer.is_authorized(&request, rules, entities);
+            let response = with_stack(|| self.authorizer.is_authorized(&request, rules, entities));
             failures.extend(response.diagnostics().errors().map(ToString::to_string));
             let rules = response.diagnostics().reason().map(|id| self.cite(id));
             match response.decision() {

@@ -1,8 +1,9 @@
 //! Removes secrets from what is stored or logged: values under secret names, at any depth.
 //!
-//! The same name has many spellings (`apiKey`, `X-Api-Key`, `API_KEY`), and headers may be lists of pairs.
+//! The same name has many spellings (`apiKey`, `X-Api-Key`, `API_KEY`), headers may be lists of pairs, and a query's answer has its names in
+//! `columns` and their values in `rows`.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::limits::VALUE_DEPTH_MAX;
 
@@ -82,12 +83,16 @@ fn walk(value: &mut Value, depth: usize) -> usize {
             let names_secret = ["name", "key", "header", "field"]
                 .iter()
                 .any(|label| members.get(*label).and_then(Value::as_str).is_some_and(is_secret_name));
-            let mut count = 0;
+            let cells = hide_columns(members);
+            let mut count = cells.unwrap_or(0);
             for (name, member) in members.iter_mut() {
                 if is_secret(name, matches!(member, Value::Number(_) | Value::Bool(_)))
                     || (names_secret && name.to_lowercase().starts_with("val"))
                 {
                     count += usize::from(hide(member, SECRET_PLACEHOLDER));
+                } else if let ("columns", Some(_), Value::Array(columns)) = (&**name, cells, &mut *member) {
+                    // Two names are no name and its value.
+                    count += columns.iter_mut().map(|column| walk(column, depth + 2)).sum::<usize>();
                 } else {
                     count += walk(member, depth + 1);
                 }
@@ -97,6 +102,7 @@ fn walk(value: &mut Value, depth: usize) -> usize {
         Value::Array(items) => {
             if let [Value::String(name), rest @ ..] = items.as_mut_slice()
                 && rest.len() == 1
+                && name != SECRET_PLACEHOLDER
                 && is_secret_name(name)
             {
                 return usize::from(hide(&mut rest[0], SECRET_PLACEHOLDER));
@@ -105,6 +111,18 @@ fn walk(value: &mut Value, depth: usize) -> usize {
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
     }
+}
+
+/// Removes the cells of secret columns from a table: `columns` with a name for each cell of a row, or an object with it, and `rows` of cells.
+/// Returns how many; `None` if it is no table.
+fn hide_columns(members: &mut Map<String, Value>) -> Option<usize> {
+    let name = |column: &Value| column.as_str().or_else(|| column["name"].as_str()).map(str::to_owned);
+    let names: Vec<_> = members.get("columns")?.as_array()?.iter().map(name).collect();
+    let rows = members.get_mut("rows")?.as_array_mut()?.iter_mut().filter_map(Value::as_array_mut);
+    let cells = rows.flat_map(|row| row.iter_mut().zip(&names));
+    let is_secret = |cell: &Value, name: &str| is_secret(name, cell.is_number() || cell.is_boolean());
+    let secret = cells.filter(|(cell, name)| name.as_ref().is_some_and(|name| is_secret(cell, name)));
+    Some(secret.map(|(cell, _)| usize::from(hide(cell, SECRET_PLACEHOLDER))).sum())
 }
 
 /// Replaces the value by the placeholder; `false` if there was nothing to hide.
@@ -140,6 +158,31 @@ mod tests {
             })
         );
         assert_eq!(redact_secrets(&mut value), 0, "a second pass finds nothing");
+    }
+
+    #[test]
+    fn secrets_in_rows_go_by_the_names_of_their_columns() {
+        let hidden = SECRET_PLACEHOLDER;
+        let rows = json!([["ada", "sk-1", 7, true], ["bob", null, 8, false], ["eve", { "hex": "00" }], "x"]);
+        let without = json!([["ada", hidden, 7, true], ["bob", null, 8, false], ["eve", hidden], "x"]);
+        let names = ["owner", "api_key", "tokens", "secrets"];
+        let typed = names.map(|name| json!({ "name": name, "type": "text" }));
+        for columns in [json!(names), json!(typed)] {
+            let mut value = json!([{ "columns": columns, "rows": rows }]);
+            assert_eq!(redact_secrets(&mut value), 2);
+            assert_eq!(value, json!([{ "columns": columns, "rows": without }]));
+            assert_eq!(redact_secrets(&mut value), 0, "a second pass finds nothing");
+        }
+        // Of two columns, the second name is no value of the first.
+        let mut two = json!({ "columns": ["password", "id"], "rows": [["hunter2", 1]] });
+        assert_eq!(redact_secrets(&mut two), 1);
+        assert_eq!(two, json!({ "columns": ["password", "id"], "rows": [[hidden, 1]] }));
+        for odd in
+            [json!({ "columns": 2, "rows": [["x"]] }), json!({ "columns": [2, null], "rows": { "a": 1 } })]
+        {
+            let mut same = odd.clone();
+            assert_eq!((redact_secrets(&mut same), same), (0, odd));
+        }
     }
 
     #[test]

@@ -178,6 +178,11 @@ impl Commands {
         self.0.get(name)
     }
 
+    /// The first command, in the order of names, that covers these words.
+    pub(crate) fn covering(&self, argv: &[&str]) -> Option<&Arc<NamedCommand>> {
+        self.0.values().find(|command| command.matches(argv))
+    }
+
     pub(crate) fn is_mode_key(&self, key: &str) -> bool {
         is_mode_key(key, |name| self.get(name).is_some())
     }
@@ -197,7 +202,7 @@ impl Commands {
         };
         let argv = params.get("argv")?.as_array()?;
         let argv: Vec<&str> = argv.iter().map(Value::as_str).collect::<Option<_>>()?;
-        let found = self.iter().find(|command| command.matches(&argv));
+        let found = self.covering(&argv);
         found.filter(|_| params.iter().all(is_bare)).map(|command| command.name.clone())
     }
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::service::{Asked, Reply, Service};
 
 pub use linear::{ISSUE, Linear, PROJECT, STATE_DONE, TEAM, USER};
-pub use sentry::{EVENT, GROUP, ORGANIZATION, Sentry};
+pub use sentry::{EVENT, GROUP, ORGANIZATION, SHORT_ID, Sentry};
 pub use slack::{CHANNEL, CHANNEL_NAME, Slack};
 
 /// A request, read.

@@ -1,7 +1,7 @@
 //! Sentry: issues of one project and their events, by REST beneath `/api/0`.
 //!
-//! The vendor's client asks for four of the five beneath `/api/0/organizations/…`, so that it proves the answers of this fake and not the
-//! shorter paths that effectd asks, which Sentry documents, too.
+//! As at Sentry itself, an issue has two addresses: at the top by its number, as effectd asks, and beneath its organisation by its number or
+//! its short id, as the vendor's client asks. Both lead to one state, and `.ci/services/sentry.mjs` asks by both.
 
 use serde_json::{Value, json};
 
@@ -11,6 +11,8 @@ pub const ORGANIZATION: &str = "acme";
 const PROJECT: &str = "web";
 /// The issue that is there.
 pub const GROUP: &str = "4509876543";
+/// Its id for people, which only its organisation knows.
+pub const SHORT_ID: &str = "WEB-1";
 /// Its event.
 pub const EVENT: &str = "0123456789abcdef0123456789abcdef";
 
@@ -22,7 +24,7 @@ pub struct Sentry {
 impl Sentry {
     pub fn start(token: &str) -> Fake<Self> {
         let issue = json!({
-            "id": GROUP, "shortId": "WEB-1", "title": "TypeError: x is undefined", "culprit": "app.js in render",
+            "id": GROUP, "shortId": SHORT_ID, "title": "TypeError: x is undefined", "culprit": "app.js in render",
             "permalink": format!("https://acme.sentry.io/issues/{GROUP}/"), "level": "error", "status": "unresolved",
             "statusDetails": {}, "isPublic": false, "platform": "javascript", "type": "error", "count": "7",
             "userCount": 2, "firstSeen": "2026-01-01T00:00:00Z", "lastSeen": "2026-01-02T00:00:00Z",
@@ -97,15 +99,14 @@ impl Vendor for Sentry {
             return missing();
         }
         let ["api", "0", rest @ ..] = &segments[..] else { return missing() };
-        // Issues have an address with and one without their organisation.
-        let rest = match rest {
-            ["organizations", ORGANIZATION, rest @ ..] => rest,
-            rest => rest,
+        let (rest, is_of_org) = match rest {
+            ["organizations", ORGANIZATION, rest @ ..] => (rest, true),
+            rest => (rest, false),
         };
         let ok = |value: Value| (Reply::json(200, value.to_string()), false);
-        let id = |id: &str| id == GROUP || id == "WEB-1";
+        let id = |id: &str| id == GROUP || is_of_org && id == SHORT_ID;
         match (request.method.as_str(), rest) {
-            ("GET", ["projects", ORGANIZATION, PROJECT, "issues"]) => {
+            ("GET", ["projects", ORGANIZATION, PROJECT, "issues"]) if !is_of_org => {
                 let wanted = request.query.get("query").map_or("is:unresolved", String::as_str);
                 let status = wanted.split(' ').find_map(|word| word.strip_prefix("is:"));
                 let is_wanted = status.is_none_or(|status| self.issue["status"] == status);

@@ -24,8 +24,11 @@ const ONE: [&str; 9] = [
 const SEVERAL: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
 /// Keywords whose value is an object of schemas.
 const NAMED: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
+/// What a schema of this dialect says about itself.
+const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// Keywords that stay as they are.
-const PLAIN: [&str; 24] = [
+const PLAIN: [&str; 25] = [
+    "$anchor",
     "const",
     "default",
     "dependentRequired",
@@ -68,7 +71,11 @@ const FORMATS: [&str; 11] = [
 
 /// The schema of the parameters of a tool. The error says what cannot be brought over.
 pub(super) fn to_2020_12(schema: &Value) -> Result<Value, String> {
+    let says_dialect = schema.get("$schema").is_some_and(Value::is_string);
     let mut schema = converted(schema)?;
+    let mut anchors = BTreeMap::new();
+    name_anchors(&schema, "", &mut anchors)?;
+    point_at(&mut schema, &anchors)?;
     check_references(&schema)?;
     let Some(members) = schema.as_object_mut() else {
         return Err("it is no object".to_owned());
@@ -77,6 +84,9 @@ pub(super) fn to_2020_12(schema: &Value) -> Result<Value, String> {
         None if !members.contains_key("type") => drop(members.insert("type".to_owned(), "object".into())),
         Some("object") => {}
         Some(_) | None => return Err("its type is not object".to_owned()),
+    }
+    if says_dialect {
+        members.insert("$schema".to_owned(), DIALECT.into());
     }
     Ok(schema)
 }
@@ -92,12 +102,12 @@ fn converted(schema: &Value) -> Result<Value, String> {
     let mut to = Map::new();
     for (name, value) in members {
         match name.as_str() {
-            "$ref" if value.as_str().is_none_or(|to| to != "#" && !to.starts_with("#/")) => {
+            "$ref" if value.as_str().is_none_or(|to| !to.starts_with('#')) => {
                 return Err("a reference leads out of it".to_owned());
             }
             // These decide what the others mean, or lead to other documents.
-            "$anchor" | "$dynamicAnchor" | "$dynamicRef" | "$recursiveAnchor" | "$recursiveRef"
-            | "extends" | "disallow" => {
+            "$dynamicAnchor" | "$dynamicRef" | "$recursiveAnchor" | "$recursiveRef" | "extends"
+            | "disallow" => {
                 return Err(format!("{name} is not supported"));
             }
             "type" if value.is_object() => return Err("a type is a schema".to_owned()),
@@ -158,6 +168,45 @@ fn converted(schema: &Value) -> Result<Value, String> {
 
 fn all(schemas: &[Value]) -> Result<Value, String> {
     schemas.iter().map(converted).collect()
+}
+
+/// Collects the pointers of schemas that have a name of their own.
+fn name_anchors(value: &Value, at: &str, found: &mut BTreeMap<String, String>) -> Result<(), String> {
+    match value {
+        Value::Object(members) => {
+            if let Some(name) = members.get("$anchor").and_then(Value::as_str)
+                && found.insert(format!("#{name}"), format!("#{at}")).is_some()
+            {
+                return Err("two of its parts have one name".to_owned());
+            }
+            let escaped = |name: &str| name.replace('~', "~0").replace('/', "~1");
+            let mut inner = members.iter();
+            inner.try_for_each(|(name, inner)| name_anchors(inner, &format!("{at}/{}", escaped(name)), found))
+        }
+        Value::Array(items) => {
+            let mut items = items.iter().enumerate();
+            items.try_for_each(|(nth, item)| name_anchors(item, &format!("{at}/{nth}"), found))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
+}
+
+/// Writes pointers instead of the names of parts, so that all programs find the same part.
+fn point_at(value: &mut Value, anchors: &BTreeMap<String, String>) -> Result<(), String> {
+    match value {
+        Value::Object(members) => {
+            if let Some(Value::String(to)) = members.get_mut("$ref")
+                && to.starts_with('#')
+                && to != "#"
+                && !to.starts_with("#/")
+            {
+                *to = anchors.get(to.as_str()).ok_or("a reference leads nowhere")?.clone();
+            }
+            members.values_mut().try_for_each(|member| point_at(member, anchors))
+        }
+        Value::Array(items) => items.iter_mut().try_for_each(|item| point_at(item, anchors)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
+    }
 }
 
 /// References of one schema: far more than people write, and few enough to follow.

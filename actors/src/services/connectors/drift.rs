@@ -41,33 +41,40 @@ impl Drift {
 pub struct ToolState {
     pub name: String,
     pub drift: Drift,
-    /// What in its words is not for people.
-    pub warnings: Vec<&'static str>,
     pub now: Option<Harvested>,
     pub reviewed: Option<Harvested>,
 }
 
+/// Whether the name of a tool is no plain word of English, which says nothing in a description.
+pub(super) fn is_telling(name: &str) -> bool {
+    name.contains(['_', '-', '.']) || name.chars().any(|c| c.is_ascii_uppercase())
+}
+
+/// The names of tools: those that one server lists, and the telling ones of all tools.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names<'a>(pub(super) &'a [Harvested], pub(super) &'a BTreeSet<String>);
+
+impl Names<'_> {
+    fn has(&self, word: &str) -> bool {
+        is_telling(word) && (self.1.contains(word) || self.0.iter().any(|tool| tool.name == word))
+    }
+}
+
 /// All tools by name, those that are gone too.
-pub(super) fn states(listed: &[Harvested], reviewed: Option<&[Harvested]>) -> Vec<ToolState> {
-    let by_name = |tools: &[Harvested]| -> BTreeMap<String, Harvested> {
-        tools.iter().map(|tool| (tool.name.clone(), tool.clone())).collect()
-    };
-    let (now, old) = (by_name(listed), by_name(reviewed.unwrap_or_default()));
-    let names: BTreeSet<&String> = now.keys().chain(old.keys()).collect();
-    // A name that is a plain word of English says nothing.
-    let is_telling =
-        |name: &&str| name.contains(['_', '-', '.']) || name.chars().any(|c| c.is_ascii_uppercase());
-    let telling: BTreeSet<&str> = now.keys().map(String::as_str).filter(is_telling).collect();
+pub(super) fn states(names: Names<'_>, reviewed: Option<&[Harvested]>) -> Vec<ToolState> {
+    fn by_name(tools: &[Harvested]) -> BTreeMap<&str, &Harvested> {
+        tools.iter().map(|tool| (tool.name.as_str(), tool)).collect()
+    }
+    let (now, old) = (by_name(names.0), by_name(reviewed.unwrap_or_default()));
+    let all: BTreeSet<&str> = now.keys().chain(old.keys()).copied().collect();
     // The shapes of reviewed tools that are gone: under another name, they are no new tools.
-    let mut left: Vec<_> = old
-        .values()
-        .filter(|tool| !now.contains_key(&tool.name))
-        .map(|tool| (Pinned::of(tool).shape, &tool.name))
-        .collect();
-    let state = |name: &String| {
-        let (is, was) = (now.get(name), old.get(name));
+    let gone = old.values().filter(|tool| !now.contains_key(tool.name.as_str()));
+    let mut left: Vec<_> = gone.map(|tool| (Pinned::of(tool).shape, &tool.name)).collect();
+    let state = |name: &str| {
+        let (is, was) = (now.get(name).copied(), old.get(name).copied());
         let drift = match (is, was) {
-            (Some(is), Some(was)) => compared(is, was, &telling),
+            (Some(is), Some(was)) => compared(is, was, names),
+            (Some(_), None) if left.is_empty() => Drift::New,
             (Some(is), None) => {
                 let shape = Pinned::of(is).shape;
                 let from = left.iter().position(|(gone, _)| *gone == shape).map(|at| left.swap_remove(at));
@@ -75,13 +82,12 @@ pub(super) fn states(listed: &[Harvested], reviewed: Option<&[Harvested]>) -> Ve
             }
             (None, _) => Drift::Gone,
         };
-        let warnings = is.map(|is| for_models(is, &telling)).unwrap_or_default();
-        ToolState { name: name.clone(), drift, warnings, now: is.cloned(), reviewed: was.cloned() }
+        ToolState { name: name.to_owned(), drift, now: is.cloned(), reviewed: was.cloned() }
     };
-    names.into_iter().map(state).collect()
+    all.into_iter().map(state).collect()
 }
 
-fn compared(is: &Harvested, was: &Harvested, others: &BTreeSet<&str>) -> Drift {
+fn compared(is: &Harvested, was: &Harvested, names: Names<'_>) -> Drift {
     // The same words have the same pins, which are not computed again for each tool of each list.
     if is == was {
         return Drift::None;
@@ -99,7 +105,7 @@ fn compared(is: &Harvested, was: &Harvested, others: &BTreeSet<&str>) -> Drift {
     }
     // Words for models may have been there before, and say something else now.
     if now.prose != old.prose {
-        why.extend(for_models(is, others).into_iter().filter(|what| *what != ADDRESS));
+        why.extend(for_models(is, names).into_iter().filter(|what| *what != ADDRESS));
     }
     if !addresses(&words(is)).is_subset(&addresses(&words(was))) {
         why.push(ADDRESS);
@@ -155,8 +161,8 @@ const KEYS: [&str; 9] = [
     "credentials file",
 ];
 
-/// What in the words of a tool is not for people. `others` are the names of tools that are no plain words.
-fn for_models(tool: &Harvested, others: &BTreeSet<&str>) -> Vec<&'static str> {
+/// What in the words of a tool is not for people.
+pub(super) fn for_models(tool: &Harvested, names: Names<'_>) -> Vec<&'static str> {
     let said = words(tool);
     let plain = said.to_lowercase().split_whitespace().collect::<Vec<_>>().join(" ");
     let names_other = || {
@@ -166,7 +172,7 @@ fn for_models(tool: &Harvested, others: &BTreeSet<&str>) -> Vec<&'static str> {
         let mut words = said.split(|c: char| !(c.is_ascii_alphanumeric() || "_-.".contains(c)));
         words.any(|word| {
             let word = word.trim_matches('.');
-            word != tool.name && others.contains(word)
+            word != tool.name && (names.has(word) || word.starts_with("effectd_"))
         })
     };
     let found = [

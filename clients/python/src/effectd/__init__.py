@@ -22,9 +22,9 @@ from ._client import (
     Replay,
     Tool,
 )
-from ._core import ActionOptions
+from ._core import ActionOptions, BatchItem, BatchOptions
 from .errors import ApprovalPending, EffectdError
-from .models import Approval, Decision, Done, Event, Preview, Problem, Receipt, Status
+from .models import Approval, Batch, BatchItemResult, BatchResult, Decision, Done, Event, PlanResult, Preview, Problem, Receipt, Status
 
 __all__ = [
     "Action",
@@ -38,11 +38,17 @@ __all__ = [
     "AsyncReceipts",
     "AsyncReplay",
     "AsyncTool",
+    "Batch",
+    "BatchItem",
+    "BatchItemResult",
+    "BatchOptions",
+    "BatchResult",
     "Decision",
     "Done",
     "Effectd",
     "EffectdError",
     "Event",
+    "PlanResult",
     "Preview",
     "Problem",
     "Receipt",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -13,7 +13,7 @@ import httpx2
 
 from . import _core as core
 from . import _target, errors
-from .models import Approval, Decision, Done, Event, Preview, Receipt, Status
+from .models import Approval, Batch, Decision, Done, Event, PlanResult, Preview, Receipt, Status
 
 T = TypeVar("T")
 FilePath = str | PathLike[str]
@@ -372,6 +372,23 @@ class Effectd(_Options):
         """What the policy says, and what would change. Nothing is done or recorded."""
         return self._run(core.preview(self._link, tool_id, params, options))
 
+    def batch(self, items: Sequence[core.BatchItem], mode: str = "atomic", **options: Unpack[core.BatchOptions]) -> Batch:
+        """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has ended, or
+        waits for a person. A batch that was refused or undone is no error here: see its `result`."""
+        return self._run(core.batch(self._link, items, mode, options))
+
+    def batch_of(self, batch_id: str) -> Batch:
+        """Where a batch is."""
+        return self._run(core.batch_of(self._link, batch_id))
+
+    def plan(self, plan: Mapping[str, Any], *, session: str | None = None, timeout: float | None = None) -> PlanResult:
+        """Carries out a plan: execute, verify, repair once, roll back. Its status says how it ended; `queued` waits for a person."""
+        return self._run(core.plan(self._link, plan, session, timeout))
+
+    def plan_result(self, action_id: str, timeout: float | None = None) -> PlanResult:
+        """What a plan came to; another result follows a `queued` one."""
+        return self._run(core.plan_result(self._link, action_id, timeout))
+
     def undo(self, receipt_id: str, *, timeout: float | None = None, **options: Unpack[core.ActionOptions]) -> Done:
         """Undoes what an action changed, if nothing has changed since: an action of its own."""
         return self._run(core.undo(self._link, receipt_id, options, timeout))
@@ -477,6 +494,29 @@ class AsyncEffectd(_Options):
     async def preview(self, tool_id: str, params: Mapping[str, Any], **options: Unpack[core.ActionOptions]) -> Preview:
         """What the policy says, and what would change. Nothing is done or recorded."""
         return await self._run(core.preview(self._link, tool_id, params, options))
+
+    async def batch(self, items: Sequence[core.BatchItem], mode: str = "atomic", **options: Unpack[core.BatchOptions]) -> Batch:
+        """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has ended, or
+        waits for a person. A batch that was refused or undone is no error here: see its `result`."""
+        return await self._run(core.batch(self._link, items, mode, options))
+
+    async def batch_of(self, batch_id: str) -> Batch:
+        """Where a batch is."""
+        return await self._run(core.batch_of(self._link, batch_id))
+
+    async def plan(
+        self,
+        plan: Mapping[str, Any],
+        *,
+        session: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> PlanResult:
+        """Carries out a plan: execute, verify, repair once, roll back. Its status says how it ended; `queued` waits for a person."""
+        return await self._run(core.plan(self._link, plan, session, timeout))
+
+    async def plan_result(self, action_id: str, timeout: float | None = None) -> PlanResult:  # noqa: ASYNC109
+        """What a plan came to; another result follows a `queued` one."""
+        return await self._run(core.plan_result(self._link, action_id, timeout))
 
     async def undo(
         self,

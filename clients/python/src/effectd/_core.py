@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Required, TypedDict, TypeVar
 from urllib.parse import quote
 
 import httpx2
 from pydantic import ValidationError
 
 from . import errors
-from .models import Amendment, Approval, Decision, Done, Event, Model, Preview, Receipt, Status
+from .models import Amendment, Approval, Batch, Decision, Done, Event, Model, PlanResult, Preview, Receipt, Status
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Model)
@@ -89,6 +89,27 @@ class ActionOptions(TypedDict, total=False):
     propensity: float
     context: Mapping[str, float | str]
     trace_id: str
+    session: str
+
+
+class BatchItem(TypedDict, total=False):
+    """One action of a batch (docs/batches.md)."""
+
+    tool_id: Required[str]
+    params: Required[Mapping[str, Any]]
+    qos: Mapping[str, Any]
+    idempotency_key: str
+
+
+class BatchOptions(TypedDict, total=False):
+    """What a batch may say beside its items and its mode (docs/batches.md)."""
+
+    subject_id: str
+    space_id: str
+    batch_id: str
+    dry_run: bool
+    timeout_ms: int
+    rationale: Mapping[str, Any]
     session: str
 
 
@@ -270,6 +291,55 @@ def cancel(link: Link, action_id: str) -> Flow[Status]:
 def preview(link: Link, tool_id: str, params: Mapping[str, Any], options: ActionOptions) -> Flow[Preview]:
     body, query = link.decision(tool_id, params, options), {"session": options.get("session")}
     return _read(Preview, (yield from link.json(Request("POST", "/v1/preview", query, body))))
+
+
+def batch(link: Link, items: Sequence[BatchItem], mode: str, options: BatchOptions) -> Flow[Batch]:
+    body: dict[str, Any] = {"batch_id": str(uuid.uuid4()), "mode": mode, "items": list(items)}
+    body |= {"subject_id": link.subject_id, "space_id": link.space_id}
+    body |= {name: value for name, value in options.items() if name != "session" and value is not None}
+    for name in ("subject_id", "space_id"):
+        if body[name] is None:
+            raise ValueError(f"name {name}, here or in Effectd(…)")
+    body = copy.deepcopy(body)
+    while True:
+        query = {"wait_ms": int(WAIT_STEP_S * 1000), "session": options.get("session")}
+        found = _read(Batch, (yield from link.json(Request("POST", "/v1/batches", query, body, _trace()))))
+        if found.state != "accepted":
+            return found
+
+
+def batch_of(link: Link, batch_id: str) -> Flow[Batch]:
+    return _read(Batch, (yield from link.json(Request("GET", _path("batches", batch_id)))))
+
+
+def plan(link: Link, plan: Mapping[str, Any], session: str | None, timeout: float | None) -> Flow[PlanResult]:
+    """A plan's id is made here, once, so that a repeat after a lost answer is the same plan."""
+    place = {"subjectId": link.subject_id, "spaceId": link.space_id}
+    body = {"actionId": str(uuid.uuid4()), **{name: value for name, value in place.items() if value is not None}, **copy.deepcopy(dict(plan))}
+    until = _until(timeout)
+    query = {"session": session, "timeout_ms": _step_ms(until)}
+    return (yield from _planned(link, (yield from link.json(Request("POST", "/v1/plans", query, body, _trace()))), until))
+
+
+def plan_result(link: Link, action_id: str, timeout: float | None) -> Flow[PlanResult]:
+    answer = yield from link.json(Request("GET", _path("plans", action_id)))
+    return (yield from _planned(link, answer, _until(timeout)))
+
+
+def _planned(link: Link, answer: Any, until: float | None) -> Flow[PlanResult]:
+    while isinstance(answer, dict) and "state" in answer:
+        status = _read(Status, answer)
+        if until is not None and time.monotonic() >= until:
+            raise errors.NotEnded("the plan goes on; wait for it with its action_id", status)
+        # A failure is a result of the plan, and no error.
+        request = Request("GET", f"{_path('actions', status.action_id)}/wait", {"timeout_ms": _step_ms(until)}, is_begun=True)
+        try:
+            yield from link.ask(request)
+        except errors.EffectdError as failure:
+            if failure.receipt is None:
+                raise
+        answer = yield from link.json(Request("GET", _path("plans", status.action_id)))
+    return _read(PlanResult, answer)
 
 
 def receipt(link: Link, receipt_id: str) -> Flow[Receipt]:

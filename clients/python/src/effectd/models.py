@@ -165,6 +165,79 @@ class Done(_Action):
     receipt: Receipt
 
 
+class BatchItemResult(Model):
+    """What has become of an item of a batch."""
+
+    action_id: str
+    tool_id: str | None = None
+    marker: str
+    """`committed`, `rolled_back`, `rollback_failed` or `not_started`."""
+    reason: str | None = None
+    paths: list[str] = []
+    """The paths that are not as they were before the batch."""
+    receipt_id: str | None = None
+    undo_receipt_id: str | None = None
+
+
+class BatchResult(Model):
+    """How a batch ended."""
+
+    outcome: str
+    """`executed`, `reverted` if nothing of it is left, or why not all of it is done."""
+    partial: bool
+    """Something could not be undone."""
+    items: list[BatchItemResult]
+    receipt_id: str
+    error: Failure | None = None
+
+
+class Batch(Model):
+    """Where a batch is."""
+
+    batch_id: str
+    state: str
+    """`held`, `done` or `ended`."""
+    already_done: bool = False
+    approval: Held | None = None
+    result: BatchResult | None = None
+
+
+class Check(Model):
+    """One check of a plan's verification."""
+
+    name: str
+    ok: bool
+    exitCode: int | None = None
+    output: str = ""
+
+
+class Verification(Model):
+    ok: bool
+    checks: list[Check] = []
+
+
+class Tried(Model):
+    attempted: bool
+    ok: bool
+
+
+class PlanResult(Model):
+    """What a plan came to, in the words of the action API."""
+
+    status: str
+    """`succeeded`, `reverted`, `queued`, `rejected` or `failed`."""
+    actionId: str
+    actionType: str
+    riskTier: str
+    output: dict[str, Any] = {}
+    verification: Verification
+    repair: Tried
+    rollback: Tried
+    feedback: dict[str, Any] = {}
+    """`receiptId` of a plan that has ended, or `approvalId` of one that is queued."""
+    error: Failure | None = None
+
+
 class Preview(Model):
     """What the policy says to a request, and what it would change."""
 

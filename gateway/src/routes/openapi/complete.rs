@@ -41,12 +41,14 @@ const FAILING: [&str; 7] = [
 
 /// Links from an answer to the next request: operation and the beginning of its status, the next operation, and the member of
 /// the answer that is its `id`.
-const LINKS: [(&str, &str, &str, &str); 23] = [
+const LINKS: [(&str, &str, &str, &str); 25] = [
     ("actions_submit", "2", "actions_show", "action_id"),
     ("actions_submit", "2", "actions_wait", "action_id"),
     ("actions_submit", "202", "actions_cancel", "action_id"),
     ("actions_submit", "202", "approvals_show", "approval/approval_id"),
     ("actions_submit", "200", "receipts_show", "receipt/receipt_id"),
+    ("batches_run", "2", "batches_show", "batch_id"),
+    ("batches_run", "202", "approvals_show", "approval/approval_id"),
     ("actions_show", "200", "approvals_show", "approval/approval_id"),
     ("actions_show", "200", "receipts_show", "receipt/receipt_id"),
     ("actions_wait", "202", "approvals_show", "approval/approval_id"),
@@ -266,6 +268,14 @@ fn bounds() -> Vec<Bound> {
         ("ApproveBody DenyBody EraseBody GrantBody", "reason", reason),
         ("AvailableView", "mode", words(&["allow", "require_approval", "deny"])),
         ("AvailableView", "riskLevel", words(&["read", "write", "danger"])),
+        ("AutomationView", "automation_id", reference("AutomationId")),
+        ("AutomationView", "created_at", time()),
+        ("AutomationView", "created_by", reference("Principal")),
+        ("AutomationView", "org", reference("OrgId")),
+        ("AutomationView", "space_id", reference("SpaceId")),
+        ("AutomationView", "status", words(&["active", "paused", "archived"])),
+        ("AutomationView", "updated_at", time()),
+        ("RenderedView", "state", words(&["rendered", "skipped", "failed"])),
         ("BreakerView", "state", words(&["closed", "open", "half_open", "releasing"])),
         ("ConnectionBody Operation_create_connection", "hosts", hosts),
         ("ConnectionBody Operation_create_connection", "name", name()),
@@ -527,6 +537,26 @@ fn example(id: &str) -> Option<Value> {
             json!({ "params": { "path": "workspace/notes/w37.txt", "space_id": "shared:household" } })
         }
         "artifacts_quarantine" => json!({ "reason": "it may hold a customer's data" }),
+        "batches_run" => json!({
+            "batch_id": "example",
+            "subject_id": "agent://planner@deviceA",
+            "space_id": "shared:household",
+            "mode": "atomic",
+            "items": [{
+                "tool_id": "files.write_text",
+                "params": { "path": "workspace/notes/w36.txt", "text": "hello", "space_id": "shared:household" },
+            }],
+        }),
+        "plans_run" => json!({
+            "actionId": "example",
+            "actionType": "diagnose_error",
+            "riskTier": "R1",
+            "input": {},
+            "rollbackPlan": null,
+            "verification": { "required": true, "commands": [] },
+            "spaceId": "shared:household",
+            "subjectId": "agent://planner@deviceA",
+        }),
         "grants_create" | "grants_request" | "grants_preview_request" => json!({
             "org": "household",
             "session": "agent:agent://planner@deviceA",
@@ -564,6 +594,25 @@ fn example(id: &str) -> Option<Value> {
         }),
         "connectors_overlay" => json!({ "risk": "read" }),
         "connectors_review" => json!({
+            "digest": "sha256:7d0c2f5b1f6e4a3d9c8b7a6f5e4d3c2b1a0f9e8d7c6b5a4f3e2d1c0b9a8f7e6d",
+        }),
+        "automations_check" | "automations_save" | "automations_replace" => json!({
+            "schema_version": "1.0",
+            "name": "Note of the day",
+            "plan": [{
+                "step_id": "write",
+                "action": "files.write_text",
+                "config": { "path": "workspace/notes/today.txt", "text": "A new day" },
+            }],
+        }),
+        "automations_render" => json!({
+            "definition": {
+                "schema_version": "1.0",
+                "name": "Note of the day",
+                "plan": [{ "step_id": "tell", "action": "notification", "config": { "message_template": "{{ run.started_at }}" } }],
+            },
+        }),
+        "plugins_add" => json!({
             "digest": "sha256:7d0c2f5b1f6e4a3d9c8b7a6f5e4d3c2b1a0f9e8d7c6b5a4f3e2d1c0b9a8f7e6d",
         }),
         "webhooks_create" => json!({
@@ -631,14 +680,20 @@ fn answer(id: &str) -> Option<Value> {
     })
 }
 
+/// What a path is about: `receipts` of `/v1/receipts/{id}`.
+fn resource(path: &str) -> Option<&str> {
+    path.strip_prefix("/api").unwrap_or(path).split('/').nth(2)
+}
+
 /// A variable of a path.
 fn path_parameter(path: &str, name: &str) -> Value {
-    let resource = path.split('/').nth(2).unwrap_or_default();
+    let resource = resource(path).unwrap_or_default();
     let by_default = format!("The {}'s id", resource.trim_end_matches('s'));
     let description = match (resource, name) {
         (_, "session_id") => "The session's id",
         ("actions", "id") if path.starts_with("/{") => "The invocation's id, percent-encoded",
         ("actions", "id") => "The action's id, percent-encoded",
+        ("batches", "id") => "The batch's id, percent-encoded",
         ("tools", "id") => "The tool's id, or an alias",
         ("notifications", "id") => "The id of the receipt of the action that sent it",
         (_, "artifact") => "One of the receipt's `artifact_ids`",
@@ -646,6 +701,7 @@ fn path_parameter(path: &str, name: &str) -> Value {
         (_, "integration") => "The source of the actions, percent-encoded",
         (_, "key") => "Its key, percent-encoded",
         (_, "letter") => "The number of the dead letter",
+        ("plugins", "name") => "The name of the package",
         ("connectors", "name") => "The name by which the server knows the tool",
         (_, "name") => "The secret's name",
         (_, "org") => "The organisation, percent-encoded",
@@ -658,14 +714,13 @@ fn path_parameter(path: &str, name: &str) -> Value {
 
 /// What a parameter must look like, by the resource of the path and its name.
 fn parameter_schema(path: &str, name: &str) -> Option<Value> {
-    let resource = path.split('/').nth(2)?;
-    Some(match (resource, name) {
-        ("actions", "id") => reference("ActionId"),
+    Some(match (resource(path)?, name) {
+        ("actions" | "batches", "id") => reference("ActionId"),
         ("receipts" | "notifications", "id") => reference("ReceiptId"),
         ("approvals", "id") => reference("ApprovalId"),
         ("approvals", "calls_max") => json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }),
         ("grants", "id") => reference("GrantId"),
-        ("sessions", "id") | ("actions", "session" | "session_id") => reference("SessionId"),
+        ("sessions", "id") | ("actions" | "batches", "session" | "session_id") => reference("SessionId"),
         ("actions" | "inbox", "status") => {
             json!({ "type": "string", "enum": ["pending", "executed", "completed", "denied", "expired", "failed"] })
         }
@@ -676,7 +731,10 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
         ("inbox", "org") => reference("OrgId"),
         ("connections" | "connectors", "id") => reference("ConnectionId"),
         ("connectors", "name") => json!({ "type": "string", "pattern": "^[A-Za-z0-9_.-]{1,128}$" }),
+        ("plugins", "name") => json!({ "type": "string", "pattern": "^[a-z][a-z0-9_]{0,55}$" }),
         ("webhooks", "id") => reference("WebhookId"),
+        ("automations", "id") => reference("AutomationId"),
+        ("automations", "space_id") => reference("SpaceId"),
         ("tokens", "id") => reference("TokenId"),
         ("secrets", "org") => reference("OrgId"),
         ("secrets", "name") => secret_name(),
@@ -694,8 +752,8 @@ fn parameter_schema(path: &str, name: &str) -> Option<Value> {
             "anyOf": [{ "format": "date-time" }, { "pattern": "^[0-9]{1,5}[smhd]$" }],
         }),
         (
-            "log" | "operations" | "policy" | "sessions" | "connections" | "connectors" | "secrets"
-            | "tokens" | "webhooks",
+            "automations" | "log" | "operations" | "policy" | "sessions" | "connections" | "connectors"
+            | "plugins" | "secrets" | "tokens" | "webhooks",
             "reason",
         ) => {
             json!({ "type": "string", "maxLength": REASON_BYTES_MAX, "pattern": PRINTABLE })

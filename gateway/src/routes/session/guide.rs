@@ -33,7 +33,7 @@ pub(super) fn catalogue(app: &App, session: &Session) -> Result<Vec<AvailableVie
         let is_ours = connection.enabled && session.connections.contains(&connection.connection_id);
         if is_ours && !registry.iter().any(|tool| tool.spec().tool_id.source() == connection.source) {
             let source = connection.source.clone();
-            let error = connectors::known(app.store(), connection)?.and_then(|known| known.listed?.error);
+            let error = connectors::known(app.services(), connection)?.and_then(|known| known.listed?.error);
             all.push(AvailableView {
                 integration: source,
                 error: Some(error.unwrap_or_else(|| "the source offers no actions now".to_owned())),
