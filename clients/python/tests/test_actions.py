@@ -88,6 +88,20 @@ def test_a_batch_is_done_whole_or_leaves_nothing(effectd: Any, daemon: Daemon) -
     assert failed.result.error.code == "file_not_found" and daemon.text(one) == "hello"
 
 
+def test_a_plan_says_how_it_ended(effectd: Any, daemon: Daemon) -> None:
+    plan: dict[str, Any] = {"actionType": "diagnose_error", "riskTier": "R1", "input": {}, "verification": {"required": True}}
+    done = effectd.plan(plan)
+    assert (done.status, done.action_type, done.verification.ok, done.rollback.attempted) == (
+        "succeeded",
+        "diagnose_error",
+        True,
+        False,
+    )
+    assert effectd.receipt(done.feedback["receiptId"]).action_id == done.action_id
+    refused = effectd.plan({**plan, "input": {"no_such": 1}})
+    assert refused.status == "rejected" and refused.error.code == "params_invalid"
+
+
 def test_a_person_approves_what_was_shown(effectd: Any, daemon: Daemon) -> None:
     path = name()
     effectd.execute("files.write_text", write(path))

@@ -24,7 +24,20 @@ from ._client import (
 )
 from ._core import ActionOptions, BatchItem, BatchOptions
 from .errors import ApprovalPending, EffectdError
-from .models import Approval, Batch, BatchItemResult, BatchResult, Decision, Done, Event, PlanResult, Preview, Problem, Receipt, Status
+from .models import (
+    Approval,
+    Batch,
+    BatchItemResult,
+    BatchResult,
+    Decision,
+    Done,
+    Event,
+    PlanResult,
+    Preview,
+    Problem,
+    Receipt,
+    Status,
+)
 
 __all__ = [
     "Action",

@@ -373,8 +373,8 @@ class Effectd(_Options):
         return self._run(core.preview(self._link, tool_id, params, options))
 
     def batch(self, items: Sequence[core.BatchItem], mode: str = "atomic", **options: Unpack[core.BatchOptions]) -> Batch:
-        """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has ended, or
-        waits for a person. A batch that was refused or undone is no error here: see its `result`."""
+        """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has
+        ended, or waits for a person. A batch that was refused or undone is no error here: see its `result`."""
         return self._run(core.batch(self._link, items, mode, options))
 
     def batch_of(self, batch_id: str) -> Batch:
@@ -382,7 +382,8 @@ class Effectd(_Options):
         return self._run(core.batch_of(self._link, batch_id))
 
     def plan(self, plan: Mapping[str, Any], *, session: str | None = None, timeout: float | None = None) -> PlanResult:
-        """Carries out a plan: execute, verify, repair once, roll back. Its status says how it ended; `queued` waits for a person."""
+        """Carries out a plan: execute, verify, repair once, roll back. Its status says how it ended; `queued` means that it
+        waits for a person."""
         return self._run(core.plan(self._link, plan, session, timeout))
 
     def plan_result(self, action_id: str, timeout: float | None = None) -> PlanResult:
@@ -496,8 +497,8 @@ class AsyncEffectd(_Options):
         return await self._run(core.preview(self._link, tool_id, params, options))
 
     async def batch(self, items: Sequence[core.BatchItem], mode: str = "atomic", **options: Unpack[core.BatchOptions]) -> Batch:
-        """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has ended, or
-        waits for a person. A batch that was refused or undone is no error here: see its `result`."""
+        """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has
+        ended, or waits for a person. A batch that was refused or undone is no error here: see its `result`."""
         return await self._run(core.batch(self._link, items, mode, options))
 
     async def batch_of(self, batch_id: str) -> Batch:
@@ -511,7 +512,8 @@ class AsyncEffectd(_Options):
         session: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> PlanResult:
-        """Carries out a plan: execute, verify, repair once, roll back. Its status says how it ended; `queued` waits for a person."""
+        """Carries out a plan: execute, verify, repair once, roll back. Its status says how it ended; `queued` means that it
+        waits for a person."""
         return await self._run(core.plan(self._link, plan, session, timeout))
 
     async def plan_result(self, action_id: str, timeout: float | None = None) -> PlanResult:  # noqa: ASYNC109

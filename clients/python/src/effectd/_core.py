@@ -315,7 +315,11 @@ def batch_of(link: Link, batch_id: str) -> Flow[Batch]:
 def plan(link: Link, plan: Mapping[str, Any], session: str | None, timeout: float | None) -> Flow[PlanResult]:
     """A plan's id is made here, once, so that a repeat after a lost answer is the same plan."""
     place = {"subjectId": link.subject_id, "spaceId": link.space_id}
-    body = {"actionId": str(uuid.uuid4()), **{name: value for name, value in place.items() if value is not None}, **copy.deepcopy(dict(plan))}
+    body = {
+        "actionId": str(uuid.uuid4()),
+        **{name: value for name, value in place.items() if value is not None},
+        **copy.deepcopy(dict(plan)),
+    }
     until = _until(timeout)
     query = {"session": session, "timeout_ms": _step_ms(until)}
     return (yield from _planned(link, (yield from link.json(Request("POST", "/v1/plans", query, body, _trace()))), until))

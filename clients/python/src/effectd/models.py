@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic.alias_generators import to_camel
 
 
 class Model(BaseModel):
@@ -202,33 +203,39 @@ class Batch(Model):
     result: BatchResult | None = None
 
 
-class Check(Model):
+class _OfPlan(Model):
+    """A part of a plan's answer, whose JSON has camelCase."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
+
+
+class Check(_OfPlan):
     """One check of a plan's verification."""
 
     name: str
     ok: bool
-    exitCode: int | None = None
+    exit_code: int | None = None
     output: str = ""
 
 
-class Verification(Model):
+class Verification(_OfPlan):
     ok: bool
     checks: list[Check] = []
 
 
-class Tried(Model):
+class Tried(_OfPlan):
     attempted: bool
     ok: bool
 
 
-class PlanResult(Model):
+class PlanResult(_OfPlan):
     """What a plan came to, in the words of the action API."""
 
     status: str
     """`succeeded`, `reverted`, `queued`, `rejected` or `failed`."""
-    actionId: str
-    actionType: str
-    riskTier: str
+    action_id: str
+    action_type: str
+    risk_tier: str
     output: dict[str, Any] = {}
     verification: Verification
     repair: Tried
