@@ -89,7 +89,7 @@ impl Execution<'_> {
         self.runs.artifacts.clear();
         let mut tried = Tried { attempted: Attempted::Abandoned, seen: None, undeclared: None };
         match ran {
-            Ok(ran) => {
+            Ok(mut ran) => {
                 let (usage, used) = (&ran.answer.usage, &mut self.runs.used);
                 attempt.cpu_ms = Millis::from_micros(usage.cpu_user_us + usage.cpu_system_us);
                 used.peak_memory_bytes = used.peak_memory_bytes.max(usage.peak_memory_bytes);

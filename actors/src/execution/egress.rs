@@ -354,9 +354,21 @@ impl Wired {
         self.may_have_effect |= may_write;
     }
 
+    /// If the time of the call is over while a service is to answer, the service was too slow, whichever of the two clocks rings first.
+    fn end_open(&mut self, attempted: &Attempted) {
+        let is_over = matches!(attempted, Attempted::Unclear(failure) if failure.code == Code::TimedOut);
+        let open = self.records.last_mut().filter(|record| record.fault == Some(ExchangeFault::Gone));
+        if let Some(record) = open.filter(|_| is_over && self.failure.is_none()) {
+            record.fault = Some(ExchangeFault::TimedOut);
+            let message = "the service did not answer in time".to_owned();
+            self.failure = Some(ExchangeFailure { fault: ExchangeFault::TimedOut, message, sent: true });
+        }
+    }
+
     /// What an attempt means, given what went over the wire: a child that says that it failed is believed about the reason, never
     /// about what has left. What a whole answer means, effectd's own tools say: some services refuse with status 200.
-    pub(crate) fn judge(&self, attempted: Attempted, is_ours: bool) -> Attempted {
+    pub(crate) fn judge(&mut self, attempted: Attempted, is_ours: bool) -> Attempted {
+        self.end_open(&attempted);
         let (failure, was_said) = match attempted {
             Attempted::Failed(failure) => (failure, true),
             Attempted::Unclear(failure) => (failure, false),
@@ -520,6 +532,20 @@ mod tests {
         may_have_effect(&ExchangeReply::Answered(ExchangeAnswer { status, headers, body: Vec::new() }))
     }
 
+    fn record(status: Option<u16>) -> EgressRecord {
+        EgressRecord {
+            host: "slack.com".to_owned(),
+            address: None,
+            method: effectd_contracts::Method::Post,
+            status,
+            fault: None,
+            bytes_out: 1,
+            bytes_in: 1,
+            ms: Millis::ZERO,
+            allowed_range: false,
+        }
+    }
+
     #[test]
     fn a_write_is_over_only_if_the_service_says_so() {
         for status in [400, 401, 403, 404, 409, 422, 429, 501] {
@@ -534,12 +560,20 @@ mod tests {
     #[test]
     fn a_child_is_not_believed_about_what_has_left() {
         let said = || Attempted::Failed(Failure::new(Code::ToolBusy, Phase::Dispatch, "nothing happened"));
-        let sent = Wired { may_have_effect: true, ..Wired::default() };
+        let mut sent = Wired { may_have_effect: true, ..Wired::default() };
         assert!(matches!(sent.judge(said(), true), Attempted::Unclear(_)));
-        let killed = Attempted::Unclear(Failure::new(Code::TimedOut, Phase::Dispatch, "killed"));
-        assert!(matches!(Wired::default().judge(killed, true), Attempted::Failed(_)), "nothing has left");
+        let killed = || Attempted::Unclear(Failure::new(Code::TimedOut, Phase::Dispatch, "killed"));
+        assert!(matches!(Wired::default().judge(killed(), true), Attempted::Failed(_)), "nothing has left");
+        // The service had not answered when the time was over.
+        let mut open = Wired { records: vec![record(None)], ..Wired::default() };
+        open.records[0].fault = Some(ExchangeFault::Gone);
+        let Attempted::Failed(failure) = open.judge(killed(), true) else { panic!("a read has no effect") };
+        assert_eq!(
+            (failure.code, open.records[0].fault),
+            (Code::EgressFailed, Some(ExchangeFault::TimedOut))
+        );
         let retry_after = Some(Duration::from_secs(7));
-        let later = Wired { retry_after, ..Wired::default() };
+        let mut later = Wired { retry_after, ..Wired::default() };
         let Attempted::Failed(failure) = later.judge(said(), true) else { panic!("nothing has left") };
         assert_eq!(failure.retry_after_ms, Some(7_000));
     }
@@ -547,17 +581,6 @@ mod tests {
     #[test]
     fn a_refusal_with_success_counts_once_it_is_whole() {
         let refused = || Attempted::Failed(Failure::new(Code::ServiceRefused, Phase::Dispatch, "ok: false"));
-        let record = |status| EgressRecord {
-            host: "slack.com".to_owned(),
-            address: None,
-            method: effectd_contracts::Method::Post,
-            status,
-            fault: None,
-            bytes_out: 1,
-            bytes_in: 1,
-            ms: Millis::ZERO,
-            allowed_range: false,
-        };
         let wired = |status, writes| Wired {
             records: vec![record(status)],
             may_have_effect: true,
