@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use effectd_bus::limits::LEASE_TTL_MAX;
 use effectd_contracts::batch::is_batch;
-use effectd_contracts::{ActionId, Code, Origin};
+use effectd_contracts::{ActionId, Code, Failure, Origin, Phase};
 use tracing::Instrument;
 
 use crate::action::proofs::Earlier;
 use crate::action::{Action, Finished, Submitted};
-use crate::batches::{self, not_started};
-use crate::control::batch_turns::Turn;
+use crate::batches::{self, not_started, time_over};
+use crate::control::batch_turns::{Allowed, Turn};
+use crate::control::fair_queue::Permit;
 use crate::effects::active_calls::ActiveCalls;
 use crate::execution::call::allowed_time;
 use crate::execution::steps::Execution;
 use crate::failpoint::hit;
-use crate::limits::ROLLBACK_TIME_MIN;
+use crate::limits::{BATCH_UNDO_TIME_MIN, ROLLBACK_TIME_MIN};
 use crate::messages::{Execute, Record, Refusal};
 use crate::operator::connectors;
 use crate::services::Services;
@@ -39,9 +40,9 @@ impl Stage for Executor {
     }
 
     fn limit(&self, action: &Execute) -> Duration {
-        let gated = action.state.gated();
-        let rollback = if gated.terms().is_some() { 4 * ROLLBACK_TIME_MIN } else { Duration::ZERO };
-        allowed_time(&action.request, gated) + rollback + self.services.in_flight.leases.ttl
+        let planned = action.state.gated().terms().is_some();
+        let rollback = if planned { 4 * ROLLBACK_TIME_MIN } else { Duration::ZERO };
+        time_of(action) + rollback + self.services.in_flight.leases.ttl
     }
 
     async fn work(&self, action: Execute, this: &Address<Execute>) {
@@ -54,7 +55,7 @@ impl Stage for Executor {
         let Some(mut action) = self.in_turn(action, this) else { return };
         let id = action.ticket.action_id.clone();
         hit("executor.begin", &id).await;
-        let timeout = allowed_time(&action.request, action.state.gated());
+        let timeout = time_of(&action);
         let _extended = extend_lease(&self.services.in_flight.leases, &action.ticket, self.limit(&action));
         let work = Box::pin(async {
             // The action's time begins when it gets its start slot.
@@ -95,6 +96,11 @@ impl Stage for Executor {
     }
 }
 
+fn time_of(action: &Execute) -> Duration {
+    let allowed = allowed_time(&action.request, action.state.gated());
+    if action.ticket.origin.is_undo() { allowed.max(BATCH_UNDO_TIME_MIN) } else { allowed }
+}
+
 impl Executor {
     async fn batch(&self, mut action: Execute) {
         let timeout = allowed_time(&action.request, action.state.gated());
@@ -109,49 +115,90 @@ impl Executor {
     }
 
     /// The action, unless it is an item of a batch whose turn has not come: that one comes again, or never runs.
-    fn in_turn(&self, action: Execute, this: &Address<Execute>) -> Option<Execute> {
+    fn in_turn(&self, mut action: Execute, this: &Address<Execute>) -> Option<Execute> {
         let Origin::Batch { batch_id, index, undo, .. } = &action.ticket.origin else { return Some(action) };
         let (index, undo) = (*index, *undo);
         let mut allowed = self.services.control.batches.watch(batch_id);
         let now = *allowed.borrow_and_update();
         let mut turn = now.turn(index, undo);
+        let mut failure = not_started();
         // A batch that has ended opens no turn any more.
         if turn == Turn::Wait
-            && *action.state.earlier() == Earlier::No
             && let Ok(Some(_)) =
                 ActionId::new(batch_id.as_str()).map_or(Ok(None), |id| self.services.store.receipt_of(&id))
         {
             self.services.control.batches.end(batch_id);
             turn = Turn::Stop;
+            if *action.state.earlier() != Earlier::No {
+                let why = "it was begun, and its batch has ended without it";
+                failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, why);
+            }
+        }
+        let has_place = undo || action.ticket.slot.has_place();
+        if matches!(now, Allowed::Over(_)) && !has_place && *action.state.earlier() == Earlier::No {
+            (turn, failure) = (Turn::Stop, time_over());
         }
         match turn {
-            Turn::Go => Some(action),
-            Turn::Stop => {
-                let gated = action.state.gated();
-                let (tool, ruling, fence) =
-                    (gated.tool().clone(), gated.ruling().clone(), action.state.fence());
-                let refusal = Refusal::new(action, not_started());
-                let refusal =
-                    Refusal { tool: Some(tool), ruling: Some(ruling), fence: Some(fence), ..refusal };
-                pass(&self.recorder, refusal.into());
-                None
-            }
-            Turn::Wait => {
-                let extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
-                let (again, mut halt) = (this.clone(), self.services.children.halt.subscribe());
-                tokio::spawn(async move {
+            Turn::Go if has_place => Some(action),
+            Turn::Go => {
+                let (subject, tool) = (&action.request.subject_id, &action.request.tool_id);
+                let mut place = self.services.control.items.enqueue(subject, tool, None);
+                if let Ok(place) = place.try_recv() {
+                    action.ticket.slot.take_place(place);
+                    return Some(action);
+                }
+                self.later(action, this, async move {
                     tokio::select! {
                         biased;
-                        _ = halt.wait_for(|halted| *halted) => {}
-                        // If the batch died, its next copy opens the turns again.
-                        _ = allowed.wait_for(|allowed| allowed.turn(index, undo) != Turn::Wait) => {
-                            drop(extended);
-                            pass(&again, action);
-                        }
+                        // The time of its batch may be over before.
+                        _ = allowed.wait_for(|allowed| matches!(allowed, Allowed::Over(_))) => None,
+                        place = place => place.ok(),
                     }
                 });
                 None
             }
+            Turn::Stop => {
+                let gated = action.state.gated();
+                let (tool, ruling, fence) =
+                    (gated.tool().clone(), gated.ruling().clone(), action.state.fence());
+                let dead_letter = failure.code == Code::OutcomeUnknown;
+                let refusal = Refusal::new(action, failure);
+                let (tool, ruling, fence) = (Some(tool), Some(ruling), Some(fence));
+                pass(&self.recorder, Refusal { tool, ruling, fence, dead_letter, ..refusal }.into());
+                None
+            }
+            Turn::Wait => {
+                self.later(action, this, async move {
+                    // If the batch died, its next copy opens the turns again.
+                    drop(allowed.wait_for(|allowed| allowed.turn(index, undo) != Turn::Wait).await);
+                    None
+                });
+                None
+            }
         }
+    }
+
+    /// Sends the action again after this, perhaps with a place among the items of its tool.
+    fn later(
+        &self,
+        mut action: Execute,
+        this: &Address<Execute>,
+        after: impl Future<Output = Option<Permit>> + Send + 'static,
+    ) {
+        let extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
+        let (again, mut halt) = (this.clone(), self.services.children.halt.subscribe());
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                _ = halt.wait_for(|halted| *halted) => {}
+                place = after => {
+                    if let Some(place) = place {
+                        action.ticket.slot.take_place(place);
+                    }
+                    drop(extended);
+                    pass(&again, action);
+                }
+            }
+        });
     }
 }

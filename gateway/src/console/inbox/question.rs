@@ -437,7 +437,11 @@ fn counts(preview: &Preview) -> String {
                 0 => String::new(),
                 deletes => format!(", {} deleted", counted(deletes, "path")),
             };
-            format!("{} changed{deletes}", counted(predicted.files, "path"))
+            let sent = match shown.requests.len() {
+                0 => String::new(),
+                sent => format!(", {}", counted(sent as u64, "request")),
+            };
+            format!("{} changed{deletes}{sent}", counted(predicted.files, "path"))
         }
     }
 }
@@ -454,7 +458,10 @@ impl Changes {
                 (Some(why), Vec::new(), false)
             }
             Preview::Request(request) => (None, vec![ChangedPath::of_request(request)], false),
-            Preview::Shown(shown) => (None, shown.changes.iter().map(ChangedPath::of).collect(), shown.cut),
+            Preview::Shown(shown) => {
+                let sent = shown.requests.iter().map(|asked| ChangedPath::of_request(&asked.request));
+                (None, shown.changes.iter().map(ChangedPath::of).chain(sent).collect(), shown.cut)
+            }
         };
         let summary = if note.is_some() { String::new() } else { counts(preview) };
         Self { summary, note, changes, cut }
