@@ -43,10 +43,6 @@ pub(crate) fn not_started() -> Failure {
     Failure::new(Code::NotStarted, Phase::Dispatch, "an earlier item of its batch failed")
 }
 
-pub(crate) fn time_over() -> Failure {
-    Failure::new(Code::NotStarted, Phase::Dispatch, "the time of the batch was over")
-}
-
 /// The end of an item; `None` if it was never asked for.
 type End = Option<Result<Done, Failure>>;
 

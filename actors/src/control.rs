@@ -80,8 +80,6 @@ pub struct Control {
     pub slots: FairQueue,
     pub starts: FairQueue,
     pub(crate) previews: FairQueue,
-    /// Items of batches that run: each is in the slot of its batch, and counts for its tool here.
-    pub(crate) items: FairQueue,
     /// The order of actions that change the same resource.
     pub(crate) resources: ResourceQueue,
     pub(crate) batches: BatchTurns,
@@ -119,8 +117,7 @@ impl Control {
                 weights: settings.weights.clone(),
             })
         };
-        let (subject_max, tool_max) =
-            (settings.subject_in_flight_max, settings.tool_in_flight_max.min(in_flight_max));
+        let (subject_max, tool_max) = (settings.subject_in_flight_max, settings.tool_in_flight_max);
         let starts = cores * limits::STARTS_PER_CORE;
         Self {
             breakers,
@@ -128,7 +125,6 @@ impl Control {
             sessions: Sessions::new(store, clock, settings.session_actions_max, &metrics.uncounted),
             budgets: Budgets::new(settings.budgets, store, clock),
             slots: queue(in_flight_max, subject_max.min(in_flight_max), tool_max, settings.waiting_max),
-            items: queue(usize::MAX, usize::MAX, tool_max, usize::MAX),
             // One subject gets at most two thirds, so the others find a slot even beside a noisy one.
             starts: queue(starts, starts - starts / 3, starts, usize::MAX),
             previews: queue(

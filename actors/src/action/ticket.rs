@@ -54,8 +54,6 @@ pub(crate) struct Slot {
     /// How many of them are charged: a batch has one for each item.
     charged: usize,
     queued: Option<Queued>,
-    /// An item's place among those of its tool.
-    place: Option<Permit>,
 }
 
 impl Slot {
@@ -69,7 +67,6 @@ impl Slot {
             reserved: Vec::new(),
             charged: 0,
             queued: None,
-            place: None,
         }
     }
 
@@ -90,14 +87,6 @@ impl Slot {
     pub(crate) fn must_wait(&self) -> Option<QueuedRef> {
         let queued = self.queued.as_ref()?;
         queued.must_wait().then(|| queued.position())
-    }
-
-    pub(crate) fn has_place(&self) -> bool {
-        self.place.is_some()
-    }
-
-    pub(crate) fn take_place(&mut self, place: Permit) {
-        self.place = Some(place);
     }
 
     /// Lets the actions behind this one pass.

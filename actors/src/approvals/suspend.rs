@@ -366,6 +366,18 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn a_batch_fits_beside_what_waits_or_waits_alone() {
+        let settings = Settings { held_per_session_max: 10, ..Settings::default() };
+        let mut batch = hold(&ActionId::new("b").unwrap()).decision.request;
+        let item = json!({ "tool_id": "files.delete", "params": {} });
+        batch.tool_id = effectd_contracts::BATCH_TOOL.parse().unwrap();
+        for (items, open, is_full) in [(9, 1, false), (10, 1, true), (64, 0, false), (1, 10, true)] {
+            batch.params.insert("items".to_owned(), json!(vec![item.clone(); items]));
+            assert_eq!(has_no_room(open, &settings, &batch), is_full, "{items} beside {open}");
+        }
+    }
+
     #[tokio::test]
     async fn nobody_is_asked_about_an_action_that_has_ended() {
         let (approvals, store) = approvals();

@@ -17,14 +17,13 @@ use effectd_contracts::{
 };
 use tokio::sync::{oneshot, watch};
 
-use super::{not_started, time_over};
+use super::not_started;
 use crate::action::decisions::{answer_of_ended, detached, id_taken};
 use crate::action::proofs::Earlier;
 use crate::action::ticket::{Back, NewTicket, Slot, Ticket, Way};
 use crate::action::{Action, Claimed, Submitted};
 use crate::claims::pending::intent_of;
 use crate::claims::resources;
-use crate::control::batch_turns::Allowed;
 use crate::effects::undo;
 use crate::execution::recording;
 use crate::limits::{BATCH_AHEAD_MAX, BATCH_TRIES, BATCH_UNDO_TRIES, OVERLOAD_RETRY};
@@ -483,10 +482,6 @@ impl<'a> Run<'a> {
                 () = async { drop(halt.wait_for(|halted| *halted).await) } => return None,
                 () = tokio::time::sleep(left), if !is_over => {
                     is_over = true;
-                    // One that is claimed may still wait for a place among the items of its tool.
-                    let last = u32::try_from(step.index).unwrap_or(u32::MAX);
-                    let batch = self.action.ticket.action_id.as_str();
-                    self.services.control.batches.allow(batch, Allowed::Over(last));
                     if let Ok(done) = self.refuse(step, time_over()).await {
                         return Some(Ok(done));
                     }
@@ -531,6 +526,10 @@ impl<'a> Run<'a> {
             Err(error) => Err(error),
         }
     }
+}
+
+fn time_over() -> Failure {
+    Failure::new(Code::NotStarted, Phase::Dispatch, "the time of the batch was over")
 }
 
 /// Whether an item gets no receipt, since its id is that of another action.

@@ -17,8 +17,6 @@ pub(crate) enum Allowed {
     Nothing,
     /// Items up to this one.
     Items(u32),
-    /// The same, but the time of the batch is over: none of them starts any more.
-    Over(u32),
     /// No further item.
     Stopped,
     /// What undoes items from this one on.
@@ -37,12 +35,10 @@ pub(crate) enum Turn {
 impl Allowed {
     pub(crate) fn turn(self, index: u32, undo: bool) -> Turn {
         match (self, undo) {
-            (Self::Items(last) | Self::Over(last), false) if index <= last => Turn::Go,
+            (Self::Items(last), false) if index <= last => Turn::Go,
             (Self::Undo(first), true) if index >= first => Turn::Go,
             (Self::Stopped | Self::Undo(_), false) => Turn::Stop,
-            (Self::Nothing | Self::Items(_) | Self::Over(_), _) | (Self::Stopped | Self::Undo(_), true) => {
-                Turn::Wait
-            }
+            (Self::Nothing | Self::Items(_), _) | (Self::Stopped | Self::Undo(_), true) => Turn::Wait,
         }
     }
 }

@@ -420,6 +420,22 @@ mod tests {
     }
 
     #[test]
+    fn the_calls_of_a_batch_fit_or_have_a_whole_budget() {
+        let place = Fixture::new();
+        let budgets = place.budgets(Some(5), None);
+        let all = |calls: u64| {
+            let first = budgets.reserve_first(&planner(), LITTLE, calls)?;
+            let others = (1..calls).map(|_| budgets.reserve_first(&planner(), LITTLE, 0));
+            [Ok(first)].into_iter().chain(others).collect::<Result<Vec<_>, Throttled>>()
+        };
+        let three = all(3).unwrap();
+        assert!(all(3).is_err(), "two are left");
+        let two = all(2).unwrap();
+        drop((three, two));
+        assert_eq!(all(9).unwrap().len(), 9, "larger than the budget, and nothing else counts");
+    }
+
+    #[test]
     fn money_is_reserved_for_all_attempts_and_charged_for_each_made() {
         let place = Fixture::new();
         let budgets = place.by(Rules { cost_micros_max: Some(1_000), ..Rules::default() });

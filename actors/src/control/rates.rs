@@ -277,6 +277,23 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_counts_as_its_items_for_each_of_their_tools() {
+        let alice = Principal::new("user://alice").unwrap();
+        let four = NonZeroU32::new(4);
+        let (clock, rates) = rates(Rules { tool: two(), subject: four, ..Rules::UNLIMITED });
+        let asked = request("agent://a", "effectd.batch");
+        let count = |tools: &[(&'static str, u32)]| rates.count_all(&asked, &alice, tools.iter().copied());
+        assert!(count(&[("t.x", 2), ("t.y", 1)]).is_ok());
+        assert_eq!(count(&[("t.z", 2)]).unwrap_err().what, "subject", "one is left");
+        clock.advance(Duration::from_secs(10));
+        assert!(count(&[("t.x", 1)]).is_ok());
+        assert_eq!(count(&[("t.x", 2)]).unwrap_err().what, "tool");
+        clock.advance(Duration::from_secs(10));
+        assert!(count(&[("t.x", 60)]).is_ok(), "larger than the rate, and nothing else counts");
+        assert!(count(&[("t.y", 1)]).is_err());
+    }
+
+    #[test]
     fn a_runaway_meets_the_rates_as_shipped_and_others_do_not() {
         let (clock, shipped) = rates(Rules::default());
         let user = |n: usize| Principal::new(format!("user://{n}")).unwrap();

@@ -10,9 +10,8 @@ use tracing::Instrument;
 
 use crate::action::proofs::Earlier;
 use crate::action::{Action, Finished, Submitted};
-use crate::batches::{self, not_started, time_over};
-use crate::control::batch_turns::{Allowed, Turn};
-use crate::control::fair_queue::Permit;
+use crate::batches::{self, not_started};
+use crate::control::batch_turns::Turn;
 use crate::effects::active_calls::ActiveCalls;
 use crate::execution::call::allowed_time;
 use crate::execution::steps::Execution;
@@ -96,6 +95,7 @@ impl Stage for Executor {
     }
 }
 
+/// What undoes an item has minutes for all its tries.
 fn time_of(action: &Execute) -> Duration {
     let allowed = allowed_time(&action.request, action.state.gated());
     if action.ticket.origin.is_undo() { allowed.max(BATCH_UNDO_TIME_MIN) } else { allowed }
@@ -115,13 +115,12 @@ impl Executor {
     }
 
     /// The action, unless it is an item of a batch whose turn has not come: that one comes again, or never runs.
-    fn in_turn(&self, mut action: Execute, this: &Address<Execute>) -> Option<Execute> {
+    fn in_turn(&self, action: Execute, this: &Address<Execute>) -> Option<Execute> {
         let Origin::Batch { batch_id, index, undo, .. } = &action.ticket.origin else { return Some(action) };
         let (index, undo) = (*index, *undo);
         let mut allowed = self.services.control.batches.watch(batch_id);
         let now = *allowed.borrow_and_update();
-        let mut turn = now.turn(index, undo);
-        let mut failure = not_started();
+        let (mut turn, mut failure) = (now.turn(index, undo), not_started());
         // A batch that has ended opens no turn any more.
         if turn == Turn::Wait
             && let Ok(Some(_)) =
@@ -134,71 +133,34 @@ impl Executor {
                 failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, why);
             }
         }
-        let has_place = undo || action.ticket.slot.has_place();
-        if matches!(now, Allowed::Over(_)) && !has_place && *action.state.earlier() == Earlier::No {
-            (turn, failure) = (Turn::Stop, time_over());
-        }
         match turn {
-            Turn::Go if has_place => Some(action),
-            Turn::Go => {
-                let (subject, tool) = (&action.request.subject_id, &action.request.tool_id);
-                let mut place = self.services.control.items.enqueue(subject, tool, None);
-                if let Ok(place) = place.try_recv() {
-                    action.ticket.slot.take_place(place);
-                    return Some(action);
-                }
-                self.later(action, this, async move {
-                    tokio::select! {
-                        biased;
-                        // The time of its batch may be over before.
-                        _ = allowed.wait_for(|allowed| matches!(allowed, Allowed::Over(_))) => None,
-                        place = place => place.ok(),
-                    }
-                });
-                None
-            }
+            Turn::Go => Some(action),
             Turn::Stop => {
                 let gated = action.state.gated();
                 let (tool, ruling, fence) =
                     (gated.tool().clone(), gated.ruling().clone(), action.state.fence());
+                let (tool, ruling, fence) = (Some(tool), Some(ruling), Some(fence));
                 let dead_letter = failure.code == Code::OutcomeUnknown;
                 let refusal = Refusal::new(action, failure);
-                let (tool, ruling, fence) = (Some(tool), Some(ruling), Some(fence));
                 pass(&self.recorder, Refusal { tool, ruling, fence, dead_letter, ..refusal }.into());
                 None
             }
             Turn::Wait => {
-                self.later(action, this, async move {
-                    // If the batch died, its next copy opens the turns again.
-                    drop(allowed.wait_for(|allowed| allowed.turn(index, undo) != Turn::Wait).await);
-                    None
+                let extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
+                let (again, mut halt) = (this.clone(), self.services.children.halt.subscribe());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        biased;
+                        _ = halt.wait_for(|halted| *halted) => {}
+                        // If the batch died, its next copy opens the turns again.
+                        _ = allowed.wait_for(|allowed| allowed.turn(index, undo) != Turn::Wait) => {
+                            drop(extended);
+                            pass(&again, action);
+                        }
+                    }
                 });
                 None
             }
         }
-    }
-
-    /// Sends the action again after this, perhaps with a place among the items of its tool.
-    fn later(
-        &self,
-        mut action: Execute,
-        this: &Address<Execute>,
-        after: impl Future<Output = Option<Permit>> + Send + 'static,
-    ) {
-        let extended = extend_lease(&self.services.in_flight.leases, &action.ticket, LEASE_TTL_MAX);
-        let (again, mut halt) = (this.clone(), self.services.children.halt.subscribe());
-        tokio::spawn(async move {
-            tokio::select! {
-                biased;
-                _ = halt.wait_for(|halted| *halted) => {}
-                place = after => {
-                    if let Some(place) = place {
-                        action.ticket.slot.take_place(place);
-                    }
-                    drop(extended);
-                    pass(&again, action);
-                }
-            }
-        });
     }
 }
