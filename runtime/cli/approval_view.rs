@@ -117,7 +117,7 @@ fn asked(rows: &mut Rows, prompt: &PromptView) {
     for (name, value) in prompt.contract.iter().filter_map(Value::as_object).flatten() {
         rows.named("contract", &format!("{name} = {value}"));
     }
-    for (name, value) in &prompt.params {
+    for (name, value) in &prompt.named_params() {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         rows.named("with", &format!("{name} = {text}"));
     }

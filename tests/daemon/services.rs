@@ -636,7 +636,7 @@ fn a_person_approves_the_request_with_its_id() {
     assert!(command.contains("items[1]") && command.contains("/graphql"), "{command}");
     decide(&daemon, approval, "approve", &json!({})).json(200);
     assert_eq!(ended(&daemon, "ask-b")["receipt"]["preview"]["verdict"], "matched");
-    assert_eq!(ended(&daemon, "ask-b/1")["receipt"]["preview"]["verdict"], "matched");
+    assert_eq!(ended(&daemon, "ask-b%2F1")["receipt"]["preview"]["verdict"], "matched");
     {
         let inner = world.linear.inner();
         let made = inner.vendor.issues().into_iter().find(|issue| issue["title"] == "Eggs").unwrap();

@@ -97,7 +97,7 @@ fn the_drill_of_the_page_works() {
     }
     // A batch itself is not undone, and a single action is no batch.
     let undo = place.effectd(&["undo", show["result"]["receipt_id"].as_str().unwrap(), "--yes"], None);
-    assert!(undo.stderr().contains("undo its items"), "{}{}", undo.stdout(), undo.stderr());
+    assert!(undo.stdout().contains("undo its items"), "{}{}", undo.stdout(), undo.stderr());
     let single = place.effectd(&["batch", "show", "notes-2026-w36/0"], None);
     assert_ne!(single.code(), 0, "{}", single.stdout());
 }
@@ -154,8 +154,7 @@ async fn a_batch_is_asked_about_only_if_it_could_be_done() {
     assert_eq!(done.receipt.error.as_ref().unwrap().code, Code::FileNotFound);
     assert!(!place.note("a").exists());
     let asked = held(&runtime, batch("b", &[write("workspace/a", "a\n"), write("workspace/b", "b\n")])).await;
-    let rule =
-        "@id(\"stricter\")\nforbid (principal, action, resource)\nwhen { resource.tool == \"no.such\" };\n";
+    let rule = "@id(\"stricter\")\nforbid (principal, action, resource)\nwhen { context.predicted.deletes > 100 };\n";
     std::fs::write(place.state().join("policy/stricter.cedar"), rule).unwrap();
     runtime.reload_policy().unwrap();
     let services = runtime.pipeline().services();
@@ -193,7 +192,7 @@ async fn a_person_sees_a_part_of_every_item() {
 #[tokio::test]
 async fn rules_see_what_each_item_would_change() {
     let rules = "@id(\"small-steps\")\nforbid (principal, action, resource)\n\
-        when { !context.predicted.known || context.predicted.bytes > 10 || context.predicted.files < 1 };\n";
+        when { !context.predicted.known || context.predicted.bytes > 10 };\n";
     let place = asking(rules);
     let runtime = place.runtime().await;
     let edit = |replace: &str| json!({ "tool_id": "files.edit_text", "params": { "path": "workspace/a", "find": "one", "replace": replace, "space_id": SPACE } });
@@ -227,7 +226,7 @@ fn a_requeued_batch_that_fails_is_no_letter_again() {
     let strict = policy.replace("words = []", "words = [\"falcon\"]");
     assert_ne!(strict, policy, "the policy has no words");
     std::fs::write(&file, &strict).unwrap();
-    let none = json!({ "tool_id": "artifact.get", "params": { "artifact_id": "none", "to_path": "workspace/b", "space_id": SPACE } });
+    let none = json!({ "tool_id": "artifact.get", "params": { "artifact_id": "0".repeat(64), "to_path": "workspace/b", "space_id": SPACE } });
     let asked = json!({
         "batch_id": "kept", "subject_id": "agent://planner@deviceA", "space_id": SPACE, "mode": "ordered",
         "items": [write("workspace/a", "falcon\n"), none],

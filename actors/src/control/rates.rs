@@ -281,7 +281,7 @@ mod tests {
         let alice = Principal::new("user://alice").unwrap();
         let four = NonZeroU32::new(4);
         let (clock, rates) = rates(Rules { tool: two(), subject: four, ..Rules::UNLIMITED });
-        let asked = request("agent://a", "effectd.batch");
+        let asked = request("agent://a", "t.batch");
         let count = |tools: &[(&'static str, u32)]| rates.count_all(&asked, &alice, tools.iter().copied());
         assert!(count(&[("t.x", 2), ("t.y", 1)]).is_ok());
         assert_eq!(count(&[("t.z", 2)]).unwrap_err().what, "subject", "one is left");

@@ -242,7 +242,8 @@ impl Question {
             may_decide,
             may_administer,
             preview: prompt.and_then(|prompt| prompt.preview.as_ref()).map(Changes::of),
-            params: prompt.map_or_else(Vec::new, |prompt| prompt.params.iter().map(Param::of).collect()),
+            params: prompt
+                .map_or_else(Vec::new, |prompt| prompt.named_params().into_iter().map(Param::of).collect()),
             changed: Vec::new(),
             next,
             edit,
@@ -418,11 +419,11 @@ async fn before(api: &Api, view: &ApprovalView) -> Result<Vec<Past>, Problem> {
 }
 
 impl Param {
-    fn of((name, value): (&String, &Value)) -> Self {
+    fn of((name, value): (String, Value)) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let is_long = text.contains('\n') || text.chars().count() > 120;
         let lines = if is_long { shown_lines(&text, usize::MAX, usize::MAX) } else { Vec::new() };
-        Self { name: name.clone(), line: shown(text.lines().next().unwrap_or_default(), 120), lines }
+        Self { name, line: shown(text.lines().next().unwrap_or_default(), 120), lines }
     }
 }
 
