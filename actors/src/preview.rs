@@ -115,6 +115,9 @@ pub(crate) async fn tried(services: &Services, trial: &Trial<'_>) -> Result<Trie
     };
     if let Preview::Shown(shown) = &mut tried.preview {
         match batch::requests(services, trial, sending).await {
+            Ok(requests) if requests.is_empty() && touched.is_empty() => {
+                tried.preview = Preview::Unavailable("no request could be made in time".to_owned());
+            }
             Ok(requests) => shown.requests = requests,
             Err(failure) => tried.preview = Preview::WouldFail(failure),
         }
