@@ -11,29 +11,32 @@ mod marks;
 mod result;
 mod steps;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_contracts::batch::{Batch, BatchMode, Marker, undo_id};
+use effectd_contracts::limits::RETRIES_MAX;
 use effectd_contracts::toolcall::undo_at_service;
 use effectd_contracts::{
-    ActionRequest, Code, Effects, Failure, Outcome, PathSnapshot, Phase, Receipt, RiskLevel, ToolId,
-    ToolOutput, UNDO_TOOL,
+    ActionRequest, Code, Effects, Failure, Observed, Outcome, PathSnapshot, Phase, Receipt, RiskLevel,
+    ToolId, ToolOutput, UNDO_TOOL,
 };
 use serde_json::{Map, Value, json};
 
 use crate::action::proofs::{DryRun, Earlier, Ended, Runs};
 use crate::action::{Action, Claimed, Submitted};
+use crate::claims::pending::intent_of;
 use crate::control::batch_turns::Allowed;
 use crate::failpoint::hit;
+use crate::preview::batch::is_previewed;
 use crate::services::Services;
 use crate::stage::Address;
 
 pub use result::result_of;
 
 use marks::{Mark, Paths};
-use steps::{Done, Run};
+use steps::{Done, Run, Step};
 
 /// Why an item does not start.
 pub(crate) fn not_started() -> Failure {
@@ -66,11 +69,23 @@ pub(crate) async fn run(
     }
     let turns = Turns::begin(services, action);
     let halt = services.children.halt.subscribe();
-    let deadline = services.clock.monotonic().plus(timeout);
+    let left = timeout.saturating_sub(since_begun(services, action).await);
+    let deadline = services.clock.monotonic().plus(left);
     let items = batch.requests(&action.request);
     let mut drain = Drain { batch, items, turns, run: Run::new(services, validator, halt, action, deadline) };
     hit("batch.begun", &id).await;
     drain.drain().await
+}
+
+/// How long ago a process that died began the batch.
+async fn since_begun(services: &Services, action: &Action<Claimed>) -> Duration {
+    if *action.state.earlier() == Earlier::No {
+        return Duration::ZERO;
+    }
+    // If the Store cannot say, the batch has its whole time once more.
+    let open = intent_of(&*services.store, &action.ticket.action_id).await.ok().flatten();
+    let since = open.map(|open| services.clock.now().duration_since(open.since));
+    since.and_then(|since| since.try_into().ok()).unwrap_or_default()
 }
 
 fn ended(result: Result<ToolOutput, Failure>, outcome: Outcome, marks: Option<Value>) -> Box<Ended> {
@@ -84,8 +99,8 @@ fn not_run(batch: &Batch, dry_run: DryRun) -> Box<Ended> {
         DryRun::Asked => "a dry run",
         DryRun::Paused => "effects are paused",
     };
-    let marks: Vec<_> = batch.items.iter().map(|_| Mark::new(Marker::NotStarted, why)).collect();
-    ended(Ok(ToolOutput::new(marks::outputs(&marks), None)), dry_run.outcome(), None)
+    let marks = batch.items.iter().map(|_| Mark::new(Marker::NotStarted, why)).collect();
+    ended(Ok(ToolOutput::new(marks::outputs(marks), None)), dry_run.outcome(), None)
 }
 
 /// Opens the turns of the batch's items, until dropped.
@@ -126,12 +141,24 @@ impl Drain<'_> {
     async fn drain(&mut self) -> Option<Box<Ended>> {
         let steps = self.run.items(&self.items);
         let mut ends: Vec<End> = Vec::new();
+        if *self.run.action.state.earlier() == Earlier::No
+            && let Some(failure) = self.run.objection(&steps).ok()?
+        {
+            self.run.stop(&steps, &mut ends).await?;
+            let marks =
+                ends.iter().map(|end| marks::after_failure(end.as_ref(), None, false, |_| None)).collect();
+            let outcome = failure.code.outcome();
+            return Some(ended(Err(failure), outcome, Some(marks::outputs(marks))));
+        }
         let turns = &self.turns;
         let forward = |index: u32| turns.allow(Allowed::Items(index));
         let failed = self.run.until_failure(&steps, &forward, &mut ends).await?;
         let Some(failed) = failed else {
-            let marks: Vec<_> = ends.iter().map(committed).collect();
-            return Some(ended(Ok(ToolOutput::new(marks::outputs(&marks), None)), Outcome::Executed, None));
+            let marks = ends.iter().map(committed).collect();
+            let done = Ok(ToolOutput::new(marks::outputs(marks), None));
+            let mut ended = ended(done, Outcome::Executed, None);
+            ended.runs.of_items = Some(Box::new(self.together(&ends, &steps)));
+            return Some(ended);
         };
         // First the items that were claimed ahead, then those that were not asked for: from now on it is on disk that the batch failed.
         self.turns.allow(Allowed::Stopped);
@@ -142,6 +169,31 @@ impl Drain<'_> {
         hit("batch.undone", &batch_id).await;
         let marks = self.marks(&ends, &undone, failed).await;
         Some(self.failed(failed, &ends, marks))
+    }
+
+    /// What all items have changed, as one preview of all of them shows it; `Unobserved` if that cannot be told.
+    fn together(&self, ends: &[End], steps: &[Step]) -> Effects {
+        let mut all = BTreeMap::new();
+        for (end, step) in ends.iter().zip(steps).filter(|(_, step)| !step.changes_none) {
+            let Some(receipt) = end.as_ref().and_then(own_receipt) else { continue };
+            let is_shown = is_previewed(self.run.services, &self.batch.items[step.index]);
+            match &receipt.effects {
+                Effects::None => {}
+                // What is in a moved folder is at other paths afterwards.
+                Effects::Observed(observed)
+                    if is_shown && observed.changes.iter().all(|change| change.moved_to.is_none()) =>
+                {
+                    for change in &observed.changes {
+                        let first = all.entry(&change.path).or_insert_with(|| change.clone());
+                        first.after.clone_from(&change.after);
+                    }
+                }
+                Effects::Observed(_) | Effects::Unobserved | Effects::Possible => return Effects::Unobserved,
+            }
+        }
+        let changes = all.into_values().filter(|change| change.before != change.after).collect();
+        let (undeclared, unchanged) = (Vec::new(), Vec::new());
+        Effects::Observed(Observed { changes, undoable: false, undeclared, unchanged, incomplete: false })
     }
 
     /// Undoes what the mode says, the last item first. Returns what each undo came to.
@@ -183,7 +235,7 @@ impl Drain<'_> {
         let place = (batch.subject_id.clone(), batch.space_id.clone());
         let params = params.as_object().cloned().unwrap_or_else(Map::new);
         let mut request = ActionRequest::new(undo_id(&batch.action_id, index)?, place, (tool, params));
-        request.qos.max_retries = Some(2);
+        request.qos.max_retries = Some(RETRIES_MAX);
         request.trace_id.clone_from(&batch.trace_id);
         Some(request)
     }
@@ -198,19 +250,26 @@ impl Drain<'_> {
         let receipts = ends.iter().flatten().filter_map(|end| own_receipt(end));
         let paths = Paths::now(self.run.services, &self.run.action.request.space_id, &start, receipts).await;
         let stays = |index: usize| self.batch.mode == BatchMode::Ordered && index < failed;
-        let marks = ends.iter().enumerate().map(|(index, end)| {
-            if stays(index) {
-                return committed(end);
-            }
-            let (item, registry) = (&self.items[index], self.run.services.registry());
-            let declared = self.run.declared(item);
-            let tool = registry.get(&item.tool_id);
-            let only_reads = tool.is_some_and(|tool| tool.spec().level() == RiskLevel::Read);
-            marks::after_failure(end.as_ref(), undone.get(&index), only_reads, |receipt| {
-                paths.that_differ(receipt, declared.as_deref())
-            })
-        });
-        marks.collect()
+        let mut marks: Vec<Mark> = Vec::with_capacity(ends.len());
+        for (index, end) in ends.iter().enumerate() {
+            let done = end.as_ref().and_then(|end| end.as_ref().ok());
+            let same = done.and_then(|done| Some((done, marks.get(done.same_as?)?)));
+            marks.push(if let Some((done, same)) = same {
+                // What was done once is undone once.
+                same.again(&done.by_whom())
+            } else if stays(index) {
+                committed(end)
+            } else {
+                let (item, registry) = (&self.items[index], self.run.services.registry());
+                let declared = self.run.declared(item);
+                let tool = registry.get(&item.tool_id);
+                let only_reads = tool.is_some_and(|tool| tool.spec().level() == RiskLevel::Read);
+                marks::after_failure(end.as_ref(), undone.get(&index), only_reads, |receipt| {
+                    paths.that_differ(receipt, declared.as_deref())
+                })
+            });
+        }
+        marks
     }
 
     /// The state of all declared paths before the first item.
@@ -245,14 +304,13 @@ impl Drain<'_> {
         };
         let tool = &self.items[failed].tool_id;
         let failure = Failure::new(code, Phase::Settle, format!("items[{failed}] ({tool}): {why}; {then}"));
-        ended(Err(failure), code.outcome(), Some(marks::outputs(&marks)))
+        ended(Err(failure), code.outcome(), Some(marks::outputs(marks)))
     }
 }
 
 fn committed(end: &End) -> Mark {
     match end {
-        Some(Ok(done)) if !done.is_own => Mark::new(Marker::Committed, "done before this batch"),
-        Some(Ok(_)) => Mark::new(Marker::Committed, ""),
+        Some(Ok(done)) => Mark::new(Marker::Committed, &done.by_whom()),
         Some(Err(failure)) => Mark::new(Marker::NotStarted, &failure.message),
         None => Mark::new(Marker::NotStarted, "it did not start"),
     }

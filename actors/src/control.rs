@@ -14,7 +14,7 @@ pub mod sessions;
 pub(crate) mod surplus;
 pub mod switches;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,12 +124,7 @@ impl Control {
             rates: Rates::new(settings.rates, clock),
             sessions: Sessions::new(store, clock, settings.session_actions_max, &metrics.uncounted),
             budgets: Budgets::new(settings.budgets, store, clock),
-            slots: queue(
-                in_flight_max,
-                subject_max.min(in_flight_max),
-                tool_max.min(in_flight_max),
-                settings.waiting_max,
-            ),
+            slots: queue(in_flight_max, subject_max.min(in_flight_max), tool_max, settings.waiting_max),
             // One subject gets at most two thirds, so the others find a slot even beside a noisy one.
             starts: queue(starts, starts - starts / 3, starts, usize::MAX),
             previews: queue(
@@ -159,41 +154,47 @@ impl Control {
         counted.map_err(|throttled| self.throttled(&throttled))
     }
 
-    /// Counts an action that is about to start, and reserves budget for the most that it may use. A batch counts as its items, and is
-    /// admitted if its first one is: no rate may be too low for it for ever.
+    /// Counts an action that is about to start, and reserves budget for the most that it may use. A batch counts as its items; if they are
+    /// more than a rate or a budget ever allows, it is admitted when nothing else was: nothing may be too low for it for ever.
     pub(crate) fn rate(
         &self,
         request: &ActionRequest,
         principal: &Principal,
     ) -> Result<Vec<Reservation>, Throttled> {
-        if !is_batch(&request.tool_id) {
-            return self.rate_one(request, principal, false).map(Vec::from_iter);
-        }
-        // One that cannot be read is refused later.
-        let items = Batch::of_action(request).map(|batch| batch.requests(request)).unwrap_or_default();
-        let reserved = items.iter().enumerate().map(|(n, item)| self.rate_one(item, principal, n > 0));
-        reserved.filter_map(Result::transpose).collect()
+        let counted = if is_batch(&request.tool_id) {
+            self.rate_items(request, principal)
+        } else {
+            self.rates.count(request, principal).and_then(|()| self.reserve(request, 1)).map(Vec::from_iter)
+        };
+        counted.inspect_err(|throttled| drop(self.throttled(throttled)))
     }
 
-    fn rate_one(
+    fn rate_items(
         &self,
         request: &ActionRequest,
         principal: &Principal,
-        in_any_case: bool,
-    ) -> Result<Option<Reservation>, Throttled> {
-        let rated = self.rates.count(request, principal);
-        let rated = if in_any_case { Ok(()) } else { rated };
-        let counted = rated.and_then(|()| {
-            // An unknown tool never runs, so nothing is reserved for it.
-            let tools = self.tools.get();
-            let most = tools.get(&request.tool_id).map(|tool| Most {
-                cpu: Duration::from_millis(tool.spec().timeout_ms),
-                price_micros: tool.spec().price_micros,
-                tries: request.qos.retries().saturating_add(1),
-            });
-            most.map_or(Ok(None), |most| self.budgets.reserve_how(&request.subject_id, most, in_any_case))
+    ) -> Result<Vec<Reservation>, Throttled> {
+        // One that cannot be read is refused later.
+        let items = Batch::of_action(request).map(|batch| batch.requests(request)).unwrap_or_default();
+        let mut tools = BTreeMap::new();
+        for item in &items {
+            *tools.entry(item.tool_id.as_str()).or_default() += 1;
+        }
+        self.rates.count_all(request, principal, tools)?;
+        let calls = |n: usize| if n == 0 { items.len() as u64 } else { 0 };
+        let reserved = items.iter().enumerate().map(|(n, item)| self.reserve(item, calls(n)));
+        reserved.filter_map(Result::transpose).collect()
+    }
+
+    fn reserve(&self, request: &ActionRequest, calls: u64) -> Result<Option<Reservation>, Throttled> {
+        // An unknown tool never runs, so nothing is reserved for it.
+        let tools = self.tools.get();
+        let most = tools.get(&request.tool_id).map(|tool| Most {
+            cpu: Duration::from_millis(tool.spec().timeout_ms),
+            price_micros: tool.spec().price_micros,
+            tries: request.qos.retries().saturating_add(1),
         });
-        counted.inspect_err(|throttled| drop(self.throttled(throttled)))
+        most.map_or(Ok(None), |most| self.budgets.reserve_first(&request.subject_id, most, calls))
     }
 
     fn throttled(&self, throttled: &Throttled) -> Failure {

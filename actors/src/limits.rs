@@ -27,14 +27,16 @@ pub const PROBE_TIME_MIN: Duration = Duration::from_secs(1);
 pub const PROBE_SERVICE_TIME_MIN: Duration = Duration::from_secs(15);
 /// Items of a batch that are claimed ahead of the one that runs, so that their intents share blocks.
 pub const BATCH_AHEAD_MAX: usize = 8;
-/// Paths that the receipt of a batch names for one item.
-pub const BATCH_PATHS_TOLD_MAX: usize = 16;
-/// The same for what undoes an item: minutes, since what is not undone stays.
-pub const BATCH_UNDO_TRIES: u32 = 300;
-/// Reasons for an approval of a batch that a person is shown.
+/// Bytes of JSON of all markers of a batch: less than the receipt holds of a result, beyond which texts are cut.
+pub const BATCH_MARKS_BYTES_MAX: usize = 10_000;
+/// Reasons for an approval of a batch that a person is shown; one more says how many there are beside them.
 pub const BATCH_REASONS_MAX: usize = 16;
 /// How often an item is handed to the pipeline again, if a worker died with it or it was put off.
 pub const BATCH_TRIES: u32 = 5;
+/// The same for what undoes an item: minutes, since what is not undone stays.
+pub const BATCH_UNDO_TRIES: u32 = 300;
+/// Least time for what undoes an item, with all its retries: a disk that is full may have room again in a minute.
+pub const BATCH_UNDO_TIME_MIN: Duration = Duration::from_secs(120);
 /// Least time for the rollback of a plan: one that used up all its time must still be undone.
 pub const ROLLBACK_TIME_MIN: Duration = Duration::from_secs(20);
 /// Most files and folders in the scope of a plan for a tool that does not declare its paths: each is a mount and a claim.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use effectd_bus::{Exhausted, GroupOptions, StoreError};
+use effectd_contracts::batch::is_undo_id;
 use effectd_contracts::{ActionId, Code, Contract, Digest, Event, Failure, Phase, Timestamp, Topic, TraceId};
 use effectd_policy::Decider;
 use ractor::{Actor, ActorRef};
@@ -148,6 +149,10 @@ impl Pipeline {
         incoming.contract.as_ref().map_or(Ok(()), Contract::check)?;
         if let Some(known) = self.known(incoming)? {
             return Ok(Some(known));
+        }
+        if is_undo_id(&incoming.request.action_id) {
+            let why = "an action_id that ends in a number and /undo is for what undoes an item of a batch";
+            return Err(Failure::new(Code::Malformed, Phase::Accept, why));
         }
         if self.permits.is_closed() {
             return Err(stopping());

@@ -16,14 +16,14 @@ use std::time::Duration;
 use effectd_contracts::access::is_wired;
 use effectd_contracts::{
     ActionId, ActionRequest, AskedRequest, CallMode, Clock, Code, EffectMark, Failure, PathChange,
-    PathSnapshot, PathState, Phase, Predicted, PreviewResult, PreviewedPath, RiskLevel, SafetyClass, SpaceId,
-    SubjectId, ToolCall, ToolId, ToolReply, Touch, TraceId, json, limits,
+    PathSnapshot, PathState, Phase, Predicted, PreviewResult, PreviewedItem, PreviewedPath, RiskLevel,
+    SafetyClass, SpaceId, SubjectId, ToolCall, ToolId, ToolReply, Touch, TraceId, json, limits,
 };
 use effectd_policy::Decision;
 use effectd_sandbox::{Ending, Narrowing, Sandbox, SideChannel};
 use serde_json::{Map, Value};
 
-pub use crate::action::preview::{Change, Diff, LeftOut, Preview, RequestShown, Shown};
+pub use crate::action::preview::{Change, Diff, ItemRequest, LeftOut, Preview, RequestShown, Shown};
 pub use assessment::{Offers, decision_in, example_in, facts_of};
 pub(crate) use diff::redact;
 pub use foresee::{Foresight, foresee};
@@ -76,51 +76,80 @@ impl<'a> Trial<'a> {
 /// Previews an action. If that fails, the preview says why: a person can decide without a preview. The only error is
 /// `overloaded`, if no slot comes free in time: otherwise a noisy subject could keep previews from approvers.
 pub(crate) async fn of(services: &Services, trial: &Trial<'_>) -> Result<Preview, Failure> {
-    Ok(tried(services, trial).await?.0)
+    Ok(tried(services, trial).await?.preview)
 }
 
-/// [`of`] that also returns the snapshot before, even if the tool would fail.
-pub(crate) async fn tried(
-    services: &Services,
-    trial: &Trial<'_>,
-) -> Result<(Preview, Vec<PathSnapshot>), Failure> {
+/// What a run on a copy came to.
+pub(crate) struct Tried {
+    pub(crate) preview: Preview,
+    /// The snapshot before, also if the tool would fail.
+    pub(crate) before: Vec<PathSnapshot>,
+    /// What each item of a batch changed, of those that did not fail.
+    pub(crate) items: Vec<PreviewedItem>,
+}
+
+impl Tried {
+    fn new(preview: Preview) -> Self {
+        Self { preview, before: Vec::new(), items: Vec::new() }
+    }
+}
+
+/// [`of`] with all that the run on a copy came to.
+pub(crate) async fn tried(services: &Services, trial: &Trial<'_>) -> Result<Tried, Failure> {
     let touched = snapshot::touched_with(&services.files, trial.space, trial.tool, trial.params);
     let tool = &trial.tool.spec().tool_id;
-    let is_request = tool_sends(trial.tool);
-    if touched.is_empty() && !is_request {
+    let sending = batch::sending(services, trial);
+    if touched.is_empty() && !tool_sends(trial.tool) && sending.is_empty() {
         let why = match trial.tool.definition().upstream {
             Some(_) => "a call of a server cannot be previewed",
             None => "it does not declare which files it changes",
         };
         let why = format!("{tool} cannot be previewed: {why}");
-        return Ok((Preview::Unavailable(why), Vec::new()));
+        return Ok(Tried::new(Preview::Unavailable(why)));
     }
     let _permit = acquire(&services.control.previews, trial.subject, tool).await?;
+    let mut tried = if touched.is_empty() && !sending.is_empty() {
+        Tried::new(Preview::Shown(Shown::nothing()))
+    } else {
+        on_copy(services, trial, &touched).await
+    };
+    if let Preview::Shown(shown) = &mut tried.preview {
+        match batch::requests(services, trial, sending).await {
+            Ok(requests) if requests.is_empty() && touched.is_empty() => {
+                tried.preview = Preview::Unavailable("no request could be made in time".to_owned());
+            }
+            Ok(requests) => shown.requests = requests,
+            Err(failure) => tried.preview = Preview::WouldFail(failure),
+        }
+    }
+    Ok(tried)
+}
+
+async fn on_copy(services: &Services, trial: &Trial<'_>, touched: &[Touch]) -> Tried {
+    let is_request = tool_sends(trial.tool);
     let time_max = services.settings.preview_time_max;
     let mark = is_request.then(|| services.identity.mark(trial.action_id, services.clock.now()));
-    let rehearsing =
-        rehearsed(&services.files, &services.children.sandbox, (time_max, mark), trial, &touched);
-    Ok(match rehearsing.await {
-        Ok(PreviewResult { failed: Some(failure), before, .. }) => (Preview::WouldFail(failure), before),
-        Ok(PreviewResult { request: Some(request), .. }) if is_request => {
-            (request_shown(services, trial, request), Vec::new())
+    let rehearsing = rehearsed(&services.files, &services.children.sandbox, (time_max, mark), trial, touched);
+    match rehearsing.await {
+        Ok(PreviewResult { failed: Some(failure), before, items, .. }) => {
+            Tried { preview: Preview::WouldFail(failure), before, items }
         }
-        Ok(rehearsal) => {
-            let before = rehearsal.before.clone();
-            match shown(&services.files, &services.clock, trial, &touched, rehearsal).await {
-                Ok(shown) => (Preview::Shown(shown), before),
-                Err(failure) => (Preview::Unavailable(failure.message), Vec::new()),
+        Ok(PreviewResult { request: Some(request), .. }) if is_request => {
+            Tried::new(request_shown(services, trial, request))
+        }
+        Ok(mut rehearsal) => {
+            let (before, items) = (rehearsal.before.clone(), std::mem::take(&mut rehearsal.items));
+            match shown(&services.files, &services.clock, trial, touched, rehearsal).await {
+                Ok(shown) => Tried { preview: Preview::Shown(shown), before, items },
+                Err(failure) => Tried::new(Preview::Unavailable(failure.message)),
             }
         }
-        Err(failure) => {
-            let why = format!("no preview: {}", failure.message);
-            (Preview::Unavailable(why), Vec::new())
-        }
-    })
+        Err(failure) => Tried::new(Preview::Unavailable(format!("no preview: {}", failure.message))),
+    }
 }
 
 /// Whether a call of the tool sends one request to its connection, which a preview can show.
-fn tool_sends(tool: &RegisteredTool) -> bool {
+pub(crate) fn tool_sends(tool: &RegisteredTool) -> bool {
     let spec = tool.spec();
     is_wired(spec.tool_id.source()) && spec.risk_level != Some(RiskLevel::Read)
 }
@@ -282,7 +311,8 @@ async fn shown(
     let predicted = count(&changes);
     let cut = changes.len() > PREVIEW_CHANGES_MAX;
     changes.truncate(PREVIEW_CHANGES_MAX);
-    Ok(Shown { predicted, changes: listed(clock, changes, inspected, rehearsal.after).await?, cut, digest })
+    let changes = listed(clock, changes, inspected, rehearsal.after).await?;
+    Ok(Shown { predicted, changes, cut, digest, requests: Vec::new() })
 }
 
 /// The changes with their diffs, computed on a thread of their own.

@@ -6,10 +6,12 @@ use std::collections::BTreeSet;
 
 use effectd_contracts::batch::{self, BATCH_TOOL, Batch, merged};
 use effectd_contracts::{
-    ARTIFACT_GET_TOOL, CallMode, Code, Failure, Phase, ToolCall, ToolId, ToolOutput, ToolSpec, Touch,
+    ARTIFACT_GET_TOOL, Code, Failure, PathSnapshot, Phase, PreviewedItem, ToolCall, ToolId, ToolOutput,
+    ToolSpec, Touch,
 };
 use serde_json::{Map, Value};
 
+use crate::preview::{filled, standing};
 use crate::tool::Tool;
 use crate::workspace::Workspace;
 
@@ -28,6 +30,35 @@ fn items(params: &Map<String, Value>) -> Vec<Item> {
         is_shown.then_some((index, tool, (item.tool_id, item.params)))
     });
     known.collect()
+}
+
+/// Runs the items one after another on a copy, and notes what each of them changed, until one fails.
+pub(crate) fn preview(
+    copy: &Workspace<'_>,
+    call: &ToolCall,
+    done: &mut Vec<PreviewedItem>,
+) -> Result<(), Failure> {
+    let mut call = call.clone();
+    for (index, tool, item) in items(&std::mem::take(&mut call.params)) {
+        (call.tool_id, call.params) = item;
+        let touches = tool.touches(&call.params).unwrap_or_default();
+        let states = || {
+            let state =
+                |touch: &Touch| Ok(PathSnapshot::new(touch.path.clone(), standing(copy, &touch.path, 0)?.0));
+            touches.iter().map(state).collect::<Result<Vec<_>, Failure>>()
+        };
+        let before = states()?;
+        tool.run(copy, &call).map_err(|failure| {
+            let why = format!("items[{index}] ({}): {}", call.tool_id, failure.message);
+            Failure { message: why, ..failure }
+        })?;
+        let mut after = states()?;
+        for (at, touch) in touches.iter().enumerate().filter(|(_, touch)| touch.filled) {
+            after.extend(filled(copy, touch, after.get(at).map(|now| &now.standing))?);
+        }
+        done.push(PreviewedItem { index, before, after });
+    }
+    Ok(())
 }
 
 fn only_previewed() -> Failure {
@@ -58,18 +89,8 @@ impl Tool for Whole {
         reads.into_iter().collect()
     }
 
-    fn run(&self, workspace: &Workspace<'_>, call: &ToolCall) -> Result<ToolOutput, Failure> {
-        if call.mode != CallMode::Preview {
-            return Err(only_previewed());
-        }
-        for (index, tool, (tool_id, params)) in items(&call.params) {
-            let call = ToolCall { tool_id, params, ..call.clone() };
-            tool.run(workspace, &call).map_err(|failure| {
-                let why = format!("items[{index}] ({}): {}", call.tool_id, failure.message);
-                Failure { message: why, ..failure }
-            })?;
-        }
-        Ok(ToolOutput::new(Value::Null, None))
+    fn run(&self, _: &Workspace<'_>, _: &ToolCall) -> Result<ToolOutput, Failure> {
+        Err(only_previewed())
     }
 
     fn dry_run(&self, _: &Workspace<'_>, _: &ToolCall) -> Result<ToolOutput, Failure> {

@@ -6,12 +6,14 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::{
     AskedRequest, Code, Failure, PathSnapshot, PathState, Phase, PreviewResult, PreviewedPath, ToolCall,
     Touch,
 };
 use nix::errno::Errno;
 
+use crate::batch;
 use crate::limits::PREVIEW_TEXT_BYTES_MAX;
 use crate::side_channel::ToolChannel;
 use crate::spacepath::{Base, SpacePath};
@@ -27,6 +29,7 @@ pub(crate) fn preview(
         return Ok(PreviewResult {
             before: Vec::new(),
             after: Vec::new(),
+            items: Vec::new(),
             request: Some(AskedRequest::of(exchange)),
             failed: None,
         });
@@ -49,15 +52,28 @@ pub(crate) fn preview(
     let copy = copy.named(space.root_name()).with_side_channel(&receive_only);
     let all: Vec<SpacePath> = touched.iter().chain(&read).cloned().collect();
     space.copy_to(&copy, &all).map_err(no_room)?;
-    let failed = match tool.run(&copy, call) {
-        Ok(_) => None,
+    let mut items = Vec::new();
+    let ran = if is_batch(&call.tool_id) {
+        batch::preview(&copy, call, &mut items)
+    } else {
+        tool.run(&copy, call).map(drop)
+    };
+    let failed = match ran {
+        Ok(()) => None,
         Err(failure) if failure.code == Code::DiskFull => return Err(too_large()),
         Err(failure) => Some(failure),
     };
     let mut after = after(&copy, &before[..changing])?;
     for touch in tool.touches(&call.params).unwrap_or_default() {
         if touch.filled && call.restore.is_empty() {
-            after.extend(filled(&copy, &touch, &after)?);
+            let made = after.iter().find(|now| now.path == touch.path).map(|now| &now.standing);
+            let beneath = filled(&copy, &touch, made)?.into_iter();
+            after.extend(beneath.map(|PathSnapshot { path, standing, .. }| PreviewedPath {
+                path,
+                standing,
+                text: None,
+                too_long: false,
+            }));
         }
     }
     // If the files changed while they were copied, the preview shows the effect on a mix of two states.
@@ -68,7 +84,7 @@ pub(crate) fn preview(
             "the files changed during the preview; try again",
         ));
     }
-    Ok(PreviewResult { before, after, request: None, failed })
+    Ok(PreviewResult { before, after, items, request: None, failed })
 }
 
 fn is_unchanged(space: &Workspace<'_>, seen: &PathSnapshot) -> bool {
@@ -111,13 +127,12 @@ fn paths(tool: &dyn Tool, call: &ToolCall) -> Result<(Vec<SpacePath>, Vec<SpaceP
 }
 
 /// The content of a new folder, as a receipt would list it.
-fn filled(
+pub(crate) fn filled(
     copy: &Workspace<'_>,
     touch: &Touch,
-    after: &[PreviewedPath],
-) -> Result<Vec<PreviewedPath>, Failure> {
-    let made = after.iter().find(|now| now.path == touch.path);
-    if made.is_none_or(|now| now.standing != PathState::Folder) {
+    made: Option<&PathState>,
+) -> Result<Vec<PathSnapshot>, Failure> {
+    if made != Some(&PathState::Folder) {
         return Ok(Vec::new());
     }
     let path = SpacePath::parse(&touch.path).map_err(|why| crate::params::invalid("path", why))?;
@@ -125,13 +140,23 @@ fn filled(
     if beneath.missing.is_some() {
         return Err(too_large());
     }
-    let listed = beneath.seen.into_iter().map(|seen| PreviewedPath {
-        path: seen.path,
-        standing: seen.standing,
-        text: None,
-        too_long: false,
-    });
-    Ok(listed.collect())
+    Ok(beneath.seen)
+}
+
+/// The state of a path in the copy, and its content if that has at most so many bytes.
+pub(crate) fn standing(
+    copy: &Workspace<'_>,
+    path: &str,
+    bytes_max: u64,
+) -> Result<(PathState, Option<Vec<u8>>), Failure> {
+    let path = SpacePath::parse(path).map_err(|why| crate::params::invalid("path", why))?;
+    match copy.standing(&path, bytes_max) {
+        // A parent is gone, or is a file now.
+        Err(problem) if matches!(problem.errno(), Some(Errno::ENOTDIR | Errno::ENOENT)) => {
+            Ok((PathState::Absent, None))
+        }
+        standing => Ok(standing?),
+    }
 }
 
 /// The state of the paths in the copy after the run, with the new texts.
@@ -139,14 +164,7 @@ fn after(copy: &Workspace<'_>, before: &[PathSnapshot]) -> Result<Vec<PreviewedP
     let mut left = PREVIEW_TEXT_BYTES_MAX;
     let mut after = Vec::with_capacity(before.len());
     for was in before {
-        let path = SpacePath::parse(&was.path).map_err(|why| crate::params::invalid("path", why))?;
-        let (standing, content) = match copy.standing(&path, left) {
-            // A parent is gone, or is a file now.
-            Err(problem) if matches!(problem.errno(), Some(Errno::ENOTDIR | Errno::ENOENT)) => {
-                (PathState::Absent, None)
-            }
-            standing => standing?,
-        };
+        let (standing, content) = standing(copy, &was.path, left)?;
         let changed = standing != was.standing;
         let too_long = changed && content.is_none() && matches!(standing, PathState::File(_));
         let text = content.filter(|_| changed).and_then(|content| {

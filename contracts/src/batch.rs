@@ -46,7 +46,7 @@ crate::wire_enum! {
 #[serde(deny_unknown_fields)]
 pub struct BatchRequest {
     /// The id of the batch, for ever, as an action has one.
-    #[schemars(length(min = 1, max = BATCH_ID_BYTES_MAX))]
+    #[schemars(extend("maxLength" = BATCH_ID_BYTES_MAX))]
     pub batch_id: ActionId,
     /// The subject that the planner acts for.
     pub subject_id: SubjectId,
@@ -73,7 +73,8 @@ pub struct BatchRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BatchItem {
-    /// The tool.
+    /// The tool. A batch holds no batch.
+    #[schemars(extend("not" = { "const": BATCH_TOOL }))]
     pub tool_id: ToolId,
     /// The tool's parameters, by its schema.
     #[serde(default, deserialize_with = "json::object")]
@@ -124,6 +125,13 @@ pub struct ItemMark {
     /// The paths that are not as they were before the batch, if it could not be undone.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
+    /// How many more there are, for which the receipt has no room; those of the item and of its undo have them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub paths_left_out: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The result of a batch.
@@ -159,6 +167,9 @@ pub struct ItemResult {
     /// The paths that are not as they were before the batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
+    /// How many more there are; the receipts of the item and of its undo have them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub paths_left_out: u64,
     /// Its receipt; an earlier one, if it was done before.
     pub receipt_id: Option<ReceiptId>,
     /// The receipt of what undid it.
@@ -304,12 +315,19 @@ pub fn undo_id(batch_id: &ActionId, index: usize) -> Option<ActionId> {
     ActionId::new(format!("{batch_id}/{index}/undo")).ok()
 }
 
+/// Whether this may be the id of what undoes an item. Nobody else may take one: an undo must not fail because of it.
+pub fn is_undo_id(id: &ActionId) -> bool {
+    let index = id.as_str().strip_suffix("/undo").and_then(|item| item.rsplit_once('/'));
+    index.is_some_and(|(_, index)| !index.is_empty() && index.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// The origin of an item, or of what undoes it.
 pub fn origin(batch: &ActionRequest, parent: &Origin, index: usize, undo: bool) -> Origin {
     Origin::Batch {
         batch_id: batch.action_id.to_string(),
         index: u32::try_from(index).unwrap_or(u32::MAX),
         session_id: parent.of_session().cloned(),
+        automation_id: parent.automation().map(str::to_owned),
         undo,
     }
 }
@@ -341,6 +359,18 @@ impl Origin {
             Self::Session { session_id } => Some(session_id),
             Self::Batch { session_id, .. } => session_id.as_ref(),
             Self::Arbiter | Self::Plan | Self::Run { .. } => None,
+        }
+    }
+
+    /// The batch that the request is an item of, and which one.
+    pub fn item(&self) -> Option<(&str, u32)> {
+        match self {
+            Self::Batch { batch_id, index, undo: false, .. } => Some((batch_id, *index)),
+            Self::Batch { undo: true, .. }
+            | Self::Arbiter
+            | Self::Plan
+            | Self::Session { .. }
+            | Self::Run { .. } => None,
         }
     }
 

@@ -105,7 +105,9 @@ pub use plan::{
     ACTION_API, Check, Feedback, Plan, PlanRecord, PlanResult, PlanScope, PlanStep, PlanVerification,
     Transition,
 };
-pub use preview::{AskedRequest, Predicted, PreviewRecord, PreviewResult, PreviewVerdict, PreviewedPath};
+pub use preview::{
+    AskedRequest, Predicted, PreviewRecord, PreviewResult, PreviewVerdict, PreviewedItem, PreviewedPath,
+};
 pub use receipt::{
     Attempt, Choice, Cost, DecisionRecord, Denial, DenialSource, GateResult, GateResults, Isolation,
     KeptResult, Receipt, Redaction, RedactionKind, Status, Timing,

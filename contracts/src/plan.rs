@@ -10,7 +10,7 @@ use crate::event::Topic;
 use crate::failure::{Code, Failure, Phase};
 use crate::ids::{ActionId, ApprovalId, ReceiptId, SpaceId, SubjectId, ToolId};
 use crate::json;
-use crate::limits::{CHECK_OUTPUT_BYTES_MAX, REQUEST_BYTES_MAX};
+use crate::limits::{CHECK_OUTPUT_BYTES_MAX, CONTRACT_LIST_MAX, RATIONALE_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::outcome::PlanStatus;
 use crate::receipt::Receipt;
 use crate::request::{ActionRequest, Contract, Rationale, Scope, Verification};
@@ -27,12 +27,15 @@ pub struct Plan {
     /// The id of the action, for ever. If left out, effectd makes one.
     pub action_id: Option<ActionId>,
     /// The tool, by its id or alias.
+    #[schemars(with = "ToolId")]
     pub action_type: String,
     /// `R0` to `R4`. It can only raise the tool's own tier; if it is missing or another word, the plan is at least `R3`.
     pub risk_tier: Option<Value>,
     /// How sure the planner is, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub confidence: Option<f64>,
     /// Why the planner wants this, for the approver.
+    #[schemars(length(max = RATIONALE_BYTES_MAX))]
     pub reason: Option<String>,
     /// The tool's parameters.
     #[serde(deserialize_with = "json::object")]
@@ -60,6 +63,7 @@ pub struct PlanVerification {
     pub required: bool,
     /// Commands, each a program and its arguments with a space between: `node --check src/file.js`. The policy must name each.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub commands: Vec<String>,
     /// Members that this version does not know.
     #[serde(flatten)]
@@ -72,12 +76,15 @@ pub struct PlanVerification {
 pub struct PlanScope {
     /// Single files.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub allowed_files: Vec<String>,
     /// Whole folders.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub allowed_dirs: Vec<String>,
     /// Files that stay as they are even inside an allowed folder.
     #[serde(default)]
+    #[schemars(length(max = CONTRACT_LIST_MAX))]
     pub forbidden_files: Vec<String>,
     /// Members that this version does not know.
     #[serde(flatten)]

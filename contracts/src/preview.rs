@@ -20,12 +20,27 @@ pub struct PreviewResult {
     pub before: Vec<PathSnapshot>,
     /// The copy after the run, at the paths that the tool may change.
     pub after: Vec<PreviewedPath>,
+    /// What each item of a batch changed, of those that ran on the copy and did not fail.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<PreviewedItem>,
     /// The request that a tool would send to its connection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<AskedRequest>,
     /// The tool's failure, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failure>,
+}
+
+/// The paths that an item of a batch may change, before and after it ran on the copy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewedItem {
+    /// The item, from zero.
+    pub index: usize,
+    /// The copy before.
+    pub before: Vec<PathSnapshot>,
+    /// The copy after.
+    pub after: Vec<PathSnapshot>,
 }
 
 /// A request as its tool would send it.

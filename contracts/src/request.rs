@@ -197,6 +197,9 @@ pub enum Origin {
         /// The session that the batch belongs to, if it has a record.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
+        /// The automation that the batch is a step of.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        automation_id: Option<String>,
         /// Whether effectd derived the request, to undo the item.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         undo: bool,
@@ -226,7 +229,8 @@ impl Origin {
     pub fn automation(&self) -> Option<&str> {
         match self {
             Self::Run { automation_id, .. } => Some(automation_id),
-            Self::Arbiter | Self::Plan | Self::Session { .. } | Self::Batch { .. } => None,
+            Self::Batch { automation_id, .. } => automation_id.as_deref(),
+            Self::Arbiter | Self::Plan | Self::Session { .. } => None,
         }
     }
 }

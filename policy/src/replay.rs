@@ -1,5 +1,6 @@
 //! Replay: recorded decisions under another policy. Which verdicts would change, and which cannot be known?
 
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::{DecisionRecord, Gate, GateResult, Receipt};
 
 use crate::decision::Decision;
@@ -24,8 +25,12 @@ impl Recorded {
         Self { id: id.into(), verdict: record.verdict.clone(), facts }
     }
 
-    /// From a receipt; `None` if the policy was not asked.
+    /// From a receipt; `None` if the policy was not asked, or if its facts alone did not decide: a batch is decided by all its items, each
+    /// of which has a record of its own, and what undoes an item is permitted with it.
     pub fn of(receipt: &Receipt) -> Option<Self> {
+        if is_batch(&receipt.tool_id) || receipt.origin.is_undo() {
+            return None;
+        }
         receipt.decision.as_ref().map(|record| Self::new(receipt.receipt_id.as_str(), record))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Most of the text comes from planners and tools. Every row is made safe for the terminal here.
 
-use effectd_actors::preview::{Change, Diff, Preview};
+use effectd_actors::preview::{Change, Diff, Preview, RequestShown};
 use effectd_contracts::text::counted;
 use effectd_contracts::{PathState, Redaction};
 use effectd_gateway::views::approvals::{ApprovalView, PreviewView, PromptView, UsedConnection};
@@ -117,7 +117,7 @@ fn asked(rows: &mut Rows, prompt: &PromptView) {
     for (name, value) in prompt.contract.iter().filter_map(Value::as_object).flatten() {
         rows.named("contract", &format!("{name} = {value}"));
     }
-    for (name, value) in &prompt.params {
+    for (name, value) in &prompt.named_params() {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         rows.named("with", &format!("{name} = {text}"));
     }
@@ -160,19 +160,7 @@ fn of_preview(rows: &mut Rows, preview: &Preview) {
             );
             rows.warning("preview", &text);
         }
-        Preview::Request(request) => {
-            rows.named("request", &format!("{} {}", request.method.as_str(), request.url));
-            for (name, value) in &request.headers {
-                rows.named(name, value);
-            }
-            match &request.body {
-                Some(diff) => of_diff(rows, diff),
-                None if request.body_bytes > 0 => {
-                    rows.warning("body", &format!("{} bytes that are not text", request.body_bytes));
-                }
-                None => {}
-            }
-        }
+        Preview::Request(request) => sent(rows, request),
         Preview::Shown(shown) => {
             let predicted = &shown.predicted;
             let text = format!(
@@ -192,7 +180,25 @@ fn of_preview(rows: &mut Rows, preview: &Preview) {
             if shown.cut {
                 rows.warning("more", "more changes follow that are not listed");
             }
+            for asked in &shown.requests {
+                rows.named("sends", &format!("items[{}]", asked.item));
+                sent(rows, &asked.request);
+            }
         }
+    }
+}
+
+fn sent(rows: &mut Rows, request: &RequestShown) {
+    rows.named("request", &format!("{} {}", request.method.as_str(), request.url));
+    for (name, value) in &request.headers {
+        rows.named(name, value);
+    }
+    match &request.body {
+        Some(diff) => of_diff(rows, diff),
+        None if request.body_bytes > 0 => {
+            rows.warning("body", &format!("{} bytes that are not text", request.body_bytes));
+        }
+        None => {}
     }
 }
 

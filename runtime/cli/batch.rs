@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use effectd_contracts::ActionId;
 use effectd_contracts::batch::{BatchItem, BatchMode, BatchRequest, BatchResult, ItemResult, Marker};
+use effectd_contracts::limits::REQUEST_BYTES_MAX;
+use effectd_contracts::{ActionId, SpaceId, SubjectId, json};
 use effectd_gateway::views::{BatchView, State};
+use serde_json::{Map, Value, json};
 
-use super::request_args::RequestArgs;
+use super::request_args::{DEFAULT_SPACE, DEFAULT_SUBJECT};
 use super::run::read_bounded;
 use super::{CliError, Common, Depth, eprint_line, line, print_json, with_client};
 use crate::exit::Exit;
@@ -23,7 +25,7 @@ pub(super) enum BatchCommand {
 ///
 /// The file is a batch in JSON, or has an item in JSON on each line: `tool_id` and `params`. All items are validated, judged and previewed
 /// before the first one starts. If one fails, those before it are undone, in reverse; with `--mode ordered` they stay. The same batch id
-/// again does not run again.
+/// again does not run again. The options say what the file leaves out, and nothing else than it says.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  effectd batch run examples/batches/two_notes.json\n  effectd batch run examples/batches/two_notes.json -o json"
@@ -32,17 +34,21 @@ pub(super) struct Run {
     /// The batch; `-` reads standard input
     #[arg(value_name = "FILE")]
     batch: PathBuf,
-    /// The id of a batch of lines [default: a new one]
+    /// The id of the batch [default: a new one]
     #[arg(long, value_name = "ID")]
     id: Option<ActionId>,
-    /// What a failure means for a batch of lines: atomic or ordered
-    #[arg(long, value_name = "MODE", value_parser = mode, default_value = "atomic")]
-    mode: BatchMode,
+    /// What a failure means: atomic or ordered [default: atomic]
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    mode: Option<BatchMode>,
     /// Judge and preview everything, start nothing
     #[arg(long)]
     dry_run: bool,
-    #[command(flatten)]
-    place: RequestArgs,
+    /// The subject to act for; the policy says which subjects you may name [default: agent://planner@deviceA]
+    #[arg(long, value_name = "SUBJECT")]
+    subject: Option<SubjectId>,
+    /// The space [default: shared:household]
+    #[arg(long, value_name = "SPACE")]
+    space: Option<SpaceId>,
 }
 
 /// Show what has become of a batch
@@ -82,10 +88,10 @@ impl Run {
         let bytes = read_bounded(&self.batch).map_err(|error| {
             CliError::request(format!("{name} cannot be read: {error}; name a file that holds a batch"))
         })?;
-        let is_whole = serde_json::from_slice::<serde_json::Value>(&bytes)
+        let is_whole = serde_json::from_slice::<Value>(&bytes)
             .is_ok_and(|value| value.get("items").is_some() || value.get("batch_id").is_some());
-        let mut batch = if is_whole {
-            BatchRequest::parse(&bytes).map_err(|failure| refused(failure.message))?
+        let mut batch: Map<String, Value> = if is_whole {
+            json::parse(&bytes, REQUEST_BYTES_MAX).map_err(|error| refused(error.to_string()))?
         } else {
             let text = str::from_utf8(&bytes).map_err(|error| refused(error.to_string()))?;
             let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -93,19 +99,37 @@ impl Run {
                 let item = serde_json::from_str::<BatchItem>(line);
                 item.map_err(|error| refused(format!("line {}: {error}", number + 1)))
             };
-            BatchRequest {
-                batch_id: self.id.clone().unwrap_or_else(ActionId::fresh),
-                subject_id: self.place.subject.clone(),
-                space_id: self.place.space.clone(),
-                mode: self.mode,
-                items: lines.map(item).collect::<Result<_, _>>()?,
-                timeout_ms: None,
-                dry_run: false,
-                rationale: None,
-            }
+            let items = lines.map(item).collect::<Result<Vec<_>, _>>()?;
+            Map::from_iter([("items".to_owned(), json!(items))])
         };
+        self.complete(&mut batch, is_whole).map_err(refused)?;
+        let whole = Value::Object(batch).to_string();
+        let mut batch = BatchRequest::parse(whole.as_bytes()).map_err(|failure| refused(failure.message))?;
         batch.dry_run |= self.dry_run;
         Ok(batch)
+    }
+
+    /// Adds what the file leaves out. Only lines have defaults.
+    fn complete(&self, batch: &mut Map<String, Value>, is_whole: bool) -> Result<(), String> {
+        let options = [
+            ("batch_id", "--id", json!(self.id), json!(ActionId::fresh())),
+            ("subject_id", "--subject", json!(self.subject), json!(DEFAULT_SUBJECT)),
+            ("space_id", "--space", json!(self.space), json!(DEFAULT_SPACE)),
+            ("mode", "--mode", json!(self.mode), json!(BatchMode::default())),
+        ];
+        for (name, option, given, default) in options {
+            match batch.get(name) {
+                Some(said) if !given.is_null() && *said != given => {
+                    return Err(format!("{option} says {given}, and the file {said}: leave one out"));
+                }
+                None if is_whole && given.is_null() => {}
+                Some(_) => {}
+                None => {
+                    batch.insert(name.to_owned(), if given.is_null() { default } else { given });
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -140,9 +164,11 @@ fn print(view: &BatchView, common: &Common) -> Exit {
 
 fn print_result(result: &BatchResult) {
     for (index, item) in result.items.iter().enumerate() {
-        let ItemResult { tool_id, marker, reason, paths, .. } = item;
+        let ItemResult { tool_id, marker, reason, paths, paths_left_out, .. } = item;
         let tool = tool_id.as_ref().map_or("", |tool| tool.as_str());
-        let more = reason.iter().chain(paths).map(String::as_str).collect::<Vec<_>>().join("  ");
+        let others = (*paths_left_out > 0).then(|| format!("and {paths_left_out} more"));
+        let more =
+            reason.iter().chain(paths).chain(&others).map(String::as_str).collect::<Vec<_>>().join("  ");
         let row =
             format!("{index:>2}  {:<15}  {:<20}  {}", marker.as_str(), shown(tool, 40), shown(&more, 400));
         line(row.trim_end());

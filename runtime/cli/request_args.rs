@@ -10,13 +10,16 @@ use super::backend::submit_with_retry;
 use super::{CliError, Common, Depth, action_output, with_client};
 use crate::exit::Exit;
 
+pub(super) const DEFAULT_SUBJECT: &str = "agent://planner@deviceA";
+pub(super) const DEFAULT_SPACE: &str = "shared:household";
+
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct RequestArgs {
     /// The subject to act for; the policy says which subjects you may name
-    #[arg(long, value_name = "SUBJECT", default_value = "agent://planner@deviceA")]
+    #[arg(long, value_name = "SUBJECT", default_value = DEFAULT_SUBJECT)]
     pub(super) subject: SubjectId,
     /// The space
-    #[arg(long, value_name = "SPACE", default_value = "shared:household")]
+    #[arg(long, value_name = "SPACE", default_value = DEFAULT_SPACE)]
     pub(super) space: SpaceId,
 }
 

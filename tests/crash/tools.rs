@@ -74,6 +74,8 @@ pub(crate) static BETTER: effectd::Tools = &[&BETTER_TOOL, &PROBE_TOOL, &NEVER_T
 pub(crate) static BRIEF: effectd::Tools = &[&Counter { time_ms: BRIEF_MS, ..counter(SAFE, Repeat::Safe) }];
 pub(crate) const BRIEF_MS: u64 = 300;
 pub(crate) static REMOVED: effectd::Tools = &[&PROBE_TOOL];
+/// What is left when `UNDOABLE_NEVER` is removed.
+pub(crate) static UNDOABLE_ONLY: effectd::Tools = &[&UNDOABLE_TOOL];
 /// A tool with the id of a built-in one.
 pub(crate) static USURPER: effectd::Tools = &[&counter("files.write_text", Repeat::Safe)];
 

@@ -685,6 +685,31 @@ fn a_call_that_has_begun_is_not_withdrawn() {
     assert_eq!(daemon.stop(), 0);
 }
 
+/// Where a batch ended, its task says what has become of each call.
+#[test]
+fn the_task_of_a_batch_that_failed_has_its_markers() {
+    let place = asking();
+    let daemon = place.serve(&[]);
+    let capable = json!({ "extensions": { TASKS: {} } });
+    let missing = json!({ "path": "workspace/none", "find": "a", "replace": "b" });
+    let calls = [
+        json!({ "tool": "files_write_text", "arguments": { "path": "workspace/first", "text": "t" } }),
+        json!({ "tool": "files_edit_text", "arguments": missing }),
+    ];
+    let call = json!({ "name": "effectd_batch", "arguments": { "calls": calls, "mode": "ordered" } });
+    let task = result(&Sent::modern("tools/call", call, capable.clone()).to(&daemon));
+    let approval = task["_meta"]["effectd/waiting"]["approval_id"].as_str().unwrap();
+    assert_eq!(decide(&daemon, approval, "approve", &json!({})).status, 200);
+    let get = Sent::modern("tasks/get", json!({ "taskId": task["taskId"] }), capable);
+    until("it has ended", || result(&get.to(&daemon))["status"] != "working");
+    let ended = result(&get.to(&daemon))["result"].clone();
+    assert_eq!(ended["isError"], true, "{ended}");
+    let items = ended["structuredContent"]["items"].as_array().unwrap();
+    let markers: Vec<_> = items.iter().map(|item| item["marker"].as_str().unwrap()).collect();
+    assert_eq!(markers, ["committed", "rolled_back"], "{ended}");
+    assert_eq!(daemon.stop(), 0);
+}
+
 #[test]
 fn a_client_that_goes_away_leaves_the_question_to_the_person() {
     let place = asking();

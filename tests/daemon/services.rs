@@ -487,6 +487,62 @@ fn a_kill_after_the_effect_leaves_one_issue() {
     assert_eq!((inner.vendor.issues().len(), inner.vendor.comments().len()), (2, 1));
 }
 
+/// An issue and messages are taken back when a later item fails, also if the daemon dies while it does.
+#[test]
+fn a_batch_that_fails_takes_back_what_it_sent() {
+    let world = World::trusting();
+    let daemon = world.serve();
+    world.connect_all();
+    let batch = |id: &str, nth: usize, messages: usize| {
+        let item = |tool: &str, mut params: Value| {
+            params["space_id"] = "shared:household".into();
+            json!({ "tool_id": tool, "params": params })
+        };
+        let message = |n: usize| json!({ "channel": services::CHANNEL, "text": format!("{id} {n}") });
+        let mut items = vec![item("linear.create_issue", params_of("linear.create_issue", nth))];
+        items.extend((0..messages).map(|n| item("slack.send_message", message(n))));
+        items.push(item("slack.send_message", json!({ "channel": "C-nowhere", "text": "x" })));
+        json!({ "batch_id": id, "subject_id": "agent://planner@deviceA", "space_id": "shared:household", "items": items })
+    };
+    let rolled_back = |result: &Value| {
+        assert_eq!((&result["outcome"], &result["partial"]), (&json!("reverted"), &json!(false)), "{result}");
+        let items = result["items"].as_array().unwrap();
+        for item in &items[..items.len() - 1] {
+            assert_eq!(item["marker"], "rolled_back", "{item}");
+            let undo = item["undo_receipt_id"].as_str().unwrap();
+            let undo = daemon_receipt(&world.place, undo);
+            assert_eq!(
+                (&undo["outcome"], &undo["origin"]["undo"]),
+                (&json!("executed"), &json!(true)),
+                "{undo}"
+            );
+            assert_eq!(undo["inputs"]["receipt_id"], item["receipt_id"], "{undo}");
+            assert!(undo["tool_id"].as_str().unwrap().ends_with(".undo"), "{undo}");
+        }
+    };
+    let view = daemon.post("/v1/batches", &batch("failed", 1, 1)).json(200);
+    rolled_back(&view["result"]);
+    assert!(world.slack.inner().vendor.messages().is_empty());
+    assert_eq!(world.linear.effects(), 2, "made and archived");
+    // The answer to the last undo does not come, and the daemon dies.
+    daemon.post("/v1/batches?wait_ms=0", &batch("killed", 2, 5)).json(202);
+    until("there is an issue", || world.linear.effects() == 3);
+    world.linear.fault(Fault::Slow);
+    until("it is archived", || world.linear.effects() == 4);
+    daemon.kill();
+    let daemon = world.serve();
+    let ended = || daemon.get("/v1/batches/killed").json(200);
+    until("it has ended", || ended()["result"].is_object());
+    rolled_back(&ended()["result"]);
+    assert!(world.slack.inner().vendor.messages().is_empty());
+    assert_eq!(world.linear.effects(), 4, "archived once");
+    daemon.stop();
+}
+
+fn daemon_receipt(place: &Place, id: &str) -> Value {
+    place.effectd(&["receipts", "show", id, "-o", "json"], None).json(0)
+}
+
 #[test]
 fn an_undo_archives_or_deletes_and_says_who_may_have_read() {
     let world = World::trusting();
@@ -558,6 +614,32 @@ fn a_person_approves_the_request_with_its_id() {
     {
         let inner = world.linear.inner();
         let made = inner.vendor.issues().into_iter().find(|issue| issue["title"] == "Milk").unwrap();
+        assert!(text.contains(made["id"].as_str().unwrap()), "{text}");
+    }
+    // In a batch, too: each request is shown, and no other leaves.
+    let note = json!({ "tool_id": "files.write_text", "params": { "path": "workspace/n", "text": "n", "space_id": "shared:household" } });
+    let issue = json!({ "teamId": services::TEAM, "title": "Eggs", "space_id": "shared:household" });
+    let items = [note, json!({ "tool_id": "linear.create_issue", "params": issue })];
+    let batch = json!({ "batch_id": "ask-b", "subject_id": "agent://planner@deviceA", "space_id": "shared:household", "items": items });
+    let view = daemon.post("/v1/batches", &batch).json(202);
+    let approval = view["approval"]["approval_id"].as_str().unwrap();
+    let asked = daemon.get(&format!("/v1/approvals/{approval}")).json(200);
+    let shown = &asked["prompt"]["preview"]["shown"];
+    assert_eq!(
+        (&shown["changes"][0]["path"], &shown["requests"][0]["item"]),
+        (&json!("workspace/n"), &json!(1)),
+        "{asked}"
+    );
+    let text = shown["requests"][0]["request"]["body"]["text"].as_str().unwrap().to_owned();
+    assert!(text.contains("Eggs"), "{text}");
+    let command = world.place.effectd(&["approvals", "show", approval], None).stdout();
+    assert!(command.contains("items[1]") && command.contains("/graphql"), "{command}");
+    decide(&daemon, approval, "approve", &json!({})).json(200);
+    assert_eq!(ended(&daemon, "ask-b")["receipt"]["preview"]["verdict"], "matched");
+    assert_eq!(ended(&daemon, "ask-b%2F1")["receipt"]["preview"]["verdict"], "matched");
+    {
+        let inner = world.linear.inner();
+        let made = inner.vendor.issues().into_iter().find(|issue| issue["title"] == "Eggs").unwrap();
         assert!(text.contains(made["id"].as_str().unwrap()), "{text}");
     }
     // Without its connection there is no tool, so what was approved is not carried out.

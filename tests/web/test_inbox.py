@@ -2,7 +2,7 @@
 
 import unittest
 
-from harness import ORG, Daemon, until, visit
+from harness import ORG, SPACE, SUBJECT, Daemon, until, visit
 
 
 def setUpModule():
@@ -284,6 +284,44 @@ class Inbox(unittest.TestCase):
                 page.locator("#question .badge", has_text=becomes).wait_for()
                 self.assertEqual(states()[grant], becomes)
                 self.assertEqual(page.locator(f"a[data-row][href$='{grant}']").count(), 0)
+
+    def test_a_batch_is_one_question_and_has_a_marker_for_each_item(self):
+        def batch(name, items, **more):
+            items = [{"tool_id": tool, "params": {**params, "space_id": SPACE}} for tool, params in items]
+            body = {"batch_id": name, "subject_id": SUBJECT, "space_id": SPACE, "items": items, **more}
+            return daemon.ask("POST", "/v1/batches?wait_ms=20000", body)
+
+        def markers(page, receipt):
+            ada.open(f"/console/actions/{receipt}")
+            rows = page.locator("section[aria-labelledby=items] li")
+            return [(row.get_attribute("class"), row.locator("strong").inner_text()) for row in rows.all()]
+
+        path = "workspace/batch-new.txt"
+        write = ("files.write_text", {"path": path, "text": "the first\n"})
+        append = ("files.append_text", {"path": path, "text": "and the second\n"})
+        (daemon.space / "batch-old.txt").write_text("short lived\n")
+        delete = ("files.delete", {"path": "workspace/batch-old.txt"})
+        status, asked = batch("web-batch", [write, append, delete])
+        self.assertEqual((status, asked["state"]), (202, "held"), asked)
+        approval = asked["approval"]["approval_id"]
+        with visit(daemon) as ada:
+            page = ada.page
+            self.go(ada, approval)
+            question = page.locator("#question").inner_text()
+            # One diff of all items: what the file is after the last of them.
+            for text in (path, "the first", "and the second", "workspace/batch-old.txt", "items[2]"):
+                self.assertIn(text, question)
+            self.assertEqual(daemon.approval(approval)["prompt"]["preview"]["shown"]["predicted"]["files"], 2)
+            ada.button("Approve once").click()
+            until("it has ended", lambda: ended(approval) == "executed")
+            status, done = daemon.ask("GET", "/v1/batches/web-batch")
+            self.assertEqual(markers(page, done["result"]["receipt_id"]), [("ok", "committed")] * 3)
+            # The second item fails: the first stays, and the third does not start.
+            missing = ("files.edit_text", {"path": "workspace/batch-none.txt", "find": "a", "replace": "b"})
+            status, failed = batch("web-batch-fails", [append, missing, write], mode="ordered")
+            self.assertEqual((status, failed["state"]), (200, "ended"), failed)
+            shown = markers(page, failed["result"]["receipt_id"])
+            self.assertEqual(shown, [("ok", "committed"), ("quiet", "rolled_back"), ("quiet", "not_started")])
 
     def test_without_javascript_it_is_plain_forms(self):
         first, second = [daemon.hold(f"plain-{number}.txt") for number in range(2)]

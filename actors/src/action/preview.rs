@@ -61,6 +61,25 @@ pub struct Shown {
     pub cut: bool,
     /// The digest of all changes, listed or not.
     pub(crate) digest: Digest,
+    /// For a batch: the requests to services that its items would send.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<ItemRequest>,
+}
+
+impl Shown {
+    /// No file would change.
+    pub(crate) fn nothing() -> Self {
+        let (predicted, digest) = (Predicted::default(), digest(&[]));
+        Self { predicted, changes: Vec::new(), cut: false, digest, requests: Vec::new() }
+    }
+}
+
+/// The request that an item of a batch would send.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ItemRequest {
+    /// The item, from zero.
+    pub item: usize,
+    pub request: RequestShown,
 }
 
 #[serde_with::skip_serializing_none]
@@ -114,6 +133,25 @@ impl LeftOut {
 }
 
 impl Preview {
+    /// Why the tool would fail, if it would.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::WouldFail(failure) => Some(failure),
+            Self::Shown(_) | Self::Request(_) | Self::Unavailable(_) => None,
+        }
+    }
+
+    /// The request that this item of a batch would send.
+    pub(crate) fn request_of(&self, item: usize) -> Option<&RequestShown> {
+        match self {
+            Self::Shown(shown) => {
+                let asked = shown.requests.iter().find(|asked| asked.item == item);
+                asked.map(|asked| &asked.request)
+            }
+            Self::Request(_) | Self::WouldFail(_) | Self::Unavailable(_) => None,
+        }
+    }
+
     /// How much would change; `None` if that is not known.
     pub fn predicted(&self) -> Option<Predicted> {
         match self {
@@ -170,7 +208,10 @@ fn unseen(effects: &Effects) -> Option<&'static str> {
     }
 }
 
+/// In any order.
 pub(crate) fn digest(changes: &[PathChange]) -> Digest {
+    let mut changes: Vec<_> = changes.iter().collect();
+    changes.sort_by(|one, other| one.path.cmp(&other.path));
     // Plain data with text keys, for which serde_json has no failure.
     canonical::digest(&serde_json::to_value(changes).unwrap_or_default())
 }

@@ -298,6 +298,8 @@ pub struct Runs {
     pub cleaned_up: BTreeSet<String>,
     /// What the plan came to, if there is one.
     pub plan: Option<Box<PlanRun>>,
+    /// What the items of a batch have changed together, to be compared with its preview.
+    pub of_items: Option<Box<Effects>>,
 }
 
 /// What all attempts together used.

@@ -20,7 +20,7 @@ use sha2::Sha256;
 use super::decide::{self, Approve, DecideError};
 use super::hold::{Hold, keyed_digest};
 use super::{repository, view};
-use crate::action::preview::{Diff, Preview};
+use crate::action::preview::{Diff, Preview, RequestShown};
 use crate::limits::{
     CONNECTIONS_PAGE, SLACK_AGE_MAX, SLACK_BLOCKS_MAX, SLACK_BYTES_MAX, SLACK_TEXT_CHARS_MAX,
 };
@@ -144,6 +144,9 @@ fn shown(services: &Services, policy: &Policy, hold: &Hold) -> Shown {
         _ if is_severe(hold) => Some("its risk asks for more than is shown here"),
         _ if lets_leave || is_cut => Some("there is more to see than fits here"),
         Some(Preview::Shown(shown)) if !shown.changes.is_empty() => Some("it has the diff"),
+        Some(Preview::Shown(shown)) if !shown.requests.is_empty() => {
+            Some("it has the requests that would be sent")
+        }
         Some(Preview::Request(_)) => Some("it has the request that would be sent"),
         Some(Preview::Unavailable(_)) if hold.prompt.decision.tier == RiskTier::R2 => {
             Some("nobody can tell what would change")
@@ -169,6 +172,13 @@ fn whole(hold: &Hold, params: &Map<String, Value>) -> Option<Vec<String>> {
         lines.push(format!("contract {}", serde_json::to_string_pretty(&contract).ok()?));
     }
     let text = |diff: &Diff| (!diff.cut).then(|| diff.text.clone());
+    let sent = |request: &RequestShown| {
+        let line = format!("{} {}", request.method.as_str(), request.url);
+        match &request.body {
+            Some(body) => Some(vec![line, text(body)?]),
+            None => (request.body_bytes == 0).then(|| vec![line]),
+        }
+    };
     match hold.prompt.preview.as_deref() {
         Some(Preview::Shown(shown)) if !shown.cut => {
             for change in &shown.changes {
@@ -179,15 +189,11 @@ fn whole(hold: &Hold, params: &Map<String, Value>) -> Option<Vec<String>> {
                 }
                 lines.extend(change.diff.as_ref().map_or(Some(None), |diff| text(diff).map(Some))?);
             }
-        }
-        Some(Preview::Request(request)) => {
-            lines.push(format!("{} {}", request.method.as_str(), request.url));
-            match &request.body {
-                Some(body) => lines.push(text(body)?),
-                None if request.body_bytes > 0 => return None,
-                None => {}
+            for asked in &shown.requests {
+                lines.extend(sent(&asked.request)?);
             }
         }
+        Some(Preview::Request(request)) => lines.extend(sent(request)?),
         Some(Preview::WouldFail(failure)) => lines.push(format!("it would fail: {}", failure.message)),
         Some(Preview::Unavailable(_)) | None if is_severe(hold) => return None,
         // What reads, or changes no file, has no preview either.

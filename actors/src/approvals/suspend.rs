@@ -2,7 +2,8 @@
 
 use effectd_bus::{Expect, LeaseId, Store, StoreError};
 use effectd_contracts::{
-    ActionId, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData, Preset, ReceiptId, Timestamp,
+    ActionId, ActionRequest, ApprovalChange, ApprovalData, ApprovalId, Clock, DecisionData, Preset,
+    ReceiptId, Timestamp,
 };
 use tokio::sync::MutexGuard;
 
@@ -11,6 +12,7 @@ use super::question::Question;
 use super::repository::{self, Step, Versioned};
 use crate::action::preview::Preview;
 use crate::action::{Action, Asked};
+use crate::control::items_of;
 use crate::limits::HELD_MEMBERS_MAX;
 use crate::services::Approvals;
 use crate::settings::Settings;
@@ -82,9 +84,15 @@ pub(crate) fn is_full(
     question: &Question,
 ) -> Result<bool, StoreError> {
     let session = session_of(&action.ticket.decision(&action.request));
-    let full = repository::open_of(store, &session)? >= settings.held_per_session_max;
+    let full = has_no_room(repository::open_of(store, &session)?, settings, &action.request);
     // A full session can still join an open hold.
     Ok(full && repository::asked(store, &question.digest, &session)?.is_none())
+}
+
+/// Whether the request is one too many beside this many open ones: a batch counts as its items, and fits if nothing else is open.
+fn has_no_room(open: usize, settings: &Settings, request: &ActionRequest) -> bool {
+    let most = settings.held_per_session_max;
+    open >= most || open > 0 && open + items_of(request) as usize > most
 }
 
 /// Stores a new hold or joins the hold of an equal request, and ends the delivery in the same step.
@@ -124,7 +132,8 @@ pub(crate) async fn suspend(
             (ApprovalChange::Joined, hold)
         }
         None => {
-            if repository::open_of(store, &new.session)? >= settings.held_per_session_max {
+            let open = repository::open_of(store, &new.session)?;
+            if has_no_room(open, settings, &new.decision.request) {
                 return Ok(Suspended::Full);
             }
             new.round = 1;
@@ -213,6 +222,9 @@ pub(super) fn lead_on(hold: &mut Hold) {
     {
         let why = "the first of these requests was withdrawn".to_owned();
         hold.prompt.preview = Some(Box::new(Preview::Unavailable(why)));
+    }
+    if is_other && let Some(Preview::Shown(shown)) = hold.prompt.preview.as_deref_mut() {
+        shown.requests.clear();
     }
 }
 
@@ -351,6 +363,18 @@ pub(super) mod tests {
             leave(&approvals, &first).await.unwrap();
             let (lead, shown) = preview();
             assert_eq!((lead, matches!(*shown.unwrap(), Preview::Request(_))), (second.clone(), is_kept));
+        }
+    }
+
+    #[test]
+    fn a_batch_fits_beside_what_waits_or_waits_alone() {
+        let settings = Settings { held_per_session_max: 10, ..Settings::default() };
+        let mut batch = hold(&ActionId::new("b").unwrap()).decision.request;
+        let item = json!({ "tool_id": "files.delete", "params": {} });
+        batch.tool_id = effectd_contracts::BATCH_TOOL.parse().unwrap();
+        for (items, open, is_full) in [(9, 1, false), (10, 1, true), (64, 0, false), (1, 10, true)] {
+            batch.params.insert("items".to_owned(), json!(vec![item.clone(); items]));
+            assert_eq!(has_no_room(open, &settings, &batch), is_full, "{items} beside {open}");
         }
     }
 

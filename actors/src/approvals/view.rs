@@ -1,9 +1,11 @@
 //! The view of a hold for people: everything that they need to decide, and no secret.
 
 use effectd_bus::StoreError;
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::{ActionId, ActionRequest, ApprovalId, Principal, Rationale};
 use effectd_policy::redact::personal::redact_text;
-use effectd_policy::redact::{prune_result, redact_secrets};
+use effectd_policy::redact::prune::TRUNCATED_MARKER;
+use effectd_policy::redact::{prune_result, prune_to, redact_secrets};
 use effectd_policy::{Decider, Policy, PrincipalRole, inspect_to_show};
 use serde_json::{Map, Value};
 
@@ -17,6 +19,9 @@ use crate::services::Services;
 /// The length of what an action is about; the parameters have the rest.
 const ABOUT_BYTES_MAX: usize = 256;
 
+/// Bytes of each item of a batch for people: they see a part of every one.
+const ITEM_BYTES_MAX: usize = 4_096;
+
 /// The parameters for people: shortened, without personal data and secrets.
 pub fn shown(registry: &Registry, policy: &Policy, request: &ActionRequest) -> Map<String, Value> {
     // Without the tool's description, nobody knows which parameters may be shown.
@@ -27,7 +32,25 @@ pub fn shown(registry: &Registry, policy: &Policy, request: &ActionRequest) -> M
     let mut params = Value::Object(inspection.params);
     redact_secrets(&mut params);
     redact_texts(&mut params);
-    prune_result(params).as_object().cloned().unwrap_or_default()
+    if is_batch(&request.tool_id) {
+        params = prune_items(params);
+    } else {
+        params = prune_result(params);
+    }
+    params.as_object().cloned().unwrap_or_default()
+}
+
+/// Shortens each item by itself.
+fn prune_items(mut params: Value) -> Value {
+    let mut is_pruned = false;
+    for item in params["items"].as_array_mut().into_iter().flatten() {
+        *item = prune_to(item.take(), ITEM_BYTES_MAX);
+        is_pruned |= item.get(TRUNCATED_MARKER).is_some();
+    }
+    if is_pruned {
+        params[TRUNCATED_MARKER] = Value::Bool(true);
+    }
+    params
 }
 
 /// What an action is about, of its shown parameters: the path, or else the first public one, or else the first.

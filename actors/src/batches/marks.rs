@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::steps::Done;
 use crate::effects::snapshot::keyed;
-use crate::limits::BATCH_PATHS_TOLD_MAX;
+use crate::limits::BATCH_MARKS_BYTES_MAX;
 use crate::services::Services;
 use crate::services::files::Inspected;
+use crate::stored::json_bytes;
 
 pub(super) struct Mark(pub(super) ItemMark);
 
@@ -20,13 +21,31 @@ impl Mark {
     pub(super) fn new(marker: Marker, reason: &str) -> Self {
         let cut = reason.floor_char_boundary(BATCH_REASON_BYTES_MAX);
         let reason = (!reason.is_empty()).then(|| reason[..cut].to_owned());
-        Self(ItemMark { marker, reason, paths: Vec::new() })
+        Self(ItemMark { marker, reason, paths: Vec::new(), paths_left_out: 0 })
+    }
+
+    /// The mark of an equal item.
+    pub(super) fn again(&self, reason: &str) -> Self {
+        Self(ItemMark { reason: Some(reason.to_owned()), ..self.0.clone() })
     }
 }
 
-pub(super) fn outputs(marks: &[Mark]) -> Value {
-    let partial = marks.iter().any(|mark| mark.0.marker == Marker::RollbackFailed);
-    json!({ "items": marks.iter().map(|mark| &mark.0).collect::<Vec<_>>(), "partial": partial })
+/// The marks as the receipt holds them: with as many paths as there is room for, each of them whole.
+pub(super) fn outputs(marks: Vec<Mark>) -> Value {
+    let mut items: Vec<_> = marks.into_iter().map(|mark| mark.0).collect();
+    let partial = items.iter().any(|item| item.marker == Marker::RollbackFailed);
+    let mut over = json_bytes(&items).len().saturating_sub(BATCH_MARKS_BYTES_MAX);
+    while over > 0
+        && let Some(longest) = items.iter_mut().max_by_key(|item| item.paths.len())
+        && let Some(path) = longest.paths.pop()
+    {
+        if longest.paths_left_out == 0 {
+            over += r#","paths_left_out":1000000"#.len();
+        }
+        longest.paths_left_out += 1;
+        over = over.saturating_sub(json_bytes(&path).len() + 1);
+    }
+    json!({ "items": items, "partial": partial })
 }
 
 /// What has become of an item of a batch that failed, and that is to leave nothing.
@@ -42,7 +61,7 @@ pub(super) fn after_failure(
         Some(Ok(done)) => done,
     };
     if !done.is_own {
-        return Mark::new(Marker::Committed, "done before this batch");
+        return Mark::new(Marker::Committed, &done.by_whom());
     }
     let receipt = &*done.receipt;
     if receipt.outcome.is_refusal() || matches!(receipt.outcome, Outcome::DryRun | Outcome::Paused) {
@@ -73,7 +92,6 @@ pub(super) fn after_failure(
     if let Effects::Observed(observed) = &receipt.effects {
         mark.0.paths.extend(observed.undeclared.iter().map(|undeclared| undeclared.path.clone()));
     }
-    mark.0.paths.truncate(BATCH_PATHS_TOLD_MAX);
     mark
 }
 
@@ -149,5 +167,37 @@ impl Paths {
             None => true,
         };
         Some(all.into_iter().filter(differs).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use effectd_policy::redact::prune_result;
+
+    use super::*;
+
+    #[test]
+    fn a_receipt_has_whole_paths_and_counts_the_others() {
+        let mark = |paths: usize| {
+            let mut mark = Mark::new(Marker::RollbackFailed, &"why ".repeat(40));
+            mark.0.paths = (0..paths).map(|n| format!("workspace/{}/{n}", "\"ü".repeat(50))).collect();
+            mark
+        };
+        for counts in [vec![300, 1], vec![20; 64], vec![0; 64]] {
+            let whole: Vec<Mark> = counts.iter().map(|paths| mark(*paths)).collect();
+            let shown = outputs(counts.iter().map(|paths| mark(*paths)).collect());
+            assert_eq!(prune_result(shown.clone()), shown, "it fits as it is");
+            let items: Vec<ItemMark> = serde_json::from_value(shown["items"].clone()).unwrap();
+            for (item, whole) in items.iter().zip(&whole) {
+                assert_eq!(item.paths[..], whole.0.paths[..item.paths.len()]);
+                assert_eq!(item.paths.len() as u64 + item.paths_left_out, whole.0.paths.len() as u64);
+            }
+            assert_eq!(
+                items.last().unwrap().paths.len(),
+                usize::from(counts.len() == 2),
+                "the longest list loses"
+            );
+        }
     }
 }

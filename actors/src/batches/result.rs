@@ -18,16 +18,21 @@ pub fn result_of(store: &dyn Store, receipt: &Receipt) -> Result<BatchResult, St
             Origin::Batch { batch_id, .. } => *batch_id == receipt.action_id.as_str(),
             Origin::Arbiter | Origin::Plan | Origin::Session { .. } | Origin::Run { .. } => false,
         };
+        let found = |id: Option<ActionId>| {
+            let found = found(store, id.as_ref());
+            found.map(|found| found.filter(|found| found.principal == receipt.principal))
+        };
         let mark = marks.get(index).cloned();
-        let own = found(store, Some(&id))?.filter(|own| mark.is_some() || is_of(own));
-        let undo = found(store, undo_id(&receipt.action_id, index).as_ref())?.filter(is_of);
-        let ItemMark { marker, reason, paths } = match (mark, &own) {
+        let own = found(Some(id.clone()))?.filter(|own| mark.is_some() || is_of(own));
+        let undo = found(undo_id(&receipt.action_id, index))?.filter(is_of);
+        let ItemMark { marker, reason, paths, paths_left_out } = match (mark, &own) {
             (Some(mark), _) => mark,
             (None, None) => continue,
             // A batch that was refused, or that nobody could finish, has no marks.
             (None, Some(own)) => {
                 let reason = own.error.as_ref().map(|failure| failure.message.clone());
-                ItemMark { marker: marker_of(own, undo.as_ref()), reason, paths: Vec::new() }
+                let marker = marker_of(own, undo.as_ref());
+                ItemMark { marker, reason, paths: Vec::new(), paths_left_out: 0 }
             }
         };
         items.push(ItemResult {
@@ -36,6 +41,7 @@ pub fn result_of(store: &dyn Store, receipt: &Receipt) -> Result<BatchResult, St
             marker,
             reason,
             paths,
+            paths_left_out,
             receipt_id: own.map(|own| own.receipt_id),
             undo_receipt_id: undo.map(|undo| undo.receipt_id),
         });

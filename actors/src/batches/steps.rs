@@ -9,19 +9,21 @@ use std::time::Duration;
 
 use effectd_bus::{Pins, StoreError};
 use effectd_contracts::access::is_wired;
-use effectd_contracts::batch::origin;
+use effectd_contracts::batch::{origin, undo_id};
 use effectd_contracts::text::without_case;
 use effectd_contracts::{
-    ActionRequest, Code, DecisionData, Effects, Failure, Monotonic, Origin, Outcome, PathSnapshot, Phase,
-    Receipt, Repeat, RiskLevel,
+    ActionId, ActionRequest, Code, DecisionData, Effects, Failure, Monotonic, Origin, Outcome, PathSnapshot,
+    Phase, Receipt, Repeat, RiskLevel,
 };
 use tokio::sync::{oneshot, watch};
 
 use super::not_started;
-use crate::action::decisions::{answer_of_ended, detached};
+use crate::action::decisions::{answer_of_ended, detached, id_taken};
 use crate::action::proofs::Earlier;
 use crate::action::ticket::{Back, NewTicket, Slot, Ticket, Way};
 use crate::action::{Action, Claimed, Submitted};
+use crate::claims::pending::intent_of;
+use crate::claims::resources;
 use crate::effects::undo;
 use crate::execution::recording;
 use crate::limits::{BATCH_AHEAD_MAX, BATCH_TRIES, BATCH_UNDO_TRIES, OVERLOAD_RETRY};
@@ -36,6 +38,8 @@ pub(super) struct Done {
     pub(super) receipt: Arc<Receipt>,
     /// Whether this step did it; otherwise it was done before, and the earlier receipt is the answer.
     pub(super) is_own: bool,
+    /// The equal item of this batch that did it.
+    pub(super) same_as: Option<usize>,
 }
 
 impl Done {
@@ -47,6 +51,15 @@ impl Done {
     pub(super) fn why(&self) -> String {
         let failure = self.receipt.error.as_ref().map(|failure| failure.message.clone());
         failure.unwrap_or_else(|| format!("it ended as {}", self.receipt.outcome.as_str()))
+    }
+
+    /// Who did it, if not this step.
+    pub(super) fn by_whom(&self) -> String {
+        match self.same_as {
+            Some(index) => format!("the same as items[{index}]"),
+            None if self.is_own => String::new(),
+            None => "done before this batch".to_owned(),
+        }
     }
 }
 
@@ -61,7 +74,7 @@ pub(super) struct Step {
     /// Whether it may be claimed before its turn.
     early: bool,
     /// Whether it changes no file of the space, whatever it declares.
-    changes_none: bool,
+    pub(super) changes_none: bool,
     /// The state of its paths that an approver saw.
     expect: Vec<PathSnapshot>,
 }
@@ -173,7 +186,7 @@ impl<'a> Run<'a> {
 
     /// The step that undoes what this receipt describes.
     pub(super) fn undo(&self, index: usize, request: ActionRequest, receipt: &Receipt) -> Step {
-        let writes = match &receipt.effects {
+        let writes: Option<Vec<String>> = match &receipt.effects {
             Effects::Observed(observed) => {
                 let changes = observed.changes.iter();
                 Some(
@@ -185,7 +198,8 @@ impl<'a> Run<'a> {
             }
             Effects::None | Effects::Unobserved | Effects::Possible => None,
         };
-        let early = writes.is_some();
+        // One that claims what the batch did not could wait for an undo before it, which waits for its turn.
+        let early = writes.as_ref().is_some_and(|writes| self.has_claimed(writes));
         Step {
             index,
             request,
@@ -198,6 +212,51 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether the batch holds all of these paths.
+    fn has_claimed(&self, paths: &[String]) -> bool {
+        let (services, ticket) = (self.services, &self.action.ticket);
+        let space = &self.action.request.space_id;
+        let names = paths.iter().filter_map(|path| resources::named(space, path)).collect();
+        let names = resources::compared(names, services.files.ignores_case(space));
+        services.control.batches.left_to_claim(ticket.action_id.as_str(), &names).is_empty()
+    }
+
+    /// Why a new batch does not begin: it was withdrawn meanwhile, or an id that it needs is that of another action.
+    pub(super) fn objection(&self, steps: &[Step]) -> Result<Option<Failure>, StoreError> {
+        let principal = &self.action.ticket.principal;
+        for step in steps {
+            let id = &step.request.action_id;
+            let is_taken = match self.known(step)? {
+                Some(Ok(done)) if done.is_own && done.receipt.outcome == Outcome::NotStarted => {
+                    let why = "it was withdrawn before any item started";
+                    return Ok(Some(Failure::new(Code::Cancelled, Phase::Dispatch, why)));
+                }
+                Some(ended) => ended.is_err(),
+                None => {
+                    let by = (&self.origin(step.index, false), principal);
+                    recording::is_anothers(self.services, id, by, Some(&step.request))?
+                }
+            };
+            let undo = undo_id(&self.action.ticket.action_id, step.index);
+            let is_taken =
+                is_taken || undo.map_or(Ok(false), |undo| self.is_undo_taken(step.index, &undo))?;
+            if is_taken {
+                let Failure { code, message, .. } = id_taken();
+                let why = format!("items[{}] ({id}): {message}", step.index);
+                return Ok(Some(Failure::new(code, Phase::Dispatch, why)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_undo_taken(&self, index: usize, undo: &ActionId) -> Result<bool, StoreError> {
+        let origin = self.origin(index, true);
+        if let Some((receipt, _)) = answers::ended(&*self.services.store, undo)? {
+            return Ok(receipt.origin != origin);
+        }
+        recording::is_anothers(self.services, undo, (&origin, &self.action.ticket.principal), None)
+    }
+
     /// Runs the steps until one fails. Returns which; its end is the last of `ends`, unless it did not start.
     pub(super) async fn until_failure(
         &mut self,
@@ -205,31 +264,39 @@ impl<'a> Run<'a> {
         turn: &(dyn Fn(u32) + Sync),
         ends: &mut Vec<Option<Result<Done, Failure>>>,
     ) -> Option<Option<usize>> {
-        // What a process that died had begun is settled, however late it is.
         let mut may_be_begun = *self.action.state.earlier() != Earlier::No;
         for at in 0..steps.len() {
             let is_over = self.services.clock.monotonic() >= self.deadline;
             if !matches!(self.known(&steps[at]), Ok(Some(_))) {
-                if is_over && !may_be_begun {
+                // What a process that died had begun is settled, however late it is.
+                if is_over && !(may_be_begun && self.is_begun(&steps[at]).await) {
                     return Some(Some(at));
                 }
                 may_be_begun = false;
             }
-            let end = self.next(steps, at, turn).await?;
-            let is_done = end.as_ref().is_ok_and(Done::is_done);
-            if let Err(failure) = &end
-                && let Err(error) = self.refuse(&steps[at], failure.clone()).await
-                && !is_of_another(&error)
-            {
-                // Nothing is undone before it is on disk that the batch failed: the batch is delivered again.
-                return None;
+            let mut end = self.next(steps, at, turn).await?;
+            if let Err(failure) = &end {
+                match self.refuse(&steps[at], failure.clone()).await {
+                    // Perhaps it has ended meanwhile.
+                    Ok(done) => end = Ok(done),
+                    Err(error) if is_of_another(&error) => {}
+                    // Nothing is undone before it is on disk that the batch failed: the batch is delivered again.
+                    Err(_) => return None,
+                }
             }
+            let is_done = end.as_ref().is_ok_and(Done::is_done);
             ends.push(Some(end));
             if !is_done {
                 return Some(Some(at));
             }
         }
         Some(None)
+    }
+
+    /// Whether a process has begun this step. If the Store cannot say, the pipeline asks it again.
+    async fn is_begun(&self, step: &Step) -> bool {
+        let open = intent_of(&*self.services.store, &step.request.action_id).await;
+        open.map_or(true, |open| open.is_some())
     }
 
     /// Runs all steps, whatever they come to.
@@ -251,14 +318,28 @@ impl<'a> Run<'a> {
         steps: &[Step],
         ends: &mut Vec<Option<Result<Done, Failure>>>,
     ) -> Option<()> {
-        for step in &steps[ends.len()..] {
+        let (first, rest) = (ends.len(), &steps[ends.len()..]);
+        let is_over = self.services.clock.monotonic() >= self.deadline;
+        let (mut refusals, mut found) = (Vec::new(), Vec::new());
+        for step in rest {
+            let failure = if step.index == first && is_over { time_over() } else { not_started() };
+            found.push(match self.refusal(step, failure) {
+                Ok(Ok(done)) => Some(Ok(done)),
+                Ok(Err(refusal)) => {
+                    refusals.push(refusal);
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            });
+        }
+        let mut written = recording::never_begun(self.services, refusals).await.into_iter();
+        for (step, found) in rest.iter().zip(found) {
             let entered = self.ahead.pop_front();
-            let failure = if ends.len() == step.index && self.services.clock.monotonic() >= self.deadline {
-                Failure::new(Code::NotStarted, Phase::Dispatch, "the time of the batch was over")
-            } else {
-                not_started()
+            let ended = match found {
+                Some(found) => found,
+                None => self.refused(step, written.next()?),
             };
-            let end = match (self.refuse(step, failure).await, entered) {
+            let end = match (ended, entered) {
                 (Ok(done), _) => Ok(done),
                 // It is claimed, perhaps by a process that died: the executor ends it.
                 (Err(StoreError::StaleFence { .. }), entered) => {
@@ -323,7 +404,7 @@ impl<'a> Run<'a> {
                 digest: services.identity.keyed(&step.request.digest_under(None)),
                 trace_id: ticket.trace_id.clone(),
                 principal: ticket.principal.clone(),
-                origin: self.origin(step),
+                origin: self.origin(step.index, step.is_undo),
                 contract: None,
                 interactive: false,
                 approved: None,
@@ -342,12 +423,15 @@ impl<'a> Run<'a> {
 
     /// A step that has ended. A single action of the same id and content was not done by this batch.
     fn done(&self, step: &Step, receipt: Arc<Receipt>) -> Done {
-        let is_own = receipt.action_id == step.request.action_id && receipt.origin == self.origin(step);
-        Done { is_own, receipt }
+        let is_own = receipt.action_id == step.request.action_id
+            && receipt.origin == self.origin(step.index, step.is_undo);
+        let of_batch = receipt.origin.item().filter(|(id, _)| *id == self.action.ticket.action_id.as_str());
+        let same_as = of_batch.filter(|_| !is_own).map(|(_, index)| index as usize);
+        Done { receipt, is_own, same_as }
     }
 
-    fn origin(&self, step: &Step) -> Origin {
-        origin(&self.action.request, &self.action.ticket.origin, step.index, step.is_undo)
+    fn origin(&self, index: usize, undo: bool) -> Origin {
+        origin(&self.action.request, &self.action.ticket.origin, index, undo)
     }
 
     /// The end of a step that has ended.
@@ -398,8 +482,7 @@ impl<'a> Run<'a> {
                 () = async { drop(halt.wait_for(|halted| *halted).await) } => return None,
                 () = tokio::time::sleep(left), if !is_over => {
                     is_over = true;
-                    let why = Failure::new(Code::NotStarted, Phase::Dispatch, "the time of the batch was over");
-                    if let Ok(done) = self.refuse(step, why).await {
+                    if let Ok(done) = self.refuse(step, time_over()).await {
                         return Some(Ok(done));
                     }
                 }
@@ -409,22 +492,31 @@ impl<'a> Run<'a> {
 
     /// Ends a step that was not begun, with a receipt. The Store refuses if it was begun.
     async fn refuse(&self, step: &Step, failure: Failure) -> Result<Done, StoreError> {
-        if let Some(Ok(done)) = self.known(step)? {
-            return Ok(done);
+        match self.refusal(step, failure)? {
+            Ok(done) => Ok(done),
+            Err(refusal) => self.refused(step, recording::withdrawn(self.services, refusal).await),
         }
-        let ticket = &self.action.ticket;
-        let origin = self.origin(step);
+    }
+
+    /// How a step ends that was not begun, or has ended.
+    fn refusal(&self, step: &Step, failure: Failure) -> Result<Result<Done, Refusal>, StoreError> {
+        if let Some(Ok(done)) = self.known(step)? {
+            return Ok(Ok(done));
+        }
+        let (ticket, id) = (&self.action.ticket, &step.request.action_id);
+        let origin = self.origin(step.index, step.is_undo);
+        let by = (&origin, &ticket.principal);
+        if recording::is_anothers(self.services, id, by, Some(&step.request))? {
+            return Err(StoreError::StateConflict(format!("the id {id} belongs to another action")));
+        }
         let decision = DecisionData::new(step.request.clone(), ticket.principal.clone(), origin);
         let tool = self.services.registry().get(&step.request.tool_id).cloned();
         let action = detached(self.services, decision, ticket.trace_id.clone(), self.services.clock.now());
-        if recording::is_anothers(self.services, &action)? {
-            return Err(StoreError::StateConflict(format!(
-                "the id {} belongs to another action",
-                step.request.action_id
-            )));
-        }
-        let refusal = Refusal { tool, ..Refusal::new(action, failure) };
-        match recording::withdrawn(self.services, refusal).await {
+        Ok(Err(Refusal { tool, ..Refusal::new(action, failure) }))
+    }
+
+    fn refused(&self, step: &Step, written: Result<answers::Done, StoreError>) -> Result<Done, StoreError> {
+        match written {
             Ok(answers::Done { receipt, .. }) => Ok(self.done(step, receipt)),
             Err(StoreError::AlreadyReceipted { .. }) => match self.known(step)? {
                 Some(Ok(done)) => Ok(done),
@@ -434,6 +526,10 @@ impl<'a> Run<'a> {
             Err(error) => Err(error),
         }
     }
+}
+
+fn time_over() -> Failure {
+    Failure::new(Code::NotStarted, Phase::Dispatch, "the time of the batch was over")
 }
 
 /// Whether an item gets no receipt, since its id is that of another action.

@@ -216,16 +216,18 @@ impl Budgets {
 
     /// Reserves one call that uses at most this much; `None` if no budget is limited.
     pub fn reserve(&self, subject: &SubjectId, most: Most) -> Result<Option<Reservation>, Throttled> {
-        self.reserve_how(subject, most, false)
+        self.reserve_first(subject, most, 1)
     }
 
-    /// [`Budgets::reserve`]; `in_any_case` also if nothing is left.
-    pub(crate) fn reserve_how(
+    /// [`Budgets::reserve`] for the first of several calls, all of which must fit unless the budget is whole; for the others
+    /// (`calls` is 0), also if nothing is left.
+    pub(crate) fn reserve_first(
         &self,
         subject: &SubjectId,
         most: Most,
-        in_any_case: bool,
+        calls: u64,
     ) -> Result<Option<Reservation>, Throttled> {
+        let in_any_case = calls == 0;
         let rules = &self.0.rules;
         if !rules.is_in_force() {
             return Ok(None);
@@ -242,10 +244,12 @@ impl Budgets {
         let after = self.left(&account.spent, now);
         let throttled = |unit, most: u64| Throttled { what: "budget", allowed: (most, unit), after };
         if let Some(most) = rules.calls_max
-            && account.spent.calls + account.reserved_calls >= most
             && !in_any_case
         {
-            return Err(throttled("calls in its window", most));
+            let used = account.spent.calls + account.reserved_calls;
+            if used >= most || used > 0 && used.saturating_add(calls) > most {
+                return Err(throttled("calls in its window", most));
+            }
         }
         let mut cpu_ms = 0;
         if let Some(limit) = rules.cpu_ms_max {
@@ -413,6 +417,22 @@ mod tests {
         let mut reserved = budgets.reserve(&planner(), LITTLE)?.unwrap();
         reserved.charge(cpu, 1);
         Ok(())
+    }
+
+    #[test]
+    fn the_calls_of_a_batch_fit_or_have_a_whole_budget() {
+        let place = Fixture::new();
+        let budgets = place.budgets(Some(5), None);
+        let all = |calls: u64| {
+            let first = budgets.reserve_first(&planner(), LITTLE, calls)?;
+            let others = (1..calls).map(|_| budgets.reserve_first(&planner(), LITTLE, 0));
+            [Ok(first)].into_iter().chain(others).collect::<Result<Vec<_>, Throttled>>()
+        };
+        let three = all(3).unwrap();
+        assert!(all(3).is_err(), "two are left");
+        let two = all(2).unwrap();
+        drop((three, two));
+        assert_eq!(all(9).unwrap().len(), 9, "larger than the budget, and nothing else counts");
     }
 
     #[test]

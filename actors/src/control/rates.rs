@@ -136,7 +136,10 @@ pub struct Rate {
 }
 
 /// The limited rates, the principal's first: an action that it refuses does not count against the subject.
-pub struct Rates(Vec<(KeyOf, Rate)>);
+pub struct Rates {
+    asker: Vec<(KeyOf, Rate)>,
+    tool: Option<Rate>,
+}
 
 impl Rate {
     /// A rate for each `what`, of this many a second.
@@ -147,6 +150,12 @@ impl Rate {
 
     /// Counts one.
     pub fn check(&self, key: &str) -> Result<(), Throttled> {
+        self.check_all(key, 1)
+    }
+
+    /// Counts several at once; of more than the rate ever lets pass together, as many as it does.
+    pub(crate) fn check_all(&self, key: &str, count: u32) -> Result<(), Throttled> {
+        let count = NonZeroU32::new(count).map_or(NonZeroU32::MIN, |count| count.min(self.most));
         let now = self.clock.monotonic().since_start();
         if self.limiter.len() >= RATE_KEYS_MAX {
             // Looks at all keys once a second: a key becomes idle a second or two after its last use.
@@ -156,7 +165,8 @@ impl Rate {
                 self.limiter.retain_recent();
             }
         }
-        let answer = self.limiter.check_key(&key.to_owned());
+        // No count is above the capacity.
+        let Ok(answer) = self.limiter.check_key_n(&key.to_owned(), count) else { return Ok(()) };
         answer.map(drop).map_err(|not_until| Throttled {
             what: self.what,
             allowed: (self.most.get().into(), "a second"),
@@ -167,32 +177,48 @@ impl Rate {
 
 impl Rates {
     pub fn new(rules: Rules, clock: &Arc<dyn Clock>) -> Self {
-        let all: [(&str, Option<NonZeroU32>, KeyOf); 4] = [
+        let all: [(&str, Option<NonZeroU32>, KeyOf); 3] = [
             ("principal", rules.principal, |_, principal| principal.as_str()),
             ("subject", rules.subject, |request, _| request.subject_id.as_str()),
             ("space", rules.space, |request, _| request.space_id.as_str()),
-            ("tool", rules.tool, |request, _| request.tool_id.as_str()),
         ];
         let limited =
             all.into_iter().filter_map(|(what, most, key)| Some((key, Rate::new(what, most?, clock))));
-        Self(limited.collect())
+        Self { asker: limited.collect(), tool: rules.tool.map(|most| Rate::new("tool", most, clock)) }
     }
 
     /// Counts one action. If a rate refuses it, the rates before that one have counted it all the same.
     pub fn count(&self, request: &ActionRequest, principal: &Principal) -> Result<(), Throttled> {
-        self.0.iter().try_for_each(|(key, rate)| rate.check(key(request, principal)))
+        self.count_all(request, principal, [(request.tool_id.as_str(), 1)])
+    }
+
+    /// [`Rates::count`] of several actions that one request asks for, by their tools.
+    pub(crate) fn count_all<'t>(
+        &self,
+        request: &ActionRequest,
+        principal: &Principal,
+        tools: impl IntoIterator<Item = (&'t str, u32)> + Clone,
+    ) -> Result<(), Throttled> {
+        let all = tools.clone().into_iter().map(|(_, actions)| actions).sum();
+        self.asker.iter().try_for_each(|(key, rate)| rate.check_all(key(request, principal), all))?;
+        let Some(rate) = &self.tool else { return Ok(()) };
+        tools.into_iter().try_for_each(|(tool, actions)| rate.check_all(tool, actions))
+    }
+
+    fn rates(&self) -> impl Iterator<Item = &Rate> {
+        self.asker.iter().map(|(_, rate)| rate).chain(&self.tool)
     }
 
     /// Removes idle keys.
     pub fn sweep(&self) {
-        for (_, rate) in &self.0 {
+        for rate in self.rates() {
             rate.limiter.retain_recent();
             rate.limiter.shrink_to_fit();
         }
     }
 
     pub fn len(&self) -> usize {
-        self.0.iter().map(|(_, rate)| rate.limiter.len()).sum()
+        self.rates().map(|rate| rate.limiter.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -248,6 +274,23 @@ mod tests {
             let refused = answers[2].unwrap_err();
             assert_eq!((refused.what, refused.is_subjects()), (what, false));
         }
+    }
+
+    #[test]
+    fn a_batch_counts_as_its_items_for_each_of_their_tools() {
+        let alice = Principal::new("user://alice").unwrap();
+        let four = NonZeroU32::new(4);
+        let (clock, rates) = rates(Rules { tool: two(), subject: four, ..Rules::UNLIMITED });
+        let asked = request("agent://a", "t.batch");
+        let count = |tools: &[(&'static str, u32)]| rates.count_all(&asked, &alice, tools.iter().copied());
+        assert!(count(&[("t.x", 2), ("t.y", 1)]).is_ok());
+        assert_eq!(count(&[("t.z", 2)]).unwrap_err().what, "subject", "one is left");
+        clock.advance(Duration::from_secs(10));
+        assert!(count(&[("t.x", 1)]).is_ok());
+        assert_eq!(count(&[("t.x", 2)]).unwrap_err().what, "tool");
+        clock.advance(Duration::from_secs(10));
+        assert!(count(&[("t.x", 60)]).is_ok(), "larger than the rate, and nothing else counts");
+        assert!(count(&[("t.y", 1)]).is_err());
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Sessions {
         self.count_all(session, 1).await
     }
 
-    /// Counts several actions at once. They are admitted together if one would be: a batch may be larger than what is left.
+    /// Counts several actions at once. They are admitted together, or not at all; more than a window allows, if nothing else was.
     pub async fn count_all(&self, session: &str, actions: u32) -> Result<(), Throttled> {
         match self.counted(session, actions).await {
             Ok(answer) => answer,
@@ -94,14 +94,14 @@ impl Sessions {
         let window =
             entry.as_ref().and_then(read_json::<Window>).filter(|window| !left_of(window, now).is_zero());
         let next = match window {
-            Some(window) if window.count >= self.most => {
+            Some(window) if window.count.saturating_add(actions) > self.most => {
                 return Ok(Err(Throttled {
                     what: "session",
                     allowed: (self.most.into(), "a minute"),
                     after: left_of(&window, now),
                 }));
             }
-            Some(window) => Window { count: window.count + actions, ..window },
+            Some(window) => Window { count: window.count.saturating_add(actions), ..window },
             None => Window { start: now, count: actions },
         };
         let expect = entry.map_or(Expect::Absent, |entry| Expect::Version(entry.version));

@@ -113,9 +113,12 @@ pub(crate) fn add_made(
     if !was_made(touch, changes) {
         return;
     }
+    // Other items of a batch may name paths in it.
+    let known: HashSet<String> = changes.iter().map(|change| change.path.clone()).collect();
     let is_in_it = |seen: &PathSnapshot| {
         let rest = seen.path.strip_prefix(touch.path.as_str());
-        rest.is_some_and(|rest| rest.starts_with('/'))
+        let is_beneath = rest.is_some_and(|rest| rest.starts_with('/'));
+        is_beneath && seen.standing != PathState::Absent && !known.contains(&seen.path)
     };
     changes.extend(seen.filter(is_in_it).map(|seen| made(identity, seen)));
 }

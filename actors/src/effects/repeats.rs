@@ -1,8 +1,9 @@
 //! Repeats: under which terms an action is claimed, and whether the receipt of an earlier action answers for it.
 
 use effectd_bus::limits::RESOURCES_MAX;
-use effectd_bus::{Asker, Lookup, StoreError};
-use effectd_contracts::{ActionId, ActionRequest, ReceiptId, Repeat, Touch, canonical};
+use effectd_bus::{Asker, Lookup, Store, StoreError};
+use effectd_contracts::batch::undo_id;
+use effectd_contracts::{ActionId, ActionRequest, Outcome, Receipt, ReceiptId, Repeat, Touch, canonical};
 use serde_json::{Map, Value};
 
 use super::snapshot::{self, Compared};
@@ -78,28 +79,41 @@ pub(crate) async fn look_up(
     Ok(found)
 }
 
-/// Whether the receipt of a derived key no longer describes the paths that the action declares: somebody else changed them. If
-/// that cannot be known, only an effect that is safe to repeat is repeated. An action that has ended keeps its receipt.
+/// Whether the receipt of a key is no answer any more: its batch has undone the effect, or, of a derived key, somebody else changed the
+/// paths that the action declares. If that cannot be known, only an effect that is safe to repeat is repeated. An action that has ended
+/// keeps its receipt.
 pub(crate) async fn is_stale(
     services: &Services,
     action: &ActionId,
     terms: &Terms,
     receipt_id: &ReceiptId,
 ) -> Result<bool, StoreError> {
-    if terms.depends.is_empty() || terms.touched.is_empty() {
-        return Ok(false);
-    }
     let Some((receipt, _)) = services.receipt(receipt_id) else {
         return Ok(false);
     };
-    let comparing =
-        snapshot::compare_now(&services.files, &receipt.space_id, &terms.touched, &receipt.effects);
-    let is_stale = match comparing.await {
-        Compared::Holds => false,
-        Compared::Differs => true,
-        Compared::Unknown => terms.repeat == Repeat::Safe,
+    let is_stale = if is_undone(&*services.store, &receipt)? {
+        true
+    } else if terms.depends.is_empty() || terms.touched.is_empty() {
+        false
+    } else {
+        let comparing =
+            snapshot::compare_now(&services.files, &receipt.space_id, &terms.touched, &receipt.effects);
+        match comparing.await {
+            Compared::Holds => false,
+            Compared::Differs => true,
+            Compared::Unknown => terms.repeat == Repeat::Safe,
+        }
     };
     Ok(is_stale && services.store.receipt_of(action)?.is_none())
+}
+
+/// Whether this is the receipt of an item that its batch has undone.
+fn is_undone(store: &dyn Store, receipt: &Receipt) -> Result<bool, StoreError> {
+    let Some((batch, index)) = receipt.origin.item() else { return Ok(false) };
+    let undo = undo_id(&ActionId::new(batch)?, index as usize);
+    let undo = undo.map_or(Ok(None), |undo| store.receipt_of(&undo))?;
+    let undo = undo.map(|stored| stored.parse()).transpose()?;
+    Ok(undo.is_some_and(|undo| undo.outcome == Outcome::Executed))
 }
 
 /// [`terms_of`] an action that passed the gate.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use effectd_bus::{BlobError, BlobKind, Blobs, Pins, Store};
 use effectd_contracts::access::is_wired;
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::toolcall::undo_at_service;
 use effectd_contracts::{
     Code, Digest, Effects, Failure, FileState, Observed, Outcome, PathChange, PathState, Phase, Receipt,
@@ -83,6 +84,9 @@ fn changes(store: &dyn Store, space: &SpaceId, params: &Map<String, Value>) -> R
             Code::UndoGone,
             "that action cannot be undone: a pre-image is not stored, or it made a link or replaced a folder by a file",
         )),
+        Effects::None if is_batch(&receipt.tool_id) => {
+            Err(refused(Code::UndoGone, "that is the receipt of a batch: undo its items, the last one first"))
+        }
         Effects::None => Err(refused(Code::UndoGone, "that action did nothing")),
         Effects::Unobserved | Effects::Possible => {
             Err(refused(Code::UndoGone, "effectd did not observe what that action changed"))

@@ -154,8 +154,11 @@ pub(crate) fn ran(services: &Services, key: &DeviceKey, action: &Action<Finished
         changed.disturbed = resources::compared(disturbed, ignores_case);
         changed.appeared = resources::compared(appeared, ignores_case);
     }
-    let letter = is_letter(&*services.store, &action.ticket, ended.dead_letter, ended.outcome)
-        .then(|| letter(&action.ticket, &action.request, &receipt, &ended.runs.attempts));
+    // A batch that failed finds its items' receipts, whenever it is tried again.
+    let has_ended = ended.marks.is_some();
+    let letter = (!has_ended
+        && is_letter(&*services.store, &action.ticket, ended.dead_letter, ended.outcome))
+    .then(|| letter(&action.ticket, &action.request, &receipt, &ended.runs.attempts));
     let completion = completion(
         services.clock.now(),
         &action.ticket,
@@ -216,7 +219,7 @@ pub(crate) fn operated(
     Captured { receipt, completion, result: None }
 }
 
-fn is_letter(store: &dyn Store, ticket: &Ticket, dead_letter: bool, outcome: Outcome) -> bool {
+pub(super) fn is_letter(store: &dyn Store, ticket: &Ticket, dead_letter: bool, outcome: Outcome) -> bool {
     dead_letter || is_dead_letter_again(store, &ticket.action_id, outcome)
 }
 
@@ -328,7 +331,8 @@ fn previewed(ticket: &Ticket, earlier: &Earlier, ended: &Ended) -> Option<Previe
         Earlier::No => false,
         Earlier::Interrupted(_) => ticket.approved.is_none(),
     };
-    (!is_dry_run && !again).then(|| preview.compared(&ended.effects))
+    let effects = ended.runs.of_items.as_deref().unwrap_or(&ended.effects);
+    (!is_dry_run && !again).then(|| preview.compared(effects))
 }
 
 fn timing(clock: &dyn Clock, ticket: &Ticket, exec: Millis) -> Timing {

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use effectd_bus::{Completion, FamilyName, Store, StoreError};
 use effectd_contracts::batch::{self, Batch, is_batch};
-use effectd_contracts::{Code, DecisionData, Failure, Millis, Mode, ModeSource, Receipt, ReceiptId, Status};
+use effectd_contracts::{
+    ActionId, ActionRequest, Code, DecisionData, Failure, Millis, Mode, ModeSource, Origin, Principal,
+    Receipt, ReceiptId, Status,
+};
 use serde_json::{Map, Value};
 
-use super::receipt_builder::{self, Captured};
+use super::receipt_builder::{self, Captured, is_letter};
 use crate::action::Action;
 use crate::action::decisions::{detached, published};
 use crate::claims::pending::intent_of;
@@ -35,18 +38,54 @@ pub(crate) async fn withdrawn(services: &Services, refusal: Refusal) -> Result<D
     Ok(done)
 }
 
-/// Whether the id of an item is that of another action, from which a receipt would take it.
-pub(crate) fn is_anothers(services: &Services, item: &Action<()>) -> Result<bool, StoreError> {
-    let (store, ticket) = (&*services.store, &item.ticket);
+/// Ends actions that were never begun, none of them a batch. Their receipts share blocks. The Store refuses each that was begun or has
+/// ended.
+pub(crate) async fn never_begun(
+    services: &Services,
+    refusals: Vec<Refusal>,
+) -> Vec<Result<Done, StoreError>> {
+    let answers = &services.in_flight.answers;
+    let signing = services.identity.signing().await;
+    let mut commits = Vec::with_capacity(refusals.len());
+    for refusal in refusals {
+        refusal.action.ticket.hop("recorder");
+        let Captured { receipt, completion, .. } = receipt_builder::refused(services, &signing, &refusal);
+        hit("recorder.before_commit", &refusal.action.ticket.action_id).await;
+        // All are queued before the first is awaited.
+        commits.push((refusal.action, receipt, services.store.commit(completion)));
+    }
+    let mut ended = Vec::with_capacity(commits.len());
+    for (action, receipt, committed) in commits {
+        let committed = committed.await;
+        hit("recorder.after_commit", &action.ticket.action_id).await;
+        if let Err(error) = committed {
+            ended.push(Err(error));
+            continue;
+        }
+        let done = recorded(&services.metrics, answers, &action, receipt, None);
+        answer(answers, action, Answer::Done(done.clone())).await;
+        ended.push(Ok(done));
+    }
+    ended
+}
+
+/// Whether the id of an item, or of what undoes it, is that of another action, from which a receipt would take it.
+pub(crate) fn is_anothers(
+    services: &Services,
+    id: &ActionId,
+    by: (&Origin, &Principal),
+    request: Option<&ActionRequest>,
+) -> Result<bool, StoreError> {
+    let store = &*services.store;
     // No item waits for a person by itself.
-    if store.entry(&FamilyName::new(HELD_ACTIONS)?, ticket.action_id.as_str())?.is_some() {
+    if store.entry(&FamilyName::new(HELD_ACTIONS)?, id.as_str())?.is_some() {
         return Ok(true);
     }
-    let event = published(store, &ticket.action_id)?;
+    let event = published(store, id)?;
     Ok(event.is_some_and(|published| {
         published.event.is_none_or(|event| {
-            (&event.data.origin, &event.data.principal) != (&ticket.origin, &ticket.principal)
-                || event.data.request != *item.request
+            (&event.data.origin, &event.data.principal) != by
+                || request.is_some_and(|request| event.data.request != *request)
         })
     }))
 }
@@ -54,22 +93,24 @@ pub(crate) fn is_anothers(services: &Services, item: &Action<()>) -> Result<bool
 /// Writes the receipts of the items of a batch that is refused before it began; for another action, nothing. Repeating it is harmless.
 pub(crate) async fn items_not_started(services: &Services, refusal: &Refusal) -> Result<(), StoreError> {
     let Action { ticket, request, .. } = &refusal.action;
-    if !is_batch(&request.tool_id) || refusal.dead_letter {
+    let store = &*services.store;
+    if !is_batch(&request.tool_id) || is_letter(store, ticket, refusal.dead_letter, refusal.outcome()) {
         // After a review, a dead letter may run.
         return Ok(());
     }
-    if intent_of(&*services.store, &ticket.action_id).await?.is_some() {
+    if intent_of(store, &ticket.action_id).await?.is_some() {
         return Ok(());
     }
     let items = Batch::of_action(request).map(|batch| batch.requests(request)).unwrap_or_default();
+    let mut refusals = Vec::with_capacity(items.len());
     for (index, item) in items.into_iter().enumerate() {
         let tool = services.registry().get(&item.tool_id).cloned();
         let origin = batch::origin(request, &ticket.origin, index, false);
-        let decision = DecisionData::new(item, ticket.principal.clone(), origin);
-        let action = detached(services, decision, ticket.trace_id.clone(), ticket.accepted_at);
-        if is_anothers(services, &action)? {
+        if is_anothers(services, &item.action_id, (&origin, &ticket.principal), Some(&item))? {
             continue;
         }
+        let decision = DecisionData::new(item, ticket.principal.clone(), origin);
+        let action = detached(services, decision, ticket.trace_id.clone(), ticket.accepted_at);
         let failure = match refusal.item {
             Some(item) if item == index => refusal.failure.clone(),
             Some(_) | None => {
@@ -77,21 +118,13 @@ pub(crate) async fn items_not_started(services: &Services, refusal: &Refusal) ->
                 Failure::new(Code::NotStarted, refusal.failure.phase, why)
             }
         };
-        let of_item = Refusal { tool, ..Refusal::new(action, failure) };
-        let build = |key: &DeviceKey| receipt_builder::refused(services, key, &of_item);
-        match write(services, build).await {
-            (receipt, Ok(())) => {
-                drop(recorded(
-                    &services.metrics,
-                    &services.in_flight.answers,
-                    &of_item.action,
-                    receipt,
-                    None,
-                ));
-            }
+        refusals.push(Refusal { tool, ..Refusal::new(action, failure) });
+    }
+    for ended in never_begun(services, refusals).await {
+        match ended {
             // The id is that of another action, or an earlier try wrote it.
-            (_, Err(StoreError::AlreadyReceipted { .. } | StoreError::StaleFence { .. })) => {}
-            (_, Err(error)) => return Err(error),
+            Ok(_) | Err(StoreError::AlreadyReceipted { .. } | StoreError::StaleFence { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

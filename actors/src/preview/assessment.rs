@@ -13,7 +13,7 @@ use effectd_policy::{
 };
 use serde_json::{Map, Value};
 
-use super::{Trial, batch};
+use super::{Trial, Tried, batch};
 use crate::action::preview::Preview;
 use crate::action::proofs::{DryRun, Ruling};
 use crate::control::switches::Switches;
@@ -68,34 +68,45 @@ pub(crate) async fn assess(services: &Services, question: &Question<'_>) -> Resu
     assess_one(services, question).await
 }
 
-pub(super) async fn assess_one(services: &Services, question: &Question<'_>) -> Result<Assessed, Failure> {
-    let Question { request, tool, .. } = question;
+async fn assess_one(services: &Services, question: &Question<'_>) -> Result<Assessed, Failure> {
     let policy = services.policy();
-    let mut inspection = inspected(services, request, tool, &policy);
-    let mut facts = facts(services, &policy, question, &inspection.facts);
-    let mut decision = evaluate(&facts, &policy);
-    let (mut preview, mut before) = (None, Vec::new());
-    if policy.needs_preview() && might_be(&decision, &facts, &policy) {
-        let trial = Trial::new(request, tool, &inspection.params, &decision, question.trace_id);
-        let (seen, stood) = super::tried(services, &trial).await?;
-        before = stood;
-        facts.predicted = seen.predicted();
-        decision = evaluate(&facts, &policy);
-        preview = Some(seen);
+    let mut assessed = unseen(services, &policy, question);
+    if policy.needs_preview() && might_be(&assessed.ruling, &policy) {
+        let Assessed { ruling, inspection, .. } = &assessed;
+        let Question { request, tool, trace_id, .. } = question;
+        let trial = Trial::new(request, tool, &inspection.params, &ruling.decision, trace_id);
+        let Tried { preview, before, .. } = super::tried(services, &trial).await?;
+        assessed.ruling.predict(preview.predicted(), &policy);
+        (assessed.preview, assessed.before) = (Some(preview), before);
     }
-    Ok(Assessed {
+    Ok(assessed)
+}
+
+/// The assessment without a preview.
+pub(super) fn unseen(services: &Services, policy: &Policy, question: &Question<'_>) -> Assessed {
+    let mut inspection = inspected(services, question.request, question.tool, policy);
+    let facts = facts(services, policy, question, &inspection.facts);
+    Assessed {
         ruling: Ruling {
-            decision,
+            decision: evaluate(&facts, policy),
             facts,
             redactions: std::mem::take(&mut inspection.redactions),
             hidden: std::mem::take(&mut inspection.passed),
             items: Vec::new(),
         },
         inspection,
-        preview,
-        before,
+        preview: None,
+        before: Vec::new(),
         item: None,
-    })
+    }
+}
+
+impl Ruling {
+    /// Decides again by what the action would change.
+    pub(super) fn predict(&mut self, predicted: Option<Predicted>, policy: &Policy) {
+        self.facts.predicted = predicted;
+        self.decision = evaluate(&self.facts, policy);
+    }
 }
 
 /// The ruling about an action that was permitted before, as it says in its receipt, and its parameters: no gate judges it again.
@@ -298,7 +309,7 @@ pub(super) fn inspected(
 }
 
 /// Whether the policy might permit the action, or demand an approval, if it changed nothing.
-fn might_be(decision: &Decision, facts: &Facts, policy: &Policy) -> bool {
+pub(super) fn might_be(Ruling { decision, facts, .. }: &Ruling, policy: &Policy) -> bool {
     let refused = |decision: &Decision| match decision.verdict {
         Verdict::Deny { .. } | Verdict::Quarantine { .. } => true,
         Verdict::Permit | Verdict::NeedsApproval { .. } => false,

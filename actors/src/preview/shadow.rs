@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use effectd_contracts::batch::is_batch;
 use effectd_contracts::{ActionId, ActionRequest, Predicted};
 use effectd_policy::{Decision, Facts, Policy, Verdict, evaluate};
 
@@ -24,9 +25,11 @@ pub(crate) struct Shadowed {
 }
 
 impl Shadowed {
-    /// `None` if there is no candidate, and for an approved action: it passed the gate before, and would count twice.
+    /// `None` if there is no candidate, and for an approved action: it passed the gate before, and would count twice. A batch counts by its
+    /// items, and what undoes one not at all.
     pub(crate) fn new(services: &Services, action: &Action<Validated>, ruling: &Ruling) -> Option<Self> {
-        if action.ticket.approved.is_some() {
+        let is_decided_elsewhere = is_batch(&action.request.tool_id) || action.ticket.origin.is_undo();
+        if action.ticket.approved.is_some() || is_decided_elsewhere {
             return None;
         }
         Some(Self {

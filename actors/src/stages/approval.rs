@@ -22,7 +22,8 @@ use crate::effects::repeats::{look_up, terms_of_gated};
 use crate::failpoint::hit;
 use crate::limits::{HELD_ROUNDS_MAX, OVERLOAD_RETRY};
 use crate::messages::Record;
-use crate::preview::batch::depends;
+use crate::preview::batch::{depends, is_all_or_nothing};
+use crate::preview::tool_sends;
 use crate::services::Services;
 use crate::settings::Settings;
 use crate::stage::{Address, Stage, pass, put_off, store_failed, wait_behind};
@@ -139,6 +140,15 @@ impl ApprovalStage {
             let why = "it needs a person since its batch has begun; send it again, as a batch or by itself";
             return Ok(Then::Refused(Failure::new(Code::PolicyDenied, Phase::Hold, why)));
         };
+        if tool_sends(action.state.tool())
+            && let Some(id) = &approved.record.approval_id
+            && let Some(hold) = repository::hold(store, id)?
+            && let Some(shown) = hold.value.prompt.preview
+        {
+            // No other request leaves than the one that was shown.
+            let request = shown.request_of(index as usize).cloned();
+            action.ticket.preview = request.map(|request| Box::new(Preview::Request(request)));
+        }
         action.ticket.approved = Some(Approved { original: None, ..approved });
         Ok(Then::Approved(Evidence::found()))
     }
@@ -151,7 +161,7 @@ impl ApprovalStage {
         }
         let new = match self.preview(action, question).await {
             Ok(preview) => new_hold(settings, services.clock.now(), action, question, preview),
-            Err(failure) => return Ok(Then::Later(failure, OVERLOAD_RETRY)),
+            Err(then) => return Ok(then),
         };
         hit("held.before_park", id).await;
         let suspended = suspend(&services.approvals, settings, new, action.ticket.lease()).await;
@@ -163,11 +173,17 @@ impl ApprovalStage {
         })
     }
 
-    async fn preview(&self, action: &Action<Asked>, question: &Question) -> Result<Box<Preview>, Failure> {
-        let (asked, services) = (&action.state, &self.services);
+    /// The preview that a person sees; or what happens without asking anybody.
+    async fn preview(&self, action: &Action<Asked>, question: &Question) -> Result<Box<Preview>, Then> {
+        let (asked, services, request) = (&action.state, &self.services, &action.request);
         let by = (&asked.ruling().decision, &action.ticket.trace_id);
-        let preview = question.preview(services, &action.request, asked.tool(), asked.params(), by);
-        Ok(Box::new(preview.await?))
+        let preview = question.preview(services, request, asked.tool(), asked.params(), by).await;
+        let preview = preview.map_err(|failure| Then::Later(failure, OVERLOAD_RETRY))?;
+        match preview.failure() {
+            // Nothing would be left of it.
+            Some(failure) if is_all_or_nothing(services, request) => Err(Then::Refused(failure.clone())),
+            Some(_) | None => Ok(Box::new(preview)),
+        }
     }
 
     /// The action was begun before, so the paths may already have its own effect. If it used a grant then, it continues and is
@@ -222,7 +238,7 @@ impl ApprovalStage {
             Ok(preview) => {
                 new_hold(&self.services.settings, self.services.clock.now(), action, question, preview)
             }
-            Err(failure) => return Ok(Then::Later(failure, OVERLOAD_RETRY)),
+            Err(then) => return Ok(then),
         };
         let new = reopen(&self.services.approvals, &hold, new, why, action.ticket.lease()).await?;
         Ok(Then::Waits(Box::new(new)))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use effectd_bus::limits::LEASE_TTL_MAX;
 use effectd_contracts::batch::is_batch;
-use effectd_contracts::{ActionId, Code, Origin};
+use effectd_contracts::{ActionId, Code, Failure, Origin, Phase};
 use tracing::Instrument;
 
 use crate::action::proofs::Earlier;
@@ -16,7 +16,7 @@ use crate::effects::active_calls::ActiveCalls;
 use crate::execution::call::allowed_time;
 use crate::execution::steps::Execution;
 use crate::failpoint::hit;
-use crate::limits::ROLLBACK_TIME_MIN;
+use crate::limits::{BATCH_UNDO_TIME_MIN, ROLLBACK_TIME_MIN};
 use crate::messages::{Execute, Record, Refusal};
 use crate::operator::connectors;
 use crate::services::Services;
@@ -39,9 +39,9 @@ impl Stage for Executor {
     }
 
     fn limit(&self, action: &Execute) -> Duration {
-        let gated = action.state.gated();
-        let rollback = if gated.terms().is_some() { 4 * ROLLBACK_TIME_MIN } else { Duration::ZERO };
-        allowed_time(&action.request, gated) + rollback + self.services.in_flight.leases.ttl
+        let planned = action.state.gated().terms().is_some();
+        let rollback = if planned { 4 * ROLLBACK_TIME_MIN } else { Duration::ZERO };
+        time_of(action) + rollback + self.services.in_flight.leases.ttl
     }
 
     async fn work(&self, action: Execute, this: &Address<Execute>) {
@@ -54,7 +54,7 @@ impl Stage for Executor {
         let Some(mut action) = self.in_turn(action, this) else { return };
         let id = action.ticket.action_id.clone();
         hit("executor.begin", &id).await;
-        let timeout = allowed_time(&action.request, action.state.gated());
+        let timeout = time_of(&action);
         let _extended = extend_lease(&self.services.in_flight.leases, &action.ticket, self.limit(&action));
         let work = Box::pin(async {
             // The action's time begins when it gets its start slot.
@@ -95,6 +95,12 @@ impl Stage for Executor {
     }
 }
 
+/// What undoes an item has minutes for all its tries.
+fn time_of(action: &Execute) -> Duration {
+    let allowed = allowed_time(&action.request, action.state.gated());
+    if action.ticket.origin.is_undo() { allowed.max(BATCH_UNDO_TIME_MIN) } else { allowed }
+}
+
 impl Executor {
     async fn batch(&self, mut action: Execute) {
         let timeout = allowed_time(&action.request, action.state.gated());
@@ -114,15 +120,18 @@ impl Executor {
         let (index, undo) = (*index, *undo);
         let mut allowed = self.services.control.batches.watch(batch_id);
         let now = *allowed.borrow_and_update();
-        let mut turn = now.turn(index, undo);
+        let (mut turn, mut failure) = (now.turn(index, undo), not_started());
         // A batch that has ended opens no turn any more.
         if turn == Turn::Wait
-            && *action.state.earlier() == Earlier::No
             && let Ok(Some(_)) =
                 ActionId::new(batch_id.as_str()).map_or(Ok(None), |id| self.services.store.receipt_of(&id))
         {
             self.services.control.batches.end(batch_id);
             turn = Turn::Stop;
+            if *action.state.earlier() != Earlier::No {
+                let why = "it was begun, and its batch has ended without it";
+                failure = Failure::new(Code::OutcomeUnknown, Phase::Settle, why);
+            }
         }
         match turn {
             Turn::Go => Some(action),
@@ -130,10 +139,10 @@ impl Executor {
                 let gated = action.state.gated();
                 let (tool, ruling, fence) =
                     (gated.tool().clone(), gated.ruling().clone(), action.state.fence());
-                let refusal = Refusal::new(action, not_started());
-                let refusal =
-                    Refusal { tool: Some(tool), ruling: Some(ruling), fence: Some(fence), ..refusal };
-                pass(&self.recorder, refusal.into());
+                let (tool, ruling, fence) = (Some(tool), Some(ruling), Some(fence));
+                let dead_letter = failure.code == Code::OutcomeUnknown;
+                let refusal = Refusal::new(action, failure);
+                pass(&self.recorder, Refusal { tool, ruling, fence, dead_letter, ..refusal }.into());
                 None
             }
             Turn::Wait => {

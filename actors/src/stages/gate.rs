@@ -21,7 +21,7 @@ use crate::messages::{Record, Refusal};
 use crate::operator::review::{ReviewTally, not_kept};
 use crate::preview::assessment::{Assessed, Question, assess, permitted_before, switched};
 use crate::preview::shadow::Shadowed;
-use crate::preview::{Trial, batch};
+use crate::preview::{self, Trial, batch};
 use crate::services::{Services, sessions};
 use crate::stage::{Address, Stage, pass, put_off};
 use crate::stored::json_bytes;
@@ -172,11 +172,15 @@ impl Gate {
         if sessions::is_deleted(&*self.services.store, &action.ticket.origin).map_err(unreadable)? {
             return Ok((ruling, None, Err(sessions::unknown(Phase::Gate))));
         }
-        if is_batch && !ask {
-            // A person who is asked sees the preview instead.
+        // If a person is to be asked, the approval stage does the same.
+        if !ask && batch::is_all_or_nothing(&self.services, request) {
             let trial =
                 Trial::new(request, tool, &inspection.params, &ruling.decision, &action.ticket.trace_id);
-            if let Some(failure) = batch::would_fail(&self.services, request, &trial).await? {
+            let failure = match action.ticket.preview.as_deref() {
+                Some(preview) => preview.failure().cloned(),
+                None => preview::of(&self.services, &trial).await?.failure().cloned(),
+            };
+            if let Some(failure) = failure {
                 return Ok((ruling, None, Err(failure)));
             }
         }

@@ -202,8 +202,10 @@ impl Intake {
                 }
             }
         }
+        // A batch that an earlier process gave back when it stopped is delivered as if for the first time.
+        let may_be_begun = delivery.delivery_count > 1 || is_batch(&request.tool_id);
         let begun = services.in_flight.interrupted.take(&request.action_id)
-            || delivery.delivery_count > 1 && self.was_begun(&request.action_id, &trace_id).await;
+            || may_be_begun && self.was_begun(&request.action_id, &trace_id).await;
         // An item runs in the slot of its batch, as does what undoes it.
         if begun || matches!(event.data.origin, Origin::Batch { .. }) {
             // It gets a slot in any case: other actions may hold every slot and wait for this one.

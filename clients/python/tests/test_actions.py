@@ -86,6 +86,8 @@ def test_a_batch_is_done_whole_or_leaves_nothing(effectd: Any, daemon: Daemon) -
     items = [{"tool_id": "files.write_text", "params": write(one, "other")}, {"tool_id": "files.edit_text", "params": edit}]
     failed = effectd.batch(items)
     assert failed.result.error.code == "file_not_found" and daemon.text(one) == "hello"
+    later = effectd.batch(items, batch_id=failed.batch_id, timeout=0)
+    assert later.state in ("accepted", "ended")
 
 
 def test_a_plan_says_how_it_ended(effectd: Any, daemon: Daemon) -> None:

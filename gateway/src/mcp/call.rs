@@ -282,20 +282,9 @@ async fn carried_out(asked: &Asked, caller: &Caller, request: ActionRequest) -> 
 async fn shown(asked: &Asked, waiting: Waiting, reached: Reached) -> Result<Value, Fault> {
     match reached {
         Reached::Done(done) if !asked.is_own(&done.receipt) => Err(no_action(&waiting.action_id).into()),
-        Reached::Done(done) if is_batch(&done.receipt.tool_id) => {
-            let found = result_of(asked.app.store(), &done.receipt).map_err(Problem::from)?;
-            let is_done = found.error.is_none();
-            let shown = results::safe(&value(found));
-            let result = if is_done {
-                CallToolResult::structured(shown)
-            } else {
-                CallToolResult::structured_error(shown)
-            };
-            Ok(value(result))
-        }
         Reached::Done(done) => {
             let (done, _share) = asked.app.with_result(done, &asked.peer).await?;
-            Ok(value(result(waiting.action_id, done)))
+            Ok(value(result(&asked.app, waiting.action_id, done)?))
         }
         Reached::Held(held) => Ok(held::answer(asked, &waiting, Some(&held))?),
         Reached::Accepted => Ok(held::answer(asked, &waiting, None)?),
@@ -303,22 +292,25 @@ async fn shown(asked: &Asked, waiting: Waiting, reached: Reached) -> Result<Valu
 }
 
 /// The result of an action that has ended.
-pub(super) fn result(action_id: ActionId, done: Done) -> CallToolResult {
+pub(super) fn result(app: &App, action_id: ActionId, done: Done) -> Result<CallToolResult, Problem> {
     let receipt_id = done.receipt.receipt_id.clone();
+    let of_its_own = |has_failed: bool, shown: Value| match has_failed {
+        true => CallToolResult::structured_error(shown),
+        false => CallToolResult::structured(shown),
+    };
+    if is_batch(&done.receipt.tool_id) {
+        // What has become of each call, also if one failed. It is made of receipts, so nothing in it is secret, and no id may be cut.
+        let found = result_of(app.store(), &done.receipt)?;
+        return Ok(of_its_own(found.error.is_some(), value(found)));
+    }
     if done.receipt.plan.is_some()
         && let Ok(planned) = plans::result(&action_id, &done)
     {
-        let has_failed = planned.error.is_some();
-        let shown = results::safe(&value(planned));
-        return if has_failed {
-            CallToolResult::structured_error(shown)
-        } else {
-            CallToolResult::structured(shown)
-        };
+        return Ok(of_its_own(planned.error.is_some(), results::safe(&value(planned))));
     }
     let view = match ended(action_id, done) {
         Ok(view) => view,
-        Err(problem) => return refused(*problem),
+        Err(problem) => return Ok(refused(*problem)),
     };
     let about = json!({
         "effectd/actionId": view.action_id, "effectd/receiptId": receipt_id, "effectd/outcome": view.outcome,
@@ -349,7 +341,7 @@ pub(super) fn result(action_id: ActionId, done: Done) -> CallToolResult {
         result.content.push(ContentBlock::text(rest));
     }
     result.meta = about.as_object().cloned().map(MetaObject);
-    result
+    Ok(result)
 }
 
 pub(super) fn text_result(text: String, is_error: bool) -> CallToolResult {

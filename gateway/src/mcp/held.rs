@@ -167,7 +167,7 @@ pub(super) async fn task(asked: &Asked, method: &str) -> Result<Value, ErrorData
             if done.receipt.outcome == Outcome::Cancelled {
                 (task, TaskPayload::Cancelled)
             } else {
-                let result = value(result(action_id, done)).as_object().cloned().unwrap_or_default();
+                let result = value(result(app, action_id, done)?).as_object().cloned().unwrap_or_default();
                 (task, TaskPayload::Completed { result })
             }
         }

@@ -122,7 +122,8 @@ fn own(undoes: bool, previews: bool) -> Vec<Value> {
         &["calls"],
         json!({ "calls": calls, "mode": mode }),
     );
-    batch["annotations"] = json!({ "readOnlyHint": false, "destructiveHint": true, "openWorldHint": false });
+    // Its calls may be those of services.
+    batch["annotations"] = json!({ "readOnlyHint": false, "destructiveHint": true, "openWorldHint": true });
     tools.push(batch);
     if previews {
         tools.push(tool(

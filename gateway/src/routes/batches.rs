@@ -6,9 +6,12 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use effectd_actors::Incoming;
+use effectd_actors::action::decisions::published;
+use effectd_actors::approvals::repository::hold_of;
 use effectd_actors::services::sessions::with_space;
+use effectd_bus::{Store, StoreError};
 use effectd_contracts::batch::is_batch;
-use effectd_contracts::{ActionId, BatchRequest};
+use effectd_contracts::{ActionId, BatchRequest, ToolId};
 use serde::Deserialize;
 
 use super::actions::{Reached, execute};
@@ -99,12 +102,25 @@ pub(crate) async fn show(State(app): AppState, peer: Peer, Path(id): Path<String
 
 async fn found(app: &App, peer: &Peer, id: &ActionId) -> Result<BatchView, Problem> {
     let (id, found) = app.find_meant(id, peer).await?;
+    let is_of_batch = match &found {
+        Found::Done(done, _) => is_batch(&done.receipt.tool_id),
+        // One that is not on disk yet, or has just ended, may be one.
+        Found::Held(_) | Found::Accepted => open_tool(app.store(), &id)?.is_none_or(|tool| is_batch(&tool)),
+        Found::Unknown => false,
+    };
     match found {
-        Found::Done(done, _share) if is_batch(&done.receipt.tool_id) => {
-            Ok(BatchView::done(app.store(), id, done)?)
-        }
-        Found::Held(held) => Ok(BatchView::held(id, &held)),
-        Found::Accepted => Ok(BatchView::accepted(id)),
-        Found::Done(..) | Found::Unknown => Err(unknown(&id)),
+        Found::Done(done, _share) if is_of_batch => Ok(BatchView::done(app.store(), id, done)?),
+        Found::Held(held) if is_of_batch => Ok(BatchView::held(id, &held)),
+        Found::Accepted if is_of_batch => Ok(BatchView::accepted(id)),
+        Found::Done(..) | Found::Held(_) | Found::Accepted | Found::Unknown => Err(unknown(&id)),
     }
+}
+
+/// The tool of an action that has not ended, by its hold or its decision.
+fn open_tool(store: &dyn Store, id: &ActionId) -> Result<Option<ToolId>, StoreError> {
+    if let Some(hold) = hold_of(store, id)? {
+        return Ok(Some(hold.value.decision.request.tool_id));
+    }
+    let event = published(store, id)?.and_then(|published| published.event);
+    Ok(event.map(|event| event.data.request.tool_id))
 }

@@ -302,6 +302,22 @@ impl ApprovalView {
 }
 
 impl PromptView {
+    /// The parameters by their names, each item of a batch by itself.
+    pub fn named_params(&self) -> Vec<(String, Value)> {
+        let mut named = Vec::with_capacity(self.params.len());
+        for (name, value) in &self.params {
+            let items = value.as_array().filter(|items| items.iter().any(Value::is_object));
+            match items {
+                Some(items) => {
+                    let items = items.iter().enumerate();
+                    named.extend(items.map(|(index, item)| (format!("{name}[{index}]"), item.clone())));
+                }
+                None => named.push((name.clone(), value.clone())),
+            }
+        }
+        named
+    }
+
     fn of(services: &Services, hold: &Hold) -> Self {
         let decision = &hold.prompt.decision;
         let stands = hold.prompt.stands.iter().map(|seen| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use effectd_contracts::{DecisionRecord, RiskLevel, SafetyClass};
+use effectd_contracts::{BATCH_TOOL, DecisionRecord, Receipt, RiskLevel, SafetyClass};
 use effectd_policy::{Facts, Policy, Recorded, Replayed, evaluate};
 use serde_json::json;
 
@@ -127,6 +127,20 @@ fn facts_of_another_time_are_unknowable_and_not_an_error() {
         assert!(matches!(replayed, Replayed::Unknowable { why } if why.contains("a_new_fact")));
     });
     assert_eq!(counts, [1, 0, 0, 1]);
+}
+
+#[test]
+fn what_its_own_facts_do_not_decide_is_left_out() {
+    let golden = include_str!("../../../contracts/tests/golden/receipt.json");
+    let receipt: Receipt = serde_json::from_str(golden).unwrap();
+    assert!(Recorded::of(&receipt).is_some());
+    let batch = Receipt { tool_id: BATCH_TOOL.parse().unwrap(), ..receipt.clone() };
+    assert_eq!(Recorded::of(&batch), None, "its items are decided again");
+    for (undo, is_left_out) in [(true, true), (false, false)] {
+        let origin = json!({ "kind": "batch", "batch_id": "b", "index": 0, "undo": undo });
+        let receipt = Receipt { origin: serde_json::from_value(origin).unwrap(), ..receipt.clone() };
+        assert_eq!(Recorded::of(&receipt).is_none(), is_left_out);
+    }
 }
 
 /// Decisions in the form that receipts had before there were connections, contracts and compensation, for tools that effectd did

@@ -372,10 +372,18 @@ class Effectd(_Options):
         """What the policy says, and what would change. Nothing is done or recorded."""
         return self._run(core.preview(self._link, tool_id, params, options))
 
-    def batch(self, items: Sequence[core.BatchItem], mode: str = "atomic", **options: Unpack[core.BatchOptions]) -> Batch:
+    def batch(
+        self,
+        items: Sequence[core.BatchItem],
+        mode: str = "atomic",
+        *,
+        timeout: float | None = None,
+        **options: Unpack[core.BatchOptions],
+    ) -> Batch:
         """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has
-        ended, or waits for a person. A batch that was refused or undone is no error here: see its `result`."""
-        return self._run(core.batch(self._link, items, mode, options))
+        ended, or waits for a person, or the `timeout` is over: then its `state` is `accepted`, and it goes on. A batch that was
+        refused or undone is no error here: see its `result`."""
+        return self._run(core.batch(self._link, items, mode, options, timeout))
 
     def batch_of(self, batch_id: str) -> Batch:
         """Where a batch is."""
@@ -496,10 +504,18 @@ class AsyncEffectd(_Options):
         """What the policy says, and what would change. Nothing is done or recorded."""
         return await self._run(core.preview(self._link, tool_id, params, options))
 
-    async def batch(self, items: Sequence[core.BatchItem], mode: str = "atomic", **options: Unpack[core.BatchOptions]) -> Batch:
+    async def batch(
+        self,
+        items: Sequence[core.BatchItem],
+        mode: str = "atomic",
+        *,
+        timeout: float | None = None,
+        **options: Unpack[core.BatchOptions],
+    ) -> Batch:
         """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has
-        ended, or waits for a person. A batch that was refused or undone is no error here: see its `result`."""
-        return await self._run(core.batch(self._link, items, mode, options))
+        ended, or waits for a person, or the `timeout` is over: then its `state` is `accepted`, and it goes on. A batch that was
+        refused or undone is no error here: see its `result`."""
+        return await self._run(core.batch(self._link, items, mode, options, timeout))
 
     async def batch_of(self, batch_id: str) -> Batch:
         """Where a batch is."""

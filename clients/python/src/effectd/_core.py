@@ -293,7 +293,7 @@ def preview(link: Link, tool_id: str, params: Mapping[str, Any], options: Action
     return _read(Preview, (yield from link.json(Request("POST", "/v1/preview", query, body))))
 
 
-def batch(link: Link, items: Sequence[BatchItem], mode: str, options: BatchOptions) -> Flow[Batch]:
+def batch(link: Link, items: Sequence[BatchItem], mode: str, options: BatchOptions, timeout: float | None) -> Flow[Batch]:
     body: dict[str, Any] = {"batch_id": str(uuid.uuid4()), "mode": mode, "items": list(items)}
     body |= {"subject_id": link.subject_id, "space_id": link.space_id}
     body |= {name: value for name, value in options.items() if name != "session" and value is not None}
@@ -301,10 +301,11 @@ def batch(link: Link, items: Sequence[BatchItem], mode: str, options: BatchOptio
         if body[name] is None:
             raise ValueError(f"name {name}, here or in Effectd(…)")
     body = copy.deepcopy(body)
+    until = _until(timeout)
     while True:
-        query = {"wait_ms": int(WAIT_STEP_S * 1000), "session": options.get("session")}
+        query = {"wait_ms": _step_ms(until), "session": options.get("session")}
         found = _read(Batch, (yield from link.json(Request("POST", "/v1/batches", query, body, _trace()))))
-        if found.state != "accepted":
+        if found.state != "accepted" or (until is not None and time.monotonic() >= until):
             return found
 
 

@@ -176,6 +176,8 @@ class BatchItemResult(Model):
     reason: str | None = None
     paths: list[str] = []
     """The paths that are not as they were before the batch."""
+    paths_left_out: int = 0
+    """How many more there are: the receipts of the item and of its undo have them."""
     receipt_id: str | None = None
     undo_receipt_id: str | None = None
 
@@ -197,7 +199,7 @@ class Batch(Model):
 
     batch_id: str
     state: str
-    """`held`, `done` or `ended`."""
+    """`accepted` while it goes on, `held`, `done` or `ended`."""
     already_done: bool = False
     approval: Held | None = None
     result: BatchResult | None = None

@@ -242,7 +242,8 @@ impl Question {
             may_decide,
             may_administer,
             preview: prompt.and_then(|prompt| prompt.preview.as_ref()).map(Changes::of),
-            params: prompt.map_or_else(Vec::new, |prompt| prompt.params.iter().map(Param::of).collect()),
+            params: prompt
+                .map_or_else(Vec::new, |prompt| prompt.named_params().into_iter().map(Param::of).collect()),
             changed: Vec::new(),
             next,
             edit,
@@ -418,11 +419,11 @@ async fn before(api: &Api, view: &ApprovalView) -> Result<Vec<Past>, Problem> {
 }
 
 impl Param {
-    fn of((name, value): (&String, &Value)) -> Self {
+    fn of((name, value): (String, Value)) -> Self {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let is_long = text.contains('\n') || text.chars().count() > 120;
         let lines = if is_long { shown_lines(&text, usize::MAX, usize::MAX) } else { Vec::new() };
-        Self { name: name.clone(), line: shown(text.lines().next().unwrap_or_default(), 120), lines }
+        Self { name, line: shown(text.lines().next().unwrap_or_default(), 120), lines }
     }
 }
 
@@ -437,7 +438,11 @@ fn counts(preview: &Preview) -> String {
                 0 => String::new(),
                 deletes => format!(", {} deleted", counted(deletes, "path")),
             };
-            format!("{} changed{deletes}", counted(predicted.files, "path"))
+            let sent = match shown.requests.len() {
+                0 => String::new(),
+                sent => format!(", {}", counted(sent as u64, "request")),
+            };
+            format!("{} changed{deletes}{sent}", counted(predicted.files, "path"))
         }
     }
 }
@@ -454,7 +459,10 @@ impl Changes {
                 (Some(why), Vec::new(), false)
             }
             Preview::Request(request) => (None, vec![ChangedPath::of_request(request)], false),
-            Preview::Shown(shown) => (None, shown.changes.iter().map(ChangedPath::of).collect(), shown.cut),
+            Preview::Shown(shown) => {
+                let sent = shown.requests.iter().map(|asked| ChangedPath::of_request(&asked.request));
+                (None, shown.changes.iter().map(ChangedPath::of).chain(sent).collect(), shown.cut)
+            }
         };
         let summary = if note.is_some() { String::new() } else { counts(preview) };
         Self { summary, note, changes, cut }
