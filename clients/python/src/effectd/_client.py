@@ -509,7 +509,7 @@ class AsyncEffectd(_Options):
         items: Sequence[core.BatchItem],
         mode: str = "atomic",
         *,
-        timeout: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
         **options: Unpack[core.BatchOptions],
     ) -> Batch:
         """Runs several actions in order: `atomic`, all or nothing, or `ordered`, until one fails. Waits until the batch has
